@@ -1,0 +1,41 @@
+"""Run the benches named on the command line, or all of them, and print their tables."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from bench.harness import describe_machine, save
+
+
+def bench_names() -> list[str]:
+    """List the benches that exist, by what follows `bench_` in their file names."""
+    return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+
+
+def main() -> int:
+    """Run, print, and save where asked."""
+    names = bench_names()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("bench", nargs="*", help=f"one of: {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a look, not a claim")
+    parser.add_argument("--save", action="store_true", help="append the figures to bench/results")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.bench) - set(names))
+    if unknown:
+        parser.error(f"no bench called {', '.join(unknown)}; there are: {', '.join(names)}")
+    print(" · ".join(f"{name} {value}" for name, value in describe_machine().items()), "\n")
+    for name in arguments.bench or names:
+        module = importlib.import_module(f"bench.bench_{name}")
+        tables = module.run(arguments.quick)
+        for table in tables:
+            print(table.render(), flush=True)
+        if arguments.save:
+            print(f"saved in {save(name, tables, quick=arguments.quick)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

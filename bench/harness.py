@@ -1,0 +1,167 @@
+"""How a bench times things, and the table it gives back.
+
+Candidates of one comparison run interleaved, round after round, so that a machine that slows down slows all of them.
+A figure is nanoseconds per item: the best and the median round by the wall clock, and the median round by the
+processor time of this process, which is the steadier one on a shared machine.
+
+A bench module opens with a docstring that names its own bias and exposes
+
+    def run(quick: bool) -> list[Table]: ...
+
+Nothing here knows what is measured, and nothing here is imported by the package.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+RESULTS = Path(__file__).with_name("results")
+
+Cell: TypeAlias = "str | int | float"
+Case: TypeAlias = tuple[Callable[[], object], int]
+"""What to call, and how many items one call handles."""
+
+_TOLD = ("meshbus", "numpy", "numba", "pyarrow", "pyzmq", "net-mesh", "pyspark")
+"""Libraries whose versions a saved result names, where they are installed."""
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Nanoseconds per item of one candidate."""
+
+    best_ns: float
+    """The fastest round, by the wall clock."""
+    median_ns: float
+    """The median round, by the wall clock."""
+    cpu_ns: float
+    """The median round, by the processor time of this process (all its threads)."""
+    rounds: int
+
+    @property
+    def per_second(self) -> float:
+        """Items per second of the median round."""
+        return 1e9 / self.median_ns
+
+    def times_faster_than(self, peer: Timing) -> float:
+        """Give the ratio of the median processor times: above 1 means faster than the peer."""
+        return peer.cpu_ns / self.cpu_ns
+
+
+class Table(msgspec.Struct, frozen=True):
+    """What a bench found: printed for people, saved as data."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+    def render(self) -> str:
+        """Give the table as plain text: text to the left, numbers to the right."""
+        cells = [list(self.columns), *([_spell(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        numeric = [any(isinstance(row[index], int | float) for row in self.rows) for index in range(len(widths))]
+        lines = [
+            "  ".join(
+                text.rjust(width) if right else text.ljust(width)
+                for text, width, right in zip(row, widths, numeric, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(f"  {note}" for note in self.notes), ""])
+
+
+def ns_per_item(function: Callable[[], object], items: int, *, seconds: float = 0.5, rounds: int = 7) -> Timing:
+    """Time one function that handles `items` items per call, for about `seconds` in all."""
+    return compare({"": (function, items)}, seconds=seconds, rounds=rounds)[""]
+
+
+def compare(cases: Mapping[str, Case], *, seconds: float = 0.5, rounds: int = 7) -> dict[str, Timing]:
+    """Time several candidates interleaved, for about `seconds` each; a slow one gets one call per round.
+
+    Every candidate is called once before, so that compiling and filling caches is not counted.
+    """
+    repeats = {name: _repeats(function, seconds / rounds) for name, (function, _) in cases.items()}
+    wall: dict[str, list[float]] = {name: [] for name in cases}
+    cpu: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, (function, items) in cases.items():
+            wall_ns, cpu_ns = _round(function, repeats[name])
+            wall[name].append(wall_ns / (repeats[name] * items))
+            cpu[name].append(cpu_ns / (repeats[name] * items))
+    return {
+        name: Timing(min(wall[name]), statistics.median(wall[name]), statistics.median(cpu[name]), rounds)
+        for name in cases
+    }
+
+
+def save(bench: str, tables: Sequence[Table], *, quick: bool) -> Path:
+    """Append what one bench found to its file in bench/results, one JSON line per run."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{bench}.jsonl"
+    record = {"bench": bench, "at": datetime.now(UTC).isoformat(timespec="seconds"), "quick": quick}
+    record |= {"machine": describe_machine(), "tables": tables}
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(record) + b"\n")
+    return path
+
+
+def describe_machine() -> dict[str, str]:
+    """Name what the figures depend on: interpreter, libraries, processor count, load."""
+    told = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
+    told["cpus"] = str(os.cpu_count())
+    if hasattr(os, "getloadavg"):
+        told["load"] = f"{os.getloadavg()[0]:.1f}"
+    for name in _TOLD:
+        try:
+            told[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return told
+
+
+def _repeats(function: Callable[[], object], seconds: float) -> int:
+    """Find how many calls fill one round; the calls made here are the warm-up."""
+    function()
+    repeats = 1
+    while True:
+        wall_ns, _ = _round(function, repeats)
+        if wall_ns >= seconds * 1e8:  # a tenth of a round is long enough to extrapolate from
+            return max(1, round(repeats * seconds * 1e9 / wall_ns))
+        repeats *= 4
+
+
+def _round(function: Callable[[], object], repeats: int) -> tuple[int, int]:
+    """Time `repeats` calls: wall and processor nanoseconds. The collector waits, as in timeit."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        turns = range(repeats)
+        cpu = time.process_time_ns()
+        wall = time.perf_counter_ns()
+        for _ in turns:
+            function()
+        return time.perf_counter_ns() - wall, time.process_time_ns() - cpu
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _spell(cell: Cell) -> str:
+    """Write a number with three significant digits and thousands apart."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int) or abs(cell) >= 100:
+        return f"{cell:,.0f}".replace(",", " ")
+    return f"{cell:.3g}"

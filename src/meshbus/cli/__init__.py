@@ -1,0 +1,1 @@
+"""Words for people: verbs of the command line. Nothing here can do what the API cannot."""

@@ -1,0 +1,1 @@
+"""Names of things: channels, subnets, identities. Pure values, no I/O."""

@@ -1,0 +1,153 @@
+"""Channel names: which are legal, and the hashes that stand for them.
+
+A name is hashed once to 64 bits (the *canonical* hash, the only one that authorizes anything); the packet header
+carries its low 16 bits (the *wire* hash, a filter whose collisions are routine). Policy attached to names lives in
+policy/channels.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Self
+
+import msgspec
+import xxhash
+
+from meshbus.errors import ChannelError, ChannelFault
+
+MAX_NAME_BYTES = 255
+"""A name must fit the one-byte length of a membership message."""
+
+PUBLISH_STREAM_BIT = 1 << 48
+"""Set in the stream id of every channel publication, which is otherwise the canonical hash."""
+
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_./")
+
+
+def hash_name(name: str) -> int:
+    """Hash any text to the canonical 64 bits, without checking that it is a legal name."""
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+class ChannelName(str):
+    """A checked channel name such as `sensors/lidar/front`; a plain `str` everywhere else."""
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Self:
+        """Check a name.
+
+        Raises ChannelError with the kind of the first rule that the name breaks.
+        """
+        if type(name) is cls:
+            return name
+        _check(name)
+        return super().__new__(cls, name)
+
+    def __repr__(self) -> str:
+        return f"ChannelName({str(self)!r})"
+
+    @property
+    def hash(self) -> int:
+        """The canonical hash: 64 bits, the key of every authorization."""
+        return hash_name(self)
+
+    @property
+    def wire_hash(self) -> int:
+        """The low 16 bits of the hash, as the packet header carries them."""
+        return self.hash & 0xFFFF
+
+    @property
+    def stream_id(self) -> int:
+        """The stream that publications on this channel travel on."""
+        return self.hash | PUBLISH_STREAM_BIT
+
+    @property
+    def depth(self) -> int:
+        """The number of segments between slashes."""
+        return self.count("/") + 1
+
+    def is_prefix_of(self, other: str) -> bool:
+        """Say whether `other` is this channel or lies below it in the hierarchy."""
+        return other == self or other.startswith(f"{self}/")
+
+
+class ChannelId(msgspec.Struct, frozen=True):
+    """A channel name beside its canonical hash, for tables that look up by either."""
+
+    name: ChannelName
+    hash: int
+
+    @classmethod
+    def of(cls, name: str) -> ChannelId:
+        """Pair a name with its hash."""
+        checked = ChannelName(name)
+        return cls(checked, checked.hash)
+
+
+class ChannelRegistry:
+    """The channels that exist here, found by name, by canonical hash or by wire hash."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, ChannelId] = {}
+        self._by_hash: defaultdict[int, list[ChannelId]] = defaultdict(list)
+        self._by_wire_hash: defaultdict[int, list[ChannelId]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def register(self, name: str) -> tuple[ChannelId, bool]:
+        """Add a channel; the flag says whether its canonical hash was already taken by another name."""
+        if name in self._by_name:
+            raise ChannelError(ChannelFault.ALREADY_EXISTS, name, "is already registered")
+        channel = ChannelId.of(name)
+        collides = bool(self._by_hash.get(channel.hash))
+        self._by_name[channel.name] = channel
+        self._by_hash[channel.hash].append(channel)
+        self._by_wire_hash[channel.hash & 0xFFFF].append(channel)
+        return channel, collides
+
+    def remove(self, name: str) -> ChannelId | None:
+        """Remove a channel and give it back, or None when it was not there."""
+        channel = self._by_name.pop(name, None)
+        if channel is not None:
+            self._by_hash[channel.hash].remove(channel)
+            self._by_wire_hash[channel.hash & 0xFFFF].remove(channel)
+        return channel
+
+    def get(self, name: str) -> ChannelId | None:
+        """Find a channel by its exact name."""
+        return self._by_name.get(name)
+
+    def get_all_by_hash(self, canonical_hash: int) -> list[ChannelId]:
+        """Find the channels that share a canonical hash."""
+        return list(self._by_hash.get(canonical_hash, ()))
+
+    def get_all_by_wire_hash(self, wire_hash: int) -> list[ChannelId]:
+        """Find the channels that share a wire hash; several is normal."""
+        return list(self._by_wire_hash.get(wire_hash, ()))
+
+
+def _check(name: str) -> None:
+    """Apply the rules in the order the wire's other implementation applies them; the first broken one is reported."""
+    if not name:
+        raise ChannelError(ChannelFault.EMPTY, name, "a channel name cannot be empty")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_NAME_BYTES:
+        raise ChannelError(ChannelFault.TOO_LONG, name, f"is {size} bytes long, at most {MAX_NAME_BYTES} fit")
+    if name.startswith("/") or name.endswith("/") or "//" in name:
+        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "segments cannot be empty: drop the extra '/'")
+    for character in name:
+        if "A" <= character <= "Z":
+            raise ChannelError(
+                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire: try {name.lower()!r}"
+            )
+        if character not in _LEGAL:
+            raise ChannelError(
+                ChannelFault.INVALID_CHAR, name, f"{character!r} is not allowed: use a-z, 0-9, '-', '_', '.' and '/'"
+            )
+    if any(segment in {".", ".."} for segment in name.split("/")):
+        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "a segment cannot be '.' or '..'")

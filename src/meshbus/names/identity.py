@@ -1,0 +1,124 @@
+"""Who a node is: an Ed25519 key pair and the ids derived from its public half.
+
+The public key is the *entity id*. The node id (addresses peers) and the origin hash (marks what a node published) are
+keyed hashes of it. Verification is libsodium's, which refuses the small-order keys that OpenSSL accepts. The Noise
+static key of a session is another key altogether: wire/noise.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2s
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.bindings import crypto_sign_open
+from nacl.exceptions import BadSignatureError
+
+from meshbus.errors import AuthError, AuthFault, LocalProtocolError
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+Entropy = Callable[[int], bytes]
+"""Gives n random bytes: `os.urandom` in a live node, a seeded generator in tests."""
+
+_NODE_ID_LABEL = b"net-node-id-v1"
+_ORIGIN_LABEL = b"net-origin-v1"
+_NET_MAGIC = 0x4E45
+
+
+def derive_node_id(entity_id: bytes) -> int:
+    """Derive the 64-bit node id of an entity."""
+    return _derive(entity_id, _NODE_ID_LABEL)
+
+
+def derive_origin_hash(entity_id: bytes) -> int:
+    """Derive the 64-bit origin hash of an entity."""
+    return _derive(entity_id, _ORIGIN_LABEL)
+
+
+def routing_id(node_id: int) -> int:
+    """Give the half of a node id that routing headers and handshake prologues carry."""
+    return node_id & 0xFFFFFFFF
+
+
+def verify_signature(entity_id: bytes, message: bytes, signature: bytes) -> bool:
+    """Say whether `signature` over `message` is the entity's, strictly."""
+    if len(entity_id) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        crypto_sign_open(signature + message, entity_id)
+    except BadSignatureError:
+        return False
+    return True
+
+
+class Identity:
+    """A key pair, or only its public half, which answers every question but cannot sign."""
+
+    __slots__ = ("_key", "_seed", "entity_id", "node_id", "origin_hash")
+
+    def __init__(self, entity_id: bytes, *, seed: bytes | None = None) -> None:
+        self._seed = seed
+        self._key = None if seed is None else Ed25519PrivateKey.from_private_bytes(seed)
+        self.entity_id = entity_id
+        self.node_id = derive_node_id(entity_id)
+        self.origin_hash = derive_origin_hash(entity_id)
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """Rebuild an identity from the 32 secret bytes that a key file holds."""
+        if len(seed) != KEY_BYTES:
+            raise LocalProtocolError(f"an identity seed is {KEY_BYTES} bytes, got {len(seed)}")
+        public = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+        return cls(public, seed=seed)
+
+    @classmethod
+    def from_public(cls, entity_id: bytes) -> Identity:
+        """Hold another node's identity, without its secret."""
+        if len(entity_id) != KEY_BYTES:
+            raise LocalProtocolError(f"an entity id is {KEY_BYTES} bytes, got {len(entity_id)}")
+        return cls(entity_id)
+
+    @classmethod
+    def generate(cls, entropy: Entropy) -> Identity:
+        """Make a new identity whose node id every peer can hear.
+
+        Id 0 means "unknown peer" to others, and a pingwave whose first two bytes spell the packet magic is dropped,
+        so such ids (1 in 65 536) are drawn again.
+        """
+        while True:
+            identity = cls.from_seed(entropy(KEY_BYTES))
+            if identity.node_id != 0 and identity.node_id & 0xFFFF != _NET_MAGIC:
+                return identity
+
+    @property
+    def seed(self) -> bytes:
+        """The 32 secret bytes: keep them in a file only you can read."""
+        if self._seed is None:
+            raise AuthError(AuthFault.READ_ONLY, "this identity is public only: it has no secret seed")
+        return self._seed
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether the secret half is here."""
+        return self._key is not None
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign a message (deterministic Ed25519)."""
+        if self._key is None:
+            raise AuthError(AuthFault.READ_ONLY, "this identity is public only: it cannot sign")
+        return self._key.sign(message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.entity_id == other.entity_id
+
+    def __hash__(self) -> int:
+        return hash(self.entity_id)
+
+    def __repr__(self) -> str:
+        return f"Identity(node_id={self.node_id:016x}, {'with' if self.can_sign else 'without'} secret)"
+
+
+def _derive(entity_id: bytes, label: bytes) -> int:
+    return int.from_bytes(blake2s(entity_id, key=label, digest_size=32).digest()[:8], "little")

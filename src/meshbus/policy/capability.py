@@ -1,0 +1,201 @@
+"""What nodes can do, and filters over it: one matcher for who may use a channel and for who is found by a search.
+
+The other implementation searches more leniently than it authorizes (it ignores context lengths and modalities, and
+takes any `hardware.gpu.*` tag for a GPU); here a node that is found for a filter would also be let in by it. Tags are
+taken apart in policy/tag.py, typed views of them are in policy/views.py, and searching is in policy/discovery.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from meshbus.errors import ConfigError
+from meshbus.policy.tag import Tag, TagKind, canonical, is_reserved, text_list
+from meshbus.policy.views import GPU_TAG, Gpu, GpuVendor, Hardware, Modality, Model, Tool, View, write_all
+
+_TOOL_METADATA = "tool::"
+
+
+class CapabilitySet:
+    """The tags and metadata of one node. Immutable: every change gives a new set."""
+
+    def __init__(self, tags: Iterable[str] = (), metadata: Mapping[str, str] | None = None) -> None:
+        self.tags = frozenset(tags)
+        self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata or {}))
+        if "" in self.tags:
+            raise ConfigError("tag", "a tag cannot be empty")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CapabilitySet) and self.tags == other.tags and self.metadata == other.metadata
+
+    def __hash__(self) -> int:
+        return hash((self.tags, frozenset(self.metadata.items())))
+
+    def __repr__(self) -> str:
+        return f"CapabilitySet({sorted(self.tags)!r}, {dict(self.metadata)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CapabilitySet, (self.tags, dict(self.metadata))
+
+    def has_tag(self, text: str) -> bool:
+        """Say whether the set makes this claim; `=` and `:` before a value on an axis are the same."""
+        return text in self.tags or canonical(text) in self.claims
+
+    def add_tag(self, text: str) -> CapabilitySet:
+        """Add a tag of one's own; raises ConfigError for the prefixes that the mesh writes itself."""
+        if is_reserved(text):
+            raise ConfigError("tag", f"{text!r} starts with a prefix that is reserved for the mesh: choose another")
+        return self.with_tags([text])
+
+    def with_tags(self, tags: Iterable[str]) -> CapabilitySet:
+        """Add tags, reserved ones too."""
+        return CapabilitySet(self.tags.union(tags), self.metadata)
+
+    def without_tags(self, tags: Iterable[str]) -> CapabilitySet:
+        """Remove tags, by their exact text."""
+        return CapabilitySet(self.tags.difference(tags), self.metadata)
+
+    def with_metadata(self, key: str, value: str) -> CapabilitySet:
+        """Set one entry of the metadata; those of tools come with `with_tools`."""
+        if key.startswith(_TOOL_METADATA):
+            raise ConfigError("metadata", f"{key!r} belongs to a tool: give its schemas with the tool")
+        return CapabilitySet(self.tags, {**self.metadata, key: value})
+
+    def with_view(self, view: Hardware | Gpu) -> CapabilitySet:
+        """Describe the machine or its GPU, in place of what was said before."""
+        return self._replaced(type(view), view.write())
+
+    def with_models(self, models: Sequence[Model]) -> CapabilitySet:
+        """List the models, in place of those listed before."""
+        return self._replaced(Model, write_all(tuple(models)))
+
+    def with_tools(self, tools: Sequence[Tool], schemas: Mapping[str, str] | None = None) -> CapabilitySet:
+        """List the tools, in place of those listed before.
+
+        Keys of `schemas` are `<tool_id>::input_schema` and `<tool_id>::output_schema`, values are JSON.
+        """
+        listed = self._replaced(Tool, write_all(tuple(tools)))
+        kept = {key: value for key, value in self.metadata.items() if not key.startswith(_TOOL_METADATA)}
+        kept |= {_TOOL_METADATA + key: value for key, value in (schemas or {}).items()}
+        return CapabilitySet(listed.tags, kept)
+
+    @cached_property
+    def claims(self) -> frozenset[str]:
+        """The tags in the form in which equal claims are equal."""
+        return frozenset(map(canonical, self.tags))
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """The values that the tags give to keys on an axis, such as `hardware.memory_gb`."""
+        tags = (Tag.parse(text) for text in sorted(self.tags))
+        return {f"{tag.head}.{tag.key}": tag.value for tag in tags if tag.kind is TagKind.AXIS_VALUE}
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """The machine, as far as the tags describe it."""
+        return Hardware.read(self.values)
+
+    @cached_property
+    def gpu(self) -> Gpu | None:
+        """The GPU; any tag about one makes one."""
+        return Gpu.read(self.values) if any(map(Gpu.owns, self.tags)) else None
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The models on offer."""
+        return Model.read_all(self.values)
+
+    @cached_property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools on offer."""
+        return Tool.read_all(self.values)
+
+    def _replaced(self, view: type[View], tags: Iterable[str]) -> CapabilitySet:
+        kept = (text for text in self.tags if not view.owns(canonical(text).partition("=")[0]))
+        return CapabilitySet([*kept, *tags], self.metadata)
+
+
+class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """What a node must have; every condition must hold, and a filter without conditions matches all."""
+
+    require_tags: tuple[str, ...] = ()
+    """All of these."""
+    require_models: tuple[str, ...] = ()
+    """Any of these, by id."""
+    require_tools: tuple[str, ...] = ()
+    """Any of these, by id."""
+    min_memory_gb: int | None = None
+    require_gpu: bool = False
+    """The presence tag itself; a vendor or an amount of memory asked of a GPU asks for it too."""
+    gpu_vendor: GpuVendor | None = None
+    min_vram_gb: int | None = None
+    min_context_length: int | None = None
+    """Of some model: a node without models fails even 0."""
+    require_modalities: tuple[Modality, ...] = ()
+    """Each of some model, not all of the same."""
+
+    def __post_init__(self) -> None:
+        for name in ("require_tags", "require_models", "require_tools"):
+            _settle(self, name, text_list(name, getattr(self, name)))
+        modalities = text_list("require_modalities", self.require_modalities)
+        _settle(self, "require_modalities", tuple(_member(Modality, "require_modalities", name) for name in modalities))
+        if self.gpu_vendor is not None:
+            _settle(self, "gpu_vendor", _member(GpuVendor, "gpu_vendor", self.gpu_vendor))
+        if self.gpu_vendor is not None or self.min_vram_gb is not None:
+            _settle(self, "require_gpu", True)
+
+    @cached_property
+    def required_claims(self) -> frozenset[str]:
+        """The claims that every matching node makes: what an index can look up."""
+        tags = (*self.require_tags, GPU_TAG) if self.require_gpu else self.require_tags
+        return frozenset(map(canonical, tags))
+
+    def matches(self, capabilities: CapabilitySet) -> bool:
+        """Say whether a node with these capabilities passes."""
+        return (
+            capabilities.claims.issuperset(self.required_claims)
+            and self._matches_machine(capabilities)
+            and self._matches_software(capabilities)
+        )
+
+    def _matches_machine(self, capabilities: CapabilitySet) -> bool:
+        if self.min_memory_gb is not None and capabilities.hardware.memory_gb < self.min_memory_gb:
+            return False
+        if self.gpu_vendor is None and self.min_vram_gb is None:
+            return True
+        gpu = capabilities.gpu or Gpu()
+        return self.gpu_vendor in {None, gpu.vendor} and gpu.vram_gb >= (self.min_vram_gb or 0)
+
+    def _matches_software(self, capabilities: CapabilitySet) -> bool:
+        if self.require_models and not _meet(self.require_models, (model.id for model in capabilities.models)):
+            return False
+        if self.require_tools and not _meet(self.require_tools, (tool.tool_id for tool in capabilities.tools)):
+            return False
+        if self.min_context_length is not None and not any(
+            model.context_length >= self.min_context_length for model in capabilities.models
+        ):
+            return False
+        offered = {modality for model in capabilities.models for modality in model.modalities}
+        return offered.issuperset(self.require_modalities)
+
+
+def _meet(wanted: Iterable[str], offered: Iterable[str]) -> bool:
+    return not set(wanted).isdisjoint(offered)
+
+
+def _member(kind: type[StrEnum], key: str, text: str) -> StrEnum:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(key, f"{text!r} is none of {', '.join(kind)}") from None
+
+
+def _settle(struct: msgspec.Struct, name: str, value: object) -> None:
+    """Set a field of a frozen struct while it is being made."""
+    msgspec.structs.force_setattr(struct, name, value)

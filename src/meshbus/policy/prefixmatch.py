@@ -1,0 +1,420 @@
+"""The sorted-prefix table as flat arrays, and the loops that match many topics against it.
+
+A snapshot of the table in policy/prefixes.py, which owns the subscriptions and takes a new one after a change. The
+prefixes lie end to end in sorted order, the empty one first. Each has a row of links:
+
+    parent   the longest proper prefix of it in the table; the empty prefix is its own
+    jump     an ancestor further up (skew-binary), so that the deepest nesting is climbed in a logarithm of steps
+    fresh    where its *fresh* peers start: those that no ancestor has, ascending
+    up       itself, or its nearest ancestor with fresh peers
+    total    how many peers it and its ancestors have together
+
+Fresh peers are disjoint along a chain. So the peers of a topic are the merge of the fresh peers of a few rows, their
+number is known beforehand, and the snapshot needs no more memory than the subscriptions. Nothing here changes a table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence, Sized
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
+import numpy as np
+
+from meshbus import jit
+from meshbus.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from array import array
+
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.signedinteger[Any]]
+    Offsets = NDArray[np.int64]
+    Bytes = NDArray[np.uint8]
+    Peers = NDArray[np.uint64]
+
+Column: TypeAlias = "tuple[Integers, Bytes]"
+"""Offsets and data, in Arrow's binary layout."""
+Topics: TypeAlias = "Sequence[bytes | str] | Column"
+
+_PARENT, _JUMP, _FRESH, _UP, _TOTAL = range(5)
+"""Columns of the links: one array of plain numbers crosses into a kernel faster than five arrays."""
+
+_MERGES = 8
+"""A chain with more fresh rows than this is sorted as a whole: merging one by one would be quadratic."""
+
+_PADDING = bytes(8)
+"""Lies behind the last topic and the last prefix, so that a whole word can be read where only a byte is left."""
+
+_I64 = np.dtype(np.int64)
+_I32 = np.dtype(np.int32)
+_U64 = np.dtype(np.uint64)
+_U8 = np.dtype(np.uint8)
+
+
+class Matches(msgspec.Struct, frozen=True, eq=False):
+    """The peers of many topics: those of topic `i` are `peers[offsets[i] : offsets[i + 1]]`, ascending, each once."""
+
+    offsets: Offsets
+    peers: Peers
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Peers:
+        """Give the peers of one topic, as a view."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"topic {index} of {len(self)}")
+        return self.peers[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[Peers]:
+        """Give the peers of one topic after the other, as views."""
+        return (self.peers[start:end] for start, end in pairwise(self.offsets.tolist()))
+
+    def tolist(self) -> list[list[int]]:
+        """Give the peers of every topic as plain lists."""
+        peers = self.peers.tolist()
+        return [peers[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+
+class FlatTable(msgspec.Struct, frozen=True, eq=False):
+    """A snapshot of all subscriptions: 32 bytes for each, beside the bytes of its prefix."""
+
+    starts: Integers
+    """Prefix `i` is `data[starts[i] : starts[i + 1]]`."""
+    data: Bytes
+    """The prefixes, with a word of zeros behind them so that whole words can be read everywhere."""
+    links: Integers
+    peers: Peers
+    """The fresh peers of all rows."""
+
+
+def count_topics(topics: Topics) -> int:
+    """Count topics in either form."""
+    column = _as_column(topics)
+    return len(topics) if column is None else max(len(column[0]) - 1, 0)
+
+
+def pack_topics(topics: Topics) -> tuple[Offsets, Bytes]:
+    """Give topics as a column; one that is a column already is copied only where its types do not fit."""
+    column = _as_column(topics)
+    if column is not None:
+        return np.ascontiguousarray(column[0], _I64), np.ascontiguousarray(column[1], _U8)
+    listed = cast("Sequence[bytes]", topics)
+    try:
+        data = b"".join([*listed, _PADDING])
+    except TypeError:  # some are text
+        listed = list_topics(topics)
+        data = b"".join([*listed, _PADDING])
+    return _bounds(listed), np.frombuffer(data, _U8)
+
+
+def list_topics(topics: Topics) -> list[bytes]:
+    """Give topics as a list of bytes.
+
+    Raises LocalProtocolError for a column whose offsets descend or lie outside its data.
+    """
+    column = _as_column(topics)
+    if column is None:
+        listed = cast("Sequence[bytes | str]", topics)
+        return [topic if isinstance(topic, bytes) else topic.encode() for topic in listed]
+    raw = column[1].tobytes()
+    pairs = list(pairwise(column[0].tolist()))
+    if not all(0 <= start <= end <= len(raw) for start, end in pairs):
+        raise _bad_offsets(len(raw))
+    return [raw[start:end] for start, end in pairs]
+
+
+def flatten(prefixes: Sequence[bytes], holders: Sequence[array[int]]) -> FlatTable:
+    """Take a snapshot of sorted prefixes, the empty one first, and of the ascending peers of each."""
+    data = np.frombuffer(b"".join([*prefixes, _PADDING]), _U8)
+    names, ids = np.unique(np.frombuffer(b"".join(holders), _U64), return_inverse=True)
+    width: np.dtype[np.signedinteger[Any]] = _I32 if max(len(data), len(ids)) <= np.iinfo(_I32).max else _I64
+    starts = _bounds(prefixes).astype(width)
+    links = np.zeros((len(starts), 5), width)
+    fresh = np.empty(len(ids), _I64)
+    count = _link.run(starts, data, _bounds(holders), ids, np.zeros(len(names), np.bool_), links, fresh)
+    return FlatTable(starts, data, links, names[fresh[:count]])
+
+
+def match_topics(table: FlatTable, offsets: Offsets, data: Bytes) -> Matches:  # hot: bench_prefixes
+    """Find the peers of every topic of a column.
+
+    Raises LocalProtocolError for offsets that descend or lie outside the data.
+    """
+    count = len(offsets) - 1
+    if count < 1:
+        return Matches(np.zeros(1, _I64), np.empty(0, _U64))
+    size, end = len(data), int(offsets[-1])
+    if end > size:
+        raise _bad_offsets(size)
+    if end + len(_PADDING) > size:
+        data = np.concatenate((data[:end], np.zeros(len(_PADDING), _U8)))
+    rows = np.empty(count, _I32)
+    bounds = np.empty(count + 1, _I64)
+    total = _locate.run(table.starts, table.data, table.links, _read_only(offsets), _read_only(data), rows, bounds)
+    if total < 0:
+        raise _bad_offsets(size)
+    peers = np.empty(total, _U64)
+    _fill.run(table.links, table.peers, rows, bounds, peers)
+    return Matches(bounds, peers)
+
+
+def gather(fans: Sequence[array[int]]) -> Matches:
+    """Put the peers of topics that were matched one by one into the shape of a batch."""
+    return Matches(_bounds(fans), np.frombuffer(b"".join(fans), _U64))
+
+
+def _bounds(parts: Sequence[Sized]) -> Offsets:
+    """Give where each part starts when they lie end to end, and the end of the last."""
+    return np.fromiter(accumulate(map(len, parts), initial=0), _I64, len(parts) + 1)
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Give a view that cannot be written: the compiler takes both kinds, but compiles for each."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_column(topics: Topics) -> Column | None:
+    """Tell a column from a list of topics, which may be a tuple too."""
+    is_column = isinstance(topics, tuple) and len(topics) == 2 and isinstance(topics[0], np.ndarray)
+    return cast("Column", topics) if is_column else None
+
+
+def _bad_offsets(size: int) -> LocalProtocolError:
+    return LocalProtocolError(f"topic offsets must ascend within the {size} bytes of data")
+
+
+# ── building ────────────────────────────────────────────────────────────────────────────────
+
+
+def _link_rows(
+    starts: Integers,
+    data: Bytes,
+    own: Offsets,
+    ids: NDArray[np.int64],
+    held: NDArray[np.bool_],
+    links: Integers,
+    fresh: NDArray[np.int64],
+) -> int:
+    """Fill the links in one pass over the sorted prefixes; gives the number of fresh peers.
+
+    The chain of the previous row is open: `held` marks the peers on it. Rows that do not prefix this one leave it.
+    """
+    depth = np.zeros(len(starts), np.int32)
+    count = 0
+    for row in range(len(starts) - 1):
+        above = 0
+        links[row, _FRESH] = count
+        if row > 0:
+            above = row - 1
+            shared = 0
+            here, there = starts[row], starts[above]
+            most = min(starts[row + 1] - here, here - there)
+            while shared < most and data[here + shared] == data[there + shared]:
+                shared += 1
+            while starts[above + 1] - starts[above] > shared:
+                for slot in range(links[above, _FRESH], links[above + 1, _FRESH]):
+                    held[fresh[slot]] = False
+                above = links[above, _PARENT]
+            jump = links[above, _JUMP]
+            beyond = links[jump, _JUMP]
+            depth[row] = depth[above] + 1
+            links[row, _PARENT] = above
+            links[row, _JUMP] = beyond if depth[above] - depth[jump] == depth[jump] - depth[beyond] else above
+        before = count
+        for slot in range(own[row], own[row + 1]):
+            if not held[ids[slot]]:
+                held[ids[slot]] = True
+                fresh[count] = ids[slot]
+                count += 1
+        links[row, _UP] = row if count > before else links[above, _UP]
+        links[row, _TOTAL] = count - before + (links[above, _TOTAL] if row > 0 else 0)
+    links[len(starts) - 1, _FRESH] = count
+    return count
+
+
+_link = jit.kernel(_link_rows)(_link_rows)
+"""Short enough to be its own reference."""
+
+
+# ── matching ────────────────────────────────────────────────────────────────────────────────
+
+
+@jit.helper
+def _swap(word: np.uint64) -> np.uint64:
+    """Reverse the bytes of a word; the compiler knows this spelling and makes it one instruction."""
+    even = np.uint64(0x00FF00FF00FF00FF)
+    word = ((word & even) << np.uint64(8)) | ((word >> np.uint64(8)) & even)
+    even = np.uint64(0x0000FFFF0000FFFF)
+    word = ((word & even) << np.uint64(16)) | ((word >> np.uint64(16)) & even)
+    return (word << np.uint64(32)) | (word >> np.uint64(32))
+
+
+@jit.helper
+def _word(at: int, end: int) -> np.uint64:
+    """Read the eight bytes at an address as one big-endian number, with zeros from `end` on.
+
+    Up to seven bytes behind `end` are touched.
+    """
+    left = end - at
+    if left <= 0:
+        return np.uint64(0)
+    word = _swap(np.uint64(jit.load_u32(at)) | (np.uint64(jit.load_u32(at + 4)) << np.uint64(32)))
+    if left >= 8:
+        return word
+    unwanted = np.uint64(64 - 8 * left)
+    return (word >> unwanted) << unwanted
+
+
+@jit.helper
+def _leading_zero_bytes(word: np.uint64) -> int:
+    """Count the zero bytes at the top of a word that is not 0."""
+    count = 0
+    if word >> np.uint64(32) == 0:
+        count = 4
+        word = word << np.uint64(32)
+    if word >> np.uint64(48) == 0:
+        count += 2
+        word = word << np.uint64(16)
+    if word >> np.uint64(56) == 0:
+        count += 1
+    return count
+
+
+@jit.helper
+def _equal_words(one: int, one_end: int, other: int, other_end: int) -> int:
+    """Count the bytes, in whole words, in which two strings agree, up to the end of the shorter one."""
+    shortest = min(one_end - one, other_end - other)
+    equal = 8
+    while equal < shortest and _word(one + equal, one_end) == _word(other + equal, other_end):
+        equal += 8
+    return equal
+
+
+def _locate_reference(
+    starts: Integers,
+    data: Bytes,
+    links: Integers,
+    offsets: Offsets,
+    topics: Bytes,
+    rows: Integers,
+    bounds: Offsets,
+) -> int:
+    raw, text = data.tobytes(), topics.tobytes()
+    table = [raw[start:end] for start, end in pairwise(starts.tolist())]
+    total = 0
+    bounds[0] = 0
+    for index, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        if not 0 <= begin <= end <= offsets[-1]:
+            return -1
+        topic = text[begin:end]
+        row = bisect_right(table, topic) - 1
+        while not topic.startswith(table[row]):
+            row = int(links[row, _PARENT])
+        rows[index] = row
+        total += int(links[row, _TOTAL])
+        bounds[index + 1] = total
+    return total
+
+
+@jit.kernel(_locate_reference)
+def _locate(
+    starts: Integers,
+    data: Bytes,
+    links: Integers,
+    offsets: Offsets,
+    topics: Bytes,
+    rows: Integers,
+    bounds: Offsets,
+) -> int:
+    """Find the longest prefix of each topic, and where its peers will go; gives their number, or -1 for bad offsets."""
+    table, column = data.ctypes.data, topics.ctypes.data
+    total = 0
+    bounds[0] = 0
+    for index in range(len(rows)):
+        begin, end = offsets[index], offsets[index + 1]
+        if begin < 0 or end < begin or end > offsets[-1]:
+            return -1
+        topic, topic_end = column + begin, column + end
+        length = topic_end - topic
+        # Row `low` is never above the topic and `high` always is. Every row between them agrees with the topic in as
+        # many bytes as the two do, so a comparison starts behind those.
+        low, high = 0, len(starts) - 1
+        low_shared, high_shared = 0, 0
+        while high - low > 1:
+            middle = (low + high) >> 1
+            prefix, prefix_end = table + starts[middle], table + starts[middle + 1]
+            shared = min(low_shared, high_shared)
+            mine = _word(prefix + shared, prefix_end)
+            other = _word(topic + shared, topic_end)
+            if mine == other:
+                shared += _equal_words(prefix + shared, prefix_end, topic + shared, topic_end)
+                mine = _word(prefix + shared, prefix_end)
+                other = _word(topic + shared, topic_end)
+            if mine != other:
+                shared += _leading_zero_bytes(mine ^ other)
+            # Zeros are bytes too: where one ends and the other goes on with zeros, the shorter one comes first.
+            below = mine < other or (mine == other and prefix_end - prefix <= length)
+            if below:
+                low, low_shared = middle, shared
+            else:
+                high, high_shared = middle, shared
+        row = low
+        while starts[row + 1] - starts[row] > low_shared:
+            jump = links[row, _JUMP]
+            row = jump if starts[jump + 1] - starts[jump] > low_shared else links[row, _PARENT]
+        rows[index] = row
+        total += links[row, _TOTAL]
+        bounds[index + 1] = total
+    return total
+
+
+def _fill_reference(links: Integers, peers: Peers, rows: Integers, bounds: Offsets, out: Peers) -> None:
+    for index, located in enumerate(rows.tolist()):
+        row, parts = located, [peers[: links[1, _FRESH]]]
+        while row:
+            parts.append(peers[links[row, _FRESH] : links[row + 1, _FRESH]])
+            row = int(links[row, _PARENT])
+        out[bounds[index] : bounds[index + 1]] = np.sort(np.concatenate(parts))
+
+
+@jit.kernel(_fill_reference)
+def _fill(links: Integers, peers: Peers, rows: Integers, bounds: Offsets, out: Peers) -> None:
+    """Write the peers of each row and its ancestors, ascending."""
+    source, target = peers.ctypes.data, out.ctypes.data
+    for index in range(len(rows)):
+        at, end = bounds[index], bounds[index + 1]
+        row = links[rows[index], _UP]
+        merges = 0
+        filled = at
+        while filled < end:
+            start, size = links[row, _FRESH], links[row + 1, _FRESH] - links[row, _FRESH]
+            if merges == 0 or merges > _MERGES:
+                jit.copy_bytes(target + 8 * filled, source + 8 * start, 8 * size)
+            else:
+                _merge(out, at, filled, peers, start, start + size)
+            filled += size
+            merges += 1
+            row = links[links[row, _PARENT], _UP]
+        if merges > _MERGES + 1:
+            out[at:end].sort()
+
+
+@jit.helper
+def _merge(out: Peers, at: int, filled: int, peers: Peers, start: int, end: int) -> None:
+    """Merge ascending peers into the ascending `out[at:filled]`, from the back."""
+    place, mine, other = filled + end - start - 1, filled - 1, end - 1
+    while other >= start:
+        if mine >= at and out[mine] > peers[other]:
+            out[place] = out[mine]
+            mine -= 1
+        else:
+            out[place] = peers[other]
+            other -= 1
+        place -= 1

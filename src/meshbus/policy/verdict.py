@@ -1,0 +1,312 @@
+"""What a gateway says about a packet, and the kernel that says it about a batch of headers.
+
+The rules, in order (a packet is a *publication* when its subprotocol is 0, its stream id carries the publish bit and
+ends in its channel hash; everything else is opaque and only the TTL is judged):
+
+    1  routing ttl is 0, or the inner hop_count has reached a non-zero hop_ttl      TTL_EXPIRED
+    2  source or destination is neither GLOBAL, local, nor a registered peer        UNKNOWN_SUBNET
+    3  the channel is unknown here                                                  SUBNET_LOCAL, or forward
+    4  by the channel's visibility                          SUBNET_LOCAL, NOT_ANCESTOR, NOT_EXPORTED
+    5  the channel names its publishers                                             ask the auth guard
+
+The same kernel judges live batches in a node and recorded headers in Spark. Tables are built in policy/gateway.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from meshbus import jit
+from meshbus.names.channel import PUBLISH_STREAM_BIT
+from meshbus.names.subnet import SubnetId, depth_mask
+from meshbus.wire.constants import HEADER_BYTES
+from meshbus.wire.header import HEADER_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Counts = NDArray[np.int64]
+    Subnets = NDArray[np.uint32]
+    Words = NDArray[np.uint64]
+
+
+class DropReason(IntEnum):
+    """Why a gateway drops a packet; the codes of `decide_batch`, where 0 means forward."""
+
+    SUBNET_LOCAL = 1
+    """The channel never crosses a boundary, or is not known here."""
+    NOT_ANCESTOR = 2
+    """The destination is not the source's subnet or one above it."""
+    NOT_EXPORTED = 3
+    """The export table does not name the destination for this channel."""
+    UNKNOWN_SUBNET = 4
+    """Source or destination is not local, not a registered peer subnet and not GLOBAL."""
+    TTL_EXPIRED = 5
+    """The packet has made all its hops."""
+    UNAUTHORIZED_PUBLISHER = 6
+    """The channel names its publishers and the origin is not one of them."""
+
+
+VERDICTS: Final = len(DropReason) + 1
+ASK_GUARD: Final = VERDICTS
+"""Inside a batch only: forward if the auth guard allows the publisher."""
+
+
+class ForwardDecision(msgspec.Struct, frozen=True):
+    """FORWARD, or Drop(reason)."""
+
+
+class Drop(ForwardDecision, frozen=True):
+    """The packet ends here."""
+
+    reason: DropReason
+
+
+FORWARD: Final = ForwardDecision()
+
+
+LOCAL, PARENT, EXPORTED, GLOBAL = 0, 1, 2, 3
+"""Visibility codes."""
+
+
+class ChannelRule(msgspec.Struct, frozen=True):
+    """What a gateway knows about the channel behind one stream id."""
+
+    canonical: int
+    visibility: int
+    enforced: bool = False
+    """Only publishers that the auth guard allows."""
+    exports: tuple[SubnetId, ...] = ()
+
+
+_PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
+_WIRE_MASK = np.uint64(0xFFFF)
+_SPREAD = np.uint32(2654435761)
+_SPREAD_SHIFT = np.uint32(16)
+_HOPS_AT, _IDS_AT, _STREAM_AT, _SUBNET_AT = 4, 8, 32, 56
+"""Where the kernel reads in a header."""
+
+
+# A policy is one array of words, because every further array costs a kernel call more than judging a packet does:
+# a head, the channel table, the export list (target | mask << 32), the set of known subnets.
+_HEAD_WORDS = 5
+_CHANNEL_ROWS, _EXPORTS_AT, _KNOWN_AT, _KNOWN_ROWS, _FORWARD_UNKNOWN = range(_HEAD_WORDS)
+# A row of the channel table, open-addressed by stream id; 0 marks a free one.
+_ROW_WORDS = 4
+_KEY, _CANONICAL, _RULE, _SPAN = range(_ROW_WORDS)
+"""_RULE is visibility | enforced << 8, _SPAN is first | count << 32 into the export list."""
+
+
+def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], *, forward_unknown: bool) -> Words:
+    """Lay out a gateway's policy for the kernel: rules by stream id, and the subnets it may send between.
+
+    `forward_unknown` lets publications on channels without a rule pass.
+    """
+    rows, subnet_rows = _table_size(len(rules)), _table_size(len(known_subnets))
+    channels = np.zeros((rows, _ROW_WORDS), np.uint64)
+    exports: list[int] = []
+    for stream, rule in rules.items():
+        row = stream & (rows - 1)
+        while channels[row, _KEY]:
+            row = row + 1 & (rows - 1)
+        span = len(exports) | len(rule.exports) << 32
+        channels[row] = stream, rule.canonical, rule.visibility | rule.enforced << 8, span
+        exports += [target | depth_mask(target.depth) << 32 for target in rule.exports]
+    known = np.zeros(subnet_rows, np.uint64)
+    for subnet in sorted(set(known_subnets) - {0}):  # 0 is GLOBAL, which is always known, and marks a free row
+        row = (subnet * int(_SPREAD) & 0xFFFFFFFF) >> int(_SPREAD_SHIFT) & (subnet_rows - 1)
+        while known[row]:
+            row = row + 1 & (subnet_rows - 1)
+        known[row] = subnet
+    exports_at = _HEAD_WORDS + channels.size
+    head = [rows, exports_at, exports_at + len(exports), subnet_rows, int(forward_unknown)]
+    return np.concatenate([np.array(head, np.uint64), channels.reshape(-1), np.array(exports, np.uint64), known])
+
+
+def _table_size(entries: int) -> int:
+    """Give a power of two that keeps a table at most a quarter full: probes stay short and meet a free row."""
+    return max(4, 1 << (4 * entries - 1).bit_length())
+
+
+def _channels_of(policy: Words) -> NDArray[np.uint64]:
+    rows = int(policy[_CHANNEL_ROWS])
+    return policy[_HEAD_WORDS : _HEAD_WORDS + rows * _ROW_WORDS].reshape(rows, _ROW_WORDS)
+
+
+@jit.helper
+def _depth_mask(subnet: Any) -> Any:
+    if subnet & np.uint32(0xFF):
+        return np.uint32(0xFFFFFFFF)
+    if subnet & np.uint32(0xFF00):
+        return np.uint32(0xFFFFFF00)
+    if subnet & np.uint32(0xFF0000):
+        return np.uint32(0xFFFF0000)
+    return np.uint32(0xFF000000) if subnet else np.uint32(0)
+
+
+@jit.helper
+def _is_known(subnet: Any, policy: Words) -> bool:
+    if subnet == 0:
+        return True
+    at, mask = policy[_KNOWN_AT], policy[_KNOWN_ROWS] - np.uint64(1)
+    row = np.uint64((subnet * _SPREAD) >> _SPREAD_SHIFT) & mask
+    while policy[at + row] != 0:
+        if policy[at + row] == subnet:
+            return True
+        row = (row + np.uint64(1)) & mask
+    return False
+
+
+def _judge_reference(
+    rows: Bytes, source: Subnets, dest: Subnets, ttl: Bytes, policy: Words, verdicts: Bytes, counts: Counts
+) -> int:
+    headers = rows.view(HEADER_DTYPE)
+    if not len(source):
+        source = headers["subnet_id"]
+    source, dest = source.astype(np.uint32), dest.astype(np.uint32)
+    stream, hop_ttl = headers["stream_id"], headers["hop_ttl"]
+    expired = (hop_ttl > 0) & (headers["hop_count"] >= hop_ttl)
+    if len(ttl):
+        expired |= ttl == 0
+    opaque = (
+        (headers["subprotocol_id"] != 0)
+        | (stream & _PUBLISH_BIT == 0)
+        | ((stream & _WIRE_MASK) != headers["channel_hash"])
+    )
+    known = policy[int(policy[_KNOWN_AT]) :]
+    unknown_subnet = ~(((source == 0) | np.isin(source, known)) & ((dest == 0) | np.isin(dest, known)))
+    channels = _channels_of(policy)
+    row = _rows_of(stream, channels)
+    found = row >= 0
+    rule = np.where(found, channels[row, _RULE], np.uint64(GLOBAL if policy[_FORWARD_UNKNOWN] else LOCAL))
+    visibility = rule & np.uint64(0xFF)
+    ancestor = (source ^ dest) & _depth_masks(dest) == 0
+    exported = _exported(np.where(found, channels[row, _SPAN], np.uint64(0)), dest, policy)
+    verdicts[:] = np.select(
+        [
+            expired,
+            opaque,
+            unknown_subnet,
+            visibility == LOCAL,
+            (visibility == PARENT) & ~ancestor,
+            (visibility == EXPORTED) & ~exported,
+            rule >> np.uint64(8) > 0,
+        ],
+        [
+            DropReason.TTL_EXPIRED,
+            0,
+            DropReason.UNKNOWN_SUBNET,
+            DropReason.SUBNET_LOCAL,
+            DropReason.NOT_ANCESTOR,
+            DropReason.NOT_EXPORTED,
+            ASK_GUARD,
+        ],
+        0,
+    )
+    totals = np.bincount(verdicts, minlength=ASK_GUARD + 1)
+    counts += totals[:ASK_GUARD]
+    return int(totals[ASK_GUARD])
+
+
+def _exported(spans: Words, dest: Subnets, policy: Words) -> NDArray[np.bool_]:
+    """Say which destinations lie in the export list of their channel."""
+    targets = policy[int(policy[_EXPORTS_AT]) : int(policy[_KNOWN_AT])]
+    first, count = (spans & np.uint64(0xFFFFFFFF)).astype(np.int64), (spans >> np.uint64(32)).astype(np.int64)
+    exported = np.zeros(len(dest), np.bool_)
+    for step in range(int(count.max(initial=0))):
+        target = targets[np.minimum(first + step, len(targets) - 1)]
+        exported |= (step < count) & ((target ^ dest) & (target >> np.uint64(32)) == 0)
+    return exported
+
+
+def _depth_masks(subnets: Subnets) -> Subnets:
+    return np.select(
+        [subnets & 0xFF != 0, subnets & 0xFF00 != 0, subnets & 0xFF0000 != 0, subnets != 0],
+        [np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFF00), np.uint32(0xFFFF0000), np.uint32(0xFF000000)],
+        np.uint32(0),
+    )
+
+
+def _rows_of(streams: Words, channels: Words) -> NDArray[np.int64]:
+    """Find the row of each stream id in a channel table; -1 where it is not there."""
+    mask = len(channels) - 1
+    rows = (streams & np.uint64(mask)).astype(np.int64)
+    found = np.full(len(streams), -1, np.int64)
+    pending = np.arange(len(streams))
+    while len(pending):
+        keys = channels[rows[pending], _KEY]
+        hit = keys == streams[pending]
+        found[pending[hit]] = rows[pending[hit]]
+        pending = pending[~hit & (keys != 0)]
+        rows[pending] = rows[pending] + 1 & mask
+    return found
+
+
+def canonical_of(streams: Words, policy: Words) -> Words:
+    """Give the canonical hashes of streams that a policy has rules for."""
+    channels = _channels_of(policy)
+    return np.asarray(channels[_rows_of(streams, channels), _CANONICAL])
+
+
+@jit.kernel(_judge_reference)
+def judge(  # noqa: C901 - one branch per rule; a call with an array costs more than the rule itself
+    rows: Bytes, source: Subnets, dest: Subnets, ttl: Bytes, policy: Words, verdicts: Bytes, counts: Counts
+) -> int:
+    """Judge rows of headers, count the verdicts, and say how many must ask the auth guard.
+
+    An empty `source` means the header's own subnet, an empty `ttl` that there is no routing header.
+    """
+    mask = policy[_CHANNEL_ROWS] - np.uint64(1)
+    at, asking = rows.ctypes.data, 0
+    for i in range(len(verdicts)):
+        hops = jit.load_u32(at + _HOPS_AT)  # priority, hop_ttl, hop_count, frag_flags
+        hop_ttl, hop_count = (hops >> 8) & 0xFF, (hops >> 16) & 0xFF
+        ids = jit.load_u32(at + _IDS_AT)  # subprotocol_id, channel_hash
+        stream = jit.load_u64(at + _STREAM_AT)
+        verdict = 0
+        if (len(ttl) and ttl[i] == 0) or (hop_ttl > 0 and hop_count >= hop_ttl):
+            verdict = 5
+        elif ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:
+            target = np.uint32(dest[i])
+            origin = np.uint32(source[i]) if len(source) else jit.load_u32(at + _SUBNET_AT)
+            row = np.uint64(_HEAD_WORDS) + (stream & mask) * np.uint64(_ROW_WORDS)
+            while policy[row] != 0 and policy[row] != stream:
+                row += np.uint64(_ROW_WORDS)
+                if row == policy[_EXPORTS_AT]:
+                    row = np.uint64(_HEAD_WORDS)
+            if not (_is_known(origin, policy) and _is_known(target, policy)):
+                verdict = 4
+            elif policy[row] == 0:
+                verdict = 0 if policy[_FORWARD_UNKNOWN] else 1
+            else:
+                rule = policy[row + np.uint64(_RULE)]
+                visibility = rule & np.uint64(0xFF)
+                if visibility == LOCAL:
+                    verdict = 1
+                elif visibility == PARENT:
+                    if (origin ^ target) & _depth_mask(target):
+                        verdict = 2
+                elif visibility == EXPORTED:
+                    verdict = 3
+                    span = policy[row + np.uint64(_SPAN)]
+                    first = policy[_EXPORTS_AT] + (span & np.uint64(0xFFFFFFFF))
+                    for k in range(first, first + (span >> np.uint64(32))):
+                        export = policy[k]
+                        if (np.uint32(export) ^ target) & np.uint32(export >> np.uint64(32)) == 0:
+                            verdict = 0
+                            break
+                if verdict == 0 and rule >> np.uint64(8):
+                    verdict = ASK_GUARD
+        verdicts[i] = verdict
+        if verdict == ASK_GUARD:
+            asking += 1
+        else:
+            counts[verdict] += 1
+        at += HEADER_BYTES
+    return asking

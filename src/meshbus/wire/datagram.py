@@ -1,0 +1,53 @@
+"""What kind of datagram this is, from its length and first bytes.
+
+The order of the tests is the wire's own: a routed packet may carry a destination that looks like any magic, and a
+pingwave whose origin id starts like a packet is taken for one. Blocked sources are the engine's business.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from meshbus.wire.constants import (
+    HEADER_BYTES,
+    NET_MAGIC,
+    PINGWAVE_BYTES,
+    PUNCH_BYTES,
+    PUNCH_MAGIC,
+    ROUTE_BYTES,
+    ROUTE_MAGIC,
+)
+from meshbus.wire.header import Buffer
+from meshbus.wire.pingwave import HEALTH_OFFSET, Health
+
+_NET = NET_MAGIC.to_bytes(2, "little")
+_ROUTE = ROUTE_MAGIC.to_bytes(2, "little")
+_PUNCH = PUNCH_MAGIC.to_bytes(2, "little")
+
+
+class DatagramKind(IntEnum):
+    """The kinds of datagram a node can receive; small numbers, so that a column can hold them."""
+
+    DROP = 0
+    """None of the others: dropped without a reply, as everything is."""
+    KEEPALIVE = 1
+    PINGWAVE = 2
+    ROUTED = 3
+    """A routing header and a packet."""
+    NET = 4
+    """A packet for us."""
+
+
+def classify(datagram: Buffer) -> DatagramKind:  # hot
+    """Say what a received datagram is; its content is left to the decoder of that kind."""
+    size = len(datagram)
+    magic = bytes(datagram[:2])
+    if size == PUNCH_BYTES and magic == _PUNCH:
+        return DatagramKind.KEEPALIVE
+    if size == PINGWAVE_BYTES and magic != _NET and datagram[HEALTH_OFFSET] <= Health.UNKNOWN:
+        return DatagramKind.PINGWAVE
+    if magic == _ROUTE and size >= ROUTE_BYTES + HEADER_BYTES:
+        return DatagramKind.ROUTED
+    if magic == _NET:
+        return DatagramKind.NET
+    return DatagramKind.DROP

@@ -1,0 +1,63 @@
+"""From the hash of a finished handshake to the keys of a session.
+
+The 0.23 derivation takes nothing else in, so whoever holds the mesh key and saw the two handshake messages has these
+keys too. That is the wire's choice; stronger keys between meshbus nodes are negotiated over the session itself.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import blake2s
+
+import msgspec
+
+_EXTRACT_LABEL = b"net-kdf-v1"
+_INITIATOR_TX_LABEL = b"initiator-tx"
+_INITIATOR_RX_LABEL = b"initiator-rx"
+
+
+class Role(StrEnum):
+    """Which side of a handshake a node was on."""
+
+    INITIATOR = "initiator"
+    RESPONDER = "responder"
+
+
+class SessionKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """What one side needs to seal and open the packets of a session; shown without its secrets."""
+
+    session_id: int
+    nonce_prefix: bytes
+    """The first 4 bytes of every nonce, in both directions."""
+    tx_key: bytes
+    rx_key: bytes
+
+    def __repr__(self) -> str:
+        return f"SessionKeys(session_id={self.session_id:016x})"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("session_id", f"{self.session_id:016x}")]
+
+
+def derive_keys(handshake_hash: bytes, role: Role) -> SessionKeys:
+    """Derive the keys that `role` uses, from the 32-byte handshake hash."""
+    extracted = _keyed_hash(handshake_hash, _EXTRACT_LABEL)
+    to_responder = _keyed_hash(extracted, _INITIATOR_TX_LABEL)
+    to_initiator = _keyed_hash(extracted, _INITIATOR_RX_LABEL)
+    initiates = role is Role.INITIATOR
+    session_id = int.from_bytes(handshake_hash[:8], "little")
+    return SessionKeys(
+        session_id=session_id,
+        nonce_prefix=nonce_prefix(session_id),
+        tx_key=to_responder if initiates else to_initiator,
+        rx_key=to_initiator if initiates else to_responder,
+    )
+
+
+def nonce_prefix(session_id: int) -> bytes:
+    """Fold a session id into the 4 bytes that start every nonce of the session."""
+    return ((session_id ^ session_id >> 32) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def _keyed_hash(key: bytes, data: bytes) -> bytes:
+    return blake2s(data, key=key).digest()

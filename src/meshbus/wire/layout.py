@@ -1,0 +1,46 @@
+"""Fixed struct layouts that speak meshbus errors.
+
+The one place of the small codecs where `struct.error` is translated: what we cannot write is a LocalProtocolError, what
+we cannot read is a MalformedPacket. What the fields mean is the business of the module that owns the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.wire.header import Buffer
+
+
+class Layout:
+    """A `struct` format beside the name of the thing it lays out."""
+
+    __slots__ = ("_struct", "size", "what")
+
+    def __init__(self, what: str, layout: str) -> None:
+        self._struct = struct.Struct(layout)
+        self.size = self._struct.size
+        self.what = what
+
+    def pack(self, *fields: object) -> bytes:
+        """Write the fields; one that does not fit its place raises LocalProtocolError.
+
+        Byte strings are not checked: `struct` pads and cuts them to their place.
+        """
+        try:
+            return self._struct.pack(*fields)
+        except struct.error as error:
+            raise LocalProtocolError(f"{self.what}: {error}") from error
+
+    def unpack(self, buffer: Buffer) -> tuple[Any, ...]:
+        """Read a buffer that holds exactly this layout."""
+        if len(buffer) > self.size:
+            raise MalformedPacket(self.what, Fault.TRAILING, f"{len(buffer)} bytes, expected {self.size}")
+        return self.unpack_prefix(buffer)
+
+    def unpack_prefix(self, buffer: Buffer) -> tuple[Any, ...]:
+        """Read the start of a buffer; what follows is not looked at."""
+        if len(buffer) < self.size:
+            raise MalformedPacket(self.what, Fault.TRUNCATED, f"{len(buffer)} of {self.size} bytes")
+        return self._struct.unpack_from(buffer)

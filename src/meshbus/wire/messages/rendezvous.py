@@ -1,0 +1,84 @@
+"""Rendezvous (0x0D01): a coordinator introduces two nodes behind NATs, and they punch towards each other.
+
+The one subprotocol whose integers are big-endian. The keep-alives that do the punching are wire/punch.py.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+
+from meshbus.errors import Fault, MalformedPacket
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout
+from meshbus.wire.messages.address import Address, pack_address, unpack_address
+
+_REQUEST = Layout("punch request", ">BQ19s")
+_INTRODUCE = Layout("punch introduction", ">BQ19sQ")
+_ACK = Layout("punch ack", ">BQQI")
+
+
+class _Kind(IntEnum):
+    REQUEST = 1
+    INTRODUCE = 2
+    ACK = 3
+
+
+class PunchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask a coordinator for an introduction to a node."""
+
+    target: int
+    self_reflex: Address
+    """Where the asking node is seen from outside."""
+
+
+class PunchIntroduce(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell both nodes where the other is and when to send."""
+
+    peer: int
+    peer_reflex: Address
+    fire_at_ms: int
+    """Milliseconds since the Unix epoch."""
+
+
+class PunchAck(msgspec.Struct, frozen=True, kw_only=True):
+    """Report, through the coordinator, that a keep-alive got through."""
+
+    from_peer: int
+    to_peer: int
+    punch_id: int = 0
+    """Always 0 from 0.23 nodes."""
+
+
+RendezvousMessage: TypeAlias = PunchRequest | PunchIntroduce | PunchAck
+
+
+def encode_rendezvous(message: RendezvousMessage) -> bytes:
+    """Write a rendezvous message."""
+    match message:
+        case PunchRequest(target=target, self_reflex=reflex):
+            return _REQUEST.pack(_Kind.REQUEST, target, pack_address(reflex))
+        case PunchIntroduce(peer=peer, peer_reflex=reflex, fire_at_ms=fire_at_ms):
+            return _INTRODUCE.pack(_Kind.INTRODUCE, peer, pack_address(reflex), fire_at_ms)
+        case PunchAck(from_peer=from_peer, to_peer=to_peer, punch_id=punch_id):
+            return _ACK.pack(_Kind.ACK, from_peer, to_peer, punch_id)
+
+
+def decode_rendezvous(event: Buffer) -> RendezvousMessage:
+    """Read a rendezvous message; each kind has one length."""
+    if not len(event):
+        raise MalformedPacket("rendezvous", Fault.TRUNCATED, "empty")
+    match event[0]:
+        case _Kind.REQUEST:
+            _, target, reflex = _REQUEST.unpack(event)
+            return PunchRequest(target=target, self_reflex=unpack_address(reflex))
+        case _Kind.INTRODUCE:
+            _, peer, reflex, fire_at_ms = _INTRODUCE.unpack(event)
+            return PunchIntroduce(peer=peer, peer_reflex=unpack_address(reflex), fire_at_ms=fire_at_ms)
+        case _Kind.ACK:
+            _, from_peer, to_peer, punch_id = _ACK.unpack(event)
+            return PunchAck(from_peer=from_peer, to_peer=to_peer, punch_id=punch_id)
+        case kind:
+            raise MalformedPacket("rendezvous", Fault.UNKNOWN_KIND, f"kind {kind}")

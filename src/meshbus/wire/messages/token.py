@@ -1,0 +1,238 @@
+"""Permission tokens: 169 bytes by which an issuer lets a subject publish to or subscribe to a channel.
+
+A token is signed and self-contained; presenting it needs no round trip. What one token says is decided here: its
+bytes, its signature, its times, its scope. Whether its issuer is to be believed is decided in policy/tokens.py. A
+delegated token carries no link to its parent, so parents travel beside it as a *chain*: tokens one after the other,
+the root's first.
+
+Times are unix seconds. A token is valid from `not_before` up to, and not including, `not_after`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntFlag
+
+import msgspec
+
+from meshbus.errors import AuthError, AuthFault, Fault, LocalProtocolError, MalformedPacket
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import KEY_BYTES, SIGNATURE_BYTES, Entropy, Identity, verify_signature
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout
+
+TOKEN_BYTES = 169
+MAX_CHAIN = 8
+"""Tokens in one chain. Each costs a signature check, and nobody hands a permission on seven times."""
+
+_MAX_U64 = 0xFFFFFFFFFFFFFFFF
+_SIGNED = Layout("token", "<32s32sIQIQQBQ")
+_TOKEN = Layout("token", "<32s32sIQIQQBQ64s")
+
+
+class Scope(IntFlag):
+    """What a token allows; other bits are carried and signed, and mean nothing."""
+
+    NONE = 0
+    PUBLISH = 0x01
+    SUBSCRIBE = 0x02
+    ADMIN = 0x04
+    DELEGATE = 0x08
+    WILDCARD = 0x10
+    """Every channel instead of one; allows nothing by itself."""
+    ALL = 0x0F
+    """Everything on one channel, so without WILDCARD."""
+
+
+_WILDCARD = int(Scope.WILDCARD)
+
+
+class PermissionToken(msgspec.Struct, frozen=True):
+    """One token, fields in wire order."""
+
+    issuer: bytes
+    """Entity id of the signer."""
+    subject: bytes
+    """Entity id of whoever may use it."""
+    scope: int
+    """Bits of `Scope`. A plain int: an enum remembers every value it ever saw, and a peer chooses these."""
+    channel_hash: int
+    issuer_generation: int
+    """An issuer revokes by raising the lowest generation it stands by."""
+    not_before: int
+    not_after: int
+    delegation_depth: int
+    """How many more times it may be handed on."""
+    nonce: int
+    signature: bytes
+
+    @classmethod
+    def issue(
+        cls,
+        issuer: Identity,
+        subject: bytes,
+        scope: int,
+        channel: str | None,
+        *,
+        ttl_s: int,
+        now: float,
+        entropy: Entropy,
+        delegation_depth: int = 0,
+        generation: int = 0,
+    ) -> PermissionToken:
+        """Sign a token valid from `now` (unix seconds) for `ttl_s` seconds.
+
+        Without a channel the scope must hold WILDCARD. Raises AuthError for a lifetime of 0 or an issuer without its
+        secret, LocalProtocolError for values that do not fit.
+        """
+        if ttl_s <= 0:
+            raise AuthError(AuthFault.ZERO_TTL, "a token must live for at least one second")
+        if channel is None and not scope & Scope.WILDCARD:
+            raise LocalProtocolError("a token is for one channel, or for all with WILDCARD in its scope")
+        start = int(now)
+        return _signed(
+            issuer,
+            subject,
+            scope=int(scope),
+            channel_hash=0 if channel is None else ChannelName(channel).hash,
+            generation=generation,
+            not_before=start,
+            not_after=min(start + ttl_s, _MAX_U64),
+            delegation_depth=delegation_depth,
+            entropy=entropy,
+        )
+
+    def delegate(
+        self, signer: Identity, new_subject: bytes, scope: int, *, now: float, entropy: Entropy
+    ) -> PermissionToken:
+        """Hand the part of this token within `scope` on to another subject.
+
+        Raises AuthError, in this order: this token is not valid now, may not be handed on any further, is not for
+        delegating, is not the signer's.
+        """
+        self.verify(now)
+        if self.delegation_depth == 0:
+            raise AuthError(AuthFault.DELEGATION_EXHAUSTED, "the token may not be handed on any further")
+        if not self.allows(Scope.DELEGATE):
+            raise AuthError(AuthFault.DELEGATION_NOT_ALLOWED, "the token's scope does not hold DELEGATE")
+        if signer.entity_id != self.subject:
+            raise AuthError(AuthFault.NOT_AUTHORIZED, "only the subject of a token may hand it on")
+        return _signed(
+            signer,
+            new_subject,
+            scope=self.scope & int(scope),
+            channel_hash=self.channel_hash,
+            generation=self.issuer_generation,
+            not_before=int(now),
+            not_after=self.not_after,
+            delegation_depth=self.delegation_depth - 1,
+            entropy=entropy,
+        )
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The 105 bytes that the signature covers."""
+        return _SIGNED.pack(*msgspec.structs.astuple(self)[:-1])
+
+    def verify(self, now: float, skew_s: int = 0) -> None:
+        """Check the signature, then the times, tolerating clocks that differ by `skew_s`.
+
+        Raises AuthError with the first fault. Costs a signature check.
+        """
+        if not self.has_good_signature():
+            raise AuthError(AuthFault.BAD_SIGNATURE, "the token's signature is not its issuer's")
+        if int(now) + skew_s < self.not_before:
+            raise AuthError(AuthFault.NOT_YET_VALID, f"the token is valid only from {self.not_before} on")
+        if self.expired(now, skew_s):
+            raise AuthError(AuthFault.EXPIRED, f"the token expired at {self.not_after}: ask its issuer for a new one")
+
+    def has_good_signature(self) -> bool:
+        """Say whether the issuer signed this, whatever the time."""
+        return verify_signature(self.issuer, self.signed_bytes, self.signature)
+
+    def valid(self, now: float, skew_s: int = 0) -> bool:
+        """Say whether the time is right; the signature is not looked at."""
+        return int(now) + skew_s >= self.not_before and not self.expired(now, skew_s)
+
+    def expired(self, now: float, skew_s: int = 0) -> bool:
+        """Say whether the time is over; the signature is not looked at."""
+        return max(int(now) - skew_s, 0) >= self.not_after
+
+    def allows(self, scope: int) -> bool:
+        """Say whether the scope holds all the given bits, of which there must be one."""
+        bits = int(scope)  # plain numbers: arithmetic on enum members is slow
+        return bits != 0 and self.scope & bits == bits
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether the token is for every channel."""
+        return self.scope & _WILDCARD != 0
+
+    def authorizes(self, action: int, channel_hash: int) -> bool:
+        """Say whether the token is for this action on this channel; time and signature are not looked at."""
+        return self.allows(action) and (self.channel_hash == channel_hash or self.is_wildcard)
+
+
+def encode_token(token: PermissionToken) -> bytes:
+    """Write a token.
+
+    Raises LocalProtocolError for a field that does not fit.
+    """
+    _check_sizes(token)
+    return token.signed_bytes + token.signature
+
+
+def decode_token(buffer: Buffer) -> PermissionToken:
+    """Read a token; its signature and times are not checked."""
+    return PermissionToken(*_TOKEN.unpack(buffer))
+
+
+def encode_chain(tokens: Sequence[PermissionToken]) -> bytes:
+    """Write a chain, the root's token first. A chain of one is a plain token, which every peer reads."""
+    if not 1 <= len(tokens) <= MAX_CHAIN:
+        raise LocalProtocolError(f"a chain has 1 to {MAX_CHAIN} tokens, got {len(tokens)}")
+    return b"".join(map(encode_token, tokens))
+
+
+def decode_chain(buffer: Buffer) -> tuple[PermissionToken, ...]:
+    """Read a chain; what it proves is not checked."""
+    count, rest = divmod(len(buffer), TOKEN_BYTES)
+    if rest or not 1 <= count <= MAX_CHAIN:
+        raise MalformedPacket("token chain", Fault.BAD_LENGTH, f"{len(buffer)} bytes")
+    view = memoryview(buffer)
+    return tuple(decode_token(view[start : start + TOKEN_BYTES]) for start in range(0, len(view), TOKEN_BYTES))
+
+
+def _signed(
+    issuer: Identity,
+    subject: bytes,
+    *,
+    scope: int,
+    channel_hash: int,
+    generation: int,
+    not_before: int,
+    not_after: int,
+    delegation_depth: int,
+    entropy: Entropy,
+) -> PermissionToken:
+    unsigned = PermissionToken(
+        issuer=issuer.entity_id,
+        subject=subject,
+        scope=scope,
+        channel_hash=channel_hash,
+        issuer_generation=generation,
+        not_before=not_before,
+        not_after=not_after,
+        delegation_depth=delegation_depth,
+        nonce=int.from_bytes(entropy(8), "little"),
+        signature=bytes(SIGNATURE_BYTES),
+    )
+    _check_sizes(unsigned)
+    return msgspec.structs.replace(unsigned, signature=issuer.sign(unsigned.signed_bytes))
+
+
+def _check_sizes(token: PermissionToken) -> None:
+    """Refuse the byte strings that `struct` would pad or cut."""
+    for name, size in (("issuer", KEY_BYTES), ("subject", KEY_BYTES), ("signature", SIGNATURE_BYTES)):
+        if len(getattr(token, name)) != size:
+            raise LocalProtocolError(f"a token's {name} has {size} bytes, got {len(getattr(token, name))}")

@@ -1,0 +1,81 @@
+"""The 72-byte pingwave: how nodes hear of each other beyond their direct peers.
+
+Plaintext and unauthenticated. Routes are learned from it and copies are suppressed in engine/routing.py; this file only
+reads and writes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.wire.constants import PINGWAVE_TTL
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout
+
+HEALTH_OFFSET = 63
+"""Where the health byte lies: the only field whose value can make a pingwave unreadable."""
+
+_LAYOUT = Layout("pingwave", "<Q24sQBBQQIBBBBBBI")
+_REST_BYTES = 24
+_MAX_HOPS = 0xFF
+
+
+class Health(IntEnum):
+    """How a node says it is doing."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    UNHEALTHY = 2
+    UNKNOWN = 3
+
+
+class Pingwave(msgspec.Struct, frozen=True, kw_only=True):
+    """One pingwave, in wire order. 0.23 nodes leave everything after the timestamp at its default."""
+
+    node_id: int
+    """The origin."""
+    origin_rest: bytes = bytes(_REST_BYTES)
+    """The other 24 bytes of the origin field: zero from 0.23 nodes, but part of what tells copies apart."""
+    seq: int
+    """Counts the pingwaves of one origin."""
+    ttl: int = PINGWAVE_TTL
+    hop_count: int = 0
+    timestamp_us: int
+    """When the origin sent it: microseconds since the Unix epoch, unchanged by forwarders."""
+    capability_hash: int = 0
+    capability_version: int = 0
+    load: int = 0
+    """0 (idle) to 255."""
+    health: Health = Health.HEALTHY
+    gpu: int = 0
+    model_slots: int = 0
+    memory_tier: int = 0
+    """0 to 7."""
+    tools: int = 0
+    capability_flags: int = 0
+
+
+def pack_pingwave(pingwave: Pingwave) -> bytes:
+    """Write a pingwave."""
+    if len(pingwave.origin_rest) != _REST_BYTES:
+        raise LocalProtocolError(f"pingwave: origin_rest is {len(pingwave.origin_rest)} bytes, not {_REST_BYTES}")
+    return _LAYOUT.pack(*msgspec.structs.astuple(pingwave))
+
+
+def unpack_pingwave(buffer: Buffer) -> Pingwave:
+    """Read a pingwave, which fills the whole datagram."""
+    fields = dict(zip(Pingwave.__struct_fields__, _LAYOUT.unpack(buffer), strict=True))
+    if fields["health"] > Health.UNKNOWN:
+        raise MalformedPacket("pingwave", Fault.BAD_VALUE, f"health {fields['health']}")
+    fields["health"] = Health(fields["health"])
+    return Pingwave(**fields)
+
+
+def forwarded(pingwave: Pingwave) -> Pingwave | None:
+    """Give the pingwave that the next nodes must hear, or None when its ttl is used up."""
+    if pingwave.ttl == 0:
+        return None
+    return msgspec.structs.replace(pingwave, ttl=pingwave.ttl - 1, hop_count=min(pingwave.hop_count + 1, _MAX_HOPS))

@@ -1,0 +1,105 @@
+"""Sealing and opening the packets of one session, one at a time.
+
+A `Sealer` owns the sending direction: its key, and the counter that events, control messages and heartbeats share. An
+`Opener` owns the receiving direction: its key and the replay window. Their `aead`, `nonce_prefix` and counters are
+open to the batch path of the engine, which works on columns and must share the same state. What is inside a payload
+is the business of wire/frames.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from meshbus.errors import BadTag, Fault, LocalProtocolError, MalformedPacket, Replayed
+from meshbus.wire.constants import HEADER_BYTES, MAX_EVENTS, MAX_PAYLOAD, PACKET_COST, Flags
+from meshbus.wire.header import Buffer, Header, aad_of, pack_header, unpack_header
+from meshbus.wire.keys import SessionKeys
+from meshbus.wire.replay import COUNTER_LIMIT, ReplayWindow
+
+# Plain ints: arithmetic on enum members costs more than the rest of a check.
+_HEARTBEAT = int(Flags.HEARTBEAT)
+_NOT_DATA = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
+
+
+class Sealer:
+    """The sending direction of a session."""
+
+    __slots__ = ("_next", "aead", "nonce_prefix", "session_id")
+
+    def __init__(self, keys: SessionKeys) -> None:
+        self.aead = ChaCha20Poly1305(keys.tx_key)
+        self.nonce_prefix = keys.nonce_prefix
+        self.session_id = keys.session_id
+        self._next = 0
+
+    @property
+    def sent(self) -> int:
+        """How many counters were used."""
+        return self._next
+
+    def take(self, count: int = 1) -> int:
+        """Use up `count` packet counters and give the first of them.
+
+        Raises LocalProtocolError when the session has none left: a counter is never used twice, nor the last one.
+        """
+        first = self._next
+        if first + count > COUNTER_LIMIT:
+            raise LocalProtocolError("the packet counter of this session is used up: open a new session")
+        self._next = first + count
+        return first
+
+    def seal(self, header: Header, payload: Buffer) -> bytes:  # hot
+        """Make a complete datagram; the nonce, session id and payload length of `header` are filled in here."""
+        if len(payload) > MAX_PAYLOAD or header.event_count > MAX_EVENTS:
+            raise LocalProtocolError(
+                f"{len(payload)} bytes in {header.event_count} events do not fit one packet"
+                f" of {MAX_PAYLOAD} bytes and {MAX_EVENTS} events"
+            )
+        if header.flags & _NOT_DATA:
+            raise LocalProtocolError("a data packet cannot carry the HANDSHAKE or HEARTBEAT flag")
+        return self._seal(header, payload)
+
+    def heartbeat(self) -> bytes:
+        """Make the 84-byte packet that says nothing but that this side is alive."""
+        return self._seal(Header(flags=_HEARTBEAT), b"")
+
+    def _seal(self, header: Header, payload: Buffer) -> bytes:
+        nonce = self.nonce_prefix + self.take().to_bytes(8, "little")
+        packed = pack_header(
+            msgspec.structs.replace(header, nonce=nonce, session_id=self.session_id, payload_len=len(payload))
+        )
+        return packed + self.aead.encrypt(nonce, payload, aad_of(packed))
+
+
+class Opener:
+    """The receiving direction of a session."""
+
+    __slots__ = ("aead", "nonce_prefix", "window")
+
+    def __init__(self, keys: SessionKeys) -> None:
+        self.aead = ChaCha20Poly1305(keys.rx_key)
+        self.nonce_prefix = keys.nonce_prefix
+        self.window = ReplayWindow()
+
+    def open(self, datagram: Buffer) -> tuple[Header, bytes]:  # hot
+        """Verify a packet and give its header and plaintext; a heartbeat's plaintext is empty.
+
+        Raises MalformedPacket or UnknownVersion for a bad header or length, BadTag for a forged or damaged packet and
+        Replayed for a counter that is not new. Only a packet that passes all of it moves the replay window.
+        """
+        header = unpack_header(datagram)
+        body = 0 if header.flags & _HEARTBEAT else header.payload_len
+        if len(datagram) != PACKET_COST + body:
+            raise MalformedPacket("packet", Fault.BAD_LENGTH, f"{len(datagram)} bytes, expected {PACKET_COST + body}")
+        # The prefix on the wire is not authenticated, so it is rebuilt instead of read.
+        nonce = self.nonce_prefix + header.nonce[4:]
+        try:
+            payload = self.aead.decrypt(nonce, memoryview(datagram)[HEADER_BYTES:], aad_of(datagram))
+        except InvalidTag:
+            raise BadTag from None
+        counter = header.counter
+        if not self.window.admit(counter):
+            raise Replayed(counter)
+        return header, payload

@@ -1,0 +1,102 @@
+"""Subprotocol ids, versions and what a node says about them.
+
+Every packet names the subprotocol its payload belongs to; an id that a node does not know is forwarded untouched. Who
+handles what is kept in policy/registry.py; the bytes of a manifest are in wire/messages/manifest.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from meshbus.errors import LocalProtocolError
+from meshbus.wire.constants import Subprotocol
+
+MAX_ID = 0xFFFF
+FIRST_VENDOR_ID = 0x1001
+"""0x1000 is taken by the other implementation for a protocol of its own."""
+FIRST_EXPERIMENTAL_ID = 0xF000
+
+TAG_PREFIX = "subprotocol:0x"
+
+_ASSIGNED = frozenset(
+    value
+    for name, value in vars(Subprotocol).items()
+    if name.isupper() and Subprotocol.EVENTS < value < FIRST_VENDOR_ID
+)
+"""Ids below the vendor range that mean something; 0 is the absence of a subprotocol."""
+
+
+class SubprotocolVersion(msgspec.Struct, frozen=True, order=True):
+    """A version, compared by major and then by minor."""
+
+    major: int
+    minor: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.major <= 255 and 0 <= self.minor <= 255):
+            raise LocalProtocolError(f"the parts of a version are from 0 to 255, got {self}")
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class ManifestEntry(msgspec.Struct, frozen=True):
+    """One subprotocol that a node speaks: its version, and the lowest it gets along with."""
+
+    id: int
+    version: SubprotocolVersion
+    min_compatible: SubprotocolVersion
+
+    def compatible(self, other: ManifestEntry) -> bool:
+        """Say whether both speak the same subprotocol and each is new enough for the other."""
+        return self.id == other.id and self.version >= other.min_compatible and other.version >= self.min_compatible
+
+
+class SubprotocolManifest(msgspec.Struct, frozen=True):
+    """All that a node speaks."""
+
+    entries: tuple[ManifestEntry, ...] = ()
+
+    def get(self, subprotocol_id: int) -> ManifestEntry | None:
+        """Find an entry by id."""
+        return next((entry for entry in self.entries if entry.id == subprotocol_id), None)
+
+
+class SubprotocolDescriptor(msgspec.Struct, frozen=True, kw_only=True):
+    """A subprotocol as a node registers it."""
+
+    id: int
+    name: str
+    version: SubprotocolVersion
+    min_compatible: SubprotocolVersion | None = None
+    """The lowest version of a peer to get along with: `version` itself when omitted, and never above it."""
+    handler_present: bool = True
+    """False for ids that are only forwarded."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.id <= MAX_ID:
+            raise LocalProtocolError(f"a subprotocol id has 16 bits, got {self.id:#x}")
+        floor = self.version if self.min_compatible is None else min(self.min_compatible, self.version)
+        msgspec.structs.force_setattr(self, "min_compatible", floor)
+
+    def __str__(self) -> str:
+        return f"{self.name}(0x{self.id:04x}) v{self.version}"
+
+    @property
+    def entry(self) -> ManifestEntry:
+        """The manifest's line about it."""
+        return ManifestEntry(self.id, self.version, self.min_compatible or self.version)
+
+    def compatible(self, other: SubprotocolDescriptor) -> bool:
+        """Say whether both are the same subprotocol and each is new enough for the other."""
+        return self.entry.compatible(other.entry)
+
+
+def is_reserved(subprotocol_id: int) -> bool:
+    """Say whether nobody may register this id: below the vendor range only assigned ones are open."""
+    return subprotocol_id < FIRST_VENDOR_ID and subprotocol_id not in _ASSIGNED
+
+
+def capability_tag(subprotocol_id: int) -> str:
+    """Give the tag by which a node announces that it handles a subprotocol."""
+    return f"{TAG_PREFIX}{subprotocol_id:04x}"

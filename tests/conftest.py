@@ -1,0 +1,8 @@
+"""What every test shares: how hypothesis searches."""
+
+from hypothesis import settings
+
+# The gate says the same thing twice, on a busy machine too; `make soak` searches at random and further.
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=True)
+settings.load_profile("gate")

@@ -1,0 +1,149 @@
+"""The door to numba: references without it, compiled loops with it, helpers and memory access inside loops."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from meshbus import jit
+
+compiled = pytest.mark.skipif(not jit.available(), reason="numba is not installed, or switched off")
+
+
+@pytest.fixture(scope="module")
+def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile in earnest, whatever earlier runs left on disk."""
+    from numba.core import config
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "CACHE_DIR", str(tmp_path_factory.mktemp("numba")))
+        yield
+
+
+# Text has no file that a cache could lie beside, so compiling this is also the case without a place for a cache.
+PROGRAM = """
+import sys
+import meshbus.jit as jit
+loaded_early = "numba" in sys.modules or "numpy" in sys.modules
+
+@jit.kernel(lambda x: "reference")
+def answer(x):
+    return "loop"
+
+print(jit.available(), loaded_early, answer.run(1), "numba" in sys.modules)
+"""
+
+
+def run_program(switch: str) -> str:
+    environment = {**os.environ, "MESHBUS_JIT": switch}
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_switched_off_the_reference_runs_and_numba_is_not_loaded() -> None:
+    assert run_program("0") == "False False reference False"
+
+
+@compiled
+def test_switched_on_the_loop_runs_and_numba_is_loaded_only_then() -> None:
+    assert run_program("1") == "True False loop True"
+
+
+@jit.helper
+def double(value: int) -> int:
+    return 2 * value
+
+
+def add_doubles_plain(values: NDArray[np.int64]) -> int:
+    return int(2 * values.sum())
+
+
+@jit.kernel(add_doubles_plain)
+def add_doubles(values: NDArray[np.int64]) -> int:
+    total = 0
+    for value in values:
+        total += double(value)
+    return total
+
+
+@compiled
+@pytest.mark.usefixtures("empty_cache")
+def test_a_kernel_is_compiled_on_its_first_call_and_calls_helpers() -> None:
+    values = np.arange(100)
+    assert add_doubles.run(values) == add_doubles.reference(values) == 9900
+    assert type(add_doubles.run).__module__.startswith("numba")
+    assert add_doubles.run(values) == 9900
+
+
+def test_without_numba_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", {}.get)
+    kernel = jit.Kernel(add_doubles_plain, add_doubles.loop)
+    assert not jit.available()
+    assert kernel.run(np.arange(3)) == 6
+    assert kernel.run is add_doubles_plain
+
+
+def test_a_helper_stays_a_plain_function() -> None:
+    assert double(21) == 42
+
+
+def copy_plain(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    target[: len(source)] = source
+
+
+@jit.kernel(copy_plain)
+def copy(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    jit.copy_bytes(target.ctypes.data, source.ctypes.data, len(source))
+
+
+@compiled
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("size", [0, 1, 7, 64, 1000])
+def test_copy_bytes_copies_exactly_so_many_bytes(size: int) -> None:
+    source = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    target = np.full(1010, 7, np.uint8)
+    copy.run(target, source)
+    assert target[:size].tolist() == source.tolist()
+    assert set(target[size:].tolist()) == {7}
+
+
+def move_words_plain(target: NDArray[np.uint8], source: NDArray[np.uint8], at: int) -> int:
+    target[at : at + 4] = source[at : at + 4]
+    return int.from_bytes(source[at : at + 8].tobytes(), "little")
+
+
+@jit.kernel(move_words_plain)
+def move_words(target: NDArray[np.uint8], source: NDArray[np.uint8], at: int) -> int:
+    address = source.ctypes.data + at
+    jit.store_u32(target.ctypes.data + at, jit.load_u32(address))
+    return jit.load_u64(address)
+
+
+@compiled
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("at", range(8))
+def test_words_are_read_and_written_little_endian_at_any_address(at: int) -> None:
+    source = np.arange(240, 256, dtype=np.uint8)[::-1].copy()
+    targets = [np.full(16, 9, np.uint8) for _ in range(2)]
+    assert move_words.run(targets[0], source, at) == move_words_plain(targets[1], source, at)
+    assert targets[0].tolist() == targets[1].tolist()
+
+
+@compiled
+def test_a_loop_without_a_file_is_compiled_in_memory() -> None:
+    namespace: dict[str, Callable[[int], int]] = {}
+    exec("def loop(x): return x + 1", namespace)
+    assert jit.compile_loop(namespace["loop"])(1) == 2
+
+
+@pytest.mark.parametrize(
+    "access",
+    [lambda: jit.copy_bytes(0, 0, 0), lambda: jit.load_u32(0), lambda: jit.load_u64(0), lambda: jit.store_u32(0, 0)],
+)
+def test_memory_access_has_no_meaning_outside_a_loop(access: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match="inside a compiled loop"):
+        access()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.wire.layout import Layout
+
+PAIR = Layout("pair", "<BH")
+
+
+def test_a_layout_writes_and_reads_back() -> None:
+    assert PAIR.pack(1, 2) == b"\x01\x02\x00"
+    assert PAIR.unpack(b"\x01\x02\x00") == (1, 2)
+    assert PAIR.size == 3
+
+
+def test_a_field_that_does_not_fit_is_our_error() -> None:
+    with pytest.raises(LocalProtocolError, match="pair"):
+        PAIR.pack(256, 0)
+    with pytest.raises(LocalProtocolError):
+        PAIR.pack(None, 0)
+
+
+@pytest.mark.parametrize(("buffer", "fault"), [(b"\x01\x02", Fault.TRUNCATED), (b"\x01\x02\x00\x00", Fault.TRAILING)])
+def test_a_whole_buffer_must_have_the_exact_size(buffer: bytes, fault: Fault) -> None:
+    with pytest.raises(MalformedPacket) as caught:
+        PAIR.unpack(buffer)
+    assert (caught.value.what, caught.value.fault) == ("pair", fault)
+
+
+def test_a_prefix_ignores_what_follows_but_not_what_is_missing() -> None:
+    assert PAIR.unpack_prefix(memoryview(b"\x01\x02\x00rest")) == (1, 2)
+    with pytest.raises(MalformedPacket):
+        PAIR.unpack_prefix(b"\x01\x02")
