@@ -64,7 +64,11 @@ SAMPLES: list[tuple[MeshError, str, dict[str, object]]] = [
         "subscription 'sensors/' fell behind: 5 events pending, 2 dropped",
         {"subscription": "sensors/", "pending": 5, "dropped": 2},
     ),
-    (PartialDelivery(3, 1, "no link"), "1 of 3 subscribers reached: no link", {"attempted": 3, "delivered": 1}),
+    (
+        PartialDelivery(3, 1, "no link", report="r"),
+        "1 of 3 subscribers reached: no link",
+        {"attempted": 3, "delivered": 1, "report": "r"},
+    ),
     (PeerError(PeerFault.FAILED, 0xAB), "peer 00000000000000ab is failed", {"fault": "failed", "node_id": 0xAB}),
     (PeerError(PeerFault.UNKNOWN, 1, "connect first"), "peer 0000000000000001 is unknown: connect first", {}),
     (LogError(LogFault.RANGE_GONE, "gone", first_available=9), "gone", {"fault": "range_gone", "first_available": 9}),

@@ -195,6 +195,7 @@ class ChannelFault(StrEnum):
     UNKNOWN = "unknown"
     NOT_SUBSCRIBED = "not_subscribed"
     REJECTED = "rejected"
+    RATE_LIMITED = "rate_limited"
 
 
 class ChannelError(MeshError):
@@ -244,9 +245,11 @@ class PartialDelivery(DeliveryError):
 
     code = "partial_delivery"
 
-    def __init__(self, attempted: int, delivered: int, problem: str) -> None:
+    def __init__(self, attempted: int, delivered: int, problem: str, *, report: object = None) -> None:
         self.attempted = attempted
         self.delivered = delivered
+        self.report = report
+        """The PublishReport, leg by leg."""
         super().__init__(f"{delivered} of {attempted} subscribers reached: {problem}")
 
 

@@ -15,9 +15,11 @@ from meshbus.names.identity import (
     Identity,
     derive_node_id,
     derive_origin_hash,
+    noise_public_key,
     routing_id,
     verify_signature,
 )
+from meshbus.wire.noise import derive_public_key
 from tests.vectors import load
 
 ROWS = load("policy")["identities"]["rows"]
@@ -130,3 +132,16 @@ def test_generating_draws_again_for_ids_that_peers_cannot_hear() -> None:
 def test_generating_uses_the_entropy_it_is_given() -> None:
     assert Identity.generate(bytes) == Identity.from_seed(bytes(32))
     assert Identity.generate(os.urandom) != Identity.generate(os.urandom)
+
+
+def test_one_public_key_gives_the_noise_key_too() -> None:
+    identity = Identity.from_seed(bytes(range(32)))
+    assert derive_public_key(identity.noise_private_key) == noise_public_key(identity.entity_id)
+    with pytest.raises(AuthError):
+        _ = Identity.from_public(identity.entity_id).noise_private_key
+
+
+@pytest.mark.parametrize("key", [bytes(32), b"short", b"\xff" * 32])
+def test_what_is_no_public_key_is_refused(key: bytes) -> None:
+    with pytest.raises(LocalProtocolError, match="not the public key of a meshbus node"):
+        noise_public_key(key)

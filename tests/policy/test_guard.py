@@ -137,3 +137,20 @@ def test_names_settle_collisions() -> None:
     guard.revoke_channel(1, name)
     assert guard.check_fast(1, name.hash) is AuthVerdict.NEEDS_FULL_CHECK
     assert not guard.is_authorized_full(1, name)
+
+
+def test_every_change_grows_the_version_and_a_check_does_not() -> None:
+    guard = AuthGuard()
+    guard.allow_channel(1, "a")
+    after_allowing = guard.version
+    assert after_allowing > 0
+    guard.revoke_channel(1, "a")
+    after_revoking = guard.version
+    assert after_revoking > after_allowing
+    guard.authorize(1, 2)
+    after_authorizing = guard.version
+    assert after_authorizing > after_revoking
+    guard.authorize(1, 2)
+    guard.check_fast(1, 2)
+    guard.check_batch([1], [2])
+    assert guard.version == after_authorizing

@@ -172,6 +172,19 @@ def test_any_sequence_of_operations_equals_the_naive_scan(text: Text) -> None:
         assert_is_empty(index)
 
 
+@pytest.mark.soak
+def test_a_million_operations_leave_nothing_behind() -> None:
+    rng = random.Random(11)
+    index, model = SubscriptionIndex(), Model()
+    for step in range(1_000_000):
+        take_a_step(rng, hierarchy, index, model)
+        if step % 50_000 == 0:
+            check_all_ways(rng, hierarchy, index, model)
+    for peer in range(6):
+        assert index.remove_peer(peer) == model.remove_peer(peer)
+    assert_is_empty(index)
+
+
 def take_a_step(rng: random.Random, text: Text, index: SubscriptionIndex, model: Model) -> None:
     peer = rng.randrange(6)
     kind = rng.random()

@@ -52,6 +52,7 @@ far = st.lists(
 def test_the_window_equals_a_set_that_never_forgets(counters: list[int], size: int, max_jump: int) -> None:
     window, model = ReplayWindow(size, max_jump), SetModel(size, max_jump)
     assert [window.admit(counter) for counter in counters] == [model.admit(counter) for counter in counters]
+    assert window.next == model.highest + 1
 
 
 runs = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=8)

@@ -2,7 +2,8 @@
 
 The public key is the *entity id*. The node id (addresses peers) and the origin hash (marks what a node published) are
 keyed hashes of it. Verification is libsodium's, which refuses the small-order keys that OpenSSL accepts. The Noise
-static key of a session is another key altogether: wire/noise.py.
+static key of a meshbus node is the same key on the other form of the curve, so that one public key is all a peer must
+be given; a plain 0.23 node has a Noise key of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from collections.abc import Callable
 from hashlib import blake2s
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
+from nacl.bindings import (
+    crypto_sign_ed25519_pk_to_curve25519,
+    crypto_sign_ed25519_sk_to_curve25519,
+    crypto_sign_open,
+)
+from nacl.exceptions import BadSignatureError, CryptoError
 
 from meshbus.errors import AuthError, AuthFault, LocalProtocolError
 
@@ -51,6 +56,19 @@ def verify_signature(entity_id: bytes, message: bytes, signature: bytes) -> bool
     except BadSignatureError:
         return False
     return True
+
+
+def noise_public_key(entity_id: bytes) -> bytes:
+    """Give the Noise static public key (X25519) of a meshbus node from its entity id.
+
+    Raises LocalProtocolError for bytes that are no point of the curve.
+    """
+    try:
+        return crypto_sign_ed25519_pk_to_curve25519(entity_id)
+    except (CryptoError, TypeError, ValueError) as error:
+        raise LocalProtocolError(
+            "this is not the public key of a meshbus node: check that it was copied whole"
+        ) from error
 
 
 class Identity:
@@ -98,6 +116,11 @@ class Identity:
         if self._seed is None:
             raise AuthError(AuthFault.READ_ONLY, "this identity is public only: it has no secret seed")
         return self._seed
+
+    @property
+    def noise_private_key(self) -> bytes:
+        """The Noise static private key (X25519) that belongs to `noise_public_key(entity_id)`."""
+        return crypto_sign_ed25519_sk_to_curve25519(self.seed + self.entity_id)
 
     @property
     def can_sign(self) -> bool:

@@ -60,6 +60,8 @@ class AuthGuard:
         self._slots = np.zeros((_MIN_SLOTS, 3), _U64)
         self._used_slots = 0
         self.revocations_since_rebuild = 0
+        self.version = 0
+        """Grows with every change, for those who keep something derived."""
 
     def __len__(self) -> int:
         return len(self._verified)
@@ -73,12 +75,14 @@ class AuthGuard:
         """Allow a pair from now on."""
         if (origin, channel) in self._verified:
             return
+        self.version += 1
         self._verified.add((origin, channel))
         self._mark(origin, channel)
         self._insert(origin, channel)
 
     def revoke(self, origin: int, channel: int) -> None:
         """Stop allowing a pair. Its bloom bits stay, so the next check asks for the full one."""
+        self.version += 1
         self.revocations_since_rebuild += 1
         if (origin, channel) in self._verified:
             self._verified.remove((origin, channel))
@@ -106,6 +110,7 @@ class AuthGuard:
 
     def allow_channel(self, origin: int, name: str) -> None:
         """Allow a pair by channel name; the name itself settles hash collisions in `is_authorized_full`."""
+        self.version += 1
         self._names.add((origin, name))
         self.authorize(origin, hash_name(name))
 

@@ -255,6 +255,8 @@ class SubscriptionIndex:
         self._matched_since_change = 0
         prefix = self._prefixes[place]
         end = _end_of_block(self._prefixes, prefix)
+        # The empty prefix is never in `_linked`, so a block that holds it is never the smaller one: it keeps its fan,
+        # which is the array of its own peers.
         if end - place <= len(self._linked):
             block = self._entries[place:end]
         else:
@@ -265,7 +267,6 @@ class SubscriptionIndex:
                 entry.depth = _UNLINKED
         if links:
             self._linked.difference_update(block)
-        self._root.fan = self._root.peers
 
 
 def _encode(text: bytes | str) -> bytes:

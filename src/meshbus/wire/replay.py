@@ -32,6 +32,11 @@ class ReplayWindow:
         self._bitmap = 0
         """Bit `age` is set when counter `_next - 1 - age` was accepted; never wider than the window."""
 
+    @property
+    def next(self) -> int:
+        """One above the highest accepted counter; 0 until the first packet."""
+        return self._next
+
     def admit(self, counter: int) -> bool:  # hot
         """Accept a counter and remember it, or refuse one that is repeated, too old or too far ahead.
 
@@ -62,10 +67,17 @@ class ReplayWindow:
         first, last = int(counters[0]), int(counters[-1])
         # The first line settles that the differences, taken modulo 2^64, did not wrap around.
         consecutive = last - first == count - 1 and bool((counters[1:] - counters[:-1] == 1).all())
-        if consecutive and last != COUNTER_LIMIT and 0 < first - self._next + 1 <= self._max_jump:
-            self._advance(last - self._next + 1, (1 << count) - 1)
+        if consecutive and self.admit_run(first, count):
             return np.ones(count, np.bool_)
         return np.fromiter(map(self.admit, counters.tolist()), np.bool_, count)
+
+    def admit_run(self, first: int, count: int) -> bool:  # hot
+        """Accept consecutive counters if all of them are new; otherwise nothing happens: judge them one by one."""
+        last = first + count - 1
+        if last >= COUNTER_LIMIT or not 0 < first - self._next + 1 <= self._max_jump:
+            return False
+        self._advance(last - self._next + 1, (1 << count) - 1)
+        return True
 
     def _advance(self, ahead: int, accepted: int) -> None:
         """Move the window by `ahead` counters, of which the bits of `accepted` were seen."""

@@ -1,0 +1,144 @@
+"""Request and reply (0x4D06): ask whoever answers on a channel, and get answers until the last one.
+
+A request runs under the policy of its channel. A late reply and one to a request that nobody made look alike here:
+matching them is the engine's business.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+
+from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPacket
+from meshbus.names.channel import ChannelName
+from meshbus.wire.constants import MAX_EVENT
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout
+
+_REQUEST = Layout("request", "<BQIB")
+_REPLY = Layout("reply", "<BQBB")
+_CANCEL = Layout("request cancel", "<BQ")
+
+MAX_REPLY_PAYLOAD = MAX_EVENT - _REPLY.size
+"""8093: a longer answer is several replies."""
+
+
+class _Kind(IntEnum):
+    REQUEST = 1
+    REPLY = 2
+    CANCEL = 3
+
+
+class ReplyStatus(IntEnum):
+    """How a request went."""
+
+    OK = 0
+    NO_RESPONDER = 1
+    """The channel is known, and nobody answers on it."""
+    UNKNOWN_CHANNEL = 2
+    DENIED = 3
+    """The channel's policy refuses the requester."""
+    FAILED = 4
+    """The responder ran into an error; the payload may say which, as text."""
+    BUSY = 5
+    """Too many requests at once."""
+    EXPIRED = 6
+    """The deadline passed before there was an answer."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the responder of a channel."""
+
+    req: int
+    """Chosen by the requester; every reply repeats it."""
+    deadline_ms: int
+    """How long the requester waits, from receipt; a reply after that is of no use."""
+    channel: ChannelName
+    payload: bytes = b""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer a request, in part or in full."""
+
+    req: int
+    status: ReplyStatus = ReplyStatus.OK
+    last: bool = True
+    """No more replies follow."""
+    payload: bytes = b""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Lose interest in the answer."""
+
+    req: int
+
+
+RequestMessage: TypeAlias = Request | Reply | Cancel
+
+
+def encode_request(message: RequestMessage) -> bytes:
+    """Write a request message.
+
+    Raises LocalProtocolError for what does not fit one packet.
+    """
+    match message:
+        case Request():
+            return _encode_request(message)
+        case Reply(req=req, status=status, last=last, payload=payload):
+            return _fitting(_REPLY.pack(_Kind.REPLY, req, status, last) + payload)
+        case Cancel(req=req):
+            return _CANCEL.pack(_Kind.CANCEL, req)
+
+
+def decode_request(event: Buffer) -> RequestMessage:
+    """Read a request message; payloads are copied."""
+    view = memoryview(event)
+    if not view:
+        raise MalformedPacket("request", Fault.TRUNCATED, "empty")
+    match view[0]:
+        case _Kind.REQUEST:
+            return _decode_request(view)
+        case _Kind.REPLY:
+            return _decode_reply(view)
+        case _Kind.CANCEL:
+            _, req = _CANCEL.unpack(view)
+            return Cancel(req=req)
+        case kind:
+            raise MalformedPacket("request", Fault.UNKNOWN_KIND, f"kind {kind}")
+
+
+def _encode_request(request: Request) -> bytes:
+    try:
+        name = ChannelName(request.channel).encode()
+    except ChannelError as error:
+        raise LocalProtocolError(str(error)) from error
+    head = _REQUEST.pack(_Kind.REQUEST, request.req, request.deadline_ms, len(name))
+    return _fitting(head + name + request.payload)
+
+
+def _fitting(event: bytes) -> bytes:
+    if len(event) > MAX_EVENT:
+        raise LocalProtocolError(f"request: {len(event)} bytes do not fit one packet of {MAX_EVENT}")
+    return event
+
+
+def _decode_request(view: memoryview) -> Request:
+    _, req, deadline_ms, length = _REQUEST.unpack_prefix(view)
+    end = _REQUEST.size + length
+    if len(view) < end:
+        raise MalformedPacket("request", Fault.TRUNCATED, f"a name of {length} bytes in {len(view) - _REQUEST.size}")
+    try:
+        # A legal name is ASCII; another byte becomes a character that the rules for names refuse.
+        channel = ChannelName(str(view[_REQUEST.size : end], "ascii", "replace"))
+    except ChannelError as error:
+        raise MalformedPacket("request", Fault.BAD_NAME, str(error)) from error
+    return Request(req=req, deadline_ms=deadline_ms, channel=channel, payload=bytes(view[end:]))
+
+
+def _decode_reply(view: memoryview) -> Reply:
+    _, req, status, last = _REPLY.unpack_prefix(view)
+    if status > ReplyStatus.EXPIRED or last > 1:
+        raise MalformedPacket("reply", Fault.BAD_VALUE, f"status {status}, last {last}")
+    return Reply(req=req, status=ReplyStatus(status), last=bool(last), payload=bytes(view[_REPLY.size :]))
