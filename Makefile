@@ -14,7 +14,7 @@ help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: env-run ## walk one event through the mesh, in this terminal
-	@$(PY) -m meshbus.cli.demo $(ARGS)
+	@.venv/bin/meshbus demo $(ARGS)
 
 test: check-static ## static checks and all tests
 	@$(PY) -m pytest $(ARGS)

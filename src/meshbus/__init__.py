@@ -6,12 +6,16 @@ nothing and pulls in neither numpy nor pyarrow.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` would be most of the cost of `import meshbus`
 if TYPE_CHECKING:
+    from typing import Any
+
+    from meshbus.config.node import NodeConfig
+    from meshbus.engine.batch import Event, EventBatch
+    from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport, Reliability
+    from meshbus.engine.roster import SubscriberRoster
     from meshbus.errors import (
         AuthError,
         Backpressure,
@@ -37,10 +41,13 @@ if TYPE_CHECKING:
     from meshbus.names.channel import ChannelId, ChannelName, ChannelRegistry
     from meshbus.names.identity import Identity
     from meshbus.names.subnet import SubnetId
+    from meshbus.node.node import Node
+    from meshbus.node.publisher import ChannelPublisher
+    from meshbus.node.subscription import Subscription, WhenFull
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
     from meshbus.policy.capability import CapabilityFilter, CapabilitySet
     from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-    from meshbus.policy.discovery import CapabilityIndex
+    from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
     from meshbus.policy.gateway import GatewayStats, SubnetGateway
     from meshbus.policy.guard import AuthGuard, AuthVerdict
     from meshbus.policy.limits import TokenBucket
@@ -60,25 +67,32 @@ if TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
+        "meshbus.config.node": "NodeConfig",
+        "meshbus.engine.batch": "Event EventBatch",
+        "meshbus.engine.publish": "OnFailure PublishConfig PublishReport Reliability",
+        "meshbus.engine.roster": "SubscriberRoster",
         "meshbus.errors": (
-            "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError LocalProtocolError "
-            "LogError MalformedPacket MeshError PartialDelivery PeerError ProtocolError RegistryError RemoteProtocolError "
-            "Replayed SlowConsumer Timeout UnknownVersion"
+            "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError "
+            "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError ProtocolError "
+            "RegistryError RemoteProtocolError Replayed SlowConsumer Timeout UnknownVersion"
         ),
         "meshbus.names.channel": "ChannelId ChannelName ChannelRegistry",
         "meshbus.names.identity": "Identity",
         "meshbus.names.subnet": "SubnetId",
+        "meshbus.node.node": "Node",
+        "meshbus.node.publisher": "ChannelPublisher",
+        "meshbus.node.subscription": "Subscription WhenFull",
         "meshbus.policy.assign": "LevelPolicy LevelRule SubnetPolicy SubnetRule",
         "meshbus.policy.capability": "CapabilityFilter CapabilitySet",
         "meshbus.policy.channels": "ChannelConfig ChannelConfigRegistry Visibility",
-        "meshbus.policy.discovery": "CapabilityIndex",
+        "meshbus.policy.discovery": "CapabilityIndex ScopeFilter",
         "meshbus.policy.gateway": "GatewayStats SubnetGateway",
         "meshbus.policy.guard": "AuthGuard AuthVerdict",
         "meshbus.policy.limits": "TokenBucket",
         "meshbus.policy.prefixes": "SubscriptionIndex",
         "meshbus.policy.registry": "NegotiatedSet SubprotocolRegistry negotiate",
         "meshbus.policy.tokens": "TokenCache",
-        "meshbus.policy.verdict": "FORWARD Drop DropReason ForwardDecision",
+        "meshbus.policy.verdict": "Drop DropReason FORWARD ForwardDecision",
         "meshbus.wire.messages.membership": "AckReason",
         "meshbus.wire.messages.token": "PermissionToken Scope",
         "meshbus.wire.subprotocol": "ManifestEntry SubprotocolDescriptor SubprotocolManifest SubprotocolVersion",
@@ -102,11 +116,14 @@ __all__ = [
     "ChannelError",
     "ChannelId",
     "ChannelName",
+    "ChannelPublisher",
     "ChannelRegistry",
     "ConfigError",
     "DeliveryError",
     "Drop",
     "DropReason",
+    "Event",
+    "EventBatch",
     "FORWARD",
     "ForwardDecision",
     "GatewayStats",
@@ -120,14 +137,21 @@ __all__ = [
     "ManifestEntry",
     "MeshError",
     "NegotiatedSet",
+    "Node",
+    "NodeConfig",
+    "OnFailure",
     "PartialDelivery",
     "PeerError",
     "PermissionToken",
     "ProtocolError",
+    "PublishConfig",
+    "PublishReport",
     "RegistryError",
+    "Reliability",
     "RemoteProtocolError",
     "Replayed",
     "Scope",
+    "ScopeFilter",
     "SlowConsumer",
     "SubnetGateway",
     "SubnetId",
@@ -137,12 +161,15 @@ __all__ = [
     "SubprotocolManifest",
     "SubprotocolRegistry",
     "SubprotocolVersion",
+    "SubscriberRoster",
+    "Subscription",
     "SubscriptionIndex",
     "Timeout",
     "TokenBucket",
     "TokenCache",
     "UnknownVersion",
     "Visibility",
+    "WhenFull",
     "negotiate",
 ]
 
@@ -151,6 +178,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'meshbus' has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

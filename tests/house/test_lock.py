@@ -54,7 +54,12 @@ def test_the_development_lock_holds_the_run_lock() -> None:
 def test_the_run_lock_holds_the_project_at_allowed_versions() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
-    wanted = [*project["project"]["dependencies"], *extras["arrow"], *project["build-system"]["requires"]]
+    wanted = [
+        *project["project"]["dependencies"],
+        *extras["arrow"],
+        *extras["cli"],
+        *project["build-system"]["requires"],
+    ]
     wanted += [text for text in extras["fast"] if text.startswith("numba")]
     pins = _pins(RUN)
     for requirement in map(Requirement, wanted):

@@ -1,0 +1,254 @@
+"""Runs peers: two processes per run, rounds interleaved, medians and ratios.
+
+Rounds go through all cases in turn, so that a machine that slows down slows all of them, and a ratio is taken within
+a round. A run with an error or a loss is reported as such: only loss-free modes are compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing as mp
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import TypeAlias
+
+import msgspec
+
+from bench.harness import Cell, Table
+from bench.peers.task import Link, Meter, Report, Task
+
+TIMEOUT_S = 60.0
+"""For one run, processes started and ended."""
+LINGER_S = 10.0
+"""How long a producer stays for a consumer that is still reading."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A peer module and what it is to do."""
+
+    peer: str
+    """A module of bench.peers."""
+    task: Task
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What one run of two processes gave."""
+
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+    """From the first send to the last receipt."""
+    producer_cpu_s: float = 0.0
+    consumer_cpu_s: float = 0.0
+    p50_us: float | None = None
+    p99_us: float | None = None
+    error: str = ""
+
+    @property
+    def lost(self) -> int:
+        """Events sent and not received."""
+        return self.sent - self.received
+
+    @property
+    def events_per_s(self) -> float:
+        """Events per second of the wall clock."""
+        return self.received / self.seconds if self.seconds else 0.0
+
+    @property
+    def events_per_cpu_s(self) -> float:
+        """Events per second of processor time of both processes."""
+        used = self.producer_cpu_s + self.consumer_cpu_s
+        return self.received / used if used else 0.0
+
+
+Ratio: TypeAlias = tuple[float, float, float]
+"""Median, lowest and highest over the rounds."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """All rounds of one case."""
+
+    case: Case
+    runs: Sequence[Run]
+
+    @property
+    def good(self) -> list[Run]:
+        """The rounds that ended without an error."""
+        return [run for run in self.runs if not run.error]
+
+    @property
+    def lost(self) -> int:
+        """Events lost in all rounds together."""
+        return sum(run.lost for run in self.good)
+
+    @property
+    def error(self) -> str:
+        """The first error, if any."""
+        return next((run.error for run in self.runs if run.error), "")
+
+    @property
+    def events_per_s(self) -> float:
+        """Median over the rounds."""
+        return _median([run.events_per_s for run in self.good])
+
+    @property
+    def events_per_cpu_s(self) -> float:
+        """Median over the rounds."""
+        return _median([run.events_per_cpu_s for run in self.good])
+
+    @property
+    def p50_us(self) -> float:
+        """Median over the rounds; 0 without latency."""
+        return _median([run.p50_us for run in self.good if run.p50_us is not None])
+
+    @property
+    def p99_us(self) -> float:
+        """Median over the rounds; 0 without latency."""
+        return _median([run.p99_us for run in self.good if run.p99_us is not None])
+
+    def times_wall(self, peer: Summary) -> Ratio:
+        """Compare events per second, round by round: above 1 means faster than the peer."""
+        return _ratios([(run.events_per_s, other.events_per_s) for run, other in self._pairs(peer)])
+
+    def times_cpu(self, peer: Summary) -> Ratio:
+        """Compare events per processor second, round by round; the steadier figure on a shared machine."""
+        return _ratios([(run.events_per_cpu_s, other.events_per_cpu_s) for run, other in self._pairs(peer)])
+
+    def times_p50(self, peer: Summary) -> Ratio:
+        """Compare median delays, round by round: below 1 means quicker than the peer."""
+        return _ratios([(run.p50_us or 0.0, other.p50_us or 0.0) for run, other in self._pairs(peer)])
+
+    def _pairs(self, peer: Summary) -> list[tuple[Run, Run]]:
+        pairs = zip(self.runs, peer.runs, strict=True)
+        return [(run, other) for run, other in pairs if not run.error and not other.error]
+
+
+def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
+    """Run one case once; what goes wrong is in the result."""
+    context = mp.get_context("spawn")
+    consumer_link, producer_link = context.Pipe()
+    results: dict[str, Connection] = {}
+    processes = []
+    for role, link in (("consume", consumer_link), ("produce", producer_link)):
+        results[role], report_at = context.Pipe(duplex=False)
+        process = context.Process(target=_process, args=(case, role, link, report_at))
+        process.start()
+        processes.append(process)
+        for mine in (link, report_at):  # the process has its own end now
+            mine.close()
+    try:
+        found = _reports(results, time.monotonic() + timeout_s)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+            process.close()
+        for connection in results.values():
+            connection.close()
+    problems = [f"{role}: {report}" for role, report in found.items() if isinstance(report, str)]
+    if problems:
+        return Run(error="; ".join(problems))
+    consumed, produced = found["consume"], found["produce"]
+    assert isinstance(consumed, Report)
+    assert isinstance(produced, Report)
+    task = case.task
+    if consumed.events == produced.events and not task.gap_s and consumed.nbytes != task.nbytes:
+        return Run(error=f"{consumed.nbytes} bytes arrived of {task.nbytes}, in the right number of events")
+    return Run(
+        sent=produced.events,
+        received=consumed.events,
+        seconds=max(consumed.last_ns - produced.first_ns, 1) / 1e9,
+        producer_cpu_s=produced.cpu_s,
+        consumer_cpu_s=consumed.cpu_s,
+        p50_us=_quantile(consumed.delays_us, 0.5),
+        p99_us=_quantile(consumed.delays_us, 0.99),
+    )
+
+
+def compare(cases: Mapping[str, Case], *, rounds: int = 3) -> dict[str, Summary]:
+    """Run all cases, round after round."""
+    runs: dict[str, list[Run]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            runs[name].append(measure(case))
+    return {name: Summary(case, runs[name]) for name, case in cases.items()}
+
+
+def throughput_table(title: str, found: Mapping[str, Summary], notes: Sequence[str] = ()) -> Table:
+    """Show what throughput runs gave."""
+    rows: list[list[Cell]] = []
+    for name, summary in found.items():
+        wall = [run.events_per_s for run in summary.good] or [0.0]
+        rows.append(
+            [
+                name,
+                summary.case.task.size,
+                summary.events_per_s,
+                f"{min(wall):,.0f}–{max(wall):,.0f}".replace(",", " "),
+                summary.events_per_cpu_s / 1e3,
+                summary.lost,
+                summary.error or "–",
+            ]
+        )
+    columns = ["peer", "events", "events/s", "lowest–highest", "thousand per CPU-s", "lost", "error"]
+    return Table(title, columns, rows, notes)
+
+
+def latency_table(title: str, found: Mapping[str, Summary], notes: Sequence[str] = ()) -> Table:
+    """Show what latency runs gave."""
+    rows: list[list[Cell]] = [
+        [name, summary.case.task.size, summary.p50_us, summary.p99_us, summary.lost, summary.error or "–"]
+        for name, summary in found.items()
+    ]
+    return Table(title, ["peer", "events", "p50 µs", "p99 µs", "lost", "error"], rows, notes)
+
+
+def _process(case: Case, role: str, connection: Connection, report_at: Connection) -> None:
+    """Be one of the two processes."""
+    link, meter = Link(connection), Meter(case.task)
+    try:
+        peer = importlib.import_module(f"bench.peers.{case.peer}")
+        if role == "consume":
+            peer.consume(link, case.task, meter)
+            report_at.send(meter.finish())
+            link.tell("done")
+        else:
+            sent = peer.produce(link, case.task, meter)
+            link.hear(LINGER_S)
+            report_at.send(meter.finish(sent))
+    except BaseException as error:  # noqa: BLE001 - reported to the process that waits
+        report_at.send(f"{type(error).__name__}: {error}")
+    os._exit(0)  # without waiting for threads of the peer
+
+
+def _reports(results: Mapping[str, Connection], deadline: float) -> dict[str, Report | str]:
+    """Wait for both processes, or for the first problem; a missing report is one as well."""
+    found: dict[str, Report | str] = {}
+    names = {connection: role for role, connection in results.items()}
+    while names and (left := deadline - time.monotonic()) > 0:
+        for connection in wait(list(names), left):
+            assert isinstance(connection, Connection)
+            role = names.pop(connection)
+            try:
+                found[role] = connection.recv()
+            except EOFError:
+                found[role] = "the process ended without a report"
+            if isinstance(found[role], str):
+                return found
+    return found | dict.fromkeys(names.values(), "no report in time")
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _ratios(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    ratios = [mine / theirs for mine, theirs in pairs if theirs]
+    return (statistics.median(ratios), min(ratios), max(ratios)) if ratios else (0.0, 0.0, 0.0)
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float | None:
+    return ascending[min(int(len(ascending) * share), len(ascending) - 1)] if ascending else None

@@ -1,0 +1,198 @@
+"""`meshbus pub` and `meshbus sub`: events from and to a shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from cyclopts import Parameter
+
+from meshbus.cli.exit import Exit
+from meshbus.cli.output import Json, for_people, note, show_line, show_text
+from meshbus.cli.settings import Way
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from meshbus.cli.door import Door
+
+Channel: TypeAlias = Annotated[str, Parameter(help="A channel name such as sensors/lidar.")]
+
+_POLL_S = 0.05
+_READ_AHEAD = 64
+_CHUNK = 65_536
+_MAX_LINE = 1 << 20
+"""A line beyond this is no event, and is not collected any further."""
+
+
+def pub(
+    channel: Channel,
+    payloads: Annotated[list[str] | None, Parameter(help="Events; without any, each line of standard input.")] = None,
+    /,
+    *,
+    raw: Annotated[bool, Parameter(help="Standard input is one event, of any bytes.", show_default=False)] = False,
+    reliable: Annotated[bool | None, Parameter(help="Send lost packets again.", negative="--unreliable")] = None,
+    wait: Annotated[float, Parameter(help="Seconds to wait for a subscriber before the first event.")] = 5.0,
+    way: Way | None = None,
+    json: Json = False,
+) -> Exit:
+    """Publish events, and say who got them; ends with 3 when nobody did, with 5 when not everybody did."""
+    import asyncio
+
+    from meshbus.cli.door import open_door
+    from meshbus.names.channel import ChannelName
+
+    name = ChannelName(channel)
+
+    async def publish() -> Exit:
+        totals = {"events": 0, "attempted": 0, "delivered": 0}
+        async with open_door(way, publishes=name) as door:
+            await _wait_for_subscriber(door, name, wait)
+            async for payload in _payloads(payloads, raw=raw):
+                report = await door.publish(name, payload, reliable=reliable)
+                totals["events"] += 1
+                totals["attempted"] += report["attempted"]
+                totals["delivered"] += report["delivered"]
+                _show_report(report, json=json)
+        return _judge(totals, channel)
+
+    return asyncio.run(publish())
+
+
+def sub(
+    channel: Channel,
+    /,
+    *,
+    count: Annotated[int | None, Parameter(help="Stop after this many events.")] = None,
+    timeout: Annotated[float | None, Parameter(help="Stop after this many seconds.")] = None,
+    queue_group: Annotated[str, Parameter(help="Share the events with the other members of this group.")] = "",
+    when_full: Annotated[
+        Literal["block", "drop_oldest", "drop_newest", "fail"] | None, Parameter(help="What to do when too slow.")
+    ] = None,
+    raw: Annotated[bool, Parameter(help="Write payloads as they are, a line each.", show_default=False)] = False,
+    way: Way | None = None,
+    json: Json = False,
+) -> Exit:
+    """Show the events of a channel as they arrive."""
+    import asyncio
+
+    from meshbus.cli.door import open_door
+    from meshbus.names.channel import ChannelName
+
+    ChannelName(channel + "x" if channel.endswith("/") else channel)  # a channel, or the start of several
+    seen = 0
+
+    async def receive() -> None:
+        nonlocal seen
+        async with open_door(way) as door:
+            async for row in door.subscribe(channel, queue_group=queue_group, when_full=when_full):
+                if row is None:
+                    note(f"subscribed to {channel}")
+                else:
+                    _show_event(row, raw=raw, json=json)
+                    seen += 1
+                if count is not None and seen >= count:
+                    return
+
+    async def limited() -> None:
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                await receive()
+        except TimeoutError:
+            if not limit.expired():  # a publisher that did not answer in time
+                raise
+            note(f"{seen} events in {timeout:g} s")
+
+    asyncio.run(limited())
+    if count is None or seen >= count:
+        return Exit.OK
+    return Exit.PARTIAL if seen else Exit.UNREACHABLE
+
+
+async def _wait_for_subscriber(door: Door, channel: str, seconds: float) -> None:
+    import asyncio
+
+    for _ in range(round(seconds / _POLL_S)):
+        if await door.subscribers(channel):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+async def _payloads(typed: Sequence[str] | None, *, raw: bool) -> AsyncIterator[bytes]:
+    """Give the events to publish, without stopping the node while nothing is typed."""
+    import asyncio
+    import threading
+
+    if typed:
+        for text in typed:
+            yield text.encode()
+        return
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue(_READ_AHEAD)
+
+    def read() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody wants the rest
+            for payload in _stdin_events(sys.stdin.fileno(), raw=raw):
+                asyncio.run_coroutine_threadsafe(lines.put(payload), loop).result()
+            asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
+
+    # Not the loop's own threads: it would wait for the next line before it ends.
+    threading.Thread(target=read, daemon=True).start()
+    while (payload := await lines.get()) is not None:
+        yield payload
+
+
+def _stdin_events(handle: int, *, raw: bool) -> Iterator[bytes]:
+    """Read a descriptor as one event, or as one a line.
+
+    Not through `sys.stdin`, whose lock a thread that waits for a line would still hold when the process ends.
+    """
+    rest = b""
+    while chunk := os.read(handle, _CHUNK):
+        rest += chunk
+        if raw:
+            continue
+        *lines, rest = rest.split(b"\n")
+        yield from (line.removesuffix(b"\r") for line in lines)
+        if len(rest) > _MAX_LINE:
+            yield rest
+            rest = b""
+    if rest or raw:
+        yield rest if raw else rest.removesuffix(b"\r")
+
+
+def _show_report(report: dict[str, Any], *, json: bool) -> None:
+    if not for_people(json):
+        show_line(report)
+        return
+    show_text(f"{report['delivered']} of {report['attempted']} subscribers")
+    for leg in report["errors"]:
+        note(f"{leg['node_id']}: {leg['problem']}")
+    for leg in report["filtered"]:
+        note(f"{leg['node_id']} was left out: {leg['why']}")
+
+
+def _judge(totals: dict[str, int], channel: str) -> Exit:
+    if totals["events"] and not totals["attempted"]:
+        note(f"nobody has subscribed to {channel}: try again when somebody has, or wait longer with --wait")
+        return Exit.UNREACHABLE
+    return Exit.OK if totals["delivered"] == totals["attempted"] else Exit.PARTIAL
+
+
+def _show_event(row: dict[str, Any], *, raw: bool, json: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(_payload_of(row) + b"\n")
+        sys.stdout.buffer.flush()
+    elif for_people(json):
+        show_text(f"{row['channel']}  {row['payload'] if 'payload' in row else repr(_payload_of(row))}")
+    else:
+        show_line(row)
+
+
+def _payload_of(row: dict[str, Any]) -> bytes:
+    import base64
+
+    return row["payload"].encode() if "payload" in row else base64.b64decode(row["payload_base64"])

@@ -1,0 +1,66 @@
+"""How a command ends: exit codes, and one sentence for everything that goes wrong."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from meshbus.errors import ChannelFault, MeshError
+
+
+class Exit(IntEnum):
+    """What the shell is told."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    DENIED = 4
+    PARTIAL = 5
+    INTERRUPTED = 130
+    """The shell's own convention for Ctrl-C."""
+
+
+class Refusal(MeshError):
+    """What a running node answered in place of a result; its code and fault are those of the error over there."""
+
+    code = "mesh"
+
+    def __init__(self, answered: str, fault: str | None, problem: str) -> None:
+        self.answered = answered
+        self.fault = fault
+        super().__init__(problem)
+
+
+_BY_CODE = {
+    "config": Exit.USAGE,
+    "local_protocol": Exit.USAGE,
+    "handshake": Exit.UNREACHABLE,
+    "peer": Exit.UNREACHABLE,
+    "timeout": Exit.UNREACHABLE,
+    "auth": Exit.DENIED,
+    "partial_delivery": Exit.PARTIAL,
+}
+_BY_CHANNEL_FAULT = {
+    ChannelFault.REJECTED: Exit.DENIED,
+    ChannelFault.EMPTY: Exit.USAGE,
+    ChannelFault.TOO_LONG: Exit.USAGE,
+    ChannelFault.INVALID_FORMAT: Exit.USAGE,
+    ChannelFault.INVALID_CHAR: Exit.USAGE,
+}
+
+
+def code_of(error: BaseException) -> Exit:
+    """Give the exit code of an error."""
+    if isinstance(error, ConnectionError):
+        return Exit.UNREACHABLE
+    if not isinstance(error, MeshError):
+        return Exit.FAILED
+    code = error.answered if isinstance(error, Refusal) else error.code
+    if code == "channel":
+        return _BY_CHANNEL_FAULT.get(ChannelFault(getattr(error, "fault", "")), Exit.FAILED)
+    return _BY_CODE.get(code, Exit.FAILED)
+
+
+def sentence_of(error: BaseException) -> str:
+    """Give what an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

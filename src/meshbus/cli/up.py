@@ -1,0 +1,108 @@
+"""`meshbus up`: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from meshbus.cli.output import Json, for_people, note, show_facts, show_line
+from meshbus.cli.settings import Config, Overrides
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from meshbus.config import NodeConfig
+    from meshbus.node.node import Node
+
+
+def up(
+    config: Config = None,
+    /,
+    *,
+    bind: Annotated[str | None, Parameter(help="Listen on this host:port.")] = None,
+    admin: Annotated[Path | None, Parameter(help="Listen for local commands on this socket.")] = None,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Run a node, and a socket for local commands, until Ctrl-C or a signal to end.
+
+    Shows who and where the node is, and then what happens to it.
+    """
+    import asyncio
+
+    from meshbus.cli.settings import load_config
+
+    typed = [f"bind={bind}"] if bind is not None else []
+    typed += [f"admin_socket={admin.absolute()}"] if admin is not None else []
+    asyncio.run(_run(load_config(config, [*(overrides or ()), *typed]), json=json))
+
+
+async def _run(config: NodeConfig, *, json: bool) -> None:
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from meshbus.node.admin import Admin, status_row
+    from meshbus.node.node import Node
+
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(Node.open(config))
+        socket = config.admin_path()
+        if socket is not None:
+            await stack.enter_async_context(Admin(node).serve(socket))
+        show_facts({**status_row(node), "admin_socket": None if socket is None else str(socket)}, json=json)
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(_tell(node, json=json))
+            await stop.wait()
+            telling.cancel()
+    note("stopped")
+
+
+async def _tell(node: Node, *, json: bool) -> None:
+    """Show what happens to a node."""
+    async for event in node.notices():
+        row = notice_row(event)
+        if for_people(json):
+            note(
+                " ".join([str(row.pop("notice")).replace("_", " "), *(f"{key}={value}" for key, value in row.items())])
+            )
+        else:
+            show_line(row)
+
+
+def notice_row(event: object) -> dict[str, object]:
+    """Give something that happened as JSON can carry it: its name, and its fields."""
+    import re
+
+    fields = getattr(event, "__struct_fields__", None)
+    values = {name: getattr(event, name) for name in fields} if fields is not None else dict(vars(event))
+    return {
+        "notice": re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower(),
+        **{name: _plain(name, value) for name, value in values.items()},
+    }
+
+
+def _plain(name: str, value: object) -> object:
+    match value:
+        case int() if name.endswith(("node_id", "session_id", "stream_id", "publisher")):
+            return f"{value:016x}"
+        case bytes():
+            return value.hex()
+        case frozenset() | set():
+            return [f"0x{item:04x}" if isinstance(item, int) else str(item) for item in sorted(value)]
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return str(value)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)

@@ -1,0 +1,300 @@
+"""Everything that can be set about a node: file, then environment, then arguments, one spelling for all three.
+
+A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
+`[[peers]]`, `[[subnet_rules]]`, `[[level_rules]]` as lists of tables. The environment spells `heartbeat_s` as
+`MESHBUS_HEARTBEAT_S`, and an argument is `heartbeat_s=`. Relative paths in a file are relative to the file. A key that
+is unknown, or a value that does not fit, is refused with its place. How that is done is in config/source.py, how
+addresses, keys and the like are spelled in config/spelling.py, what files with secrets look like in keyfile.py.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshbus.config.source import Setting, build, read_arguments, read_environment, read_file
+from meshbus.config.spelling import (
+    READERS,
+    Bytes,
+    Count,
+    Endpoint,
+    Key,
+    MaxPacket,
+    NodeId,
+    Seconds,
+    Secret,
+    Socket,
+    Window,
+)
+from meshbus.engine.negotiate import Profile
+from meshbus.errors import ChannelError, ConfigError
+from meshbus.keyfile import load_or_create, load_psk, load_tokens
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.wire.messages.token import PermissionToken
+
+PREFIX = "MESHBUS_"
+CONFIG_VARIABLE = "MESHBUS_CONFIG"
+"""Names the file when no path is given."""
+OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
+"""Variables of the environment with our prefix that are no settings of a node."""
+
+
+class Unknown(StrEnum):
+    """What to do with packets of subprotocols that nobody here handles and that are addressed to us."""
+
+    DROP = "drop"
+    """Count them."""
+    DELIVER = "deliver"
+    """Give them to the application, marked with their id."""
+
+
+class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy of one channel, or of every name with a prefix: the fields of ChannelConfig."""
+
+    name: ChannelName | None = None
+    prefix: str | None = None
+    """In place of a name; the empty prefix is for all names."""
+    visibility: Visibility = Visibility.GLOBAL
+    publish_caps: CapabilityFilter | None = None
+    subscribe_caps: CapabilityFilter | None = None
+    require_token: bool = False
+    priority: int = 0
+    reliable: bool = False
+    max_rate_pps: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.prefix is None):
+            raise ConfigError("channel", "give either 'name' or 'prefix', to say which channels this is about")
+        try:
+            self.config()
+        except ChannelError:
+            raise ConfigError("prefix", f"no channel name can start with {self.prefix!r}") from None
+
+    def config(self) -> ChannelConfig:
+        """Give the policy; that of a prefix has the prefix as its label."""
+        rest = {field: getattr(self, field) for field in self.__struct_fields__ if field not in {"name", "prefix"}}
+        return ChannelConfig(channel=self.name or ChannelName(f"{self.prefix}x"), **rest)
+
+
+class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A peer to connect to."""
+
+    address: Endpoint
+    public_key: Key
+    """Of a meshbus node the one key that `meshbus key show` prints there; of a plain node its Noise key."""
+    node_id: NodeId | None = None
+    """Of a plain node, where it does not follow from the key."""
+    profile: Profile = Profile.AUTO
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one node. `load` makes and checks it."""
+
+    bind: Endpoint = Endpoint("127.0.0.1", 0)
+    """Where to listen; port 0 is any free one."""
+    identity: Path | None = None
+    """The identity file, made on first use; without it, the one under the user's configuration folder."""
+    ephemeral: bool = False
+    """Use a fresh identity that is written nowhere, in place of a file."""
+    psk: Secret | None = None
+    """The mesh key itself, 64 hex digits."""
+    psk_file: Path | None = None
+    """The mesh key as a file."""
+    subnet: SubnetId = SubnetId.GLOBAL
+    """Where this node is."""
+    tags: tuple[str, ...] = ()
+    """What it can do."""
+    metadata: Mapping[str, str] = {}
+    heartbeat_s: Seconds = 5.0
+    session_timeout_s: Seconds = 30.0
+    """How long a silent peer keeps its session."""
+    handshake_timeout_s: Seconds = 5.0
+    """Of each attempt."""
+    handshake_attempts: Count = 3
+    membership_ack_timeout_s: Seconds = 5.0
+    """How long a publisher may take to answer a subscription."""
+    max_channels_per_peer: Count = 1024
+    token_sweep_s: Seconds = 30.0
+    """How often expired permissions are looked for."""
+    trusted_issuers: tuple[Key, ...] = ()
+    """Entity ids whose tokens count here, beside the node's own."""
+    compat_any_issuer: bool = False
+    """Accept tokens of anyone, as net-mesh 0.23 does. Unsafe."""
+    require_signed_announcements: bool = True
+    unknown_subprotocols: Unknown = Unknown.DROP
+    max_packet: MaxPacket = None
+    """Bytes to fill a packet up to; `auto`, which is None here, follows the path."""
+    receive_buffer_bytes: Bytes = 4 << 20
+    """What to ask the system for; it may give less."""
+    window_bytes: Window = 512 << 10
+    """Byte credit of a stream from another meshbus node."""
+    profile: bool = True
+    """Offer other meshbus nodes what the 0.23 wire does not have."""
+    admin_socket: Socket = "auto"
+    """Where `meshbus up` listens for local commands: a path, `auto`, or nothing."""
+    default_subnet: SubnetId = SubnetId.GLOBAL
+    """Where peers are that no subnet rule matches."""
+    channels: tuple[ChannelEntry, ...] = ()
+    peers: tuple[PeerEntry, ...] = ()
+    subnet_rules: tuple[SubnetRule, ...] = ()
+    """Puts peers into subnets by their tags; the first match decides."""
+    level_rules: tuple[LevelRule, ...] = ()
+    """The same as net-mesh does it, level by level; instead of subnet_rules."""
+    tokens: tuple[Path, ...] = ()
+    """Token files to present where a channel asks for one."""
+
+    @classmethod
+    def load(
+        cls, path: Path | str | None = None, env: Mapping[str, str] | None = None, **arguments: object
+    ) -> NodeConfig:
+        """Read a file, the environment (the process's own unless given) and arguments, each over the one before.
+
+        Without a path the file is the one that MESHBUS_CONFIG names, or none. An argument of None is not given. Raises
+        ConfigError for the first setting that is unknown or does not fit, naming it and its source.
+        """
+        return build(cls, gather(path, env, **arguments), READERS)
+
+    def __post_init__(self) -> None:
+        if self.psk is not None and self.psk_file is not None:
+            raise ConfigError("psk_file", "psk is given too: keep one of the two")
+        if self.session_timeout_s <= self.heartbeat_s:
+            raise ConfigError(
+                "session_timeout_s",
+                f"{self.session_timeout_s:g} must be more than heartbeat_s, which is {self.heartbeat_s:g}",
+            )
+        if self.subnet_rules and self.level_rules:
+            raise ConfigError("level_rules", "subnet_rules are given too: keep one of the two")
+        if self.level_rules and not self.default_subnet.is_global:
+            raise ConfigError("default_subnet", "belongs to subnet_rules: level_rules have no default")
+        self.capabilities()
+        self.channel_registry()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.__rich_repr__())
+        return f"NodeConfig({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(key, "(hidden)" if key == "psk" else value) for key, value in self.changed().items()]
+
+    def changed(self) -> dict[str, Any]:
+        """Give the settings that differ from their defaults."""
+        default = NodeConfig()
+        return {key: value for key in self.__struct_fields__ if (value := getattr(self, key)) != getattr(default, key)}
+
+    def capabilities(self) -> CapabilitySet:
+        """Give what the node says about itself: its tags and metadata."""
+        capabilities = CapabilitySet(metadata=self.metadata)
+        for tag in self.tags:
+            try:
+                capabilities = capabilities.add_tag(tag)
+            except ConfigError as error:
+                raise ConfigError("tags", error.problem) from None
+        return capabilities
+
+    def channel_registry(self) -> ChannelConfigRegistry:
+        """Give the policies of the channels."""
+        registry = ChannelConfigRegistry()
+        for entry in self.channels:
+            if entry.prefix is None:
+                previous = registry.insert(entry.config())
+            else:
+                previous = registry.insert_prefix(entry.prefix, entry.config())
+            if previous is not None:
+                raise ConfigError(
+                    "channels", f"{str(entry.name or entry.prefix)!r} is configured twice: keep one of the two"
+                )
+        return registry
+
+    def subnet_policy(self) -> Assignment | None:
+        """Give what puts peers into subnets, or None when nothing is configured."""
+        if self.level_rules:
+            return LevelPolicy(rules=self.level_rules)
+        if self.subnet_rules or not self.default_subnet.is_global:
+            return SubnetPolicy(rules=self.subnet_rules, default_subnet=self.default_subnet)
+        return None
+
+    def load_identity(self) -> Identity:
+        """Read the identity file, making it on first use; a fresh identity when ephemeral."""
+        return Identity.generate(os.urandom) if self.ephemeral else load_or_create(self.identity or default_identity())
+
+    def load_psk(self) -> bytes:
+        """Give the mesh key; raises ConfigError when there is none."""
+        if self.psk is not None:
+            return self.psk
+        if self.psk_file is None:
+            raise ConfigError(
+                "psk_file", "the mesh key is missing: make one with `meshbus key psk FILE`, and set psk_file to it"
+            )
+        return load_psk(self.psk_file)
+
+    def load_tokens(self) -> tuple[tuple[PermissionToken, ...], ...]:
+        """Read the token files, a chain each."""
+        return tuple(map(load_tokens, self.tokens))
+
+    def admin_path(self) -> Path | None:
+        """Give the place of the admin socket, or None when there shall be none."""
+        if self.admin_socket == "auto":
+            return default_admin_socket()
+        return Path(self.admin_socket) if self.admin_socket else None
+
+
+def gather(
+    path: Path | str | None = None, env: Mapping[str, str] | None = None, **arguments: object
+) -> dict[str, Setting]:
+    """Collect the settings as they are written, the strongest of each with its source."""
+    environ = os.environ if env is None else env
+    chosen = path or environ.get(CONFIG_VARIABLE)
+    settings = {}
+    if chosen:
+        file = Path(chosen).expanduser()
+        settings = read_file(file)
+        if "psk" in settings:
+            _check_private(file)
+    return {**settings, **read_environment(environ, PREFIX, OTHER_VARIABLES), **read_arguments(arguments)}
+
+
+def default_file() -> Path:
+    """Give the place of a user's own configuration file, which the command line reads when it is there."""
+    return _user_folder("user_config_path") / "node.toml"
+
+
+def default_identity() -> Path:
+    """Give the place of a user's own identity file."""
+    return _user_folder("user_config_path") / "identity.toml"
+
+
+def default_admin_socket() -> Path:
+    """Give the place of the admin socket of a user's own node."""
+    return _user_folder("user_runtime_path") / "admin.sock"
+
+
+def _user_folder(kind: str) -> Path:
+    try:
+        import platformdirs
+    except ImportError:
+        raise ConfigError(
+            "identity", "no path is given, and finding your folders needs platformdirs: pip install 'meshbus[cli]'"
+        ) from None
+    folder: Path = getattr(platformdirs, kind)("meshbus", appauthor=False)
+    return folder
+
+
+def _check_private(file: Path) -> None:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        raise ConfigError(
+            "psk",
+            f"others can read this file (mode {mode:04o}): run `chmod 600 {file}`, or move the key to a psk_file",
+            source=str(file),
+        )

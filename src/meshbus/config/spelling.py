@@ -1,0 +1,154 @@
+"""How values are spelled that TOML has no type for: addresses, keys, node ids, paths, subnets.
+
+Each has one annotation and one reader; the readers take text as files and people write it, and finished values as
+programs give them. Which setting is of which type is in config/node.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
+
+from meshbus.config.source import Reader, Readers
+from meshbus.errors import ConfigError
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import KEY_BYTES
+from meshbus.names.subnet import SubnetId
+from meshbus.wire.constants import MAX_DATAGRAM, STREAM_WINDOW
+
+MIN_PACKET = 576
+"""What every IPv4 host must accept."""
+
+
+class Endpoint(NamedTuple):
+    """A host, by name or number, and a port: a plain pair, as sockets take them."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read `127.0.0.1:9000`, `robot-7.local:9000` or `[2001:db8::1]:9000`; raises ConfigError for anything else."""
+    host, colon, port = text.strip().rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    good_host = bare and bare.isprintable() and not set(bare) & set("[] /@") and bracketed == (":" in bare)
+    if not (colon and good_host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 0xFFFF):
+        raise ConfigError(
+            "address", f"{text!r} is not an address: write host:port such as '10.0.0.7:9000' or '[::1]:9000'"
+        )
+    return Endpoint(bare, int(port))
+
+
+Key: TypeAlias = Annotated[bytes, "32 bytes as hex"]
+Secret: TypeAlias = Annotated[bytes, "32 secret bytes as hex"]
+NodeId: TypeAlias = Annotated[int, "64 bits as hex"]
+MaxPacket: TypeAlias = Annotated[int | None, "auto or bytes"]
+Socket: TypeAlias = Annotated[str, "auto, nothing or a path"]
+Seconds: TypeAlias = Annotated[
+    float, msgspec.Meta(gt=0, le=86_400, description="a number of seconds above 0, at most 86400")
+]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")]
+Bytes: TypeAlias = Annotated[
+    int, msgspec.Meta(ge=4096, le=1 << 30, description=f"a whole number of bytes from 4096 to {1 << 30}")
+]
+Window: TypeAlias = Annotated[
+    int,
+    msgspec.Meta(
+        ge=STREAM_WINDOW, le=1 << 30, description=f"a whole number of bytes from {STREAM_WINDOW} to {1 << 30}"
+    ),
+]
+
+
+def _read_endpoint(value: object, _: Path) -> Endpoint:
+    if isinstance(value, Endpoint):
+        return value
+    return parse_endpoint(_text(value, "host:port such as '10.0.0.7:9000'"))
+
+
+def _read_path(value: object, folder: Path) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"expected a path, got {value!r}")
+    return folder / Path(value).expanduser()
+
+
+def _read_socket(value: object, folder: Path) -> str:
+    if value in {"", "auto"}:
+        return str(value)
+    return str(_read_path(value, folder))
+
+
+def _read_subnet(value: object, _: Path) -> SubnetId:
+    return value if isinstance(value, SubnetId) else SubnetId.parse(_text(value, "a subnet such as '3.7', or 'global'"))
+
+
+def _read_channel(value: object, _: Path) -> ChannelName:
+    return ChannelName(_text(value, "a channel name"))
+
+
+def _read_key(value: object, _: Path) -> bytes:
+    raw = _hex_bytes(value)
+    if raw is None or len(raw) != KEY_BYTES:
+        raise ValueError(f"expected 64 hex digits, got {value!r}")
+    return raw
+
+
+def _read_secret(value: object, _: Path) -> bytes:
+    raw = _hex_bytes(value)
+    if raw is None or len(raw) != KEY_BYTES:  # the value is not repeated: nearly right is nearly the secret
+        raise ValueError("expected 64 hex digits: make a key with `meshbus key psk FILE`, and set psk_file to it")
+    return raw
+
+
+def _read_node_id(value: object, _: Path) -> int:
+    number = value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, str) and len(value) <= 18:
+        try:
+            number = int(value, 16)
+        except ValueError:
+            number = None
+    if number is None or not 1 <= number <= 0xFFFFFFFFFFFFFFFF:
+        raise ValueError(f"expected a node id of up to 16 hex digits, got {value!r}")
+    return number
+
+
+def _read_max_packet(value: object, _: Path) -> int | None:
+    if value == "auto":
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not MIN_PACKET <= value <= MAX_DATAGRAM:
+        raise ValueError(f"expected 'auto' or {MIN_PACKET} to {MAX_DATAGRAM} bytes, got {value!r}")
+    return value
+
+
+def _text(value: object, expected: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected {expected}, got {value!r}")  # noqa: TRY004 - a bad setting, not a bad call
+    return value
+
+
+def _hex_bytes(value: object) -> bytes | None:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+READERS: Readers = {
+    Endpoint: Reader("an address such as '10.0.0.7:9000'", _read_endpoint),
+    Path: Reader("a path", _read_path),
+    SubnetId: Reader("a subnet such as '3.7', or 'global'", _read_subnet),
+    ChannelName: Reader("a channel name such as 'sensors/lidar'", _read_channel),
+    Key: Reader("64 hex digits", _read_key),
+    Secret: Reader("64 hex digits", _read_secret),
+    NodeId: Reader("a node id of 16 hex digits", _read_node_id),
+    MaxPacket: Reader(f"'auto' or {MIN_PACKET} to {MAX_DATAGRAM} bytes", _read_max_packet),
+    Socket: Reader("a path, 'auto' or an empty text", _read_socket),
+}
+"""How the types above are read, beside those that TOML has itself."""

@@ -1,0 +1,209 @@
+"""Things that happen to a node, as the engine tells them: one small value each, none per event."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from meshbus.errors import HandshakeFault
+from meshbus.names.channel import ChannelName
+from meshbus.wire.messages.membership import AckReason
+
+
+class SessionUp(msgspec.Struct, frozen=True):
+    """A handshake ended in a session."""
+
+    node_id: int
+    session_id: int
+    initiated: bool
+
+
+class HandshakeFailed(msgspec.Struct, frozen=True):
+    """A handshake that we began did not end in a session."""
+
+    node_id: int
+    fault: HandshakeFault
+    problem: str
+
+
+class DownReason(StrEnum):
+    """Why a peer counts as failed."""
+
+    SILENT = "silent"
+    EVICTED = "evicted"
+    CLOSED = "closed"
+
+
+class PeerFailed(msgspec.Struct, frozen=True):
+    """A peer went silent; its subscriptions are gone, its session may come back."""
+
+    node_id: int
+    reason: DownReason
+
+
+class PeerRecovered(msgspec.Struct, frozen=True):
+    """A failed peer was heard again; it must announce and subscribe anew."""
+
+    node_id: int
+
+
+class PeerGone(msgspec.Struct, frozen=True):
+    """A peer and its session were removed."""
+
+    node_id: int
+    reason: DownReason
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """A publisher answered our subscribe or unsubscribe, or did not answer in time."""
+
+    request: int
+    node_id: int
+    channel: ChannelName
+    accepted: bool
+    reason: AckReason = AckReason.NONE
+    timed_out: bool = False
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """A peer subscribed to a channel of ours."""
+
+    node_id: int
+    channel: ChannelName
+    queue_group: str = ""
+
+
+class Unsubscribed(msgspec.Struct, frozen=True):
+    """A peer's subscription to a channel of ours ended."""
+
+    node_id: int
+    channel: ChannelName
+    reason: str
+
+
+class Matched(msgspec.Struct, frozen=True):
+    """A publisher told which of its channels a prefix of ours leads to, or did not answer in time.
+
+    The first one for a request is the answer: what it added, and what further ones of the same answer add, is live.
+    """
+
+    request: int
+    node_id: int
+    added: tuple[ChannelName, ...] = ()
+    removed: tuple[ChannelName, ...] = ()
+    refused: tuple[tuple[ChannelName, AckReason], ...] = ()
+    timed_out: bool = False
+
+
+class Announced(msgspec.Struct, frozen=True):
+    """A node's capabilities became known or changed."""
+
+    node_id: int
+    direct: bool
+
+
+class Negotiated(msgspec.Struct, frozen=True):
+    """A meshbus peer and we agreed on what to use with each other."""
+
+    node_id: int
+    compatible: frozenset[int]
+
+
+class CreditGranted(msgspec.Struct, frozen=True):
+    """A stream that was out of credit can send again."""
+
+    node_id: int
+    stream_id: int
+
+
+class StreamFailed(msgspec.Struct, frozen=True):
+    """A reliable stream to a peer ended early: what it had not acknowledged is lost."""
+
+    node_id: int
+    stream_id: int
+    problem: str
+
+
+class Replied(msgspec.Struct, frozen=True):
+    """A reply to a request of ours came; more follow unless it is the last."""
+
+    request: int
+    node_id: int
+    payload: bytes
+    last: bool
+
+
+class RequestFault(StrEnum):
+    """Why a request of ours got no answer, or no further one."""
+
+    NO_RESPONDER = "no_responder"
+    UNKNOWN_CHANNEL = "unknown_channel"
+    DENIED = "denied"
+    FAILED = "failed"
+    """The responder ran into an error."""
+    BUSY = "busy"
+    EXPIRED = "expired"
+    """The responder says that it came too late."""
+    TIMEOUT = "timeout"
+    PEER_GONE = "peer_gone"
+
+
+class RequestFailed(msgspec.Struct, frozen=True):
+    """A request of ours is over without a last reply."""
+
+    request: int
+    node_id: int
+    channel: ChannelName
+    fault: RequestFault
+    problem: str = ""
+    """What the responder says about it."""
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """A peer asks a responder of ours; answer under its node id and request."""
+
+    node_id: int
+    request: int
+    channel: ChannelName
+    payload: bytes
+    deadline: float
+    """Until then the peer waits (monotonic)."""
+
+
+class EndReason(StrEnum):
+    """Why a peer no longer waits for an answer."""
+
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+    PEER_GONE = "peer_gone"
+
+
+class RequestEnded(msgspec.Struct, frozen=True):
+    """A peer no longer waits for an answer of ours."""
+
+    node_id: int
+    request: int
+    reason: EndReason
+
+
+Control: TypeAlias = (
+    SessionUp
+    | HandshakeFailed
+    | PeerFailed
+    | PeerRecovered
+    | PeerGone
+    | Acked
+    | Subscribed
+    | Unsubscribed
+    | Matched
+    | Announced
+    | Negotiated
+    | CreditGranted
+    | StreamFailed
+    | Replied
+    | RequestFailed
+    | Requested
+    | RequestEnded
+)

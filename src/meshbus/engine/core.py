@@ -1,0 +1,492 @@
+"""One node as a state machine: composes the services of this room, and holds no protocol of its own.
+
+    receive(PacketBatch, now) -> Output        tick(now) -> Output        next_timer() -> float | None
+
+Every method that does something takes `now` (monotonic seconds) and gives or fills an `Output`. Time and randomness
+come in as arguments, so the same inputs give the same bytes. The driver is node/driver.py; whole fleets of engines run
+in meshbus.testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from meshbus.engine.admission import Admission
+from meshbus.engine.announce import Announcer
+from meshbus.engine.authorize import Authorizer
+from meshbus.engine.catalog import JoinedChannels, LocalChannels
+from meshbus.engine.control import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp
+from meshbus.engine.counters import Counters
+from meshbus.engine.delivery import Delivery, Hooks
+from meshbus.engine.directory import Directory
+from meshbus.engine.dispatch import Dispatch, Group, Way, split
+from meshbus.engine.follow import Following
+from meshbus.engine.handshake import Established, Handshakes
+from meshbus.engine.intake import Intake, Opened
+from meshbus.engine.interest import Interests
+from meshbus.engine.liveness import Liveness
+from meshbus.engine.membership import Membership
+from meshbus.engine.negotiate import Negotiator, Profile
+from meshbus.engine.packets import Address, Output, PacketBatch
+from meshbus.engine.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.publication import Publication, Publications
+from meshbus.engine.publish import Planner, PublishConfig, PublishReport
+from meshbus.engine.reflex import Reflex
+from meshbus.engine.request import Requester, Requests, Responder
+from meshbus.engine.settings import (
+    PLAIN_SERVICES,
+    PROFILE_SERVICES,
+    RELIABLE_SERVICES,
+    EngineSettings,
+    offered_services,
+)
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Entropy, Identity
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
+from meshbus.policy.tokens import TokenCache
+from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
+from meshbus.wire.frames import unpack_frames
+from meshbus.wire.messages.membership import AckReason
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class _Timed(Protocol):
+    def next_timer(self) -> float | None: ...
+
+
+class Engine:
+    """The protocol side of one node."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: EngineSettings,
+        *,
+        now: float,
+        wall: Callable[[float], int],
+        entropy: Entropy,
+        static_private_key: bytes | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        """Set up a node without peers.
+
+        `wall` gives unix nanoseconds for a `now`. The Noise static key is the identity's own unless another is given.
+        """
+        self.identity = identity
+        self.settings = settings
+        self.counters = Counters() if counters is None else counters
+        self.peers = PeerTable()
+        self.local = LocalChannels()
+        self.joined = JoinedChannels()
+        self.registry = offered_services(settings)
+        self.handshakes = Handshakes(
+            identity.node_id,
+            psk=settings.psk,
+            static_private_key=identity.noise_private_key if static_private_key is None else static_private_key,
+            peers=self.peers,
+            counters=self.counters,
+            entropy=entropy,
+            config=settings.handshake,
+        )
+        self.liveness = Liveness(identity.node_id, peers=self.peers, wall=wall, now=now, config=settings.liveness)
+        index = CapabilityIndex()
+        self.announcer = Announcer(identity, self.peers, index, self.registry, wall=wall, config=settings.announce)
+        self.directory = Directory(
+            identity,
+            self.peers,
+            index,
+            self.counters,
+            subnet=settings.subnet,
+            assignment=settings.assignment,
+            surpass=self.announcer.surpass,
+            claims_changed=self._claims_changed,
+            config=settings.directory,
+        )
+        self.negotiator = Negotiator(
+            identity.node_id, self.peers, self.registry, self.counters, announces=settings.announce.enrich
+        )
+        self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
+        self.admission = Admission(
+            authorizer=Authorizer(tokens=self.tokens, counters=self.counters, wall=wall, own=self._own_claims()),
+            peers=self.peers,
+            counters=self.counters,
+            max_channels_per_peer=settings.max_channels_per_peer,
+            sweep_interval_s=settings.token_sweep_s,
+        )
+        self.membership = Membership(
+            admission=self.admission,
+            joined=self.joined,
+            counters=self.counters,
+            entropy=entropy,
+            ack_timeout_s=settings.ack_timeout_s,
+        )
+        self.reflex = Reflex(self.counters)
+        self.following = Following(peers=self.peers, joined=self.joined, counters=self.counters, entropy=entropy)
+        self.interests = Interests(
+            admission=self.admission,
+            channels=self.local,
+            following=self.following,
+            peers=self.peers,
+            counters=self.counters,
+        )
+        self.planner = Planner(self.admission, self.counters)
+        self.requests = Requests(
+            Requester(self.peers, self.counters, entropy=entropy, send=self._send_reliable),
+            Responder(self.peers, self.counters, may_request=self._may_request, send=self._send_reliable),
+            self.counters,
+        )
+        self.delivery = Delivery(
+            joined=self.joined,
+            counters=self.counters,
+            entropy=entropy,
+            wall=wall,
+            loopback=settings.loopback,
+            served=RELIABLE_SERVICES,
+            hooks=Hooks(self._serve_one, self.negotiator.missed, self.following.unknown_stream),
+        )
+        self.publications = Publications(
+            self.planner,
+            self.delivery,
+            self.peers,
+            self.counters,
+            wall=wall,
+            origin_hash=identity.origin_hash,
+            subnet_id=settings.subnet,
+            max_payload=settings.max_payload,
+        )
+        self._dispatch = Dispatch(PLAIN_SERVICES, PROFILE_SERVICES, mode=settings.opaque)
+        self._intake = Intake(identity.node_id, self.peers, self.counters, self)
+
+    # ── what the driver calls ───────────────────────────────────────────────────────────────
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self.identity.node_id
+
+    @property
+    def public_key(self) -> bytes:
+        """The Noise static public key that a plain peer must be given."""
+        return self.handshakes.public_key
+
+    def receive(self, batch: PacketBatch, now: float) -> Output:
+        """Take in datagrams."""
+        out = Output()
+        self._intake.receive(batch, now, out)
+        self._finish(now, out)
+        self.delivery.confirm(now, out)
+        return out
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` is due."""
+        times = [service.next_timer() for service in self._timed()]
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: float) -> Output:
+        """Do what is due."""
+        out = Output()
+        self._establish(self.handshakes.tick(now, out), now, out)
+        for verdict in self.liveness.tick(now, out):
+            self._peer_down(verdict, out)
+        self.announcer.tick(now, out)
+        self.directory.tick(now, out)
+        self.negotiator.tick(now, out)
+        self.interests.lapsed(self.admission.tick(now, out), out)
+        self.membership.tick(now, out)
+        self.interests.tick(now, out)
+        self.requests.tick(now, out)
+        self.delivery.tick(now, out)
+        self._finish(now, out)
+        return out
+
+    # ── what the application calls ──────────────────────────────────────────────────────────
+
+    def connect(
+        self,
+        node_id: int,
+        address: Address,
+        public_key: bytes,
+        now: float,
+        out: Output,
+        *,
+        routed: bool = True,
+        profile: Profile = Profile.AUTO,
+    ) -> None:
+        """Begin a session with a node; SessionUp or HandshakeFailed tells the end."""
+        self.negotiator.configure(node_id, profile)
+        self.handshakes.connect(node_id, address, public_key, now, out, routed=routed)
+
+    def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:
+        """Tell every peer, now and in the future, what this node can do."""
+        self.announcer.announce(capabilities, now, out)
+        self.admission.authorizer.own = self._own_claims()
+
+    def set_channel_configs(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Install the configurations of our channels; subscribers are judged by them at once."""
+        self.interests.lapsed(self.admission.set_channel_configs(registry, now, out), out)
+        self.interests.configure(registry, now, out)
+
+    def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
+        """Say that this node publishes a channel, for those who are interested in all of a prefix."""
+        if self.local.open(channel):
+            self.interests.channel_appeared(channel, now, out)
+
+    def close_channel(self, channel: ChannelName, out: Output) -> None:
+        """Take an `open_channel` back."""
+        if self.local.close(channel):
+            self.interests.channel_vanished(channel, out)
+
+    def recheck(self, now: float, out: Output) -> None:
+        """Judge all subscribers anew, as after tokens were revoked."""
+        self.interests.lapsed(self.admission.sweep(now, out), out)
+
+    def subscribe(
+        self,
+        publisher: int,
+        channel: ChannelName,
+        now: float,
+        out: Output,
+        *,
+        token: bytes = b"",
+        queue_group: str = "",
+    ) -> int:
+        """Ask a publisher for a channel; `Acked` with the same number tells the answer."""
+        peer = self.peers.require(publisher)
+        return self.membership.subscribe(peer, channel, now, out, token=token, queue_group=queue_group)
+
+    def unsubscribe(self, publisher: int, channel: ChannelName, now: float, out: Output) -> int:
+        """Ask a publisher to stop; `Acked` with the same number tells the answer."""
+        return self.membership.unsubscribe(self.peers.require(publisher), channel, now, out)
+
+    def interest(
+        self, publisher: int, prefix: str, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
+    ) -> int:
+        """Ask a meshbus publisher for all its channels under a prefix; `Matched` with the same number tells them."""
+        peer = self.peers.require(publisher)
+        return self.following.follow(peer, prefix, now, out, token=token, queue_group=queue_group)
+
+    def cancel_interest(self, publisher: int, request: int, now: float, out: Output) -> bool:
+        """Take an interest back; False when there is none under this number."""
+        return self.following.unfollow(publisher, request, now, out)
+
+    def publish(
+        self,
+        channel: ChannelName,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        config: PublishConfig,
+        now: float,
+        out: Output,
+    ) -> Publication:
+        """Send events to the subscribers of a channel.
+
+        The publication is done at once when nobody had to wait. Raises LocalProtocolError for an event that does not
+        fit a packet, AuthError or ChannelError when this node may not publish now; nothing is sent then.
+        """
+        return self.publications.publish(channel, offsets, data, config, now, out)
+
+    def publish_one(
+        self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
+    ) -> PublishReport | Publication:
+        """Send one event; gives the report at once when nobody has to wait. Raises as `publish` does."""
+        return self.publications.publish_one(channel, event, config, now, out)
+
+    def find_nodes(
+        self, capability_filter: CapabilityFilter, now: float, scope: ScopeFilter | None = None
+    ) -> list[int]:
+        """Give the nodes that match, by what they announced."""
+        return self.directory.find_nodes(capability_filter, now, scope=scope)
+
+    def hold(self, publisher: int, stream_id: int, now: float, *, held: bool) -> None:
+        """Stop confirming a stream while the application cannot take more, or go on; what that sends is due at once."""
+        peer = self.peers.get(publisher)
+        if peer is not None:
+            self.delivery.traffic_of(peer).hold(stream_id, now, held=held)
+
+    def disconnect(self, node_id: int, out: Output) -> None:
+        """Forget a peer; the wire has no message for it."""
+        if self.peers.remove(node_id) is not None:
+            verdict = PeerGone(node_id, DownReason.CLOSED)
+            out.control.append(verdict)
+            self._peer_down(verdict, out)
+
+    # ── what the intake finds ───────────────────────────────────────────────────────────────
+
+    def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
+        """Take a handshake packet."""
+        receive = self.handshakes.receive_routed if routed else self.handshakes.receive_direct
+        self._establish(receive(source, datagram, now, out), now, out)
+
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> None:
+        """Take a packet of a session that is no peer's current one."""
+        session_id = int.from_bytes(packet[24:32], "little")
+        if self.handshakes.knows(session_id):
+            self._establish(self.handshakes.claim(source, packet, now, out), now, out)
+        else:
+            self.counters.add("drop", "unknown_session")
+
+    def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
+        """Take note of a verified heartbeat."""
+        if self.liveness.heard(peer, now, out, heartbeat=True):
+            self._recovered(peer, now, out)
+
+    def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
+        """Take opened packets: messages first, in order, then events."""
+        if self.liveness.heard(peer, now, out, heartbeat=False):
+            self._recovered(peer, now, out)
+        run = opened.run
+        if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
+            self.delivery.take_run(peer, run, opened.data, now, out)
+            return
+        groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
+        for subprotocol_id, rows in groups:
+            headers, starts = opened.headers[rows], opened.starts[rows]
+            fate = self._dispatch.fate(subprotocol_id, peer.negotiated)
+            if fate.way is Way.SERVICE:
+                self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
+                continue
+            if fate.reason:
+                self.counters.add("drop" if fate.way is Way.DROP else "opaque", fate.reason, len(headers))
+                if fate.reason == "not_negotiated":
+                    self.negotiator.missed(peer, now, out)
+            if fate.way is Way.DROP:
+                if fate.owes_grant:
+                    self.delivery.owe(peer, headers, now)
+                continue
+            self.delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
+
+    def on_transit(self, _source: Address, _datagram: memoryview, _now: float, _out: Output) -> None:
+        """Drop a packet for another node: this engine does not route yet."""
+        self.counters.add("drop", "no_route")
+
+    def on_pingwave(self, _source: Address, _datagram: memoryview, _now: float, _out: Output) -> None:
+        """Leave a pingwave: this engine does not route yet."""
+        self.counters.add("ignore", "pingwave")
+
+    # ── messages ────────────────────────────────────────────────────────────────────────────
+
+    def _serve(
+        self,
+        peer: Peer,
+        subprotocol_id: int,
+        headers: NDArray[np.void],
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        now: float,
+        out: Output,
+    ) -> None:
+        if subprotocol_id in RELIABLE_SERVICES:
+            self.delivery.take(peer, subprotocol_id, headers, data, starts, now, out)
+            return
+        handle = self._handler(subprotocol_id)
+        view = data.data
+        for start, size, count in zip(
+            starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
+        ):
+            for message in unpack_frames(view[start : start + size], count):
+                handle(peer, message, now, out)
+
+    def _handler(self, subprotocol_id: int) -> Callable[[Peer, memoryview, float, Output], object]:
+        match subprotocol_id:
+            case Subprotocol.STREAM_WINDOW:
+                return lambda peer, message, now, out: self.delivery.traffic_of(peer).on_grant(message, now, out)
+            case Subprotocol.RELIABLE:
+                return self.delivery.on_reliable
+            case Subprotocol.MEMBERSHIP:
+                return self.membership.receive
+            case Subprotocol.REFLEX:
+                return self.reflex.receive
+            case Subprotocol.CAPABILITY:
+                return self._on_announcement
+            case Subprotocol.INTEREST:
+                return self.interests.receive
+            case _:
+                return self.negotiator.receive
+
+    def _on_announcement(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        if self.directory.receive(peer, message, now, out):
+            self.negotiator.announced(peer, now, out)
+
+    def _serve_one(self, peer: Peer, subprotocol_id: int, message: memoryview, now: float, out: Output) -> None:
+        """Handle a message that came in order on a reliable stream."""
+        if subprotocol_id == Subprotocol.REQUEST:
+            self.requests.receive(peer, message, now, out)
+
+    # ── peers coming and going ──────────────────────────────────────────────────────────────
+
+    def _establish(self, established: list[Established], now: float, out: Output) -> None:
+        for new in established:
+            known = self.peers.get(new.node_id) is not None
+            peer = self.peers.establish(new.node_id, new.link, now)
+            traffic = self.delivery.traffic_of(peer)
+            if known:
+                traffic.renew(now)
+            out.control.append(SessionUp(new.node_id, new.link.session_id, new.initiated))
+            self.liveness.session_up(peer, now, out)
+            self.negotiator.session_up(peer, now, out)
+            self.announcer.peer_up(peer, now, out)
+            self.membership.rejoin(peer, now, out)
+            for source, packet in new.held:
+                self._intake.receive_one(source, memoryview(packet), now, out)
+
+    def _recovered(self, peer: Peer, now: float, out: Output) -> None:
+        self.announcer.peer_up(peer, now, out)
+        self.membership.rejoin(peer, now, out)
+        self.following.renew(peer, now, out)
+
+    def _peer_down(self, verdict: PeerFailed | PeerGone, out: Output) -> None:
+        node_id = verdict.node_id
+        self.membership.forget(node_id, str(verdict.reason), out)
+        self.interests.forget(node_id)
+        self.directory.forget(node_id)
+        self.requests.peer_gone(node_id, out)
+        if isinstance(verdict, PeerGone):
+            self.negotiator.forget(node_id)
+            self.delivery.drop(node_id)
+
+    def _finish(self, now: float, out: Output) -> None:
+        """Do what follows from what happened in a call: agreements take effect, publishes go on."""
+        for event in out.control:
+            if isinstance(event, Negotiated) and (peer := self.peers.get(event.node_id)) is not None:
+                peer.widen(self.settings.window if peer.uses(Subprotocol.RELIABLE) else STREAM_WINDOW)
+                self.delivery.traffic_of(peer).agreement_changed(now, out)
+                self.following.renew(peer, now, out)
+        self.publications.advance(now, out)
+
+    def _claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        self.interests.lapsed(self.admission.recheck(peer, now, out), out)
+        self.interests.recheck(peer, now, out)
+
+    # ── small parts ─────────────────────────────────────────────────────────────────────────
+
+    def _timed(self) -> tuple[_Timed, ...]:
+        return (
+            self.handshakes,
+            self.liveness,
+            self.announcer,
+            self.directory,
+            self.negotiator,
+            self.admission,
+            self.membership,
+            self.interests,
+            self.requests,
+            self.delivery,
+            self.publications,
+        )
+
+    def _send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
+        self.delivery.traffic_of(peer).send_reliable(subprotocol_id, message, now, out)
+
+    def _may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
+        refusal = self.admission.authorizer.judge(peer.claims, channel, now)
+        return AckReason.NONE if refusal is None else refusal.reason
+
+    def _own_claims(self) -> PeerClaims:
+        return PeerClaims(self.identity.entity_id, self.announcer.capabilities, self.settings.subnet)

@@ -1,0 +1,226 @@
+"""From datagrams to opened packets: who sent them, are they genuine, are they new.
+
+A batch takes the shortest way when its packets belong to one stream of one session (a run, see engine/survey.py), which
+is the normal case in a busy stream; and a short one when they belong to few sessions. Whatever is not an ordinary packet
+of a known session (handshakes, heartbeats, routed packets, pingwaves, junk) goes one by one. Nothing raises on hostile
+input: every drop has a reason and a counter. What an opened packet means is decided in engine/core.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import numpy as np
+
+from meshbus.engine.counters import Counters
+from meshbus.engine.packets import Address, Output, PacketBatch
+from meshbus.engine.peer import Peer, PeerTable
+from meshbus.engine.survey import Run, survey
+from meshbus.errors import MalformedPacket, RemoteProtocolError
+from meshbus.policy.columns import HeaderStatus, read_headers
+from meshbus.wire.constants import ROUTE_BYTES, Flags
+from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.header import HEADER_DTYPE, unpack_header
+from meshbus.wire.route import unpack_route
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SPECIAL = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
+_HANDSHAKE = int(Flags.HANDSHAKE)
+_HEARTBEAT = int(Flags.HEARTBEAT)
+FEW_PACKETS = 3
+"""Up to so many packets that are no run the scalar path is quicker."""
+RUN_SHARE = 4
+"""A run is taken by itself when it is at least this part of what is left; shorter ones are sorted by columns."""
+
+
+class Opened(msgspec.Struct, frozen=True, eq=False):
+    """Genuine, new packets of one peer, in the order they came."""
+
+    headers: NDArray[np.void]
+    data: NDArray[np.uint8]
+    """All plaintexts."""
+    starts: NDArray[np.int64]
+    """Where the plaintext of each packet begins."""
+    run: Run | None = None
+    """What the packets have in common, when they are exactly one run."""
+
+
+class Receiver(Protocol):
+    """What the intake hands its findings to."""
+
+    def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
+        """Take a handshake packet, with its routing header if it has one."""
+
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> None:
+        """Take a packet of a session that is no peer's current one."""
+
+    def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
+        """Take note of a verified heartbeat."""
+
+    def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
+        """Take opened packets."""
+
+    def on_transit(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a routed packet for another node."""
+
+    def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a pingwave."""
+
+
+class Intake:
+    """Reads datagrams for one node."""
+
+    def __init__(self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._counters = counters
+        self._receiver = receiver
+
+    def receive(self, batch: PacketBatch, now: float, out: Output) -> None:  # hot: bench_stream
+        """Take in a batch of datagrams."""
+        starts, lengths = batch.starts, batch.lengths
+        first, count = 0, len(batch)
+        while first < count:
+            run = survey(batch.data, starts[first:], lengths[first:]) if first else survey(batch.data, starts, lengths)
+            if run is None or len(run) * RUN_SHARE < count - first:
+                self._receive_mixed(batch, first, now, out)
+                return
+            self._receive_run(batch, first, run, now, out)
+            first += len(run)
+
+    def _receive_run(self, batch: PacketBatch, first: int, run: Run, now: float, out: Output) -> None:
+        """Open a run of packets, from one place of a batch on."""
+        count = len(run)
+        peer = self._peers.by_session(run.session_id)
+        if peer is None:
+            self._receive_singly(batch, range(first, first + count), now, out)
+            return
+        starts = batch.starts if count == len(batch) else batch.starts[first : first + count]
+        plain, genuine, fresh = peer.link.open_run(batch.data, starts, run)
+        headers = np.frombuffer(run.rows, HEADER_DTYPE)
+        if genuine is None or fresh is None:
+            self._receiver.on_packets(peer, Opened(headers, plain, run.places, run), now, out)
+            return
+        self._count_refused(genuine, fresh)
+        if fresh.any():
+            self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh]), now, out)
+
+    def _receive_mixed(self, batch: PacketBatch, first: int, now: float, out: Output) -> None:
+        """Take in the packets of a batch, from one on, that are of several kinds."""
+        count = len(batch) - first
+        if count <= FEW_PACKETS:
+            self._receive_singly(batch, range(first, first + count), now, out)
+            return
+        headers = read_headers(batch.data, batch.starts[first:], batch.lengths[first:])
+        columns = headers.columns
+        ordinary = (headers.status == HeaderStatus.OK) & (columns["flags"] & _SPECIAL == 0)
+        if not ordinary.all():
+            self._receive_singly(batch, (np.flatnonzero(~ordinary) + first).tolist(), now, out)
+        if ordinary.any():
+            self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
+
+    def _receive_ordinary(
+        self, batch: PacketBatch, columns: NDArray[np.void], rows: NDArray[np.intp], now: float, out: Output
+    ) -> None:
+        starts = batch.starts[rows]
+        sessions = columns["session_id"]
+        if (sessions == sessions[0]).all():
+            self._open(batch, columns, starts, rows, now, out)
+            return
+        for session_id in dict.fromkeys(sessions.tolist()):
+            chosen = np.flatnonzero(sessions == np.uint64(session_id))
+            self._open(batch, columns[chosen], starts[chosen], rows[chosen], now, out)
+
+    def _open(
+        self,
+        batch: PacketBatch,
+        columns: NDArray[np.void],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.intp],
+        now: float,
+        out: Output,
+    ) -> None:
+        """Open packets of one session."""
+        peer = self._peers.by_session(int(columns["session_id"][0]))
+        if peer is None:
+            self._receive_singly(batch, rows.tolist(), now, out)
+            return
+        data, places, genuine, fresh = peer.link.open_batch(batch.data, starts, columns)
+        if not fresh.all():
+            self._count_refused(genuine, fresh)
+            columns, places = columns[fresh], places[fresh]
+        if len(columns):
+            self._receiver.on_packets(peer, Opened(columns, data, places), now, out)
+
+    def _count_refused(self, genuine: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
+        self._counters.add("drop", "bad_tag", int(np.count_nonzero(~genuine)))
+        self._counters.add("drop", "replayed", int(np.count_nonzero(genuine & ~fresh)))
+
+    def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
+        view, sources = batch.data.data, _sources(batch)
+        starts, lengths = batch.starts.tolist(), batch.lengths.tolist()
+        for row in rows:
+            start = starts[row]
+            self.receive_one(sources[row], view[start : start + lengths[row]], now, out)
+
+    def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
+        """Take in one datagram."""
+        match classify(datagram):
+            case DatagramKind.NET:
+                self._receive_packet(source, datagram, now, out)
+            case DatagramKind.ROUTED:
+                self._receive_routed(source, datagram, now, out)
+            case DatagramKind.PINGWAVE:
+                self._receiver.on_pingwave(source, datagram, now, out)
+            case DatagramKind.KEEPALIVE:
+                self._counters.add("drop", "keepalive")
+            case DatagramKind.DROP:
+                self._counters.add("drop", "unreadable")
+
+    def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
+        route = unpack_route(datagram)
+        if route.dest_id != self._node_id:
+            self._receiver.on_transit(source, datagram, now, out)
+            return
+        inner = datagram[ROUTE_BYTES:]
+        flags = inner[3]
+        if flags & _HEARTBEAT:
+            self._counters.add("drop", "routed_heartbeat")
+        elif flags & _HANDSHAKE:
+            self._receiver.on_handshake(source, datagram, now, out, routed=True)
+        else:
+            self._receive_packet(source, inner, now, out)
+
+    def _receive_packet(self, source: Address, packet: memoryview, now: float, out: Output) -> None:  # hot
+        try:
+            header = unpack_header(packet)
+        except RemoteProtocolError as error:
+            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            return
+        if header.flags & _HANDSHAKE:
+            self._receiver.on_handshake(source, packet, now, out, routed=False)
+            return
+        peer = self._peers.by_session(header.session_id)
+        if peer is None:
+            self._receiver.on_stranger(source, bytes(packet), now, out)
+            return
+        try:
+            _, plain = peer.link.opener.open(packet)
+        except RemoteProtocolError as error:
+            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            return
+        if header.flags & _HEARTBEAT:
+            self._receiver.on_heartbeat(peer, now, out)
+            return
+        columns = np.frombuffer(packet, HEADER_DTYPE, 1)
+        self._receiver.on_packets(peer, Opened(columns, np.frombuffer(plain, np.uint8), _FIRST), now, out)
+
+
+_FIRST = np.zeros(1, np.int64)
+
+
+def _sources(batch: PacketBatch) -> list[Address]:
+    return [source for source, count in batch.runs for _ in range(count)]

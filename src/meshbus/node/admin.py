@@ -1,0 +1,265 @@
+"""The local door to a running node: one JSON object a line, over a unix socket that only its owner can open.
+
+    {"do": "status"}                                        who and where this node is
+    {"do": "peers"}                                         the nodes it has sessions with
+    {"do": "roster"}                                        who subscribed to which of its channels
+    {"do": "counters"}                                      everything it counted, by what and why
+    {"do": "connect", "address": …, "public_key": …}        begin a session; with node_id for a plain node
+    {"do": "publish", "channel": …, "payload": …}           publish one event, and report who got it
+    {"do": "subscribe", "channel": …}                       a stream of events, until the next line or the end
+    {"do": "revoke", "issuer": …, "generation": …}          stop believing an issuer's older tokens
+
+The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
+A stream begins with such an answer and goes on with {"event": …}; when the node ends it, an answer that is not ok says
+why. A payload is text, or `payload_base64` where it is none; keys and ids are hex. Nothing here can do what the API
+cannot. The socket itself is in node/unix.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshbus.config.spelling import Endpoint
+from meshbus.engine.batch import Event
+from meshbus.engine.publish import PublishReport
+from meshbus.errors import ConfigError, MeshError
+from meshbus.node.info import PeerInfo
+from meshbus.node.node import Node
+from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.node.unix import LineServer, Stream
+
+MAX_U32 = 0xFFFFFFFF
+
+_logger = logging.getLogger("meshbus.node")
+
+
+class Request(msgspec.Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
+    """Something that is asked of a node."""
+
+
+class Status(Request, frozen=True, tag="status"):
+    """Who and where this node is."""
+
+
+class Peers(Request, frozen=True, tag="peers"):
+    """The nodes it has sessions with."""
+
+
+class Roster(Request, frozen=True, tag="roster"):
+    """Who subscribed to which of its channels."""
+
+
+class Counters(Request, frozen=True, tag="counters"):
+    """Everything it counted."""
+
+
+class Connect(Request, frozen=True, tag="connect"):
+    """Begin a session."""
+
+    address: str
+    public_key: str
+    node_id: str | None = None
+    profile: str = "auto"
+
+
+class Publish(Request, frozen=True, tag="publish"):
+    """Publish one event."""
+
+    channel: str
+    payload: str | None = None
+    payload_base64: str | None = None
+    reliable: bool | None = None
+
+
+class Subscribe(Request, frozen=True, tag="subscribe"):
+    """Ask for a stream of events."""
+
+    channel: str
+    queue_group: str = ""
+    when_full: WhenFull = WhenFull.DROP_OLDEST
+    """A reader that is too slow loses events, unless it asks for something else: it shall not stop the publisher."""
+
+
+class Revoke(Request, frozen=True, tag="revoke"):
+    """Stop believing an issuer's tokens below a generation."""
+
+    issuer: str
+    generation: int
+
+
+_REQUEST = msgspec.json.Decoder(Status | Peers | Roster | Counters | Connect | Publish | Subscribe | Revoke)
+
+
+class Admin:
+    """Answers for one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def serve(self, path: Path) -> LineServer:
+        """Prepare the socket; it is open inside `async with`."""
+        refusal = _refuse(ConfigError("request", "too many clients, or a line that is too long: try again"))
+        return LineServer(path, self.answer, refusal=refusal)
+
+    async def answer(self, line: bytes) -> bytes | Stream:
+        """Answer one line; whatever is wrong with it or goes wrong is an answer too."""
+        try:
+            return await self._do(_REQUEST.decode(line))
+        except msgspec.DecodeError as error:
+            return _refuse(ConfigError("request", f"cannot be understood: {error}"))
+        except (MeshError, OSError) as error:
+            return _refuse(error)
+        except Exception as error:  # a mistake of ours costs one answer, not the connection
+            _logger.exception("admin request failed")
+            return _refuse(error)
+
+    async def _do(self, request: Request) -> bytes | Stream:
+        node = self._node
+        match request:
+            case Status():
+                return _accept(status_row(node))
+            case Peers():
+                return _accept([peer_row(peer) for peer in node.peers])
+            case Roster():
+                return _accept(_roster(node))
+            case Counters():
+                return _accept(node.counters)
+            case Connect():
+                node_id = None if request.node_id is None else _node_id(request.node_id)
+                peer = await node.connect(
+                    request.address, public_key=request.public_key, node_id=node_id, profile=request.profile
+                )
+                return _accept(peer_row(peer))
+            case Publish():
+                publisher = node.publisher(request.channel, reliable=request.reliable)
+                return _accept(report_row(await publisher.publish(_payload(request))))
+            case Subscribe():
+                subscription = node.subscribe(
+                    request.channel, queue_group=request.queue_group, when_full=request.when_full
+                )
+                await subscription.__aenter__()  # so that a refusal is the answer, and not a part of the stream
+                return _events(subscription)
+            case Revoke():
+                node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
+                return _accept(None)
+        raise AssertionError(request)  # the decoder knows no others
+
+
+async def _events(subscription: Subscription) -> Stream:
+    try:
+        yield _accept(None)
+        async for event in subscription:
+            yield _encode({"event": event_row(event)})
+    except MeshError as error:
+        yield _refuse(error)
+    finally:
+        await subscription.close()
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """Give an event as JSON can carry it."""
+    row: dict[str, Any] = {"channel": event.channel, "publisher": f"{event.publisher:016x}", "pub_seq": event.pub_seq}
+    try:
+        return {**row, "payload": event.payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {**row, "payload_base64": base64.b64encode(event.payload).decode()}
+
+
+def report_row(report: PublishReport) -> dict[str, Any]:
+    """Give what became of a publish as JSON can carry it."""
+    return {
+        "attempted": report.attempted,
+        "delivered": report.delivered,
+        "errors": [
+            {"node_id": f"{leg.node_id:016x}", "code": leg.code, "problem": leg.message} for leg in report.errors
+        ],
+        "filtered": [{"node_id": f"{node_id:016x}", "why": str(why)} for node_id, why in report.filtered],
+    }
+
+
+def status_row(node: Node) -> dict[str, Any]:
+    """Give who and where a node is as JSON can carry it."""
+    return {
+        "node_id": f"{node.node_id:016x}",
+        "public_key": node.public_key.hex(),
+        "noise_public_key": node.noise_public_key.hex(),
+        "address": node.address,
+        "subnet": str(node.config.subnet),
+        "peers": len(node.peers),
+    }
+
+
+def peer_row(peer: PeerInfo) -> dict[str, Any]:
+    """Give what is known about a peer as JSON can carry it."""
+    host, port = peer.address[:2]  # type: ignore[index]
+    return {
+        "node_id": f"{peer.node_id:016x}",
+        "address": str(Endpoint(host, port)),
+        "health": str(peer.health),
+        "subnet": str(peer.subnet),
+        "profile": peer.profile,
+        "tags": list(peer.tags),
+    }
+
+
+def _roster(node: Node) -> list[dict[str, Any]]:
+    roster = node.roster
+    rows = []
+    for channel in roster.channels():
+        groups = {member: name for name, members in roster.groups(channel).items() for member in members}
+        rows += [
+            {"channel": channel, "node_id": f"{member:016x}", "queue_group": groups.get(member)}
+            for member in roster.members(channel)
+        ]
+    return rows
+
+
+def _payload(request: Publish) -> bytes:
+    if (request.payload is None) == (request.payload_base64 is None):
+        raise ConfigError("payload", "give either payload or payload_base64")
+    if request.payload is not None:
+        return request.payload.encode()
+    try:
+        return base64.b64decode(request.payload_base64 or "", validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError("payload_base64", "is not base64") from None
+
+
+def _hex(text: str, size: int, what: str) -> bytes:
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) != size:
+        raise ConfigError(what, f"{text!r} is not {2 * size} hex digits: check that it was copied whole")
+    return raw
+
+
+def _node_id(text: str) -> int:
+    return int.from_bytes(_hex(text, 8, "node_id"))
+
+
+def _generation(number: int) -> int:
+    if not 0 <= number <= MAX_U32:
+        raise ConfigError("generation", f"{number} is not from 0 to {MAX_U32}")
+    return number
+
+
+def _accept(result: object) -> bytes:
+    return _encode({"ok": True, "result": result})
+
+
+def _refuse(error: Exception) -> bytes:
+    code = error.code if isinstance(error, MeshError) else "system"
+    fault = getattr(error, "fault", None)
+    return _encode({"ok": False, "code": code, "fault": fault and str(fault), "problem": str(error)})
+
+
+def _encode(answer: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(answer, enc_hook=str) + b"\n"

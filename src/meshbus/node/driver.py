@@ -1,0 +1,120 @@
+"""Drives an engine: datagrams in, datagrams out, timers, on the running asyncio loop.
+
+The socket is drained by a reader callback, a bounded number of datagrams per turn, because the stock datagram
+transport gives one per turn. Decisions are the engine's; what it reports is handed to `on_output`. One driver, one
+life: open it inside a running loop, close it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from meshbus.engine.core import Engine
+from meshbus.engine.packets import Output, Train
+from meshbus.node.udp import UdpSocket
+
+DRAINS_PER_TURN = 4
+"""Drains before other callbacks of the loop get their turn."""
+MAX_BACKLOG = 4096
+"""Trains held while the socket is not writable; beyond, the newest are dropped and counted: UDP may lose anything."""
+MIN_DELAY_S = 0.0005
+"""Timers closer than this wait for it, so that a due timer never spins the loop."""
+ASK_S = 0.001
+"""How long after something happened the engine is asked for its next timer: asking costs as much as several packets,
+and no timer of the protocol is shorter than a few of these."""
+
+
+class Driver:
+    """One engine on one socket."""
+
+    def __init__(self, engine: Engine, socket: UdpSocket, on_output: Callable[[Output], None]) -> None:
+        self.engine = engine
+        self.socket = socket
+        self._on_output = on_output
+        self._loop = asyncio.get_running_loop()
+        self._backlog: deque[Train] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        """Set while the engine is going to be asked for its next timer."""
+        self._closed = False
+        self._loop.add_reader(socket.fileno(), self._readable)
+        self._set_timer()
+
+    @staticmethod
+    def now() -> float:
+        """Read the clock that everything in the engine is told by."""
+        return time.monotonic()
+
+    def apply(self, out: Output) -> None:
+        """Carry out what the engine asks for, and hand on what it reports."""
+        if out.trains:
+            self._send(out.trains)
+        if out.events or out.control:
+            self._on_output(out)
+        if self._asking is None and not self._closed:
+            self._asking = self._loop.call_later(ASK_S, self._set_timer)
+
+    def close(self) -> None:
+        """Stop driving; closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in (self._timer, self._asking):
+            if timer is not None:
+                timer.cancel()
+        self._loop.remove_reader(self.socket.fileno())
+        self._loop.remove_writer(self.socket.fileno())
+        self.socket.close()
+
+    def _readable(self) -> None:
+        for _ in range(DRAINS_PER_TURN):
+            batch = self.socket.drain()
+            if batch is None:
+                return
+            self.apply(self.engine.receive(batch, self.now()))
+            if self._closed or self.socket.emptied:
+                return
+
+    def _send(self, trains: Sequence[Train]) -> None:
+        if self._backlog:
+            self._hold(trains)
+            return
+        left = self.socket.send(trains)
+        if left:
+            self._hold(left)
+            self._loop.add_writer(self.socket.fileno(), self._writable)
+
+    def _hold(self, trains: Iterable[Train]) -> None:
+        for train in trains:
+            if len(self._backlog) >= MAX_BACKLOG:
+                self.engine.counters.add("drop", "send_backlog", -(-len(train.data) // train.segment))
+            else:
+                self._backlog.append(train)
+
+    def _writable(self) -> None:
+        left = self.socket.send(list(self._backlog))
+        self._backlog = deque(left)
+        if not self._backlog:
+            self._loop.remove_writer(self.socket.fileno())
+
+    def _set_timer(self) -> None:
+        self._asking = None
+        at = self.engine.next_timer()
+        if self._closed or at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        if at is None:
+            self._timer = None
+            return
+        delay = max(at - self.now(), MIN_DELAY_S)
+        self._timer = self._loop.call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_at = None
+        self.apply(self.engine.tick(self.now()))

@@ -1,0 +1,497 @@
+"""The node as a user holds it: open it, connect, publish, subscribe, close.
+
+    async with meshbus.Node.open("node.toml") as node:
+        await node.connect("10.0.0.7:9000", public_key=...)
+        report = await node.publisher("sensors/lidar").publish(b"...")
+        async with node.subscribe("sensors/lidar") as subscription:
+            async for event in subscription: ...
+
+The protocol is engine/core.py, sockets and timers are node/driver.py; this file turns their callbacks into things one
+can await. One node, one life, on one event loop. The blocking twin is meshbus.sync.Node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from meshbus.config.node import NodeConfig
+from meshbus.config.spelling import Endpoint, parse_endpoint
+from meshbus.engine.batch import EventBatch
+from meshbus.engine.control import (
+    Acked,
+    Control,
+    HandshakeFailed,
+    Replied,
+    RequestFailed,
+    SessionUp,
+)
+from meshbus.engine.core import Engine
+from meshbus.engine.counters import Counters
+from meshbus.engine.negotiate import Profile
+from meshbus.engine.packets import Output
+from meshbus.engine.publication import Publication
+from meshbus.engine.publish import PublishConfig, PublishReport
+from meshbus.engine.roster import SubscriberRoster
+from meshbus.errors import (
+    AuthError,
+    AuthFault,
+    ChannelError,
+    ChannelFault,
+    HandshakeError,
+    LocalProtocolError,
+    MeshError,
+    SlowConsumer,
+    Timeout,
+)
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity, derive_node_id, noise_public_key
+from meshbus.node.driver import Driver
+from meshbus.node.info import PeerInfo, info_of
+from meshbus.node.joining import Joiner
+from meshbus.node.publisher import ChannelPublisher
+from meshbus.node.router import Router
+from meshbus.node.setup import engine_settings, parse_key, wall
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
+from meshbus.node.udp import UdpSocket
+from meshbus.node.waiting import Waiting
+from meshbus.node.warmup import warm
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.discovery import ScopeFilter
+from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.token import PermissionToken
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+MAX_NOTICES = 1024
+"""Notices kept for `notices()`; older ones are forgotten."""
+
+
+class Node:
+    """One node of the mesh."""
+
+    def __init__(self, config: NodeConfig, identity: Identity | None = None) -> None:
+        self.config = config
+        self.identity = config.load_identity() if identity is None else identity
+        self._psk = config.load_psk()
+        self._tokens = list(config.load_tokens())
+        self._router = Router()
+        self._joiner = Joiner(self, self._router)
+        self._notices: deque[Control | SlowConsumer] = deque(maxlen=MAX_NOTICES)
+        self._noticed = asyncio.Event()
+        self._waiting = Waiting()
+        self._engine: Engine | None = None
+        self._driver: Driver | None = None
+
+    @classmethod
+    def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
+        """Prepare a node from a config object, a TOML file, or arguments alone; it starts with `async with`.
+
+        Raises ConfigError for the first setting that does not fit.
+        """
+        if isinstance(config, NodeConfig):
+            if arguments:
+                raise LocalProtocolError("give either a NodeConfig or single settings, not both")
+            return cls(config)
+        return cls(NodeConfig.load(config, **arguments))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ── life ────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> None:
+        """Bind the socket, announce what this node can do, and begin to connect to the configured peers."""
+        if self._driver is not None:
+            return
+        warm()
+        counters = Counters()
+        bind = self.config.bind
+        socket = UdpSocket.bind(
+            bind.host, bind.port, receive_buffer=self.config.receive_buffer_bytes, counters=counters
+        )
+        self._engine = Engine(
+            self.identity,
+            engine_settings(self.config, self._psk, socket.receive_buffer),
+            now=Driver.now(),
+            wall=wall,
+            entropy=os.urandom,
+            counters=counters,
+        )
+        self._driver = Driver(self._engine, socket, self._on_output)
+        for chain in self._tokens:
+            self._use_token(chain)
+        if self.config.channels:
+            self.set_channel_configs(self.config.channel_registry())
+        self.announce(self.config.capabilities())
+        connecting = [
+            self.connect(str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile)
+            for entry in self.config.peers
+        ]
+        if connecting:
+            self._background = asyncio.gather(*connecting, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop, and end every subscription; closing twice is fine."""
+        if self._driver is None:
+            return
+        for subscription in self._router.subscriptions():
+            await subscription.close()
+        driver, self._driver = self._driver, None
+        driver.close()
+        self._waiting.cancel()
+
+    # ── who and where ───────────────────────────────────────────────────────────────────────
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self.identity.node_id
+
+    @property
+    def public_key(self) -> bytes:
+        """The one key another meshbus node needs to connect to us."""
+        return self.identity.entity_id
+
+    @property
+    def noise_public_key(self) -> bytes:
+        """The key a net-mesh 0.23 node needs to connect to us, beside the node id."""
+        return self._live.public_key
+
+    @property
+    def address(self) -> str:
+        """Where this node listens, as `host:port`."""
+        host, port = self._running.socket.address[:2]
+        return str(Endpoint(host, port))
+
+    @property
+    def peers(self) -> list[PeerInfo]:
+        """The nodes we have a session with."""
+        return [info_of(peer) for peer in self._live.peers]
+
+    @property
+    def roster(self) -> SubscriberRoster:
+        """Who subscribed to which of our channels; for looking, not for changing."""
+        return self._live.admission.roster
+
+    @property
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Everything that was dropped, refused, retried or failed, by what and why."""
+        return self._live.counters.snapshot()
+
+    def find_nodes(
+        self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
+    ) -> list[int]:
+        """Give the nodes that announced capabilities matching the filter, this one included."""
+        return self._live.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope)
+
+    async def notices(self) -> AsyncIterator[Control | SlowConsumer]:
+        """Give what happens to this node: sessions, failures, subscriptions, slow consumers."""
+        while self._driver is not None:
+            while self._notices:
+                yield self._notices.popleft()
+            self._noticed.clear()
+            await self._noticed.wait()
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────
+
+    async def connect(
+        self,
+        address: str,
+        *,
+        public_key: bytes | str,
+        node_id: int | None = None,
+        routed: bool = True,
+        profile: Profile | str = Profile.AUTO,
+    ) -> PeerInfo:
+        """Connect to a node, and wait until the session is up.
+
+        A meshbus node needs only its public key. For a net-mesh 0.23 node give its node id too; `public_key` is then
+        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Raises HandshakeError when no session
+        comes about.
+        """
+        key = parse_key(public_key)
+        target = derive_node_id(key) if node_id is None else node_id
+        noise_key = noise_public_key(key) if node_id is None else key
+        endpoint = parse_endpoint(address)
+        where = self._running.socket.resolve(endpoint.host, endpoint.port)
+        waiting = self._waiting.for_("session", target)
+        out = Output()
+        try:
+            self._live.connect(target, where, noise_key, Driver.now(), out, routed=routed, profile=Profile(profile))
+        except MeshError:
+            self._waiting.drop("session", target)
+            raise
+        self._running.apply(out)
+        match await waiting:
+            case HandshakeFailed(fault=fault, problem=problem):
+                raise HandshakeError(fault, problem)
+        return next(peer for peer in self.peers if peer.node_id == target)
+
+    def accept(self, node_id: int) -> None:
+        """Allow a node to begin a direct handshake with us, as 0.23 nodes do when they `connect`."""
+        self._live.handshakes.accept(node_id)
+
+    def disconnect(self, node_id: int) -> None:
+        """Forget a peer; it notices by our silence."""
+        out = Output()
+        self._live.disconnect(node_id, out)
+        self._running.apply(out)
+
+    def announce(self, capabilities: CapabilitySet) -> None:
+        """Tell every peer, now and in the future, what this node can do."""
+        out = Output()
+        self._live.announce(capabilities, Driver.now(), out)
+        self._running.apply(out)
+
+    # ── channels ────────────────────────────────────────────────────────────────────────────
+
+    def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
+        """Install the policy of our channels; subscribers are judged by it at once."""
+        out = Output()
+        self._live.set_channel_configs(registry, Driver.now(), out)
+        self._running.apply(out)
+
+    def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
+        """Keep a permission: presented where a channel asks for one, and used for our own publishing."""
+        chain = (token,) if isinstance(token, PermissionToken) else tuple(token)
+        self._use_token(chain)
+        self._tokens.append(chain)
+
+    def revoke_tokens(self, issuer: bytes, generation: int) -> None:
+        """Stop believing an issuer's tokens of lower generations; whoever subscribed by one is out at once."""
+        out = Output()
+        self._live.tokens.revoke_below(issuer, generation)
+        self._live.admission.sweep(Driver.now(), out)
+        self._running.apply(out)
+
+    def publisher(self, channel: str, config: PublishConfig | None = None, **options: object) -> ChannelPublisher:
+        """Give a publisher for a channel; options are the fields of PublishConfig."""
+        if config is not None and options:
+            raise LocalProtocolError("give either a PublishConfig or single options, not both")
+        name = ChannelName(channel)
+        chosen = msgspec.convert(options, PublishConfig) if config is None else config
+        self._live.local.open(name)
+        return ChannelPublisher(name, chosen, self._publish, self._publish_one)
+
+    async def subscribe_channel(
+        self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
+    ) -> None:
+        """Subscribe to one channel of one peer: one message, and its answer.
+
+        Raises ChannelError with the publisher's reason, PeerError for a node we have no session with, Timeout without
+        an answer. Events arrive at the subscriptions that match the channel.
+        """
+        out = Output()
+        request = self._live.subscribe(
+            publisher, ChannelName(channel), Driver.now(), out, token=token, queue_group=queue_group
+        )
+        await self._acknowledged(request, channel, out)
+
+    async def unsubscribe_channel(self, publisher: int, channel: str) -> None:
+        """End a subscription to one channel of one peer."""
+        out = Output()
+        request = self._live.unsubscribe(publisher, ChannelName(channel), Driver.now(), out)
+        await self._acknowledged(request, channel, out)
+
+    def subscribe(
+        self,
+        channel: str,
+        *,
+        publisher: int | None = None,
+        queue_group: str = "",
+        token: bytes | None = None,
+        when_full: WhenFull | str = WhenFull.BLOCK,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> Subscription:
+        """Prepare a subscription to a channel; it is live when its `async with` line returns.
+
+        Without a publisher every peer is asked, those that connect later too; entering raises ChannelError when peers
+        are there and all of them refuse. `token` defaults to what `add_token` and the configuration hold.
+        """
+        name = ChannelName(channel)
+
+        async def start(subscription: Subscription) -> None:
+            self._router.add(name, subscription, publisher=publisher, queue_group=queue_group, token=token)
+            try:
+                await self._joiner.join(name, subscription)
+            except BaseException:
+                self._router.remove(subscription)
+                raise
+
+        return Subscription(
+            name,
+            start=start,
+            stop=self._joiner.leave,
+            hold=self._hold,
+            notice=self._notice,
+            when_full=WhenFull(when_full),
+            max_events=max_events,
+            max_bytes=max_bytes,
+        )
+
+    def inbox(
+        self,
+        *,
+        when_full: WhenFull | str = WhenFull.DROP_OLDEST,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> Subscription:
+        """Prepare a subscription to events that were sent to this node without a channel, as 0.23 nodes can."""
+
+        async def start(subscription: Subscription) -> None:
+            self._router.add_inbox(subscription)
+
+        async def stop(subscription: Subscription) -> None:
+            self._router.remove(subscription)
+
+        return Subscription(
+            "(inbox)",
+            start=start,
+            stop=stop,
+            hold=lambda _subscription, _held: None,
+            notice=self._notice,
+            when_full=WhenFull(when_full),
+            max_events=max_events,
+            max_bytes=max_bytes,
+        )
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────
+
+    async def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
+        """Ask a peer's responder on a channel, and give its answer.
+
+        Raises ChannelError when there is no responder, it refuses or fails, and Timeout without an answer.
+        """
+        engine, out = self._live, Output()
+        peer = engine.peers.require(publisher)
+        request = engine.requests.requester.ask(
+            peer, ChannelName(channel), payload, Driver.now(), out, timeout_s=timeout_s
+        )
+        waiting = self._waiting.for_("request", request)
+        self._running.apply(out)
+        match await waiting:
+            case Replied(payload=answer):
+                return answer
+            case RequestFailed(fault=fault, problem=problem):
+                if fault == "timeout":
+                    raise Timeout(f"request on {channel!r}", timeout_s)
+                raise ChannelError(ChannelFault.REJECTED, channel, f"{fault}" + (f": {problem}" if problem else ""))
+        raise AssertionError  # a request ends in one of the two
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def running(self) -> tuple[Engine, Driver] | None:
+        """Give the engine and its driver, if the node is running; for the rooms above and the tests."""
+        return None if self._engine is None or self._driver is None else (self._engine, self._driver)
+
+    def held_tokens(self) -> Iterator[tuple[PermissionToken, ...]]:
+        """Give the chains of tokens that this node holds."""
+        return iter(self._tokens)
+
+    @property
+    def _live(self) -> Engine:
+        if self._engine is None or self._driver is None:
+            raise LocalProtocolError("the node is not running: use it inside `async with Node.open(...) as node`")
+        return self._engine
+
+    @property
+    def _running(self) -> Driver:
+        if self._driver is None:
+            raise LocalProtocolError("the node is not running: use it inside `async with Node.open(...) as node`")
+        return self._driver
+
+    def _publish(
+        self, channel: ChannelName, offsets: NDArray[np.int64], data: NDArray[np.uint8], config: PublishConfig
+    ) -> Publication:
+        out = Output()
+        publication = self._live.publish(channel, offsets, data, config, Driver.now(), out)
+        self._running.apply(out)
+        return publication
+
+    def _publish_one(self, channel: ChannelName, event: bytes, config: PublishConfig) -> PublishReport | Publication:
+        out = Output()
+        outcome = self._live.publish_one(channel, event, config, Driver.now(), out)
+        self._running.apply(out)
+        return outcome
+
+    async def _acknowledged(self, request: int, channel: str, out: Output) -> None:
+        waiting = self._waiting.for_("ack", request)
+        self._running.apply(out)
+        event = await waiting
+        assert isinstance(event, Acked)
+        if event.timed_out:
+            raise Timeout(f"publisher {event.node_id:016x} on {str(channel)!r}", self.config.membership_ack_timeout_s)
+        if not event.accepted:
+            raise ChannelError(
+                ChannelFault.REJECTED,
+                channel,
+                f"publisher {event.node_id:016x} refused: {AckReason(event.reason).name.lower()}",
+            )
+
+    def _use_token(self, chain: tuple[PermissionToken, ...]) -> None:
+        """Use a permission for our own publishing too, when it is one that we would trust from others."""
+        try:
+            self._live.tokens.insert_chain(chain)
+        except AuthError as error:
+            if error.fault is not AuthFault.NOT_AUTHORIZED:
+                raise
+
+    def _hold(self, subscription: Subscription, held: bool) -> None:
+        if self._driver is None:
+            return
+        now, stream_id = Driver.now(), ChannelName(subscription.topic).stream_id
+        for peer in self._live.peers:
+            self._live.hold(peer.node_id, stream_id, now, held=held)
+        if not held:
+            self._running.apply(self._live.tick(now))
+
+    def _notice(self, event: Control | SlowConsumer) -> None:
+        if isinstance(event, SlowConsumer):
+            self._live.counters.add("slow_consumer", event.subscription)
+        self._notices.append(event)
+        self._noticed.set()
+
+    def _on_output(self, out: Output) -> None:
+        for batch in out.events:
+            self._deliver(batch)
+        for event in out.control:
+            match event:
+                case SessionUp(node_id=node_id):
+                    self._waiting.wake("session", node_id, event)
+                    self._joiner.welcome(node_id)
+                case HandshakeFailed(node_id=node_id):
+                    self._waiting.wake("session", node_id, event)
+                case Acked(request=request):
+                    self._waiting.wake("ack", request, event)
+                case Replied(request=request) | RequestFailed(request=request):
+                    self._waiting.wake("request", request, event)
+                case _:
+                    pass
+            self._notice(event)
+
+    def _deliver(self, batch: EventBatch) -> None:
+        taken = self._router.route(batch)
+        if not taken:
+            self._live.counters.add("drop", "nobody_listens", len(batch))
+        for subscription in taken:
+            subscription.feed(batch)

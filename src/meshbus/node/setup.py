@@ -1,0 +1,67 @@
+"""From configuration to engine: what a node's settings mean for the protocol side."""
+
+from __future__ import annotations
+
+import time
+
+from meshbus.config.node import NodeConfig, Unknown
+from meshbus.engine.announce import AnnounceConfig
+from meshbus.engine.directory import DirectoryConfig
+from meshbus.engine.dispatch import OpaqueMode
+from meshbus.engine.handshake import HandshakeConfig
+from meshbus.engine.liveness import LivenessConfig
+from meshbus.engine.settings import EngineSettings
+from meshbus.errors import LocalProtocolError
+from meshbus.names.identity import KEY_BYTES
+from meshbus.node.udp import BUFFER_BYTES
+from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, STREAM_WINDOW
+
+NETWORK_PACKET = 1452
+"""What a packet is filled up to when peers are not all on this machine: no path splits it."""
+
+BUFFERED_WINDOWS = 2
+"""Windows that the receive buffer must hold: a small datagram takes up more of it than of its window. Nodes are set up
+alike, so what our system granted us is taken for what others can buffer."""
+
+
+def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES) -> EngineSettings:
+    """Give the engine's settings for a configuration, and for the receive buffer that the system granted."""
+    local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
+    packet = config.max_packet or (MAX_DATAGRAM if local else NETWORK_PACKET)
+    return EngineSettings(
+        psk=psk,
+        subnet=config.subnet,
+        assignment=config.subnet_policy(),
+        handshake=HandshakeConfig(tries=config.handshake_attempts, timeout_s=config.handshake_timeout_s),
+        liveness=LivenessConfig(heartbeat_s=config.heartbeat_s, session_timeout_s=config.session_timeout_s),
+        announce=AnnounceConfig(),
+        directory=DirectoryConfig(require_signed=config.require_signed_announcements),
+        opaque=OpaqueMode.COMPATIBLE if config.unknown_subprotocols is Unknown.DELIVER else OpaqueMode.STRICT,
+        ack_timeout_s=config.membership_ack_timeout_s,
+        max_channels_per_peer=config.max_channels_per_peer,
+        token_sweep_s=config.token_sweep_s,
+        trusted_issuers=config.trusted_issuers,
+        any_issuer=config.compat_any_issuer,
+        window=max(min(config.window_bytes, receive_buffer // BUFFERED_WINDOWS), STREAM_WINDOW),
+        profile=config.profile,
+        max_payload=packet - PACKET_COST,
+        loopback=local,
+    )
+
+
+def wall(now: float) -> int:
+    """Give unix nanoseconds for a reading of the monotonic clock."""
+    return time.time_ns() + int((now - time.monotonic()) * 1e9)
+
+
+def parse_key(text: bytes | str) -> bytes:
+    """Read a public key given as bytes or as hex digits."""
+    key = text
+    if isinstance(text, str):
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            raise LocalProtocolError("a public key is 64 hex digits: check that it was copied whole") from None
+    if len(key) != KEY_BYTES:
+        raise LocalProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
+    return bytes(key)  # type: ignore[arg-type]

@@ -1,0 +1,206 @@
+"""A subscription as a user holds it: an async iterator of events or batches with a bounded queue.
+
+The queue is bounded in events and in bytes. What happens when it is full is the caller's choice:
+
+    block         stop granting credit: the publisher waits (memory is bounded by the queue and one window)
+    drop_oldest   make room by forgetting what waited longest
+    drop_newest   refuse what just arrived
+    fail          end the subscription with SlowConsumer
+
+Nothing is lost silently: `stats` counts, and the node is told once per episode. Where events come from is node.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from meshbus.engine.batch import Event, EventBatch
+from meshbus.errors import SlowConsumer
+
+MAX_EVENTS = 65_536
+MAX_BYTES = 16 << 20
+
+
+class WhenFull(StrEnum):
+    """What a full subscription does."""
+
+    BLOCK = "block"
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEWEST = "drop_newest"
+    FAIL = "fail"
+
+
+class SubscriptionStats(msgspec.Struct, frozen=True):
+    """How a subscription is doing."""
+
+    received: int
+    """Events that arrived for it."""
+    delivered: int
+    """Events that the application took."""
+    dropped: int
+    """Events that were thrown away because it was full."""
+    pending: int
+    """Events that wait."""
+    pending_bytes: int
+
+
+class Subscription:
+    """Events of one channel or prefix, in order of arrival.
+
+    Use as an async context manager: it is live when the `async with` line returns, and ends with the block.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        start: Callable[[Subscription], Awaitable[None]],
+        stop: Callable[[Subscription], Awaitable[None]],
+        hold: Callable[[Subscription, bool], None],
+        notice: Callable[[SlowConsumer], None],
+        when_full: WhenFull = WhenFull.BLOCK,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self.topic = topic
+        self.when_full = WhenFull(when_full)
+        self._start, self._stop, self._hold, self._notice = start, stop, hold, notice
+        self._max_events, self._max_bytes = max_events, max_bytes
+        self._queue: deque[EventBatch] = deque()
+        self._pending = self._pending_bytes = 0
+        self._received = self._delivered = self._dropped = 0
+        self._wake = asyncio.Event()
+        self._held = self._behind = False
+        self._closed = False
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._start(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the subscription; what still waits is dropped. Closing twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._set_held(held=False)
+            self._wake.set()
+            await self._stop(self)
+
+    @property
+    def stats(self) -> SubscriptionStats:
+        """Count what happened so far."""
+        return SubscriptionStats(self._received, self._delivered, self._dropped, self._pending, self._pending_bytes)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Give the events one by one; costs an object per event."""
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        """Give the events in the batches they came in; ends when the subscription is closed."""
+        while True:
+            batch = await self.next_batch()
+            if batch is None:
+                return
+            yield batch
+
+    async def next_batch(self) -> EventBatch | None:
+        """Wait for events and give them; None when the subscription was closed."""
+        while not self._queue:
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        batch = self._queue.popleft()
+        self._pending -= len(batch)
+        self._pending_bytes -= batch.nbytes
+        self._delivered += len(batch)
+        if self._held and not self._is_full():
+            self._set_held(held=False)
+        if not self._queue:
+            self._behind = False
+        return batch
+
+    def feed(self, batch: EventBatch) -> None:
+        """Take events in; called by the node."""
+        if self._closed or self._error is not None or not len(batch):
+            return
+        self._received += len(batch)
+        if self._is_full(batch):
+            batch_or_none = self._make_room(batch)
+            if batch_or_none is None:
+                return
+            batch = batch_or_none
+        self._queue.append(batch)
+        self._pending += len(batch)
+        self._pending_bytes += batch.nbytes
+        self._wake.set()
+
+    def _is_full(self, batch: EventBatch | None = None) -> bool:
+        events, size = (0, 0) if batch is None else (len(batch), batch.nbytes)
+        return self._pending + events > self._max_events or self._pending_bytes + size > self._max_bytes
+
+    def _make_room(self, batch: EventBatch) -> EventBatch | None:
+        """Apply the policy of a full queue; gives what is to be queued, if anything."""
+        match self.when_full:
+            case WhenFull.BLOCK:
+                self._set_held(held=True)  # what is already on the way still has to fit: at most one window
+                self._tell()
+                return batch
+            case WhenFull.DROP_OLDEST:
+                while self._queue and self._is_full(batch):
+                    self._forget(self._queue.popleft())
+                self._tell()
+                return self._newest_part(batch)
+            case WhenFull.DROP_NEWEST:
+                self._dropped += len(batch)
+                self._tell()
+                return None
+            case WhenFull.FAIL:
+                self._dropped += len(batch)
+                self._error = self._tell()
+                self._wake.set()
+                return None
+
+    def _forget(self, batch: EventBatch) -> None:
+        self._pending -= len(batch)
+        self._pending_bytes -= batch.nbytes
+        self._dropped += len(batch)
+
+    def _newest_part(self, batch: EventBatch) -> EventBatch:
+        """Cut a batch that alone is larger than the queue down to its newest events."""
+        if not self._is_full(batch):
+            return batch
+        keep = min(len(batch), self._max_events)
+        while keep and int(batch.offsets[-1] - batch.offsets[len(batch) - keep]) > self._max_bytes:
+            keep //= 2
+        self._dropped += len(batch) - keep
+        return batch.slice(len(batch) - keep, len(batch))
+
+    def _tell(self) -> SlowConsumer:
+        """Tell the node, once per episode of being behind."""
+        slow = SlowConsumer(self.topic, self._pending, self._dropped)
+        if not self._behind:
+            self._behind = True
+            self._notice(slow)
+        return slow
+
+    def _set_held(self, *, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            self._hold(self, held)

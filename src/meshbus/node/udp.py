@@ -1,0 +1,404 @@
+"""One UDP socket, drained in batches and sent in batches. The engine on the other side never sees a socket.
+
+A *train* is datagrams of equal length (the last may be shorter) that cross the kernel in one call: UDP_SEGMENT on the
+way out, UDP_GRO on the way in. On the wire they are ordinary datagrams. Where the kernel, the device or the path
+refuses trains, datagrams go one by one: slower, same result.
+
+An address is what the socket itself calls the other end, so that it can be compared and hashed: `(host, port)` on an
+IPv4 socket, `(host, port, flow, scope)` on an IPv6 socket, the host always in numbers. `UdpSocket.resolve` makes one
+from what people write. A socket bound to `::` also serves IPv4, whose hosts read `::ffff:192.0.2.7` there.
+
+No fault of a peer or of the path raises here: what cannot be sent at all is counted with its reason, what cannot be
+sent now is given back.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket  # noqa: TID251 - this file is the door
+import sys
+from collections.abc import Sequence
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from meshbus.engine.counters import Counters
+from meshbus.engine.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
+from meshbus.engine.packets import Address, PacketBatch, Train
+from meshbus.errors import ConfigError
+
+UdpAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
+Ancillary: TypeAlias = Sequence[tuple[int, int, bytes]]
+"""What the kernel says beside a datagram: level, kind, value."""
+
+BUFFER_BYTES = 4 << 20
+"""Asked of the kernel for each direction: room for a few windows while the loop is busy elsewhere."""
+MAX_TRAINS = 64
+"""Receives per drain. Full trains end a drain earlier, when its buffer is full; this bounds one of small datagrams."""
+MAX_REFUSALS = 256
+"""Destinations remembered to refuse trains; forgetting one costs one failed call."""
+
+_ROOM = 1 << 16
+"""The longest train, and the longest datagram, that one receive can give."""
+_DRAIN_BYTES = 8 * _ROOM
+"""Half a megabyte: about a millisecond of work, and it stays in the cache until it is read."""
+_I64 = np.dtype(np.int64)
+_LINUX = sys.platform.startswith("linux")
+# The socket module of older Pythons does not name these; the numbers are Linux's.
+_SOL_UDP = getattr(socket, "SOL_UDP", 17)
+_UDP_SEGMENT = getattr(socket, "UDP_SEGMENT", 103)
+_UDP_GRO = getattr(socket, "UDP_GRO", 104)
+_SO_RXQ_OVFL = getattr(socket, "SO_RXQ_OVFL", 40)
+_ANCILLARY_BYTES = 64
+"""Holds the two answers we ask for: segment length and overflow count."""
+
+_LATER = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
+"""The kernel is full: try again when the socket is writable."""
+_NO_TRAIN = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
+"""A train was refused, not its datagrams: longer than the path takes, or a device without checksums."""
+_OUR_FAULT = {errno.EBADF, errno.ENOTSOCK}
+_REASONS = {
+    errno.ECONNREFUSED: "unsent_refused",
+    errno.ECONNRESET: "unsent_refused",
+    errno.EHOSTUNREACH: "unsent_unreachable",
+    errno.ENETUNREACH: "unsent_unreachable",
+    errno.EHOSTDOWN: "unsent_unreachable",
+    errno.ENETDOWN: "unsent_unreachable",
+    errno.EADDRNOTAVAIL: "unsent_unreachable",
+    errno.EMSGSIZE: "unsent_too_long",
+    errno.EPERM: "unsent_forbidden",
+    errno.EACCES: "unsent_forbidden",
+}
+"""Why a datagram was given up; anything else is `unsent_other` or, where one should have come in, `receive_failed`."""
+
+
+class UdpSocket:
+    """A bound, non-blocking UDP socket; open one with `bind`, close it when done."""
+
+    __slots__ = (
+        "_array",
+        "_buffer",
+        "_overflows",
+        "_parts",
+        "_refused",
+        "_socket",
+        "counters",
+        "emptied",
+        "receives_trains",
+        "sends_trains",
+    )
+
+    def __init__(self, sock: socket.socket, *, counters: Counters | None = None, trains: bool = True) -> None:
+        """Take over a bound socket."""
+        sock.setblocking(False)
+        self._socket = sock
+        self._parts = 4 if sock.family == socket.AF_INET6 else 2
+        self.counters = Counters() if counters is None else counters
+        buffer = bytearray(_DRAIN_BYTES)
+        self._buffer = memoryview(buffer)
+        self._array = np.frombuffer(buffer, np.uint8)
+        self._overflows = 0
+        self._refused: dict[Address, int] = {}
+        self.emptied = False
+        """Whether the last drain took all there was."""
+        self.receives_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_GRO, 1)
+        """Whether one receive may give many datagrams."""
+        # Setting the default segment to 0 changes nothing, and tells whether the kernel knows the option.
+        self.sends_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_SEGMENT, 0)
+        """Whether one send may take many datagrams."""
+        if self.receives_trains:
+            _enable(sock, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+
+    @classmethod
+    def bind(
+        cls,
+        host: str,
+        port: int,
+        *,
+        receive_buffer: int = BUFFER_BYTES,
+        counters: Counters | None = None,
+        trains: bool = True,
+    ) -> Self:
+        """Open a socket on an address of this machine; port 0 lets the system choose.
+
+        The port is not shared: a second node on it is refused, and a restarted one gets it back at once. A name is
+        looked up, which may block. Without `trains` datagrams cross the kernel one by one, as on a system that knows
+        no trains. Raises ConfigError when the address cannot be had.
+        """
+        family, address = _look_up(host, port, key="bind")
+        sock = None
+        try:
+            sock = socket.socket(family, socket.SOCK_DGRAM)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            _grow(sock, socket.SO_RCVBUF, receive_buffer)
+            _grow(sock, socket.SO_SNDBUF, BUFFER_BYTES)
+            sock.bind(address)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            raise ConfigError("bind", _explain(error, host, port)) from error
+        return cls(sock, counters=counters, trains=trains)
+
+    @property
+    def address(self) -> UdpAddress:
+        """Where this socket is bound."""
+        address: UdpAddress = self._socket.getsockname()
+        return address
+
+    @property
+    def receive_buffer(self) -> int:
+        """Bytes of datagrams the kernel holds for us while we are busy: what was granted, not what was asked.
+
+        Good for datagrams of a kilobyte and more; each small one costs the kernel nearly as much.
+        """
+        granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        return granted // 2 if _LINUX else granted  # Linux tells the double, which pays for its own bookkeeping
+
+    def fileno(self) -> int:
+        """Give the descriptor, for `add_reader` and `add_writer`; -1 when closed."""
+        return self._socket.fileno()
+
+    def resolve(self, host: str, port: int) -> UdpAddress:
+        """Turn what people write into an address as this socket spells it; looking up a name may block.
+
+        Raises ConfigError for a host that does not exist or that this socket's family cannot reach.
+        """
+        return _look_up(host, port, key="address", family=self._socket.family)[1]
+
+    def drain(self, max_trains: int = MAX_TRAINS) -> PacketBatch | None:  # hot: bench_stream
+        """Receive what has arrived: at most `max_trains` trains, so that one socket cannot starve the loop.
+
+        A datagram that came alone is a train of one. The batch lies in a buffer of the socket, which the caller may
+        write to and which is valid until the next drain: copy what must live longer. None when nothing has arrived.
+        """
+        edges: list[int] = []
+        runs: list[tuple[Address, int]] = []
+        buffer, receive = self._buffer, self._receive_train if self.receives_trains else self._receive_single
+        end = count = 0
+        last: Address = None
+        self.emptied = False
+        for _ in range(max_trains):
+            if end > _DRAIN_BYTES - _ROOM:
+                break
+            try:
+                size, ancillary, source = receive(buffer[end:])
+            except BlockingIOError:
+                self.emptied = True
+                break
+            except OSError as error:
+                # Some systems report here that an earlier datagram was not delivered.
+                self._give_up(error, 1, "receive_failed")
+                continue
+            if not size:
+                self.counters.add("drop", "empty")
+                continue
+            if source != last:
+                if count:
+                    runs.append((last, count))
+                last, count = source, 0
+            if ancillary:
+                places = range(end, end + size, self._segment(ancillary, size))
+                edges += places
+                count += len(places)
+            else:
+                edges.append(end)
+                count += 1
+            end += size
+        if not edges:
+            return None
+        runs.append((last, count))
+        edges.append(end)
+        bounds = np.array(edges, _I64)
+        return PacketBatch(self._array[:end], bounds[:-1], bounds[1:] - bounds[:-1], runs)
+
+    def send(self, trains: Sequence[Train]) -> Sequence[Train]:  # hot: bench_stream
+        """Send trains in order; gives back what the kernel has no room for now.
+
+        Neighbors for one address with datagrams of one length leave in one call. A datagram has at least one byte.
+        What is given back is not copied: leave its data unchanged until it is sent.
+        """
+        if len(trains) == 1 and len(trains[0].data) <= trains[0].segment:
+            return self._send_together(trains)
+        ready = _cut(trains)
+        at = 0
+        while at < len(ready):
+            end = _together(ready, at)
+            left = self._send_together(ready[at:end])
+            if left:
+                return [*left, *ready[end:]]
+            at = end
+        return ()
+
+    def close(self) -> None:
+        """Close the socket; closing twice is fine."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _receive_train(self, room: memoryview) -> tuple[int, Ancillary, Address]:
+        """Receive one train; gives its bytes, what the kernel says about it, and its source."""
+        size, ancillary, _, source = self._socket.recvmsg_into((room,), _ANCILLARY_BYTES)
+        return size, ancillary, source
+
+    def _receive_single(self, room: memoryview) -> tuple[int, Ancillary, Address]:
+        """Receive one datagram, where the kernel knows no trains."""
+        size, source = self._socket.recvfrom_into(room)
+        return size, (), source
+
+    def _segment(self, ancillary: Ancillary, size: int) -> int:
+        """Read the length of a train's datagrams, and how many were lost before it."""
+        segment = size
+        for level, kind, value in ancillary:
+            if level == _SOL_UDP and kind == _UDP_GRO:
+                segment = int.from_bytes(value[:4], sys.byteorder) or size
+            elif level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL:
+                self._note_overflow(int.from_bytes(value[:4], sys.byteorder))
+        return segment
+
+    def _note_overflow(self, total: int) -> None:
+        """Count what the kernel threw away because we read too slowly; a train counts once."""
+        self.counters.add("drop", "receive_buffer_full", (total - self._overflows) & 0xFFFFFFFF)
+        self._overflows = total
+
+    def _send_together(self, trains: Sequence[Train]) -> Sequence[Train]:
+        """Send trains that fit one call; gives back what is left when the kernel is full."""
+        first = trains[0]
+        address: Any = first.address
+        if len(address) != self._parts:  # a peer may name an address that this socket cannot reach
+            self.counters.add("drop", "unsent_wrong_family", _count(trains))
+            return ()
+        single = len(trains) == 1 and len(first.data) <= first.segment
+        if single or not self._takes_trains(address, first.segment):
+            return self._send_singly(trains)
+        ancillary = [(_SOL_UDP, _UDP_SEGMENT, first.segment.to_bytes(2, sys.byteorder))]
+        try:
+            self._socket.sendmsg([train.data for train in trains], ancillary, 0, address)
+        except OSError as error:
+            if error.errno in _LATER:
+                return trains
+            if error.errno in _NO_TRAIN:
+                self._remember_refusal(address, 1 if error.errno == errno.EIO else first.segment)
+                return self._send_singly(trains)
+            self._give_up(error, _count(trains))
+        return ()
+
+    def _send_singly(self, trains: Sequence[Train]) -> Sequence[Train]:
+        """Send datagrams one by one; gives back what is left when the kernel is full."""
+        for number, train in enumerate(trains):
+            address: Any = train.address
+            if len(train.data) <= train.segment:
+                try:
+                    self._socket.sendto(train.data, address)
+                except OSError as error:
+                    if error.errno in _LATER:
+                        return trains[number:]
+                    self._give_up(error, 1)
+                continue
+            view = memoryview(train.data)
+            for start in range(0, len(view), train.segment):
+                try:
+                    self._socket.sendto(view[start : start + train.segment], address)
+                except OSError as error:
+                    if error.errno in _LATER:
+                        return [Train(address, view[start:], train.segment), *trains[number + 1 :]]
+                    self._give_up(error, 1)
+        return ()
+
+    def _takes_trains(self, address: Address, segment: int) -> bool:
+        return self.sends_trains and segment < self._refused.get(address, segment + 1)
+
+    def _remember_refusal(self, address: Address, segment: int) -> None:
+        """Remember the shortest segment that a destination refused: what is longer is refused as well."""
+        known = self._refused.pop(address, segment)
+        if len(self._refused) >= MAX_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[address] = min(known, segment)
+
+    def _give_up(self, error: OSError, datagrams: int, otherwise: str = "unsent_other") -> None:
+        if error.errno in _OUR_FAULT:
+            raise error
+        self.counters.add("drop", _REASONS.get(error.errno or 0, otherwise), datagrams)
+
+
+def _cut(trains: Sequence[Train]) -> Sequence[Train]:
+    """Cut trains that are too long for one call; nearly always there are none."""
+    if all(len(train.data) <= min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * train.segment) for train in trains):
+        return trains
+    pieces: list[Train] = []
+    for train in trains:
+        view = memoryview(train.data)
+        step = train.segment * max(1, min(MAX_TRAIN_PACKETS, MAX_TRAIN_BYTES // train.segment))
+        pieces += (Train(train.address, view[at : at + step], train.segment) for at in range(0, len(view), step))
+    return pieces
+
+
+def _together(trains: Sequence[Train], first: int) -> int:
+    """Find where the trains end that can leave in one call with the first."""
+    head = trains[first]
+    address, segment = head.address, head.segment
+    room = min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * segment) - len(head.data)
+    last = len(head.data)
+    end = first + 1
+    # A datagram shorter than the segment ends a train.
+    while end < len(trains) and last % segment == 0:
+        train = trains[end]
+        last = len(train.data)
+        if train.segment != segment or last > room or train.address != address:
+            break
+        room -= last
+        end += 1
+    return end
+
+
+def _count(trains: Sequence[Train]) -> int:
+    return sum(-(-len(train.data) // train.segment) for train in trains)
+
+
+def _enable(sock: socket.socket, level: int, option: int, value: int) -> bool:
+    try:
+        sock.setsockopt(level, option, value)
+    except OSError:
+        return False
+    return True
+
+
+def _grow(sock: socket.socket, option: int, size: int) -> None:
+    """Ask for a buffer; some systems refuse what is too much instead of giving what they have."""
+    while size > 0 and not _enable(sock, socket.SOL_SOCKET, option, size):
+        size //= 2
+
+
+def _look_up(
+    host: str, port: int, *, key: str, family: int = socket.AF_UNSPEC
+) -> tuple[socket.AddressFamily, UdpAddress]:
+    if not 0 <= port <= 0xFFFF:
+        raise ConfigError(key, f"port {port} does not exist: choose one from 1 to 65535, or 0 to let the system choose")
+    if not host:
+        raise ConfigError(key, "the host is missing: write an address such as 127.0.0.1, 0.0.0.0 or ::")
+    flags = socket.AI_V4MAPPED if family == socket.AF_INET6 else 0
+    try:
+        found = socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM, flags=flags)
+    except (OSError, UnicodeError) as error:
+        needed = {socket.AF_INET: "IPv4 ", socket.AF_INET6: "IPv6 "}.get(socket.AddressFamily(family), "")
+        raise ConfigError(key, f"no {needed}address is known for {host!r}: check its spelling") from error
+    family, _, _, _, address = found[0]
+    return socket.AddressFamily(family), address  # type: ignore[return-value]  # its bytes form is not UDP's
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{where} is used by another program: stop it, or choose another port"
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is not an address of this machine: use one of its own, or 0.0.0.0 or :: for all of them"
+        case errno.EACCES:
+            return f"{where} is not allowed for this user: choose a port above 1023"
+        case errno.EAFNOSUPPORT:
+            return f"this machine has no support for addresses like {host}: use another one"
+    return f"{where} cannot be opened: {error.strerror or error}"

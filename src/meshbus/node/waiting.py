@@ -1,0 +1,37 @@
+"""Futures for what the engine will report: a session, an acknowledgement, an answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from meshbus.engine.control import Control
+
+
+class Waiting:
+    """Who waits for what, by kind and number."""
+
+    def __init__(self) -> None:
+        self._futures: dict[tuple[str, int], asyncio.Future[Control]] = {}
+
+    def for_(self, kind: str, key: int) -> asyncio.Future[Control]:
+        """Give a future for one event; several who wait for the same share it."""
+        waiting = self._futures.get((kind, key))
+        if waiting is None or waiting.done():
+            waiting = self._futures[kind, key] = asyncio.get_running_loop().create_future()
+        return waiting
+
+    def wake(self, kind: str, key: int, event: Control) -> None:
+        """Hand an event to whoever waits for it."""
+        waiting = self._futures.pop((kind, key), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(event)
+
+    def drop(self, kind: str, key: int) -> None:
+        """Wait no longer."""
+        self._futures.pop((kind, key), None)
+
+    def cancel(self) -> None:
+        """End all waiting: the node is closing."""
+        for waiting in self._futures.values():
+            waiting.cancel()
+        self._futures.clear()

@@ -1,0 +1,48 @@
+"""What a process does once before its first packet, so that no packet has to wait for it.
+
+Compiled kernels are loaded, or compiled, on their first call, which takes up to a second: long enough to miss a
+handshake. `warm` walks two packets through all of them. It also lets the memory allocator keep what batches free.
+Nothing happens here at import.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshbus.engine.link import Link, equalize
+from meshbus.engine.packets import PacketBatch
+from meshbus.engine.survey import survey
+from meshbus.policy.columns import read_headers
+from meshbus.wire.frames import columns_of, decode_frames, encode_frames
+from meshbus.wire.header import Header
+from meshbus.wire.keys import Role, derive_keys
+
+_KEPT_BYTES = 16 << 20
+"""More than all batches of a turn together."""
+
+
+def warm() -> None:
+    """Load every kernel of the packet path; quick when they are loaded already."""
+    _keep_memory()
+    now, secret = 0.0, bytes(32)
+    sender = Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, None, now)
+    receiver = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, None, now)
+    offsets, fixed = columns_of([bytes(60), bytes(64), bytes(62)])
+    for data in (fixed, fixed.copy()):  # kernels are compiled anew for memory that may be written to
+        packed = equalize(encode_frames(offsets, data, max_payload=80))
+        trains = sender.seal_batch(Header(), packed, 0)
+        batch = PacketBatch.of([(None, datagram) for train in trains for datagram in train.datagrams()])
+        read_headers(batch.data, batch.starts, batch.lengths)
+        run = survey(batch.data, batch.starts, batch.lengths)
+        assert run is not None
+        plain = receiver.open_run(batch.data, batch.starts, run).plain
+        decode_frames(plain, run.places, run.lengths, run.counts)
+
+
+def _keep_memory() -> None:
+    """Have freed batches stay in this process.
+
+    glibc gives large blocks back to the kernel at once and gets them again zeroed, page by page, which costs more than
+    decrypting what they hold; until it has seen a larger one freed. Elsewhere this does nothing.
+    """
+    np.empty(_KEPT_BYTES, np.uint8)

@@ -1,0 +1,234 @@
+"""The blocking twin of the node, for scripts and notebooks: the same shape, without `await`.
+
+    with meshbus.sync.Node.open(psk=...) as node:
+        node.connect("10.0.0.7:9000", public_key=...)
+        node.publisher("sensors/lidar").publish(b"...")
+        with node.subscribe("sensors/lidar") as subscription:
+            for event in subscription: ...
+
+Each node runs on an event loop of its own in a background thread, so it works where a loop already runs, as in a
+notebook. Calls may come from any thread. The asynchronous original is meshbus.Node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from meshbus.config.node import NodeConfig
+from meshbus.engine.batch import Event, EventBatch
+from meshbus.engine.publish import PublishConfig, PublishReport
+from meshbus.node import node as asynchronous
+from meshbus.node import publisher as asynchronous_publisher
+from meshbus.node import subscription as asynchronous_subscription
+from meshbus.node.info import PeerInfo
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.wire.messages.token import PermissionToken
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="meshbus", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine on the loop, and wait for its result."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function on the loop, and wait for its result."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Publisher:
+    """Publishes on one channel, waiting for the outcome."""
+
+    def __init__(self, loop: _Loop, publisher: asynchronous_publisher.ChannelPublisher) -> None:
+        self._loop = loop
+        self._publisher = publisher
+
+    def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
+        """Send one event to every subscriber; tells who got it."""
+        return self._loop.run(self._publisher.publish(payload))
+
+    def publish_batch(self, events: Any) -> PublishReport:
+        """Send many events at once: a list, or an Arrow binary or string array."""
+        return self._loop.run(self._publisher.publish_batch(events))
+
+
+class Subscription:
+    """Events of one channel, as a blocking iterator; use it as a context manager."""
+
+    def __init__(self, loop: _Loop, subscription: asynchronous_subscription.Subscription) -> None:
+        self._loop = loop
+        self._subscription = subscription
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._subscription.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the subscription; closing twice is fine."""
+        self._loop.run(self._subscription.close())
+
+    @property
+    def stats(self) -> asynchronous_subscription.SubscriptionStats:
+        """Count what happened so far."""
+        return self._subscription.stats
+
+    def next_batch(self, timeout_s: float | None = None) -> EventBatch | None:
+        """Wait for events and give them; None when the subscription was closed. Raises TimeoutError."""
+        return self._loop.run(self._subscription.next_batch(), timeout_s)
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give the events in the batches they came in; ends when the subscription is closed."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def __iter__(self) -> Iterator[Event]:
+        for batch in self.batches():
+            yield from batch
+
+
+class Node:
+    """One node of the mesh, blocking."""
+
+    def __init__(self, node: asynchronous.Node, loop: _Loop) -> None:
+        self._node = node
+        self._loop: _Loop | None = loop
+
+    @classmethod
+    def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
+        """Prepare a node, as meshbus.Node.open does; it starts with `with`."""
+        loop = _Loop()
+        try:
+            return cls(loop.call(lambda: asynchronous.Node.open(config, **arguments)), loop)
+        except BaseException:
+            loop.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        try:
+            self._running.run(self._node.start())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the node and its thread; closing twice is fine."""
+        if self._loop is not None:
+            self._loop.run(self._node.close())
+            self._loop.stop()
+            self._loop = None
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self._node.node_id
+
+    @property
+    def public_key(self) -> bytes:
+        """The one key another meshbus node needs to connect to us."""
+        return self._node.public_key
+
+    @property
+    def address(self) -> str:
+        """Where this node listens, as `host:port`."""
+        return self._node.address
+
+    @property
+    def peers(self) -> list[PeerInfo]:
+        """The nodes we have a session with."""
+        return self._running.call(lambda: self._node.peers)
+
+    @property
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Everything that was dropped, refused, retried or failed, by what and why."""
+        return self._running.call(lambda: self._node.counters)
+
+    def connect(self, address: str, **options: Any) -> PeerInfo:
+        """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""
+        return self._running.run(self._node.connect(address, **options))
+
+    def accept(self, node_id: int) -> None:
+        """Allow a node to begin a direct handshake with us."""
+        self._running.call(lambda: self._node.accept(node_id))
+
+    def announce(self, capabilities: CapabilitySet) -> None:
+        """Tell every peer what this node can do."""
+        self._running.call(lambda: self._node.announce(capabilities))
+
+    def find_nodes(self, capability_filter: CapabilityFilter | None = None) -> list[int]:
+        """Give the nodes that announced capabilities matching the filter."""
+        return self._running.call(lambda: self._node.find_nodes(capability_filter))
+
+    def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
+        """Install the policy of our channels."""
+        self._running.call(lambda: self._node.set_channel_configs(registry))
+
+    def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
+        """Keep a permission, to present where a channel asks for one."""
+        self._running.call(lambda: self._node.add_token(token))
+
+    def publisher(self, channel: str, config: PublishConfig | None = None, **options: Any) -> Publisher:
+        """Give a publisher for a channel; options are the fields of PublishConfig."""
+        loop = self._running
+        return Publisher(loop, loop.call(lambda: self._node.publisher(channel, config, **options)))
+
+    def subscribe(self, channel: str, **options: Any) -> Subscription:
+        """Prepare a subscription to a channel; options as in meshbus.Node.subscribe."""
+        loop = self._running
+        return Subscription(loop, loop.call(lambda: self._node.subscribe(channel, **options)))
+
+    def subscribe_channel(self, publisher: int, channel: str, **options: Any) -> None:
+        """Subscribe to one channel of one peer: one message, and its answer."""
+        self._running.run(self._node.subscribe_channel(publisher, channel, **options))
+
+    def unsubscribe_channel(self, publisher: int, channel: str) -> None:
+        """End a subscription to one channel of one peer."""
+        self._running.run(self._node.unsubscribe_channel(publisher, channel))
+
+    def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
+        """Ask a peer's responder on a channel, and give its answer."""
+        return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
+
+    @property
+    def _running(self) -> _Loop:
+        if self._loop is None:
+            raise RuntimeError("the node was closed")
+        return self._loop

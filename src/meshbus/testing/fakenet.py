@@ -1,0 +1,387 @@
+"""A network of engines on virtual time: many nodes, one clock, one seed, no sockets and no sleeps.
+
+    net = FakeNet(seed=7, path=FakePath(loss=0.3, duplication=0.1, jitter_s=0.01))
+    lidar, planner = net.create("lidar"), net.create("planner")
+    planner.connect(lidar)
+    net.run_until(lambda: planner.speaks_profile_with(lidar))
+    planner.subscribe(lidar, "sensors/lidar")
+    net.run(for_s=1)
+    lidar.publish("sensors/lidar", [b"scan"])
+    net.run(for_s=1)
+    assert planner.payloads() == [b"scan"]
+
+Every datagram takes its time, may be lost, repeated or overtaken, and arrives at the next tick of the receiver: whatever
+arrives for one node at one tick is one batch, as a drained socket gives it. Nothing here knows the protocol beyond
+telling kinds of datagrams apart. The same seed and the same calls give the same bytes at the same times, which `digest`
+sums up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from hashlib import blake2s
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil, inf
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from meshbus.engine.batch import EventBatch
+from meshbus.engine.control import Control
+from meshbus.engine.core import Engine
+from meshbus.engine.deadline import Deadlines
+from meshbus.engine.packets import Address, Output, PacketBatch
+from meshbus.engine.publication import Publication
+from meshbus.engine.publish import PublishConfig
+from meshbus.engine.settings import EngineSettings
+from meshbus.errors import Timeout
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Entropy, Identity
+from meshbus.policy.capability import CapabilitySet
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.frames import columns_of
+
+PSK = bytes(range(32))
+"""The mesh key of nodes that `FakeNet.create` makes."""
+TICK_S = 0.001
+"""How often a node drains its socket."""
+MAX_TURNS = 10_000
+"""Turns of one node at one moment after which it counts as stuck."""
+
+Kind = TypeVar("Kind", bound=Control)
+
+
+class FakeClock:
+    """Virtual time: `now` is what monotonic clocks say, `wall` what calendars say."""
+
+    __slots__ = ("now", "unix_s")
+
+    def __init__(self, unix_s: int = 1_700_000_000) -> None:
+        self.now = 0.0
+        self.unix_s = unix_s
+        """Unix seconds when `now` is 0."""
+
+    def wall(self, now: float) -> int:
+        """Give unix nanoseconds for a `now`."""
+        return self.unix_s * 1_000_000_000 + round(now * 1e9)
+
+    def advance(self, to: float) -> None:
+        """Go forward; never back."""
+        self.now = max(self.now, to)
+
+
+class FakePath(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to datagrams on their way from one node to another."""
+
+    latency_s: float = 0.001
+    jitter_s: float = 0.0
+    """Up to this much is added, at random; what exceeds the time between two datagrams lets one overtake the other."""
+    loss: float = 0.0
+    """Share of datagrams that vanish."""
+    duplication: float = 0.0
+    """Share that arrives twice, at different times."""
+    reordering: float = 0.0
+    """Share that is held back for `holdback_s`."""
+    holdback_s: float = 0.02
+    bandwidth: float = inf
+    """Bytes a second."""
+    queue_s: float = 0.1
+    """How long a datagram may wait for its turn when the bandwidth is used up; beyond that it is lost."""
+
+
+class Fate(StrEnum):
+    """What became of a datagram."""
+
+    ARRIVES = "arrives"
+    TWICE = "twice"
+    LOST = "lost"
+    CONGESTED = "congested"
+    CUT = "cut"
+    """Sender and receiver are in different parts of a partition."""
+    NOWHERE = "nowhere"
+    """Nobody has this address."""
+
+
+class Passage(NamedTuple):
+    """One datagram that was sent."""
+
+    at: float
+    source: Address
+    dest: Address
+    datagram: bytes
+    kind: DatagramKind
+    fate: Fate
+
+
+class Turn(NamedTuple):
+    """What a call into an engine needs."""
+
+    engine: Engine
+    now: float
+    out: Output
+
+
+class FakeNode:
+    """One engine on the net, and everything it reported."""
+
+    def __init__(self, net: FakeNet, name: str, engine: Engine) -> None:
+        self.net = net
+        self.name = name
+        self.engine = engine
+        self.control: list[tuple[float, Control]] = []
+        """What happened to it, and when."""
+        self.events: list[EventBatch] = []
+        """What was delivered to it."""
+        self.received = 0
+        """How many events that is."""
+
+    @property
+    def node_id(self) -> int:
+        """The id of the node."""
+        return self.engine.node_id
+
+    @contextmanager
+    def turn(self) -> Iterator[Turn]:
+        """Call into the engine now; what it puts into `out` is carried out at the end of the block."""
+        out = Output()
+        yield Turn(self.engine, self.net.clock.now, out)
+        self.net.carry_out(self, out)
+
+    def connect(self, other: FakeNode, **options: Any) -> None:
+        """Begin a session with another node; options as for Engine.connect."""
+        with self.turn() as (engine, now, out):
+            engine.connect(other.node_id, other.name, other.engine.public_key, now, out, **options)
+
+    def subscribe(self, other: FakeNode, channel: str, **options: Any) -> int:
+        """Ask another node for a channel; options as for Engine.subscribe."""
+        with self.turn() as (engine, now, out):
+            return engine.subscribe(other.node_id, ChannelName(channel), now, out, **options)
+
+    def publish(self, channel: str, events: Sequence[bytes], **config: Any) -> Publication:
+        """Publish events; the options are the fields of PublishConfig."""
+        with self.turn() as (engine, now, out):
+            return engine.publish(ChannelName(channel), *columns_of(events), PublishConfig(**config), now, out)
+
+    def happened(self, kind: type[Kind]) -> list[Kind]:
+        """Give the control events of one kind, oldest first."""
+        return [event for _, event in self.control if isinstance(event, kind)]
+
+    def payloads(self, channel: str | None = None) -> list[bytes]:
+        """Give the payloads that were delivered, of one channel or of all."""
+        return [payload for batch in self.events if channel in {None, batch.channel} for payload in batch.payloads()]
+
+    def has_session_with(self, other: FakeNode) -> bool:
+        """Say whether both nodes hold the same session with each other."""
+        mine, theirs = self.engine.peers.get(other.node_id), other.engine.peers.get(self.node_id)
+        return mine is not None and theirs is not None and mine.link.session_id == theirs.link.session_id
+
+    def speaks_profile_with(self, other: FakeNode) -> bool:
+        """Say whether both nodes agreed on reliable streams, in one session."""
+        pairs = ((self.engine, other.node_id), (other.engine, self.node_id))
+        peers = [engine.peers.get(node_id) for engine, node_id in pairs]
+        agreed = all(peer is not None and peer.uses(Subprotocol.RELIABLE) for peer in peers)
+        return agreed and self.has_session_with(other)
+
+    def forget(self) -> None:
+        """Empty what was collected so far."""
+        self.control.clear()
+        self.events.clear()
+        self.received = 0
+
+
+class FakeNet:
+    """Engines, and what lies between them."""
+
+    def __init__(
+        self, seed: int = 0, *, path: FakePath | None = None, tick_s: float = TICK_S, record: bool = False
+    ) -> None:
+        """Set up an empty network; `path` holds between all nodes that have no path of their own.
+
+        `record` keeps every datagram in `passages`; without it only the digest remembers them.
+        """
+        self.clock = FakeClock()
+        self.path = path or FakePath()
+        self.nodes: dict[Address, FakeNode] = {}
+        self.taps: list[Callable[[Passage], None]] = []
+        """Called with every datagram that is sent, also with those that do not arrive."""
+        self.passages: list[Passage] = []
+        self._seed = seed
+        self._random = random.Random(f"net {seed}")  # noqa: S311  repeatable, not secret
+        self._tick_s = tick_s
+        self._record = record
+        self._paths: dict[tuple[Address, Address], FakePath] = {}
+        self._busy_until: dict[tuple[Address, Address], float] = {}
+        self._sides: dict[Address, int] = {}
+        self._flying: list[tuple[int, int, Address, Address, bytes]] = []
+        """A heap: tick of arrival, order of sending, receiver, sender, datagram."""
+        self._order = count()
+        self._timers: Deadlines[str] = Deadlines()
+        self._digest = blake2s()
+
+    # ── who is there ────────────────────────────────────────────────────────────────────────
+
+    def add(self, name: str, engine: Engine) -> FakeNode:
+        """Put an engine on the net, at the address `name`, in the place of what was there."""
+        node = self.nodes[name] = FakeNode(self, name, engine)
+        self._set_timer(node)
+        return node
+
+    def create(
+        self, name: str, *, identity: Identity | None = None, announce: bool = True, **settings: Any
+    ) -> FakeNode:
+        """Make an engine and put it on the net; settings are the fields of EngineSettings.
+
+        Its identity and its randomness follow from the seed and the name. It announces itself, so that others find out
+        what it speaks.
+        """
+        entropy = self.entropy(name)
+        who = identity or Identity.generate(entropy)
+        chosen = EngineSettings(**{"psk": PSK, **settings})
+        node = self.add(name, Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=entropy))
+        if announce:
+            with node.turn() as (engine, now, out):
+                engine.announce(CapabilitySet(), now, out)
+        return node
+
+    def remove(self, name: str) -> None:
+        """Take a node off the net, as a crash does; what flies to it gets lost."""
+        del self.nodes[name]
+        self._timers.drop(name)
+
+    def entropy(self, name: str) -> Entropy:
+        """Give the randomness of a node."""
+        return random.Random(f"{name} {self._seed}").randbytes  # noqa: S311  repeatable, not secret
+
+    # ── what lies between ───────────────────────────────────────────────────────────────────
+
+    def set_path(self, source: str, dest: str, path: FakePath, *, both: bool = True) -> None:
+        """Give two nodes a path of their own, in both directions or in one."""
+        self._paths[source, dest] = path
+        if both:
+            self._paths[dest, source] = path
+
+    def partition(self, *sides: Iterable[str]) -> None:
+        """Let nodes reach those of their own side only; whoever is on no side reaches everyone."""
+        self._sides = {name: number for number, side in enumerate(sides) for name in side}
+
+    def heal(self) -> None:
+        """End a partition."""
+        self._sides = {}
+
+    def inject(self, source: Address, dest: Address, datagram: bytes) -> None:
+        """Send a datagram with any source address, as an attacker may; the path to the receiver applies."""
+        path = self._paths.get((source, dest), self.path)
+        fate = self._fate(source, dest, path)
+        wait_s = self._wait_s(source, dest, len(datagram), path) if fate in {Fate.ARRIVES, Fate.TWICE} else 0.0
+        if wait_s > path.queue_s:
+            fate = Fate.CONGESTED
+        self._note(Passage(self.clock.now, source, dest, datagram, classify(datagram), fate))
+        copies = {Fate.ARRIVES: 1, Fate.TWICE: 2}.get(fate, 0)
+        for _ in range(copies):
+            arrival = self.clock.now + wait_s + path.latency_s + self._random.random() * path.jitter_s
+            if path.reordering and self._random.random() < path.reordering:
+                arrival += path.holdback_s
+            # A little less, because 3 * 0.1 is more than 0.3.
+            tick = ceil(arrival / self._tick_s - 1e-6)
+            heappush(self._flying, (tick, next(self._order), dest, source, datagram))
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, *, for_s: float | None = None, until: float | None = None) -> None:
+        """Let time pass: for so long, or until the clock says so."""
+        end = self.clock.now + for_s if for_s is not None else until
+        assert end is not None, "say how long"
+        while (at := self._next()) <= end:
+            self._step(at)
+        self.clock.advance(end)
+
+    def run_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Let time pass until a condition holds, which is asked after everything that happens; or raise Timeout."""
+        end = self.clock.now + timeout_s
+        while not condition():
+            at = self._next()
+            if at > end:
+                self.clock.advance(end)
+                raise Timeout("the condition", timeout_s)
+            self._step(at)
+
+    @property
+    def digest(self) -> str:
+        """Sum up every datagram sent so far: its time, way, bytes and fate."""
+        return self._digest.copy().hexdigest()
+
+    def carry_out(self, node: FakeNode, out: Output) -> None:
+        """Send what an engine wants sent, and collect what it reports."""
+        node.control += [(self.clock.now, event) for event in out.control]
+        node.events += out.events
+        node.received += sum(map(len, out.events))
+        for train in out.trains:
+            for datagram in train.datagrams():
+                self.inject(node.name, train.address, datagram)
+        self._set_timer(node)
+
+    def _next(self) -> float:
+        """Say when something happens next."""
+        arrival = self._flying[0][0] * self._tick_s if self._flying else inf
+        timer = self._timers.next()
+        return max(min(arrival, inf if timer is None else timer), self.clock.now)
+
+    def _step(self, at: float) -> None:
+        """Let everything happen that is due at one moment."""
+        self.clock.advance(at)
+        batches: dict[Address, list[tuple[Address, bytes]]] = {}
+        while self._flying and self._flying[0][0] * self._tick_s <= at:
+            _, _, dest, source, datagram = heappop(self._flying)
+            batches.setdefault(dest, []).append((source, datagram))
+        for dest, datagrams in batches.items():
+            if dest in self.nodes:
+                node = self.nodes[dest]
+                self.carry_out(node, node.engine.receive(PacketBatch.of(datagrams), at))
+        for turn in count():
+            due = [name for name in self._timers.over(at) if name in self.nodes]
+            if not due:
+                return
+            assert turn < MAX_TURNS, f"the timers of {due} do not move on from {at}"
+            for name in due:
+                self.carry_out(self.nodes[name], self.nodes[name].engine.tick(at))
+
+    def _set_timer(self, node: FakeNode) -> None:
+        timer = node.engine.next_timer()
+        if timer is None:
+            self._timers.drop(node.name)
+        else:
+            self._timers.set(node.name, timer)
+
+    # ── chance ──────────────────────────────────────────────────────────────────────────────
+
+    def _fate(self, source: Address, dest: Address, path: FakePath) -> Fate:
+        if dest not in self.nodes:
+            return Fate.NOWHERE
+        if self._sides.get(source) != self._sides.get(dest) and source in self._sides and dest in self._sides:
+            return Fate.CUT
+        if path.loss and self._random.random() < path.loss:
+            return Fate.LOST
+        return Fate.TWICE if path.duplication and self._random.random() < path.duplication else Fate.ARRIVES
+
+    def _wait_s(self, source: Address, dest: Address, size: int, path: FakePath) -> float:
+        """Give how long a datagram waits for those before it and for its own bytes."""
+        now = self.clock.now
+        free_at = max(self._busy_until.get((source, dest), now), now)
+        wait_s = free_at - now + size / path.bandwidth
+        if wait_s <= path.queue_s:
+            self._busy_until[source, dest] = now + wait_s
+        return wait_s
+
+    def _note(self, passage: Passage) -> None:
+        at, source, dest, datagram, kind, fate = passage
+        self._digest.update(f"{at!r} {source!r} {dest!r} {kind} {fate} {len(datagram)} ".encode())
+        self._digest.update(datagram)
+        if self._record:
+            self.passages.append(passage)
+        for tap in self.taps:
+            tap(passage)

@@ -1,0 +1,239 @@
+"""The program inside a real peer's process: a published net-mesh node that obeys requests from a pipe.
+
+`python -m meshbus.testing.realnode` reads requests from standard input and writes replies to standard output, each a
+msgpack value behind its length; several requests may be under way at once. It ends when its input ends, so it never
+outlives the test that started it. The counterpart, and the door for people, is realpeer.py.
+
+A request names a method of the binding's node, or one of the `do_…` methods here, which cover what the binding
+answers with objects of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import re
+import struct
+import sys
+import threading
+from collections.abc import Sequence
+from typing import IO, Any
+
+import msgspec
+
+MODULE = "net"
+"""What the package `net-mesh` is called when imported."""
+POLL_LIMIT = 4096
+PAUSE_S = 0.001
+"""Between two looks at something that is not there yet."""
+
+_LENGTH = struct.Struct("<I")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Something to do."""
+
+    number: int
+    command: str
+    arguments: list[Any]
+    options: dict[str, Any]
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came of the request with the same number."""
+
+    number: int
+    result: Any = None
+    error: str = ""
+    """The class of what was raised; empty when nothing was."""
+    message: str = ""
+
+
+def read_frame(stream: IO[bytes]) -> bytes | None:
+    """Read one frame; None when the stream ends, also in the middle of a frame."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    body = stream.read(length)
+    return body if len(body) == length else None
+
+
+def write_frame(stream: IO[bytes], body: bytes) -> None:
+    """Write one frame, at once."""
+    stream.write(_LENGTH.pack(len(body)) + body)
+    stream.flush()
+
+
+class RealNode:
+    """A net-mesh node and the handles it gave out."""
+
+    def __init__(self, net: Any) -> None:
+        self._net = net
+        self._mesh: Any = None
+        self._async: Any = None
+        self._identity: Any = None
+        self._streams: dict[tuple[int, int], Any] = {}
+
+    async def answer(self, request: Request) -> Reply:
+        """Do what is asked; whatever the binding raises becomes part of the reply."""
+        try:
+            result = self._find(request.command)(*request.arguments, **request.options)
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - it is reported, not handled
+            return Reply(request.number, error=type(error).__name__, message=str(error))
+        return Reply(request.number, None if result == () else result)
+
+    def _find(self, command: str) -> Any:
+        """Find what a command means: ours first, then the binding's that does not hold the interpreter."""
+        for owner, name in ((self, f"do_{command}"), (self._async, command), (self._mesh, command)):
+            if owner is not None and not command.startswith("_") and hasattr(owner, name):
+                return getattr(owner, name)
+        raise LookupError(f"net-mesh offers no {command!r}")
+
+    def do_open(
+        self, bind: str, psk: str, seed: bytes, channels: Sequence[dict[str, Any]], **options: Any
+    ) -> dict[str, Any]:
+        """Make the node; it hears nothing before `start`."""
+        self._identity = self._net.Identity.from_seed(seed)
+        self._mesh = self._net.NetMesh(bind, psk, identity_seed=seed, **options)
+        self._async = self._net.AsyncNetMesh(self._mesh)
+        for channel in channels:
+            self._mesh.register_channel(**channel)
+        return {
+            "node_id": self._mesh.node_id,
+            "public_key": self._mesh.public_key,
+            "entity_id": self._mesh.entity_id,
+            "origin_hash": self._identity.origin_hash,
+            "address": bound_address(repr(self._mesh)),
+        }
+
+    async def do_poll(self, limit: int = POLL_LIMIT) -> list[tuple[str, str]]:
+        """Take what has arrived: text and id of each event."""
+        return [(event.raw, event.id) for event in await self._async.poll(limit)]
+
+    async def do_collect(self, count: int, seconds: float) -> list[tuple[str, str]]:
+        """Poll until `count` events are there, or time is up."""
+        events: list[tuple[str, str]] = []
+        deadline = _now() + seconds
+        while len(events) < count and _now() < deadline:
+            arrived = await self.do_poll(min(count - len(events), POLL_LIMIT))
+            events += arrived
+            if not arrived:
+                await asyncio.sleep(PAUSE_S)
+        return events
+
+    async def do_publish_all(self, channel: str, payloads: Sequence[bytes]) -> int:
+        """Publish one by one, again where a window was full; gives the number of deliveries."""
+        delivered = 0
+        for payload in payloads:
+            report = await self._insist(self._net.ChannelError, self._async.publish, channel, payload)
+            delivered += report["delivered"]
+        return delivered
+
+    def do_open_stream(self, peer: int, stream: int, **options: Any) -> None:
+        """Open a stream and keep its handle."""
+        self._streams[peer, stream] = self._async.open_stream(peer, stream, **options)
+
+    async def do_send(self, peer: int, stream: int, events: Sequence[bytes]) -> None:
+        """Send events in one call; raises the binding's BackpressureError when there is no credit."""
+        await self._streams[peer, stream].send(list(events))
+
+    async def do_send_all(self, peer: int, stream: int, events: Sequence[bytes]) -> None:
+        """Send events one by one, each again until there is credit for it."""
+        send = self._streams[peer, stream].send
+        for event in events:
+            await self._insist(self._net.BackpressureError, send, [event])
+
+    def do_stream_stats(self, peer: int, stream: int) -> dict[str, Any] | None:
+        """Give the binding's figures about a stream."""
+        stats = self._mesh.stream_stats(peer, stream)
+        if stats is None:
+            return None
+        return {name: getattr(stats, name) for name in dir(stats) if not name.startswith("_")}
+
+    def do_issue_token(self, *arguments: Any, **options: Any) -> bytes:
+        """Issue a token as this node."""
+        return bytes(self._identity.issue_token(*arguments, **options))
+
+    def do_install_token(self, token: bytes) -> None:
+        """Check a token's form and signature as the binding's identity does."""
+        self._identity.install_token(token)
+
+    def do_delegate_token(self, token: bytes, subject: bytes, scope: list[str]) -> bytes:
+        """Pass on a token that this node holds."""
+        return bytes(self._net.delegate_token(self._identity, token, subject, scope))
+
+    def do_parse_token(self, token: bytes) -> dict[str, Any]:
+        """Read a token without checking it."""
+        return dict(self._net.parse_token(token))
+
+    def do_verify_token(self, token: bytes) -> bool:
+        """Check a token's signature."""
+        return bool(self._net.verify_token(token))
+
+    async def _insist(self, full: type[Exception], call: Any, *arguments: Any) -> Any:
+        """Call again as long as it raises `full`; the requester's patience is the limit."""
+        while True:
+            try:
+                return await call(*arguments)
+            except full:
+                await asyncio.sleep(PAUSE_S)
+
+
+async def serve(node: RealNode, requests: IO[bytes], replies: IO[bytes]) -> None:
+    """Answer requests, several at a time, until there are no more; what is under way then is dropped."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def read() -> None:
+        body: bytes | None = b""
+        while body is not None:
+            body = read_frame(requests)
+            loop.call_soon_threadsafe(waiting.put_nowait, body)
+
+    async def answer(body: bytes) -> None:
+        reply = await node.answer(msgspec.msgpack.decode(body, type=Request))
+        write_frame(replies, _encode(reply))
+
+    threading.Thread(target=read, daemon=True).start()
+    async with asyncio.TaskGroup() as group:
+        tasks: set[asyncio.Task[None]] = set()
+        while (body := await waiting.get()) is not None:
+            task = group.create_task(answer(body))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        for task in list(tasks):
+            task.cancel()
+
+
+def main() -> None:
+    """Serve on the standard streams."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not get between the replies
+    asyncio.run(serve(RealNode(importlib.import_module(MODULE)), sys.stdin.buffer, replies))
+    os._exit(0)  # without waiting for threads of the binding
+
+
+def _encode(reply: Reply) -> bytes:
+    try:
+        return msgspec.msgpack.encode(reply)
+    except (TypeError, ValueError, OverflowError) as error:
+        return msgspec.msgpack.encode(Reply(reply.number, error=type(error).__name__, message=str(error)))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def bound_address(description: str) -> str:
+    """Find the address in the binding's own description, its only mention of a port that the system chose."""
+    found = re.search(r"addr=([^,)]+)", description)
+    return found[1] if found else ""
+
+
+if __name__ == "__main__":
+    main()

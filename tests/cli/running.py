@@ -1,0 +1,74 @@
+"""Nodes that run as users run them: `meshbus up` in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SCRIPT = Path(sys.executable).with_name("meshbus")
+QUICK = "handshake_timeout_s = 0.5\nmembership_ack_timeout_s = 2\n"
+
+
+class Running(NamedTuple):
+    """A node in another process."""
+
+    process: subprocess.Popen[str]
+    status: dict[str, Any]
+    """What it said when it started."""
+
+    @property
+    def admin(self) -> str:
+        return str(self.status["admin_socket"])
+
+    @property
+    def address(self) -> str:
+        return str(self.status["address"])
+
+    @property
+    def public_key(self) -> str:
+        return str(self.status["public_key"])
+
+    def notice(self, name: str) -> dict[str, Any]:
+        """Wait until it tells that something happened."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            row: dict[str, Any] = json.loads(line)
+            if row.get("notice") == name:
+                return row
+        raise AssertionError(f"the node ended before {name}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """End it; gives its exit code and what it said beside its results."""
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=20)
+        return self.process.returncode, err
+
+
+@contextmanager
+def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Running]:
+    """Run a node whose mesh key is `mesh.key` beside its folder."""
+    folder.mkdir()
+    config = folder / "node.toml"
+    config.write_text(
+        f'identity = "id.toml"\npsk_file = "../mesh.key"\nadmin_socket = "run/admin.sock"\n{QUICK}{settings}', "utf-8"
+    )
+    process = subprocess.Popen(
+        [SCRIPT, "up", config, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={key: value for key, value in os.environ.items() if not key.startswith("MESHBUS_")},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield Running(process, json.loads(line))
+    finally:
+        process.kill()
+        process.communicate()

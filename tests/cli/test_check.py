@@ -1,0 +1,109 @@
+"""What is wrong with a configuration or a machine is found, and each line says what to do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshbus.cli import check as subject
+from meshbus.cli.check import Finding, Result
+from meshbus.cli.exit import Exit
+from tests.cli.conftest import Meshbus
+
+GOOD = 'identity = "id.toml"\npsk_file = "mesh.key"\n'
+
+
+@pytest.fixture
+def good(meshbus: Meshbus, home: Path) -> Path:
+    meshbus("key", "new", "id.toml")
+    meshbus("key", "psk", "mesh.key")
+    (home / "node.toml").write_text(GOOD, "utf-8")
+    return home / "node.toml"
+
+
+def _found(rows: list[dict[str, Any]]) -> dict[str, str]:
+    return {row["check"]: row["result"] for row in rows}
+
+
+def test_a_good_node_is_good(meshbus: Meshbus, good: Path) -> None:
+    result = meshbus("check", good)
+    assert (result.code, result.err) == (Exit.OK, "")
+    found = _found(result.rows)
+    assert Result.BAD not in found.values()
+    assert found["configuration"] == found["identity"] == found["mesh key"] == found["python"] == Result.GOOD
+    assert {"kernels", "trains", "receive buffer"} <= set(found)
+
+
+def test_a_bad_file_is_named_and_the_machine_is_checked_all_the_same(meshbus: Meshbus, good: Path) -> None:
+    good.write_text("hearbeat_s = 1\n", "utf-8")
+    result = meshbus("check", good)
+    assert result.code == Exit.FAILED
+    assert _found(result.rows)["configuration"] == Result.BAD
+    assert "did you mean 'heartbeat_s'?" in result.rows[0]["found"]
+    assert "python" in _found(result.rows)
+    assert result.err.startswith("meshbus: 1 of ")
+    assert result.err.count("\n") == 1
+
+
+def test_a_missing_mesh_key_is_bad_and_a_missing_identity_is_not(meshbus: Meshbus, home: Path) -> None:
+    result = meshbus("check")
+    assert result.code == Exit.FAILED
+    found = _found(result.rows)
+    assert (found["mesh key"], found["identity"]) == (Result.BAD, Result.ADVICE)
+    assert not list(home.iterdir()), "checking creates nothing"
+
+
+def test_an_open_identity_is_bad(meshbus: Meshbus, good: Path) -> None:
+    (good.parent / "id.toml").chmod(0o644)
+    result = meshbus("check", good)
+    assert result.code == Exit.FAILED
+    assert _found(result.rows)["identity"] == Result.BAD
+
+
+def test_tokens_and_issuers_are_checked(meshbus: Meshbus, good: Path) -> None:
+    entity = meshbus("key", "show", "id.toml").row["public_key"]
+    meshbus("token", "issue", entity, "a", "--allow", "subscribe", "--identity", "id.toml", "--out", "good.token")
+    (good.parent / "bad.token").write_text("nonsense", "utf-8")
+    good.write_text(GOOD + 'tokens = ["good.token", "bad.token"]\ncompat_any_issuer = true\n', "utf-8")
+    rows = meshbus("check", good).rows
+    assert [row["result"] for row in rows if row["check"] == "token"] == [Result.GOOD, Result.BAD]
+    assert _found(rows)["issuers"] == Result.ADVICE
+
+
+def test_an_ephemeral_identity_needs_no_file(meshbus: Meshbus, good: Path) -> None:
+    assert (
+        _found(meshbus("check", good, "--set", "ephemeral=true", "--set", "identity=none").rows)["identity"]
+        == Result.GOOD
+    )
+
+
+def test_an_address_of_another_machine_is_bad(meshbus: Meshbus, good: Path) -> None:
+    rows = meshbus("check", good, "--set", "bind=192.0.2.1:9000").rows
+    assert rows[-1]["check"] == "socket"
+    assert rows[-1]["result"] == Result.BAD
+
+
+def test_a_machine_that_could_be_better_gets_advice(
+    meshbus: Meshbus, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHBUS_JIT", "0")
+    monkeypatch.setattr("meshbus.node.udp._LINUX", False)
+    result = meshbus("check", good, "--set", "receive_buffer_bytes=1073741824")
+    assert result.code == Exit.OK, "advice is no failure"
+    rows = {row["check"]: row for row in result.rows}
+    assert rows["kernels"]["result"] == rows["trains"]["result"] == Result.ADVICE
+    assert "meshbus[fast]" in rows["kernels"]["to_do"]
+    assert "rmem_max=1073741824" in rows["receive buffer"]["to_do"]
+
+
+def test_everything_that_is_not_good_says_what_to_do(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHBUS_JIT", "0")
+    for row in meshbus("check", "--set", "bind=192.0.2.1:9", "--set", "compat_any_issuer=true").rows:
+        assert bool(row["to_do"]) == (row["result"] != Result.GOOD), row
+
+
+def test_people_get_a_table(meshbus: Meshbus, good: Path, terminal: None) -> None:
+    out = meshbus("check", good).out
+    assert "to do" in out
+    assert "python" in out
+    assert subject.Finding._fields == Finding._fields == ("check", "result", "found", "to_do")

@@ -1,0 +1,108 @@
+"""Which door a verb goes through, and what it says when there is none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshbus.cli.exit import Exit
+from meshbus.keyfile import create_psk
+from tests.cli.conftest import Meshbus
+from tests.cli.running import QUICK, Running, running
+
+KEY = "11" * 32
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mesh")
+    create_psk(folder / "mesh.key")
+    (folder / "me.toml").write_text(f'psk_file = "mesh.key"\nephemeral = true\n{QUICK}', "utf-8")
+    (folder / "stranger.key").write_text("99" * 32, "utf-8")
+    (folder / "stranger.key").chmod(0o600)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(mesh: Path) -> Iterator[Running]:
+    with running(mesh / "a") as started:
+        yield started
+
+
+def test_through_the_socket(meshbus: Meshbus, node: Running) -> None:
+    result = meshbus("peers", "--admin", node.admin)
+    assert (result.code, result.err) == (Exit.OK, "")
+
+
+def test_as_a_node_for_a_moment(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+    way = ["--connect", node.address, "--public-key", node.public_key]
+    result = meshbus("peers", "--config", mesh / "me.toml", *way)
+    assert result.code == Exit.OK
+    assert result.row["node_id"] == node.status["node_id"]
+    assert result.row["address"] == node.address
+
+
+def test_a_plain_node_is_named_by_its_id_and_its_noise_key(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+    key, node_id = node.status["noise_public_key"], node.status["node_id"]
+    way = ["--connect", node.address, "--public-key", key, "--node-id", node_id]
+    assert meshbus("peers", "--config", mesh / "me.toml", *way).row["node_id"] == node_id
+
+
+def test_with_the_peers_of_the_configuration(meshbus: Meshbus, node: Running, mesh: Path, home: Path) -> None:
+    peer = f'[[peers]]\naddress = "{node.address}"\npublic_key = "{node.public_key}"\n'
+    lost = f'[[peers]]\naddress = "127.0.0.1:9"\npublic_key = "{node.public_key}"\nnode_id = "01"\n'
+    key = f'psk_file = "{mesh / "mesh.key"}"\nephemeral = true\nhandshake_attempts = 1\n{QUICK}'
+    (home / "one.toml").write_text(key + peer, "utf-8")
+    assert meshbus("peers", "--config", "one.toml").row["node_id"] == node.status["node_id"]
+    (home / "both.toml").write_text(key + peer + lost, "utf-8")
+    result = meshbus("peers", "--config", "both.toml")
+    assert result.code == Exit.OK, "one of two is enough"
+    assert result.row["node_id"] == node.status["node_id"]
+    assert result.err.count("\n") == 1
+    (home / "lost.toml").write_text(key + lost, "utf-8")
+    assert meshbus("peers", "--config", "lost.toml").code == Exit.UNREACHABLE
+
+
+def test_the_usual_socket_is_taken_when_it_is_there(
+    meshbus: Meshbus, node: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert meshbus("peers").code == Exit.USAGE
+    monkeypatch.setenv("MESHBUS_ADMIN_SOCKET", node.admin)
+    assert meshbus("peers").code == Exit.OK
+
+
+def test_another_mesh_key_finds_no_way_in(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+    result = meshbus(
+        "peers", "--config", mesh / "me.toml", "--set", f"psk_file={mesh / 'stranger.key'}", "--set",
+        "handshake_attempts=1", "--connect", node.address, "--public-key", node.public_key,
+    )  # fmt: skip
+    assert (result.code, result.out) == (Exit.UNREACHABLE, "")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--admin", "none.sock"], 3, "none.sock: there is no such socket; start a node with `meshbus up`"),
+        (["--admin", "x", "--config", "y"], 2, "--admin: a running node has its own configuration"),
+        (["--admin", "x", "--connect", "h:1"], 2, "--admin: a running node has its own configuration"),
+        (["--connect", "127.0.0.1:9"], 2, "--public-key: is missing: `meshbus key show` prints it"),
+        (["--public-key", KEY], 2, "--connect: is missing"),
+        (["--node-id", "1"], 2, "--connect: is missing"),
+        (["--connect", "nowhere", "--public-key", KEY], 2, "--connect[0].address (from an argument): 'nowhere' is not"),
+        (["--connect", "h:1", "--public-key", "x"], 2, "--connect[0].public_key (from an argument): expected 64 hex"),
+        (["--config", "none.toml"], 2, "config (from none.toml): there is no such file"),
+        (["--set", "psk=00"], 2, "psk (from an argument): expected 64 hex digits"),
+        (["--set", f"psk={KEY}"], 2, "peers: there is nobody to connect to: give --connect and --public-key"),
+        (["--config", "me", "--connect"], 2, "parameter --connect requires an argument"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", [["peers"], ["pub", "a", "x"], ["sub", "a"]], ids=lambda verb: verb[0])
+def test_a_bad_way_is_one_sentence(
+    meshbus: Meshbus, verb: list[str], arguments: list[str], code: int, complaint: str
+) -> None:
+    result = meshbus(*verb, *arguments)
+    assert (result.code, result.out) == (code, "")
+    assert complaint in result.err
+    assert result.err.startswith("meshbus: ")
+    assert result.err.count("\n") == 1

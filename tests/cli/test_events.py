@@ -1,0 +1,231 @@
+"""Events from and to a shell: through a running node, and as a node for a moment."""
+
+import base64
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from meshbus.cli.events import _judge, _show_event, _show_report, _stdin_events
+from meshbus.cli.exit import Exit
+from meshbus.keyfile import create_psk
+from tests.cli.conftest import Meshbus
+from tests.cli.running import QUICK, SCRIPT, Running, running
+
+CHANNEL = "test/events"
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mesh")
+    create_psk(folder / "mesh.key")
+    (folder / "me.toml").write_text(f'psk_file = "mesh.key"\nephemeral = true\n{QUICK}', "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(mesh: Path) -> Iterator[Running]:
+    """A node with one channel that asks for a token, and one that lets nobody publish."""
+    closed = '[[channels]]\nname = "test/closed"\nrequire_token = true\n[[channels]]\nprefix = ""\n'
+    with running(mesh / "a", closed) as started:
+        yield started
+
+
+class Subscriber:
+    """`meshbus sub` in a process of its own, live."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [SCRIPT, "sub", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        assert self.process.stderr is not None
+        self.first = self.process.stderr.readline().decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self) -> tuple[int, bytes]:
+        out, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, out
+
+
+def _own(mesh: Path, node: Running) -> list[str]:
+    return ["--config", str(mesh / "me.toml"), "--connect", node.address, "--public-key", node.public_key]
+
+
+def _rows(out: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_published_through_the_socket_received_by_another_node(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+    with Subscriber(CHANNEL, *_own(mesh, node), "--count", "3") as subscriber:
+        assert subscriber.first == f"meshbus: subscribed to {CHANNEL}\n"
+        result = meshbus("pub", CHANNEL, "one", "two", "grüß", "--admin", node.admin)
+        assert (result.code, result.err) == (Exit.OK, "")
+        assert result.rows == [{"attempted": 1, "delivered": 1, "errors": [], "filtered": []}] * 3
+        code, out = subscriber.end()
+    assert code == Exit.OK
+    assert [row["payload"] for row in _rows(out)] == ["one", "two", "grüß"]
+    assert {row["publisher"] for row in _rows(out)} == {node.status["node_id"]}
+
+
+def test_published_by_a_node_for_a_moment_received_through_the_socket(mesh: Path) -> None:
+    lines = b"first\nsecond\r\n\nno newline"
+    with running(mesh / "b") as node, Subscriber(CHANNEL, "--admin", node.admin, "--count", "4", "--raw") as subscriber:
+        answer = subprocess.run(
+            [SCRIPT, "pub", CHANNEL, *_own(mesh, node), "--wait", "20"],
+            input=lines,
+            capture_output=True,
+            check=False,
+        )
+        assert (answer.returncode, answer.stderr) == (Exit.OK, b"")
+        assert [row["delivered"] for row in _rows(answer.stdout)] == [1, 1, 1, 1]
+        code, out = subscriber.end()
+    assert (code, out) == (Exit.OK, b"first\nsecond\n\nno newline\n")
+
+
+def test_any_bytes_as_one_event(mesh: Path, node: Running) -> None:
+    blob = bytes(range(256))
+    with Subscriber(f"{CHANNEL}/raw", *_own(mesh, node), "--count", "1") as subscriber:
+        answer = subprocess.run(
+            [SCRIPT, "pub", f"{CHANNEL}/raw", "--raw", "--reliable", "--admin", node.admin],
+            input=blob,
+            capture_output=True,
+            check=False,
+        )
+        assert answer.returncode == Exit.OK
+        _, out = subscriber.end()
+    (row,) = _rows(out)
+    assert base64.b64decode(row["payload_base64"]) == blob
+
+
+def test_nobody_there_ends_with_3(meshbus: Meshbus, node: Running) -> None:
+    result = meshbus("pub", "test/nobody", "x", "--admin", node.admin, "--wait", 0.1)
+    assert result.code == Exit.UNREACHABLE
+    assert result.row["attempted"] == 0
+    assert result.err.startswith("meshbus: nobody has subscribed to test/nobody")
+
+
+def test_a_time_limit_ends_a_subscription(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+    result = meshbus("sub", "test/quiet", *_own(mesh, node), "--timeout", 0.5)
+    assert (result.code, result.out) == (Exit.OK, "")
+    result = meshbus("sub", "test/quiet", *_own(mesh, node), "--timeout", 0.5, "--count", 1)
+    assert (result.code, result.out) == (Exit.UNREACHABLE, "")
+    assert result.err.endswith("meshbus: 0 events in 0.5 s\n")
+
+
+def test_a_refused_subscription_ends_with_4(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+    result = meshbus("sub", "test/closed", *_own(mesh, node))
+    assert (result.code, result.out) == (Exit.DENIED, "")
+    assert "refused: unauthorized" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_refused_publish_ends_with_4(meshbus: Meshbus, node: Running) -> None:
+    result = meshbus("pub", "test/closed", "x", "--admin", node.admin, "--wait", 0)
+    assert (result.code, result.out) == (Exit.DENIED, "")
+    assert "may not publish on 'test/closed'" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["pub", "Bad", "x"], "channel 'Bad': upper case"),
+        (["pub", "", "x"], "channel"),
+        (["pub"], 'command "pub" parameter CHANNEL requires an argument'),
+        (["pub", "a", "x", "--wait", "long"], "invalid value for --wait"),
+        (["pub", "a", "x" * 9000, "--wait", "0"], "event"),
+        (["sub", "Bad"], "channel 'Bad': upper case"),
+        (["sub", "a", "--when-full", "explode"], 'invalid value "explode" for --when-full. Choose from: "block"'),
+        (["sub", "a", "--count", "many"], "invalid value for --count"),
+    ],
+)
+def test_bad_input_is_one_sentence(meshbus: Meshbus, node: Running, arguments: list[str], complaint: str) -> None:
+    result = meshbus(*arguments, "--admin", node.admin)
+    assert (result.code, result.out) == (Exit.USAGE, "")
+    assert complaint in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["pub", "sub"])
+def test_ctrl_c_ends_at_once_and_quietly(mesh: Path, verb: str) -> None:
+    pipe = subprocess.PIPE
+    with (
+        running(mesh / f"interrupted-{verb}") as node,
+        subprocess.Popen(
+            [SCRIPT, verb, "test/interrupted", "--admin", node.admin], stdin=pipe, stdout=pipe, stderr=pipe
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stderr is not None
+        if verb == "sub":
+            assert b"subscribed" in process.stderr.readline()
+        else:
+            process.stdin.write(b"x\n")
+            process.stdin.flush()
+            assert process.stdout is not None
+            process.stdout.readline()  # it has published, and waits for the next line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == Exit.INTERRUPTED
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("chunks", "events"),
+    [
+        ([], []),
+        ([b"a\nb\r\n"], [b"a", b"b"]),
+        ([b"a", b"b\n\nc"], [b"ab", b"", b"c"]),
+        ([b"a\r"], [b"a"]),
+        ([b"x" * 700_000, b"y" * 700_000, b"\nz"], [b"x" * 700_000 + b"y" * 700_000, b"", b"z"]),
+    ],
+    ids=["nothing", "lines", "pieces", "unended", "endless"],
+)
+def test_lines_become_events(chunks: list[bytes], events: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    source = iter([*chunks, b""])
+    monkeypatch.setattr("os.read", lambda _handle, _size: next(source))
+    assert list(_stdin_events(0, raw=False)) == events
+
+
+def test_raw_input_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = iter([b"a\n", b"b\r", b""])
+    monkeypatch.setattr("os.read", lambda _handle, _size: next(source))
+    assert list(_stdin_events(0, raw=True)) == [b"a\nb\r"]
+
+
+def test_the_exit_code_follows_from_who_was_reached() -> None:
+    assert _judge({"events": 0, "attempted": 0, "delivered": 0}, "a") is Exit.OK
+    assert _judge({"events": 1, "attempted": 0, "delivered": 0}, "a") is Exit.UNREACHABLE
+    assert _judge({"events": 1, "attempted": 2, "delivered": 2}, "a") is Exit.OK
+    assert _judge({"events": 1, "attempted": 2, "delivered": 1}, "a") is Exit.PARTIAL
+
+
+def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    _show_event({"channel": "a", "payload": "up\033[2Jand away"}, raw=False, json=False)
+    _show_event({"channel": "a", "payload_base64": "/w=="}, raw=False, json=False)
+    _show_event({"channel": "a", "payload": ""}, raw=False, json=False)
+    assert capsys.readouterr().out == "a  up\\x1b[2Jand away\na  b'\\xff'\na  \n"
+    leg = {"node_id": "ff", "code": "backpressure", "problem": "slow"}
+    _show_report(
+        {"attempted": 2, "delivered": 1, "errors": [leg], "filtered": [{"node_id": "0f", "why": "subnet"}]}, json=False
+    )
+    out, err = capsys.readouterr()
+    assert out == "1 of 2 subscribers\n"
+    assert err == "meshbus: ff: slow\nmeshbus: 0f was left out: subnet\n"
+
+
+def test_raw_payloads_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", written)
+    _show_event({"channel": "a", "payload_base64": "/wo="}, raw=True, json=False)
+    assert written.buffer.getvalue() == b"\xff\n\n"

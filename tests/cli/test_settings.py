@@ -1,0 +1,46 @@
+"""A verb runs with a file, the environment and what was typed."""
+
+from pathlib import Path
+
+import pytest
+
+from meshbus.cli.settings import gather_settings, load_config
+from meshbus.config.node import default_file
+from meshbus.errors import ConfigError
+
+
+def test_the_usual_file_is_read_when_it_is_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_config(None).heartbeat_s == 5
+    default_file().parent.mkdir(parents=True)
+    default_file().write_text("heartbeat_s = 4\n", "utf-8")
+    assert load_config(None).heartbeat_s == 4
+    (home / "other.toml").write_text("heartbeat_s = 3\n", "utf-8")
+    monkeypatch.setenv("MESHBUS_CONFIG", "other.toml")
+    assert load_config(None).heartbeat_s == 3
+    (home / "named.toml").write_text("heartbeat_s = 2\n", "utf-8")
+    assert load_config(Path("named.toml")).heartbeat_s == 2
+
+
+def test_what_is_typed_is_read_as_its_setting_expects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHBUS_HEARTBEAT_S", "9")
+    config = load_config(None, ["heartbeat_s=2", "tags = a,b", "profile=false", "metadata={a = 'b=c'}"])
+    assert (config.heartbeat_s, config.tags, config.profile, config.metadata) == (2, ("a", "b"), False, {"a": "b=c"})
+    assert gather_settings(None, ["heartbeat_s=2"])["heartbeat_s"].source == "an argument"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("heartbeat_s", "--set: 'heartbeat_s' is not a setting: write key=value, such as heartbeat_s=2"),
+        ("=2", "--set: '=2' is not a setting"),
+        ("hartbeat_s=2", "hartbeat_s (from an argument): is not a known setting: did you mean 'heartbeat_s'?"),
+        (
+            "heartbeat_s=x",
+            "heartbeat_s (from an argument): expected a number of seconds above 0, at most 86400, got 'x'",
+        ),
+    ],
+)
+def test_what_is_mistyped_is_named(home: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [text])
+    assert str(caught.value).startswith(complaint)

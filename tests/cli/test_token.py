@@ -1,0 +1,197 @@
+"""Permissions are issued, handed on, shown and judged, as a node would judge them."""
+
+from pathlib import Path
+
+import pytest
+
+from meshbus.cli import token as subject
+from meshbus.cli.exit import Exit
+from meshbus.keyfile import create_psk, load_tokens
+from meshbus.names.channel import ChannelName
+from tests.cli.conftest import Meshbus
+from tests.cli.running import running
+
+LIDAR = "sensors/lidar"
+
+
+@pytest.fixture
+def people(meshbus: Meshbus) -> dict[str, str]:
+    """Public keys: the root with the usual identity, and two others with files of their own."""
+    return {
+        "root": meshbus("key", "new").row["public_key"],
+        "planner": meshbus("key", "new", "planner.toml").row["public_key"],
+        "helper": meshbus("key", "new", "helper.toml").row["public_key"],
+    }
+
+
+@pytest.fixture
+def token(meshbus: Meshbus, people: dict[str, str], home: Path) -> Path:
+    """The planner may subscribe, and hand that on."""
+    meshbus(
+        "token", "issue", people["planner"], LIDAR, "--allow", "subscribe,delegate", "--depth", 1, "--out", "p.token"
+    )
+    return home / "p.token"
+
+
+def test_an_issued_token_says_what_was_asked(meshbus: Meshbus, people: dict[str, str], home: Path) -> None:
+    result = meshbus(
+        "token", "issue", people["planner"], LIDAR, "--allow", "publish", "subscribe", "--ttl", "2h", "--generation", 3,
+        "--out", "a.token",
+    )  # fmt: skip
+    assert result.code == Exit.OK
+    (made,) = load_tokens(home / "a.token")
+    assert made.issuer.hex() == people["root"]
+    assert made.subject.hex() == people["planner"]
+    assert made.not_after - made.not_before == 7200
+    assert made.channel_hash == ChannelName(LIDAR).hash
+    assert result.row["file"] == "a.token"
+    assert result.row["allows"] == ["publish", "subscribe"]
+    assert (result.row["state"], result.row["good_signature"], result.row["generation"]) == ("valid", True, 3)
+
+
+def test_without_a_file_the_token_itself_is_the_result(meshbus: Meshbus, people: dict[str, str]) -> None:
+    text = meshbus("token", "issue", people["planner"], LIDAR, "--allow", "subscribe").out
+    shown = meshbus("token", "show", "-", stdin=text)
+    assert shown.row["subject"] == people["planner"]
+    asked = meshbus("token", "issue", people["planner"], LIDAR, "--allow", "subscribe", "--json").row
+    assert meshbus("token", "show", "-", stdin=asked["token"]).row["issuer"] == people["root"]
+
+
+def test_a_token_for_every_channel(meshbus: Meshbus, people: dict[str, str]) -> None:
+    text = meshbus("token", "issue", people["planner"], "--every-channel", "--allow", "subscribe").out
+    row = meshbus("token", "verify", "-", "--channel", "any/thing", "--allow", "subscribe", stdin=text).row
+    assert (row["every_channel"], row["channel_hash"]) == (True, None)
+
+
+def test_a_token_is_handed_on_as_a_chain(meshbus: Meshbus, people: dict[str, str], token: Path) -> None:
+    text = meshbus(
+        "token", "delegate", token, people["helper"], "--allow", "subscribe", "--identity", "planner.toml"
+    ).out
+    rows = meshbus("token", "show", "-", stdin=text).rows
+    assert [row["subject"] for row in rows] == [people["planner"], people["helper"]]
+    result = meshbus("token", "verify", "-", "--subject", people["helper"], "--channel", LIDAR, stdin=text)
+    assert (result.code, result.row["valid"]) == (Exit.OK, True)
+
+
+def test_the_trusted_issuers_are_the_configuration_and_oneself(
+    meshbus: Meshbus, people: dict[str, str], token: Path, home: Path
+) -> None:
+    assert meshbus("token", "verify", token).code == Exit.OK
+    assert meshbus("token", "verify", token, "--issuer", people["root"]).code == Exit.OK
+    assert meshbus("token", "verify", token, "--issuer", people["helper"]).code == Exit.DENIED
+    (home / "node.toml").write_text('identity = "helper.toml"\n', "utf-8")
+    assert meshbus("token", "verify", token, "--config", "node.toml").code == Exit.DENIED
+    (home / "node.toml").write_text(f'identity = "none.toml"\ntrusted_issuers = ["{people["root"]}"]\n', "utf-8")
+    assert meshbus("token", "verify", token, "--config", "node.toml").code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--channel", "sensors/radar"], "the token is for another channel than 'sensors/radar'"),
+        (["--allow", "publish"], "the token allows subscribe, delegate only"),
+        (["--subject", "00" * 32], "not for this subject"),
+        (["--issuer", "00" * 32], "the chain does not start at a trusted issuer"),
+    ],
+)
+def test_a_token_that_would_be_refused_ends_with_4(
+    meshbus: Meshbus, token: Path, arguments: list[str], reason: str
+) -> None:
+    result = meshbus("token", "verify", token, *arguments)
+    assert result.code == Exit.DENIED
+    assert result.row["valid"] is False
+    assert result.row["reason"] == "not_authorized"
+    assert reason in result.row["problem"]
+    assert result.err.startswith("meshbus: refused: ")
+
+
+def test_time_and_forgery_are_seen(
+    meshbus: Meshbus, people: dict[str, str], token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (real,) = load_tokens(token)
+    monkeypatch.setattr(subject, "_now", lambda: real.not_after)
+    assert meshbus("token", "verify", token).row["reason"] == "expired"
+    assert meshbus("token", "show", token).row["state"] == "expired"
+    monkeypatch.setattr(subject, "_now", lambda: real.not_before - 1)
+    assert meshbus("token", "verify", token).row["reason"] == "not_yet_valid"
+    assert meshbus("token", "show", token).row["state"] == "not yet valid"
+    monkeypatch.undo()
+
+
+def test_a_forged_token_is_seen(meshbus: Meshbus, token: Path) -> None:
+    from meshbus.wire.messages.token import encode_token
+
+    (real,) = load_tokens(token)
+    forged = encode_token(real)[:64] + b"\x0f" + encode_token(real)[65:]
+    assert meshbus("token", "show", "-", stdin=forged.hex()).row["good_signature"] is False
+    result = meshbus("token", "verify", "-", stdin=forged.hex())
+    assert (result.code, result.row["reason"]) == (Exit.DENIED, "bad_signature")
+
+
+def test_people_get_a_block_for_each_token(meshbus: Meshbus, token: Path, terminal: None) -> None:
+    out = meshbus("token", "show", token).out
+    assert "subscribe, delegate" in out
+    assert "good signature" in out
+
+
+def test_a_date_beyond_the_calendar_is_a_number(meshbus: Meshbus, people: dict[str, str]) -> None:
+    assert subject._date(2**63) == str(2**63)
+    assert subject._date(0) == "1970-01-01T00:00:00Z"
+
+
+NOBODY = "11" * 32
+
+
+def test_a_running_node_is_told_to_revoke(meshbus: Meshbus, tmp_path: Path) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a") as node:
+        result = meshbus("token", "revoke", NOBODY, 3, "--admin", node.admin)
+        assert (result.code, result.out) == (Exit.OK, "")
+        assert meshbus("token", "revoke", NOBODY, 3, "--config", tmp_path / "a" / "node.toml").code == Exit.OK
+        result = meshbus("token", "revoke", NOBODY, 2**32, "--admin", node.admin)
+        assert (result.code, result.err) == (
+            Exit.USAGE,
+            "meshbus: generation: 4294967296 is not from 0 to 4294967295\n",
+        )
+
+
+def test_without_a_node_there_is_nothing_to_revoke(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert meshbus("token", "revoke", NOBODY, 3).code == Exit.UNREACHABLE
+    monkeypatch.setenv("MESHBUS_ADMIN_SOCKET", "")
+    result = meshbus("token", "revoke", NOBODY, 3)
+    assert (result.code, result.err) == (
+        Exit.USAGE,
+        "meshbus: --admin: the configuration has no admin socket: name one\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["issue", "xyz", "a", "--allow", "subscribe"], 2, "public key: 'xyz' is not a public key: it has 64 hex digits"),
+        (["issue", NOBODY, "Bad", "--allow", "subscribe"], 2, "channel 'Bad': upper case"),
+        (["issue", NOBODY, "--allow", "subscribe"], 2, "channel: give a channel, or --every-channel, and not both"),
+        (["issue", NOBODY, "a", "--every-channel", "--allow", "subscribe"], 2, "channel: give a channel, or"),
+        (["issue", NOBODY, "a"], 2, 'command "token issue" parameter --allow requires an argument'),
+        (["issue", NOBODY, "a", "--allow", "read"], 2, "--allow: 'read' is none of publish, subscribe, admin, delegate"),
+        (["issue", NOBODY, "a", "--allow", "subscribe", "--ttl", "soon"], 2, "--ttl: 'soon' is not a time"),
+        (["issue", NOBODY, "a", "--allow", "subscribe", "--ttl", "0s"], 2, "--ttl: '0s' is not a time"),
+        (["issue", NOBODY, "a", "--allow", "subscribe", "--depth", "1"], 2, "--depth: only a token that allows delegate"),
+        (["issue", NOBODY, "a", "--allow", "delegate", "--depth", "300"], 2, "token"),
+        (["issue", NOBODY, "a", "--allow", "delegate", "--depth", "x"], 2, 'invalid value for --depth: unable to convert "x" into int'),
+        (["issue", NOBODY, "a", "--allow", "subscribe", "--identity", "no"], 2, "identity (from no): there is no such"),
+        (["show", "no.token"], 2, "token (from no.token): there is no such file: check the path"),
+        (["show", "-"], 2, "token (from standard input): is neither hex nor base64"),
+        (["delegate", "p.token", NOBODY, "--allow", "subscribe"], 4, "only the subject of a token may hand it on"),
+        (["verify", "p.token", "--issuer", "x"], 2, "public key: 'x' is not a public key"),
+        (["verify", "p.token", "--config", "no.toml"], 2, "config (from no.toml): there is no such file"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(
+    meshbus: Meshbus, token: Path, arguments: list[str], code: int, complaint: str
+) -> None:
+    result = meshbus("token", *arguments)
+    assert result.code == code
+    assert result.err.startswith(f"meshbus: {complaint}")
+    assert result.err.count("\n") == 1
+    assert result.out == ""

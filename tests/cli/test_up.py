@@ -1,0 +1,81 @@
+"""A node runs until it is told to stop, says what happens to it, and leaves nothing behind."""
+
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from meshbus.cli.exit import Exit
+from meshbus.cli.up import notice_row
+from meshbus.engine.control import DownReason, Negotiated, PeerFailed, SessionUp
+from meshbus.errors import SlowConsumer
+from meshbus.keyfile import create_psk
+from tests.cli.conftest import Meshbus
+from tests.cli.running import running
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_starts_says_where_it_is_and_stops(tmp_path: Path, number: signal.Signals) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a", "", "--bind", "127.0.0.1:0") as node:
+        socket = tmp_path / "a" / "run" / "admin.sock"
+        assert node.admin == str(socket)
+        assert node.address.startswith("127.0.0.1:")
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+        assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "a" / "id.toml").stat().st_mode) == 0o600
+        code, err = node.stop(number)
+        assert (code, err) == (Exit.OK, "meshbus: stopped\n")
+        assert not socket.exists()
+
+
+def test_what_happens_is_told_and_a_second_node_on_the_same_place_is_refused(
+    meshbus: Meshbus, tmp_path: Path, home: Path
+) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a") as node:
+        other = tmp_path / "b.toml"
+        other.write_text('psk_file = "mesh.key"\nephemeral = true\n', "utf-8")
+        way = ["--config", other, "--connect", node.address, "--public-key", node.public_key]
+        assert meshbus("peers", *way).code == Exit.OK
+        assert node.notice("session_up")["initiated"] is False
+        result = meshbus("up", other, "--bind", node.address, "--admin", home / "x" / "admin.sock")
+        assert (result.code, result.out) == (Exit.USAGE, "")
+        assert "is used by another program" in result.err
+        result = meshbus("up", other, "--admin", node.admin)
+        assert (result.code, result.out) == (Exit.USAGE, "")
+        assert "another node serves it" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--bind", "nowhere"], "bind (from an argument): 'nowhere' is not an address"),
+        (["--set", "hearbeat_s=1"], "hearbeat_s (from an argument): is not a known setting"),
+        (["none.toml"], "config (from none.toml): there is no such file"),
+        ([], "psk_file: the mesh key is missing: make one with `meshbus key psk FILE`"),
+    ],
+)
+def test_a_node_that_cannot_start_says_why(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
+    result = meshbus("up", *arguments)
+    assert (result.code, result.out) == (Exit.USAGE, "")
+    assert result.err.startswith(f"meshbus: {complaint}")
+    assert result.err.count("\n") == 1
+
+
+def test_notices_become_rows() -> None:
+    assert notice_row(SessionUp(255, 1, initiated=True)) == {
+        "notice": "session_up",
+        "node_id": "00000000000000ff",
+        "session_id": "0000000000000001",
+        "initiated": True,
+    }
+    assert notice_row(PeerFailed(255, DownReason.SILENT))["reason"] == "silent"
+    assert notice_row(Negotiated(255, frozenset({0x4D01, 0x0600})))["compatible"] == ["0x0600", "0x4d01"]
+    assert notice_row(SlowConsumer("a", 3, 1)) == {
+        "notice": "slow_consumer",
+        "subscription": "a",
+        "pending": 3,
+        "dropped": 1,
+    }

@@ -1,0 +1,308 @@
+"""A configuration is whole and consistent, or it is not made; what it gives are domain objects."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshbus.config import node as subject
+from meshbus.config.node import ChannelEntry, NodeConfig, PeerEntry, Unknown, gather
+from meshbus.config.spelling import Endpoint
+from meshbus.engine.negotiate import Profile
+from meshbus.errors import ConfigError
+from meshbus.keyfile import create_psk, format_tokens
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import LevelPolicy, SubnetPolicy
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import Visibility
+from meshbus.wire.messages.token import PermissionToken, Scope
+
+HEX = "0123456789abcdef" * 4
+FULL = f"""
+bind = "[::1]:9000"
+identity = "keys/identity.toml"
+psk_file = "keys/mesh.key"
+subnet = "3.7"
+tags = ["hardware.gpu", "role:lidar"]
+heartbeat_s = 1
+session_timeout_s = 6.5
+handshake_timeout_s = 2
+handshake_attempts = 5
+membership_ack_timeout_s = 1
+max_channels_per_peer = 16
+token_sweep_s = 10
+trusted_issuers = ["{HEX}"]
+compat_any_issuer = false
+require_signed_announcements = true
+unknown_subprotocols = "deliver"
+max_packet = 1452
+receive_buffer_bytes = 1048576
+window_bytes = 131072
+profile = false
+admin_socket = "run/admin.sock"
+default_subnet = "9"
+tokens = ["tokens/lidar.token", "/etc/meshbus/other.token"]
+
+[metadata]
+site = "north"
+
+[[channels]]
+name = "sensors/lidar"
+visibility = "parent-visible"
+publish_caps = {{ require_tags = ["role:lidar"] }}
+subscribe_caps = {{ min_memory_gb = 4, gpu_vendor = "nvidia" }}
+require_token = true
+priority = 7
+reliable = true
+max_rate_pps = 1000
+
+[[channels]]
+prefix = "debug/"
+visibility = "subnet-local"
+
+[[peers]]
+address = "10.0.0.7:9000"
+node_id = "00000000000000ff"
+public_key = "{HEX}"
+profile = "plain"
+
+[[subnet_rules]]
+match_tags = ["region:eu", "fleet:1"]
+target_subnet = "2.1"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(FULL, "utf-8")
+    return path
+
+
+def _load(**arguments: object) -> NodeConfig:
+    return NodeConfig.load(None, {}, **arguments)
+
+
+def _complaint(path: Path | None = None, **arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        NodeConfig.load(path, {}, **arguments)
+    return str(caught.value)
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    config = _load()
+    assert config == NodeConfig()
+    assert config.bind == ("127.0.0.1", 0)
+    assert (config.heartbeat_s, config.session_timeout_s) == (5, 30)
+    assert (config.handshake_timeout_s, config.handshake_attempts) == (5, 3)
+    assert (config.membership_ack_timeout_s, config.max_channels_per_peer, config.token_sweep_s) == (5, 1024, 30)
+    assert (config.receive_buffer_bytes, config.window_bytes) == (4 * 1024 * 1024, 512 * 1024)
+    assert config.max_packet is None
+    assert config.unknown_subprotocols is Unknown.DROP
+    assert (config.compat_any_issuer, config.require_signed_announcements, config.profile) == (False, True, True)
+    assert config.subnet == config.default_subnet == SubnetId.GLOBAL
+
+
+def test_a_file_sets_everything(file: Path) -> None:
+    config = NodeConfig.load(file, {})
+    assert config.bind == Endpoint("::1", 9000)
+    assert config.identity == file.parent / "keys/identity.toml"
+    assert config.psk_file == file.parent / "keys/mesh.key"
+    assert config.admin_path() == file.parent / "run/admin.sock"
+    assert config.tokens == (file.parent / "tokens/lidar.token", Path("/etc/meshbus/other.token"))
+    assert config.trusted_issuers == (bytes.fromhex(HEX),)
+    assert config.unknown_subprotocols is Unknown.DELIVER
+    assert config.max_packet == 1452
+    assert config.peers == (
+        PeerEntry(
+            address=Endpoint("10.0.0.7", 9000), node_id=255, public_key=bytes.fromhex(HEX), profile=Profile.PLAIN
+        ),
+    )
+    unset = {"ephemeral", "psk", "level_rules", "compat_any_issuer", "require_signed_announcements"}
+    assert set(config.changed()) == set(NodeConfig.__struct_fields__) - unset
+
+
+def test_channels_become_a_registry(file: Path) -> None:
+    registry = NodeConfig.load(file, {}).channel_registry()
+    lidar = registry.get_by_name("sensors/lidar")
+    assert lidar is not None
+    assert lidar.visibility is Visibility.PARENT_VISIBLE
+    assert lidar.publish_caps == CapabilityFilter(require_tags=("role:lidar",))
+    assert lidar.subscribe_caps is not None
+    assert lidar.subscribe_caps.require_gpu
+    assert (lidar.require_token, lidar.priority, lidar.reliable, lidar.max_rate_pps) == (True, 7, True, 1000)
+    debug = registry.get_by_name("debug/anything")
+    assert debug is not None
+    assert debug.visibility is Visibility.SUBNET_LOCAL
+    assert registry.get_by_name("other") is None
+
+
+def test_tags_and_metadata_become_capabilities(file: Path) -> None:
+    expected = CapabilitySet(["hardware.gpu", "role:lidar"], {"site": "north"})
+    assert NodeConfig.load(file, {}).capabilities() == expected
+
+
+def test_subnet_rules_become_a_policy(file: Path) -> None:
+    policy = NodeConfig.load(file, {}).subnet_policy()
+    assert isinstance(policy, SubnetPolicy)
+    assert policy.assign(["region:eu", "fleet:1", "x"]) == SubnetId.new([2, 1])
+    assert policy.assign([]) == SubnetId.new([9])
+
+
+def test_level_rules_become_a_policy() -> None:
+    policy = _load(level_rules=[{"tag_prefix": "region:", "level": 0, "values": {"eu": 2}}]).subnet_policy()
+    assert isinstance(policy, LevelPolicy)
+    assert policy.assign(["region:eu"]) == SubnetId.new([2])
+
+
+def test_without_rules_there_is_no_policy_and_with_a_default_alone_there_is() -> None:
+    assert _load().subnet_policy() is None
+    policy = _load(default_subnet="5").subnet_policy()
+    assert policy is not None
+    assert policy.assign(["x"]) == SubnetId.new([5])
+
+
+def test_arguments_win_over_the_environment_over_the_file(file: Path) -> None:
+    env = {"MESHBUS_HEARTBEAT_S": "2", "MESHBUS_TAGS": "a,b", "MESHBUS_JIT": "0", "HEARTBEAT_S": "9"}
+    config = NodeConfig.load(file, env, heartbeat_s=3, subnet=None)
+    assert config.heartbeat_s == 3
+    assert config.tags == ("a", "b")
+    assert config.subnet == SubnetId.new([3, 7])
+    sources = {key: setting.source for key, setting in gather(file, env, heartbeat_s=3).items()}
+    assert (sources["heartbeat_s"], sources["tags"], sources["subnet"]) == ("an argument", "the environment", str(file))
+
+
+def test_every_setting_has_an_environment_name() -> None:
+    variables = {f"MESHBUS_{name.upper()}": "x" for name in NodeConfig.__struct_fields__}
+    assert sorted(gather(None, variables)) == sorted(NodeConfig.__struct_fields__)
+
+
+def test_the_environment_names_the_file_and_is_the_default(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeConfig.load(None, {"MESHBUS_CONFIG": str(file)}).heartbeat_s == 1
+    monkeypatch.setenv("MESHBUS_CONFIG", str(file))
+    assert NodeConfig.load().heartbeat_s == 1
+    assert NodeConfig.load(env={}).heartbeat_s == 5
+
+
+def test_finished_values_are_taken_as_they_are() -> None:
+    entry = ChannelEntry(name=ChannelName("a"))
+    assert _load(channels=[entry], subnet=SubnetId.new([1]), max_packet="auto").channels == (entry,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"hartbeat_s": 1}, "hartbeat_s (from an argument): is not a known setting: did you mean 'heartbeat_s'?"),
+        ({"heartbeat_s": 0}, "heartbeat_s (from an argument): expected a number of seconds above 0, at most 86400, got 0"),
+        ({"heartbeat_s": float("nan")}, "heartbeat_s (from an argument): expected a number of seconds"),
+        ({"heartbeat_s": 30}, "session_timeout_s: 30 must be more than heartbeat_s, which is 30"),
+        ({"handshake_attempts": 0}, "handshake_attempts (from an argument): expected a whole number from 1"),
+        ({"window_bytes": 100}, "window_bytes (from an argument): expected a whole number of bytes from 65536"),
+        ({"psk": HEX, "psk_file": "x"}, "psk_file (from an argument): psk is given too: keep one of the two"),
+        ({"psk": "5ecre7"}, "psk (from an argument): expected 64 hex digits: make a key with"),
+        ({"tags": ["scope:x"]}, "tags (from an argument): 'scope:x' starts with a prefix that is reserved"),
+        ({"tags": [""]}, "tags (from an argument): a tag cannot be empty"),
+        ({"channels": [{}]}, "channels[0] (from an argument): give either 'name' or 'prefix'"),
+        ({"channels": [{"name": "a", "prefix": "b"}]}, "channels[0] (from an argument): give either"),
+        ({"channels": [{"prefix": "A/"}]}, "channels[0].prefix (from an argument): no channel name can start with 'A/'"),
+        ({"channels": [{"name": "A"}]}, "channels[0].name (from an argument): channel 'A': upper case"),
+        ({"channels": [{"name": "a", "priority": 256}]}, "channels[0].priority (from an argument): 256 is not from 0"),
+        ({"channels": [{"name": "a"}, {"name": "a"}]}, "channels (from an argument): 'a' is configured twice"),
+        ({"channels": [{"prefix": ""}, {"prefix": ""}]}, "channels (from an argument): '' is configured twice"),
+        (
+            {"channels": [{"name": "a", "publish_caps": {"require_tag": []}}]},
+            "channels[0].publish_caps.require_tag (from an argument): is not a known setting: did you mean 'require_tags'?",
+        ),
+        ({"peers": [{"address": "h:1"}]}, "peers[0] (from an argument): 'public_key' is missing: it is 64 hex digits"),
+        ({"unknown_subprotocols": "x"}, "unknown_subprotocols (from an argument): expected one of drop, deliver"),
+        (
+            {
+                "subnet_rules": [{"match_tags": [], "target_subnet": "1"}],
+                "level_rules": [{"tag_prefix": "a", "level": 0, "values": {}}],
+            },
+            "level_rules (from an argument): subnet_rules are given too",
+        ),
+        (
+            {"default_subnet": "1", "level_rules": [{"tag_prefix": "a", "level": 0, "values": {}}]},
+            "default_subnet (from an argument): belongs to subnet_rules",
+        ),
+        (
+            {"level_rules": [{"tag_prefix": "a", "level": 4, "values": {}}]},
+            "level_rules[0].level (from an argument): 4 is not a level",
+        ),
+        (
+            {"subnet_rules": [{"match_tags": ["a"], "target": "1"}]},
+            "subnet_rules[0].target (from an argument): is not a known setting: did you mean 'target_subnet'?",
+        ),
+    ],
+)  # fmt: skip
+def test_complaints(arguments: dict[str, Any], complaint: str) -> None:
+    assert _complaint(**arguments).startswith(complaint)
+
+
+def test_a_mesh_key_in_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'psk = "{HEX}"', "utf-8")
+    file.chmod(0o644)
+    assert _complaint(file).startswith(f"psk (from {file}): others can read this file (mode 0644): run `chmod 600")
+    file.chmod(0o600)
+    assert NodeConfig.load(file, {}).load_psk() == bytes.fromhex(HEX)
+
+
+def test_the_mesh_key_is_shown_nowhere() -> None:
+    config = _load(psk=HEX)
+    for text in (repr(config), str(config), str(config.__rich_repr__())):
+        assert HEX not in text
+        assert repr(bytes.fromhex(HEX)) not in text
+        assert "(hidden)" in text
+
+
+def test_keys_come_from_the_identity_file_made_on_first_use(tmp_path: Path) -> None:
+    config = _load(identity=tmp_path / "new" / "identity.toml")
+    keys = config.load_identity()
+    assert keys == config.load_identity()
+    assert _load(identity=str(tmp_path / "new" / "identity.toml"), ephemeral=True).load_identity() != keys
+
+
+def test_an_ephemeral_identity_is_written_nowhere(tmp_path: Path) -> None:
+    config = _load(ephemeral=True, identity=tmp_path / "identity.toml")
+    assert config.load_identity() != config.load_identity()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_mesh_key_comes_from_its_file_or_is_asked_for(tmp_path: Path) -> None:
+    key = create_psk(tmp_path / "mesh.key")
+    assert _load(psk_file=tmp_path / "mesh.key").load_psk() == key
+    with pytest.raises(ConfigError, match="the mesh key is missing: make one with `meshbus key psk FILE`"):
+        _load().load_psk()
+
+
+def test_token_files_are_read(tmp_path: Path) -> None:
+    issuer = Identity.generate(os.urandom)
+    token = PermissionToken.issue(
+        issuer, issuer.entity_id, Scope.SUBSCRIBE, "a", ttl_s=9, now=1_000, entropy=os.urandom
+    )
+    (tmp_path / "a.token").write_text(format_tokens([token]), "utf-8")
+    assert _load(tokens=[tmp_path / "a.token"]).load_tokens() == ((token,),)
+
+
+def test_default_places_are_under_the_folders_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for place in (subject.default_file(), subject.default_identity(), subject.default_admin_socket()):
+        assert "meshbus" in place.parts
+    assert _load().admin_path() == subject.default_admin_socket()
+    assert _load(admin_socket="").admin_path() is None
+    if sys.platform == "linux":
+        assert subject.default_identity() == tmp_path / "config" / "meshbus" / "identity.toml"
+        assert _load().load_identity() == _load(identity=tmp_path / "config/meshbus/identity.toml").load_identity()
+
+
+def test_without_platformdirs_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        _load().load_identity()

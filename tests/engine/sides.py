@@ -1,0 +1,392 @@
+"""Nodes reduced to handshakes and liveness, and a network of virtual time between them.
+
+`Side` does with the two services what the engine's core does. `Reference` does what a net-mesh 0.23.0 node was seen to
+do in a handshake, its mistakes included. `Net` carries datagrams with delay, loss, duplication and reordering.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+from meshbus.engine.control import Control, SessionUp
+from meshbus.engine.counters import Counters
+from meshbus.engine.handshake import Established, HandshakeConfig, Handshakes
+from meshbus.engine.link import Link
+from meshbus.engine.liveness import Liveness, LivenessConfig
+from meshbus.engine.packets import Address, Output
+from meshbus.engine.peer import Peer, PeerTable
+from meshbus.engine.reflex import Reflex
+from meshbus.errors import RemoteProtocolError
+from meshbus.names.identity import routing_id
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags, Subprotocol
+from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.frames import unpack_frames
+from meshbus.wire.handshake import (
+    decode_handshake,
+    decode_routed_handshake,
+    encode_routed_handshake,
+    pack_initiator_id,
+    unpack_initiator_id,
+)
+from meshbus.wire.header import unpack_header
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.noise import Initiator, Responder, derive_public_key, prologue
+from meshbus.wire.route import forwarded, pack_route, unpack_route
+
+PSK = bytes(range(32))
+OTHER_PSK = bytes(range(1, 33))
+MESSAGE = 0x7777
+"""A subprotocol of nobody, for messages between sides."""
+
+
+def wall(now: float) -> int:
+    """Give the wall clock of virtual time: it starts in 2023."""
+    return 1_700_000_000_000_000_000 + round(now * 1e9)
+
+
+class Station(Protocol):
+    """Whatever has an address on the net."""
+
+    address: Address
+
+    def receive(self, source: Address, datagram: bytes, now: float) -> Output: ...
+    def tick(self, now: float) -> Output: ...
+    def next_timer(self) -> float | None: ...
+
+
+class Side:
+    """A node of ours, as far as sessions go."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        node_id: int | None = None,
+        address: Address | None = None,
+        psk: bytes = PSK,
+        seed: int = 0,
+        now: float = 0.0,
+        handshake: HandshakeConfig | None = None,
+        liveness: LivenessConfig | None = None,
+        admit: Callable[[int], bool] = lambda _: True,
+        entropy: Callable[[int], bytes] | None = None,
+        static_private_key: bytes | None = None,
+        answers_reflex: bool = True,
+    ) -> None:
+        self.node_id = number << 32 | 0xA000 + number if node_id is None else node_id
+        self.address: Address = (f"10.0.0.{number}", 9000) if address is None else address
+        self.peers = PeerTable()
+        self.counters = Counters()
+        self.handshakes = Handshakes(
+            self.node_id,
+            psk=psk,
+            static_private_key=bytes([number]) * 32 if static_private_key is None else static_private_key,
+            peers=self.peers,
+            counters=self.counters,
+            entropy=random.Random(f"{number} {seed}").randbytes if entropy is None else entropy,
+            config=handshake or HandshakeConfig(),
+            admit=admit,
+        )
+        config = liveness or LivenessConfig()
+        self.liveness = Liveness(self.node_id, peers=self.peers, wall=wall, now=now, config=config)
+        self.routes: dict[int, Address] = {}
+        self.log: list[tuple[float, Control]] = []
+        self.got: list[tuple[int, bytes]] = []
+        self.reflex = Reflex(self.counters)
+        self.answers_reflex = answers_reflex
+
+    @property
+    def public_key(self) -> bytes:
+        return self.handshakes.public_key
+
+    def connect(
+        self, other: Side | Reference, now: float, *, via: Address | None = None, routed: bool = True, key: bytes = b""
+    ) -> Output:
+        out = Output()
+        address = other.address if via is None else via
+        self.handshakes.connect(other.node_id, address, key or other.public_key, now, out, routed=routed)
+        return out
+
+    def session_with(self, other: Side | Reference) -> int | None:
+        peer = self.peers.get(other.node_id)
+        return None if peer is None else peer.link.session_id
+
+    def say(self, other: Side | Reference, message: bytes) -> Output:
+        out = Output()
+        self.peers.require(other.node_id).send_message(MESSAGE, message, out)
+        return out
+
+    def happened(self, kind: type) -> list[Control]:
+        return [control for _, control in self.log if isinstance(control, kind)]
+
+    def next_timer(self) -> float | None:
+        own = self.handshakes.next_timer()
+        return self.liveness.next_timer() if own is None else min(own, self.liveness.next_timer())
+
+    def tick(self, now: float) -> Output:
+        out = Output()
+        self.take(self.handshakes.tick(now, out), now, out)
+        self.liveness.tick(now, out)
+        self.log += [(now, control) for control in out.control]
+        return out
+
+    def receive(self, source: Address, datagram: bytes, now: float) -> Output:
+        out = Output()
+        self._receive(source, datagram, now, out)
+        self.log += [(now, control) for control in out.control]
+        return out
+
+    def take(self, established: list[Established], now: float, out: Output) -> None:
+        for up in established:
+            peer = self.peers.establish(up.node_id, up.link, now)
+            out.control.append(SessionUp(up.node_id, up.link.session_id, up.initiated))
+            self.liveness.session_up(peer, now, out)
+            for source, datagram in up.held:
+                self._receive(source, datagram, now, out)
+
+    def _receive(self, source: Address, datagram: bytes, now: float, out: Output) -> None:
+        match classify(datagram):
+            case DatagramKind.ROUTED:
+                self._receive_routed(source, datagram, now, out)
+            case DatagramKind.NET:
+                self._receive_net(source, datagram, now, out, routed=False)
+            case _:
+                pass
+
+    def _receive_routed(self, source: Address, datagram: bytes, now: float, out: Output) -> None:
+        route = unpack_route(datagram)
+        if route.dest_id != self.node_id:
+            onward = forwarded(route)
+            if onward is not None and route.dest_id in self.routes:
+                out.send(self.routes[route.dest_id], pack_route(onward) + datagram[ROUTE_BYTES:])
+        elif datagram[ROUTE_BYTES + 3] & Flags.HANDSHAKE:
+            self.take(self.handshakes.receive_routed(source, datagram, now, out), now, out)
+        else:
+            self._receive_net(source, datagram[ROUTE_BYTES:], now, out, routed=True)
+
+    def _receive_net(self, source: Address, datagram: bytes, now: float, out: Output, *, routed: bool) -> None:
+        if len(datagram) > 3 and datagram[3] & Flags.HANDSHAKE:
+            self.take(self.handshakes.receive_direct(source, datagram, now, out), now, out)
+            return
+        try:
+            session_id = unpack_header(datagram).session_id
+            peer = self.peers.by_session(session_id)
+            if peer is None:
+                self.take(self.handshakes.claim(source, datagram, now, out), now, out)
+                return
+            header, payload = peer.link.opener.open(datagram)
+        except RemoteProtocolError as error:
+            self.counters.add("drop", error.code)
+            return
+        beat = bool(header.flags & Flags.HEARTBEAT)
+        if beat and routed:
+            return
+        self.liveness.heard(peer, now, out, heartbeat=beat)
+        for frame in unpack_frames(payload, header.event_count):
+            self._event(peer, header.subprotocol_id, bytes(frame), out)
+
+    def _event(self, peer: Peer, subprotocol_id: int, event: bytes, out: Output) -> None:
+        if subprotocol_id == MESSAGE:
+            self.got.append((peer.node_id, event))
+        elif subprotocol_id == Subprotocol.REFLEX and self.answers_reflex:
+            self.reflex.receive(peer, event, 0.0, out)
+
+
+class Reference:
+    """A running net-mesh 0.23.0 node in a routed handshake, as observed: what comes while it waits is its message 2."""
+
+    TRIES, TIMEOUT_S, PAUSE_S, HEARTBEAT_S = 3, 5.0, 0.1, 5.0
+
+    def __init__(self, number: int, *, node_id: int | None = None, seed: int = 0, gives_up_early: bool = False) -> None:
+        self.node_id = number << 32 | 0xA000 + number if node_id is None else node_id
+        self.address: Address = (f"10.0.0.{number}", 9000)
+        self.public_key = derive_public_key(bytes([number]) * 32)
+        self._static = bytes([number]) * 32
+        self._entropy = random.Random(f"reference {number} {seed}").randbytes
+        self._gives_up_early = gives_up_early
+        self._target: Side | None = None
+        self._initiator: Initiator | None = None
+        self._due: float | None = None
+        self._waiting = False
+        self._try = 0
+        self._beat_at = self.HEARTBEAT_S
+        self.sessions: dict[int, Link] = {}
+        self.failed = False
+        self.got: list[bytes] = []
+
+    def connect(self, other: Side, now: float) -> Output:
+        self._target, self._try = other, 0
+        out = Output()
+        self._send(now, out)
+        return out
+
+    def session_with(self, other: Side) -> int | None:
+        link = self.sessions.get(other.node_id)
+        return None if link is None else link.session_id
+
+    def next_timer(self) -> float | None:
+        return self._beat_at if self._due is None else min(self._due, self._beat_at)
+
+    def tick(self, now: float) -> Output:
+        out = Output()
+        if now >= self._beat_at:
+            self._beat_at += self.HEARTBEAT_S
+            for link in self.sessions.values():
+                out.send(link.address, link.sealer.heartbeat())
+        if self._due is not None and now >= self._due:
+            if not self._waiting:
+                self._send(now, out)
+            else:
+                self._pause(now)
+        return out
+
+    def receive(self, source: Address, datagram: bytes, now: float) -> Output:
+        out = Output()
+        match classify(datagram):
+            case DatagramKind.ROUTED if datagram[ROUTE_BYTES + 3] & Flags.HANDSHAKE:
+                self._handshake(source, datagram, now, out)
+            case DatagramKind.NET if not datagram[3] & Flags.HANDSHAKE:
+                self._data(datagram)
+            case _:
+                pass
+        return out
+
+    def _handshake(self, source: Address, datagram: bytes, now: float, out: Output) -> None:
+        route, message = decode_routed_handshake(datagram)
+        if (
+            self._initiator is not None
+            and self._target is not None
+            and route.src_id == routing_id(self._target.node_id)
+        ):
+            self._read_answer(source, message, now)
+            return
+        responder = Responder(psk=PSK, prologue=prologue(route.src_id, self.node_id), static_private_key=self._static)
+        try:
+            node_id = unpack_initiator_id(responder.read(message), route.src_id)
+        except RemoteProtocolError:
+            return
+        old = self.sessions.get(node_id)
+        if old is not None and old.role is Role.INITIATOR:
+            return  # "a different static key" while the old session is in use
+        answer = responder.write(self._entropy(32))
+        out.send(source, encode_routed_handshake(answer, sender=self.node_id, receiver=node_id))
+        keys = derive_keys(responder.handshake_hash, Role.RESPONDER)
+        self.sessions[node_id] = Link(keys, Role.RESPONDER, source, now)
+
+    def _read_answer(self, source: Address, message: bytes, now: float) -> None:
+        initiator, self._initiator = self._initiator, None
+        assert initiator is not None
+        assert self._target is not None
+        try:
+            initiator.read(message)
+        except RemoteProtocolError:
+            if self._gives_up_early:
+                self._pause(now)
+            return
+        keys = derive_keys(initiator.handshake_hash, Role.INITIATOR)
+        self.sessions[self._target.node_id] = Link(keys, Role.INITIATOR, source, now)
+        self._due = None
+
+    def _send(self, now: float, out: Output) -> None:
+        assert self._target is not None
+        self._initiator = Initiator(
+            psk=PSK,
+            prologue=prologue(self.node_id, self._target.node_id),
+            responder_public_key=self._target.public_key,
+            ephemeral_private_key=self._entropy(32),
+        )
+        message = self._initiator.write(pack_initiator_id(self.node_id))
+        datagram = encode_routed_handshake(message, sender=self.node_id, receiver=self._target.node_id)
+        out.send(self._target.address, datagram)
+        self._try += 1
+        self._waiting, self._due = True, now + self.TIMEOUT_S
+
+    def _pause(self, now: float) -> None:
+        self._initiator = None
+        self._waiting = False
+        self._due = None if self._try >= self.TRIES else now + self.PAUSE_S * self._try
+        self.failed = self._due is None
+
+    def _data(self, datagram: bytes) -> None:
+        session_id = unpack_header(datagram).session_id
+        for link in self.sessions.values():
+            if link.session_id == session_id:
+                header, payload = link.opener.open(datagram)
+                for frame in unpack_frames(payload, header.event_count):
+                    if header.subprotocol_id == MESSAGE:
+                        self.got.append(bytes(frame))
+
+
+class Net:
+    """Datagrams on their way, in virtual time."""
+
+    def __init__(
+        self,
+        *stations: Station,
+        seed: int = 0,
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        latency: float = 0.01,
+        spread: float = 0.0,
+    ) -> None:
+        self.stations: dict[Address, Station] = {station.address: station for station in stations}
+        self.now = 0.0
+        self.sent: list[tuple[float, Address, Address, bytes]] = []
+        self.loss, self.duplicate, self.latency, self.spread = loss, duplicate, latency, spread
+        self._rng = random.Random(seed)
+        self._flying: list[tuple[float, int, Address, Address, bytes]] = []
+        self._number = count()
+
+    def put(self, station: Station) -> None:
+        """Attach a station, in the place of whatever had its address."""
+        self.stations[station.address] = station
+
+    def emit(self, source: Address, out: Output) -> None:
+        """Send what a station gave out."""
+        for train in out.trains:
+            for datagram in train.datagrams():
+                self.inject(source, train.address, datagram)
+
+    def inject(self, source: Address, dest: Address, datagram: bytes) -> None:
+        """Send one datagram, with any source address."""
+        self.sent.append((self.now, source, dest, datagram))
+        if self._rng.random() < self.loss:
+            return
+        for _ in range(2 if self._rng.random() < self.duplicate else 1):
+            arrival = self.now + self.latency + self._rng.random() * self.spread
+            heapq.heappush(self._flying, (arrival, next(self._number), dest, source, datagram))
+
+    def run(self, until: float) -> None:
+        """Let time pass."""
+        while True:
+            timers = [(timer, station) for station in self.stations.values() if (timer := station.next_timer())]
+            timer, station = min(timers, key=lambda pair: pair[0])
+            arrival = self._flying[0][0] if self._flying else float("inf")
+            if min(timer, arrival) > until:
+                self.now = until
+                return
+            if arrival <= timer:
+                self.now, _, dest, source, datagram = heapq.heappop(self._flying)
+                if dest in self.stations:
+                    receiver = self.stations[dest]
+                    self.emit(receiver.address, receiver.receive(source, datagram, self.now))
+            else:
+                self.now = max(self.now, timer)
+                self.emit(station.address, station.tick(self.now))
+
+
+def message_of(datagram: bytes) -> bytes:
+    """Give the Noise message of a handshake datagram, routed or not."""
+    if classify(datagram) is DatagramKind.ROUTED:
+        return decode_routed_handshake(datagram)[1]
+    return decode_handshake(datagram)
+
+
+def is_handshake(datagram: bytes) -> bool:
+    """Say whether a datagram carries a handshake packet."""
+    offset = ROUTE_BYTES if classify(datagram) is DatagramKind.ROUTED else 0
+    return len(datagram) >= offset + HEADER_BYTES and bool(datagram[offset + 3] & Flags.HANDSHAKE)

@@ -1,0 +1,168 @@
+"""A stage for playbooks of subscribing and publishing: one node's services, and peers at the ends of real links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from meshbus.engine.admission import Admission
+from meshbus.engine.authorize import Authorizer
+from meshbus.engine.catalog import JoinedChannels, LocalChannels
+from meshbus.engine.counters import Counters
+from meshbus.engine.follow import Following
+from meshbus.engine.interest import Interests
+from meshbus.engine.link import Link
+from meshbus.engine.membership import Membership
+from meshbus.engine.packets import Output
+from meshbus.engine.peer import Peer, PeerClaims, PeerTable
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.capability import CapabilitySet
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.registry import NegotiatedSet
+from meshbus.policy.tokens import TokenCache
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.frames import unpack_frames
+from meshbus.wire.header import Header
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.messages.membership import Ack, MembershipMessage, decode_membership, encode_membership
+from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
+from meshbus.wire.seal import Opener
+
+UNIX = 1_000_000
+"""Unix seconds when the monotonic clock says 0."""
+
+NODE, ROOT, STRANGER = (Identity.from_seed(bytes([n]) * 32) for n in (101, 102, 103))
+"""This node, an issuer it trusts, and one it does not."""
+
+
+def wall(now: float) -> int:
+    return int((UNIX + now) * 1_000_000_000)
+
+
+def entity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(32, "big"))
+
+
+def configs(*entries: ChannelConfig) -> ChannelConfigRegistry:
+    registry = ChannelConfigRegistry()
+    for entry in entries:
+        registry.insert(entry)
+    return registry
+
+
+def channel_config(name: str, **options: Any) -> ChannelConfig:
+    return ChannelConfig(channel=ChannelName(name), **options)
+
+
+def token(
+    subject: Identity,
+    channel: str | None,
+    scope: int = Scope.SUBSCRIBE,
+    *,
+    issuer: Identity = ROOT,
+    now: float = 0.0,
+    ttl_s: int = 1000,
+    **options: Any,
+) -> bytes:
+    """Issue a token, valid from `now` on the stage's clock."""
+    issued = PermissionToken.issue(
+        issuer, subject.entity_id, scope, channel, ttl_s=ttl_s, now=UNIX + now, entropy=bytes, **options
+    )
+    return encode_chain([issued])
+
+
+class Stage:
+    """One node."""
+
+    def __init__(
+        self,
+        registry: ChannelConfigRegistry | None = None,
+        *,
+        any_issuer: bool = False,
+        subnet: SubnetId = SubnetId.GLOBAL,
+        tags: Iterable[str] = (),
+        ack_timeout_s: float = 5.0,
+        **options: Any,
+    ) -> None:
+        self.counters = Counters()
+        self.peers = PeerTable()
+        self.tokens = TokenCache([NODE.entity_id, ROOT.entity_id], any_issuer=any_issuer)
+        self.authorizer = Authorizer(
+            tokens=self.tokens,
+            counters=self.counters,
+            wall=wall,
+            registry=registry,
+            own=PeerClaims(NODE.entity_id, CapabilitySet(tags), subnet),
+        )
+        self.admission = Admission(authorizer=self.authorizer, peers=self.peers, counters=self.counters, **options)
+        self.roster = self.admission.roster
+        self.joined = JoinedChannels()
+        self._random = 0
+        self.membership = Membership(
+            admission=self.admission,
+            joined=self.joined,
+            counters=self.counters,
+            entropy=self.entropy,
+            ack_timeout_s=ack_timeout_s,
+        )
+        self.channels = LocalChannels()
+        self.following = Following(peers=self.peers, joined=self.joined, counters=self.counters, entropy=self.entropy)
+        self.interests = Interests(
+            admission=self.admission,
+            channels=self.channels,
+            following=self.following,
+            peers=self.peers,
+            counters=self.counters,
+        )
+        self._openers: dict[int, Opener] = {}
+
+    def entropy(self, size: int) -> bytes:
+        self._random += 1
+        return self._random.to_bytes(size, "little")
+
+    def peer(self, number: int, *, announced: bool = True, profile: Iterable[int] = ()) -> Peer:
+        """Bring up a session with a peer whose entity is `entity(number)`."""
+        secret = number.to_bytes(32, "little")
+        link = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, number, now=0.0)
+        peer = self.peers.establish(entity(number).node_id, link, now=0.0)
+        peer.negotiated = NegotiatedSet(frozenset(profile))
+        self._openers[number] = Opener(derive_keys(secret, Role.INITIATOR))
+        if announced:
+            self.announce(peer, number)
+        return peer
+
+    def announce(self, peer: Peer, number: int, tags: Iterable[str] = (), subnet: SubnetId = SubnetId.GLOBAL) -> None:
+        """Let a peer's signed announcement say this."""
+        peer.claims = PeerClaims(entity(number).entity_id, CapabilitySet(tags), subnet)
+
+    def sent(self, out: Output) -> list[tuple[int, Header, list[bytes]]]:
+        """Open everything that was sent, as the peers do: the number of the peer, the header, the events."""
+        packets = []
+        for train in out.trains:
+            assert isinstance(train.address, int)
+            for datagram in train.datagrams():
+                header, payload = self._openers[train.address].open(datagram)
+                packets.append((train.address, header, [bytes(e) for e in unpack_frames(payload, header.event_count)]))
+        out.trains.clear()
+        return packets
+
+    def messages(self, out: Output, subprotocol_id: int = Subprotocol.MEMBERSHIP) -> list[tuple[int, bytes]]:
+        """Give the messages of one subprotocol that were sent, each with the number of the peer it went to."""
+        found = []
+        for number, header, events in self.sent(out):
+            assert (header.subprotocol_id, header.stream_id) == (subprotocol_id, subprotocol_id)
+            assert (header.flags, header.event_count, len(events)) == (0, 1, 1)
+            found.append((number, events[0]))
+        return found
+
+    def tell(self, peer: Peer, message: MembershipMessage, now: float = 0.0) -> Ack:
+        """Let a peer send a membership message and give the answer to it."""
+        out = Output()
+        self.membership.receive(peer, encode_membership(message), now, out)
+        ((_, answer),) = self.messages(out)
+        ack = decode_membership(answer)
+        assert isinstance(ack, Ack)
+        assert ack.nonce == message.nonce
+        return ack

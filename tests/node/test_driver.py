@@ -1,0 +1,119 @@
+"""The driver: drains, sends, holds what the kernel has no room for, and keeps the engine's time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from meshbus.engine.control import PeerRecovered
+from meshbus.engine.counters import Counters
+from meshbus.engine.packets import Output, PacketBatch, Train
+from meshbus.node import driver as driver_module
+from meshbus.node.driver import Driver
+from meshbus.node.udp import UdpSocket
+
+
+class ScriptedEngine:
+    """As much of an engine as a driver uses."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.batches: list[int] = []
+        self.ticks = 0
+        self.timer: float | None = None
+
+    def receive(self, batch: PacketBatch, _now: float) -> Output:
+        self.batches.append(len(batch))
+        out = Output()
+        out.control.append(PeerRecovered(1))
+        return out
+
+    def next_timer(self) -> float | None:
+        return self.timer
+
+    def tick(self, _now: float) -> Output:
+        self.ticks += 1
+        self.timer = None
+        return Output()
+
+
+class StubbornSocket(UdpSocket):
+    """A socket whose kernel is full until told otherwise."""
+
+    full = False
+    sent: list[Train]
+
+    def send(self, trains: Sequence[Train]) -> Sequence[Train]:
+        if self.full:
+            return trains
+        self.sent += trains
+        return ()
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[tuple[Driver, Any, StubbornSocket, list[Output]]]:
+    engine: Any = ScriptedEngine()
+    socket = StubbornSocket.bind("127.0.0.1", 0)
+    socket.sent = []
+    reported: list[Output] = []
+    driver = Driver(engine, socket, reported.append)
+    yield driver, engine, socket, reported
+    driver.close()
+    driver.close()
+
+
+def train(number: int) -> Train:
+    return Train(("127.0.0.1", 9), bytes([number]), 1)
+
+
+async def test_datagrams_reach_the_engine_and_its_reports_come_back(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    _, engine, socket, reported = desk
+    with UdpSocket.bind("127.0.0.1", 0) as other:
+        other.send([Train(socket.address, b"hello", 5)])
+        async with asyncio.timeout(2):
+            while not engine.batches:  # noqa: ASYNC110 - the kernel delivers
+                await asyncio.sleep(0.001)
+    assert engine.batches == [1]
+    assert reported[0].control == [PeerRecovered(1)]
+
+
+async def test_what_the_kernel_refuses_goes_later_and_in_order(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, _, socket, _ = desk
+    socket.full = True
+    for number in range(3):
+        out = Output()
+        out.trains = [train(number)]
+        driver.apply(out)
+    assert socket.sent == []
+    socket.full = False
+    async with asyncio.timeout(2):
+        while len(socket.sent) < 3:  # noqa: ASYNC110 - the loop tells the driver
+            await asyncio.sleep(0.001)
+    assert [bytes(sent.data) for sent in socket.sent] == [b"\0", b"\1", b"\2"]
+
+
+async def test_the_backlog_is_bounded_and_counted(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, engine, socket, _ = desk
+    monkeypatch.setattr(driver_module, "MAX_BACKLOG", 2)
+    socket.full = True
+    out = Output()
+    out.trains = [train(number) for number in range(5)]
+    driver.apply(out)
+    assert engine.counters.get("drop", "send_backlog") == 3
+
+
+async def test_the_engine_is_ticked_when_it_asks(desk: tuple[Driver, Any, StubbornSocket, list[Output]]) -> None:
+    driver, engine, _, _ = desk
+    engine.timer = driver.now() + 0.01
+    driver.apply(Output())
+    async with asyncio.timeout(2):
+        while not engine.ticks:  # noqa: ASYNC110 - the loop ticks
+            await asyncio.sleep(0.001)
+    assert engine.ticks == 1

@@ -1,0 +1,223 @@
+"""Live nodes on loopback: connect, publish, subscribe, refuse, restart, close."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from meshbus.engine.control import SessionUp, Subscribed
+from meshbus.engine.publish import OnFailure
+from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProtocolError, PartialDelivery, PeerError
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.node.node import Node
+from meshbus.policy.capability import CapabilityFilter
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.wire.messages.token import PermissionToken, Scope
+
+PSK = "5a" * 32
+QUICK: dict[str, Any] = {"psk": PSK, "ephemeral": True, "handshake_timeout_s": 0.2, "membership_ack_timeout_s": 1.0}
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[tuple[Node, Node]]:
+    """A publisher, and a subscriber connected to it."""
+    async with Node.open(**QUICK) as publisher, Node.open(**QUICK) as subscriber:
+        await subscriber.connect(publisher.address, public_key=publisher.public_key)
+        yield publisher, subscriber
+
+
+async def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait until something holds that nobody tells us about."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 - it happens in another node
+            await asyncio.sleep(0.01)
+
+
+async def take(subscription: object, count: int) -> list[bytes]:
+    got: list[bytes] = []
+    async with asyncio.timeout(10):
+        async for batch in subscription.batches():  # type: ignore[attr-defined]
+            got += batch.payloads()
+            if len(got) >= count:
+                return got
+    return got
+
+
+async def test_one_address_and_one_key_are_enough(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    assert [peer.node_id for peer in subscriber.peers] == [publisher.node_id]
+    async with subscriber.subscribe("sensors/lidar") as subscription:
+        assert publisher.roster.members("sensors/lidar")
+        report = await publisher.publisher("sensors/lidar").publish(b"hello")
+        assert (report.attempted, report.delivered, report.errors) == (1, 1, ())
+        assert await take(subscription, 1) == [b"hello"]
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_batches_of_any_sizes_arrive_whole_and_in_order(nodes: tuple[Node, Node], reliable: bool) -> None:
+    publisher, subscriber = nodes
+    events = [bytes([n % 251]) * (n * 37 % 8105) for n in range(600)]
+    async with subscriber.subscribe("mixed/sizes") as subscription:
+        report = await publisher.publisher("mixed/sizes", reliable=reliable).publish_batch(pa.array(events))
+        assert report.all_delivered
+        assert await take(subscription, len(events)) == events
+
+
+async def test_nobody_listening_is_a_report_not_an_error(nodes: tuple[Node, Node]) -> None:
+    publisher, _ = nodes
+    report = await publisher.publisher("sensors/lidar").publish(b"hello")
+    assert report.is_empty
+    assert report.all_delivered
+
+
+async def test_leaving_ends_the_subscription_at_the_publisher(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("sensors/lidar"):
+        pass
+    await until(lambda: not publisher.roster.members("sensors/lidar"))
+
+
+async def test_later_peers_are_asked_too() -> None:
+    async with AsyncExitStack() as stack:
+        publisher, subscriber = [await stack.enter_async_context(Node.open(**QUICK)) for _ in range(2)]
+        subscription = await stack.enter_async_context(subscriber.subscribe("sensors/lidar"))
+        await subscriber.connect(publisher.address, public_key=publisher.public_key)
+        async with asyncio.timeout(2):
+            async for notice in publisher.notices():
+                if isinstance(notice, Subscribed):
+                    break
+        await publisher.publisher("sensors/lidar").publish(b"late but there")
+        assert await take(subscription, 1) == [b"late but there"]
+
+
+async def test_refusals_carry_the_reason(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(channel=ChannelName("secret"), require_token=True))
+    registry.insert(
+        ChannelConfig(channel=ChannelName("gpu/only"), subscribe_caps=CapabilityFilter(require_tags=("gpu",)))
+    )
+    publisher.set_channel_configs(registry)
+    for channel, reason in (("secret", "unauthorized"), ("gpu/only", "unauthorized"), ("nowhere", "unknown_channel")):
+        with pytest.raises(ChannelError, match=reason):
+            async with subscriber.subscribe(channel):
+                pass
+    with pytest.raises(PeerError, match="unknown"):
+        await subscriber.subscribe_channel(12345, "secret")
+
+
+async def test_a_token_of_the_publisher_opens_the_channel() -> None:
+    import os
+    import time
+
+    identity = Identity.generate(os.urandom)
+    async with Node.open(**QUICK) as subscriber:
+        node = Node(Node.open(**QUICK).config, identity=identity)
+        async with node as publisher:
+            registry = ChannelConfigRegistry()
+            registry.insert(ChannelConfig(channel=ChannelName("secret"), require_token=True))
+            publisher.set_channel_configs(registry)
+            now = time.time_ns() / 1e9
+            tokens = [
+                PermissionToken.issue(identity, who, scope, "secret", ttl_s=60, now=now, entropy=os.urandom)
+                for who, scope in ((identity.entity_id, Scope.PUBLISH), (subscriber.public_key, Scope.SUBSCRIBE))
+            ]
+            publisher.add_token(tokens[0])
+            subscriber.add_token(tokens[1])
+            await subscriber.connect(publisher.address, public_key=publisher.public_key)
+            await until(lambda: len(publisher.find_nodes()) == 2)
+            async with subscriber.subscribe("secret") as subscription:
+                await publisher.publisher("secret").publish(b"between us")
+                assert await take(subscription, 1) == [b"between us"]
+
+
+async def test_wrong_keys_and_silence_are_named() -> None:
+    stranger = Identity.generate(lambda n: bytes(range(n)))
+    async with Node.open(**QUICK) as node, Node.open(**{**QUICK, "psk": "00" * 32}) as other:
+        for address, key in ((other.address, other.public_key), ("127.0.0.1:9", stranger.entity_id)):
+            with pytest.raises(HandshakeError, match="mesh key"):
+                await node.connect(address, public_key=key)
+        with pytest.raises(LocalProtocolError, match="public key"):
+            await node.connect(other.address, public_key="zz")
+        assert other.counters["drop"]
+
+
+async def test_an_oversize_event_is_refused_and_nothing_is_sent(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("sensors/lidar") as subscription:
+        sender = publisher.publisher("sensors/lidar")
+        with pytest.raises(LocalProtocolError, match="at most 8104"):
+            await sender.publish_batch([b"fine", bytes(8105)])
+        await sender.publish(b"next")
+        assert await take(subscription, 1) == [b"next"]
+
+
+async def test_a_publisher_without_credit_reports_backpressure(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("flood", max_events=10, when_full="block") as subscription:
+        sender = publisher.publisher("flood", wait_s=0.0, on_failure=OnFailure.COLLECT)
+        reports = [await sender.publish_batch([bytes(4000)] * 20) for _ in range(60)]
+        assert any(error.code == "backpressure" for report in reports for error in report.errors)
+        with pytest.raises(PartialDelivery):
+            await publisher.publisher("flood", wait_s=0.0).publish_batch([bytes(4000)] * 400)
+        assert subscription.stats.dropped == 0
+
+
+async def test_requests_name_a_missing_responder(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for peer in subscriber.peers))
+    with pytest.raises(ChannelError, match=r"no_responder|unknown_channel"):
+        await subscriber.request(publisher.node_id, "planner/plan", b"?", timeout_s=2)
+
+
+async def test_a_restarted_node_gets_its_port_and_its_subscribers_back() -> None:
+    import os
+
+    identity = Identity.generate(os.urandom)
+    async with Node.open(**QUICK) as subscriber:
+        first = Node(Node.open(**QUICK).config, identity=identity)
+        await first.start()
+        address = first.address
+        await subscriber.connect(address, public_key=first.public_key)
+        subscription = subscriber.subscribe("sensors/lidar")
+        await subscription.__aenter__()
+        await first.close()
+        async with Node(Node.open(**{**QUICK, "bind": address}).config, identity=identity) as second:
+            assert second.address == address
+            await subscriber.connect(address, public_key=second.public_key)
+            await until(lambda: second.roster.members("sensors/lidar"))
+            await second.publisher("sensors/lidar").publish(b"again")
+            assert await take(subscription, 1) == [b"again"]
+        await subscription.close()
+
+
+async def test_notices_tell_what_happens(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    async with asyncio.timeout(2):
+        async for notice in publisher.notices():
+            if isinstance(notice, SessionUp):
+                assert notice.node_id == subscriber.node_id
+                break
+
+
+async def test_ipv6_works_the_same() -> None:
+    quick = {**QUICK, "bind": "[::1]:0"}
+    async with Node.open(**quick) as publisher, Node.open(**quick) as subscriber:
+        await subscriber.connect(publisher.address, public_key=publisher.public_key)
+        async with subscriber.subscribe("six") as subscription:
+            await publisher.publisher("six").publish(b"6")
+            assert await take(subscription, 1) == [b"6"]
+
+
+async def test_a_node_that_is_not_running_says_so() -> None:
+    node = Node.open(**QUICK)
+    with pytest.raises(LocalProtocolError, match="not running"):
+        node.publisher("a")
+    await node.close()
+    async with node:
+        with pytest.raises(ConfigError, match="is used by another"):
+            await Node.open(**{**QUICK, "bind": node.address}).start()
