@@ -40,6 +40,7 @@ from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.request import Request, encode_request
+from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.engine.fleet import CHANNEL, Wiretap, numbered, pair, subscribed
 
 QUICK = LivenessConfig(heartbeat_s=0.1, session_timeout_s=0.3)
@@ -518,6 +519,52 @@ def test_configured_channels_appear_and_vanish_with_the_configuration() -> None:
     configure(right)
     net.run(for_s=0.1)
     assert left.happened(Matched)[-1].removed == (ChannelName("a/b"),)
+
+
+def test_followers_are_judged_anew_with_the_configuration_and_with_their_claims() -> None:
+    net, left, right = pair()
+    open_channel(right, CHANNEL)
+    follow(left, right, "sensors/")
+    net.run(for_s=0.1)
+    needs_gpu = CapabilityFilter(require_tags=("gpu",))
+    configure(right, ChannelConfig(channel=ChannelName(CHANNEL), subscribe_caps=needs_gpu))
+    net.run(for_s=0.1)
+    assert left.happened(Matched)[-1].removed == (ChannelName(CHANNEL),)
+    assert right.publish(CHANNEL, [b"x"]).report().is_empty
+    with left.turn() as (engine, now, out):
+        engine.announce(CapabilitySet(["gpu"]), now, out)
+    net.run(for_s=11)
+    assert left.happened(Matched)[-1].added == (ChannelName(CHANNEL),)
+    assert right.publish(CHANNEL, [b"x"]).report().delivered == 1
+
+
+def test_the_interests_of_a_peer_that_left_are_forgotten() -> None:
+    net, left, right = pair()
+    follow(left, right, "sensors/")
+    net.run(for_s=0.1)
+    assert len(right.engine.interests) == 1
+    with right.turn() as (engine, _now, out):
+        engine.disconnect(left.node_id, out)
+    assert len(right.engine.interests) == 0
+
+
+def test_revoked_tokens_shut_followers_out() -> None:
+    net, left, right = pair()
+    configure(right, ChannelConfig(channel=ChannelName(CHANNEL), require_token=True))
+    unix = net.clock.wall(net.clock.now) / 1e9
+    issuer = right.engine.identity
+    token = PermissionToken.issue(
+        issuer, left.engine.identity.entity_id, Scope.SUBSCRIBE, CHANNEL, ttl_s=1000, now=unix, entropy=bytes
+    )
+    follow(left, right, "sensors/", token=encode_chain([token]))
+    net.run(for_s=0.1)
+    assert left.happened(Matched)[-1].added == (ChannelName(CHANNEL),)
+    with right.turn() as (engine, now, out):
+        engine.tokens.revoke_below(issuer.entity_id, 1)
+        engine.recheck(now, out)
+    net.run(for_s=0.1)
+    assert left.happened(Matched)[-1].removed == (ChannelName(CHANNEL),)
+    assert [gone.reason for gone in right.happened(Unsubscribed)] == ["token"]
 
 
 def test_a_prefix_is_followed_again_after_a_new_session() -> None:

@@ -170,3 +170,45 @@ def test_everything_arrives_once_under_any_credit(window: int) -> None:
             desk.peer.tx_stream(stream).grant(desk.peer.tx_stream(stream).sent)
     assert got == wanted
     assert len(desk.ended) == 6
+
+
+def test_a_leg_without_packets_has_arrived_at_once() -> None:
+    desk = Desk()
+    load = Load(Header(stream_id=1), encode_frames(*columns_of([])))
+    desk.outbox.add(Leg(load, 9.0, lambda _leg, ok: desk.ended.append(("empty", ok))))
+    assert desk.ended == [("empty", True)]
+    assert len(desk.outbox) == 0
+    assert desk.outbox.next_timer() is None
+
+
+def test_a_stall_is_told_once_until_something_goes_out() -> None:
+    cost = PACKET_COST + 5
+    desk = Desk(window=cost)
+    desk.add("a", [b"x"] * 3)
+    for _ in range(3):
+        desk.pump()
+    assert desk.stalls == [1]
+    desk.peer.tx_stream(1).grant(cost)
+    desk.pump()
+    assert desk.stalls == [1, 1]
+
+
+def test_the_lanes_may_number_packets_their_own_way() -> None:
+    desk = Desk()
+    desk.numbered = 1 << 61
+    desk.add("a", [b"x", b"y"])
+    assert [sequence for _, sequence, _ in desk.pump()] == [1 << 61, (1 << 61) + 1]
+    assert desk.told == [(1 << 61, 2)]
+
+
+def test_some_legs_may_be_ended_and_the_others_stay() -> None:
+    desk = Desk(window=PACKET_COST + 5)
+    desk.left = 0
+    for name, stream in (("a", 1), ("b", 2), ("c", 1)):
+        desk.add(name, [b"x"], stream=stream, deadline=float("inf"))
+    assert (desk.outbox.waiting(1), desk.outbox.waiting(2), desk.outbox.waiting(3)) == (2, 1, 0)
+    assert desk.outbox.next_timer() is None
+    desk.outbox.clear(lambda leg: leg.load.header.stream_id == 1)
+    assert desk.ended == [("a", False), ("c", False)]
+    desk.left = 9
+    assert [stream for stream, _, _ in desk.pump()] == [2]

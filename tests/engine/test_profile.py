@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from meshbus.engine.announce import AnnounceConfig
 from meshbus.engine.control import Negotiated
-from meshbus.engine.core import Engine
 from meshbus.engine.liveness import LivenessConfig
 from meshbus.engine.negotiate import Profile
-from meshbus.engine.settings import PLAIN_SERVICES, PROFILE_SERVICES, PROFILE_WINDOW, EngineSettings
+from meshbus.engine.settings import PLAIN_SERVICES, PROFILE_SERVICES, PROFILE_WINDOW
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity
-from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import Mismatch, NegotiatedSet
-from meshbus.testing.fakenet import PSK, FakeNet, FakeNode, FakePath, Passage
+from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
 from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.messages.manifest import decode_manifest
@@ -34,7 +30,7 @@ def two(
 ) -> tuple[FakeNet, FakeNode, FakeNode, Wiretap]:
     """Make two nodes, change what they offer, and let them meet."""
     net = FakeNet()
-    nodes = net.create("left", announce=False), net.create("right", announce=False)
+    nodes = net.create("left", announces=False), net.create("right", announces=False)
     for node, change in zip(nodes, (left, right), strict=True):
         change(node)
         with node.turn() as (engine, now, out):
@@ -63,12 +59,6 @@ def speaks(subprotocol_id: int, version: tuple[int, int], minimum: tuple[int, in
 
 def lacks(subprotocol_id: int) -> Callable[[FakeNode], None]:
     return lambda node: (node.engine.registry.unregister(subprotocol_id), None)[1]
-
-
-def _engine(net: FakeNet, name: str, settings: dict[str, Any]) -> Engine:
-    entropy = net.entropy(name)
-    chosen = EngineSettings(psk=PSK, **settings)
-    return Engine(Identity.generate(entropy), chosen, now=0.0, wall=net.clock.wall, entropy=entropy)
 
 
 def agreed(node: FakeNode, other: FakeNode) -> NegotiatedSet:
@@ -175,7 +165,7 @@ def test_a_node_that_never_answers_stays_plain_and_is_counted() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_node_that_does_not_announce_itself_gets_no_answer(side: str) -> None:
     net = FakeNet()
-    left, right = net.create("left", announce=side != "left"), net.create("right", announce=side != "right")
+    left, right = net.create("left", announces=side != "left"), net.create("right", announces=side != "right")
     tap = Wiretap(net)
     left.connect(right)
     net.run_until(lambda: left.has_session_with(right))
@@ -187,11 +177,7 @@ def test_a_node_that_does_not_announce_itself_gets_no_answer(side: str) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_an_announcement_without_the_tags_asks_for_nothing(side: str) -> None:
     net = FakeNet()
-    quiet = {"announce": AnnounceConfig(enrich=False)}
-    left, right = (net.add(name, _engine(net, name, quiet if name == side else {})) for name in ("left", "right"))
-    for node in (left, right):
-        with node.turn() as (engine, now, out):
-            engine.announce(CapabilitySet(), now, out)
+    left, right = (net.create(name, announce=AnnounceConfig(enrich=name != side)) for name in ("left", "right"))
     tap = Wiretap(net)
     left.connect(right)
     net.run_until(lambda: left.has_session_with(right))
@@ -201,7 +187,7 @@ def test_an_announcement_without_the_tags_asks_for_nothing(side: str) -> None:
 
 def test_a_configured_peer_needs_no_announcement() -> None:
     net = FakeNet()
-    left, right = net.create("left", announce=False), net.create("right", announce=False)
+    left, right = net.create("left", announces=False), net.create("right", announces=False)
     for one, other in ((left, right), (right, left)):
         one.engine.negotiator.configure(other.node_id, Profile.MESHBUS)
     left.connect(right, profile=Profile.MESHBUS)

@@ -91,6 +91,34 @@ def test_a_retransmission_is_the_packet_again_under_a_new_nonce(lost: int) -> No
     assert delivered + [payload for batch in answer.events for payload in batch.payloads()] == events
 
 
+def test_retransmissions_follow_a_change_of_the_channels_policy() -> None:
+    ends = Ends()
+    ends.settle(ends.left.send(numbered(1), reliable=True, priority=1), ends.right)
+    ends.settle(ends.right.tick(0.1), ends.left, 0.1)
+    lost = ends.left.send(numbered(1, first=1), reliable=True, priority=7, pub_seq=101)
+    _, (header,) = ends.carry(lost, ends.right, lost=[0])
+    assert header.priority == 7
+    _, again = ends.carry(ends.left.tick(5.0), ends.right, 5.0)
+    assert {h.priority for h in again if h.sequence == header.sequence} == {7}
+
+
+def test_releasing_a_stream_tells_its_sender_at_once() -> None:
+    ends = Ends()
+    right = ends.right
+    right.traffic.hold(STREAM, 0.0, held=True)
+    answer, _ = ends.carry(ends.left.send(numbered(20), reliable=True), right)
+    (held,) = said(ends, answer, ends.left)
+    assert isinstance(held, Ack)
+    assert held.free == 0
+    assert right.delivery.next_timer() is None
+    right.traffic.hold(STREAM, 3.0, held=False)
+    assert right.delivery.next_timer() == 3.0
+    (released,) = said(ends, right.tick(3.0), ends.left)
+    assert isinstance(released, Ack)
+    assert (released.cumulative, released.free) == (held.cumulative, 1024)
+    assert right.delivery.next_timer() is None
+
+
 def test_a_base_that_comes_last_delivers_under_the_streams_own_terms() -> None:
     ends = Ends()
     out = ends.left.send([b"a", b"b"], reliable=True, pub_seq=7)
@@ -140,6 +168,23 @@ def test_a_new_session_goes_on_without_loss_or_repetition() -> None:
         delivered += ends.settle(left.tick(now), right, now)
     assert delivered == events
     stream = left.peer.tx_stream(STREAM)
+    assert stream.credit == stream.window
+
+
+def test_what_is_on_the_way_counts_in_the_credit_of_a_new_session() -> None:
+    ends = Ends()
+    stream = ends.left.peer.tx_stream(STREAM)
+    ends.left.send(numbered(20), reliable=True)
+    spent = stream.window - stream.credit
+    assert spent > 0
+    ends.new_session(1.0)
+    assert stream.credit == stream.window - spent
+    out, _ = ends.agree(1.0)
+    now, delivered = 1.0, ends.settle(out, ends.right, 1.0)
+    for _ in range(100):
+        now += 0.05
+        delivered += ends.settle(ends.left.tick(now), ends.right, now)
+    assert delivered == numbered(20)
     assert stream.credit == stream.window
 
 

@@ -139,6 +139,21 @@ def test_holding_stops_the_sender_and_releasing_lets_it_go_on(reliable: bool) ->
     assert left.ended == [("leg", True)]
 
 
+def test_a_held_stream_owes_its_grant_until_it_is_released() -> None:
+    ends = Ends(profile=False)
+    right = ends.right
+    ends.carry(ends.left.send([b"before"]), right, 1.0)
+    right.traffic.hold(STREAM, 1.0, held=True)
+    assert right.tick(2.0).trains == []
+    right.traffic.hold(9, 2.0, held=True)
+    for stream_id in (STREAM, 9):
+        ends.carry(ends.left.send([b"while"], stream_id=stream_id), right, 2.0)
+    assert right.delivery.next_timer() is None
+    right.traffic.hold(STREAM, 3.0, held=False)
+    ends.carry(right.tick(3.0), ends.left, 3.0)
+    assert ends.left.peer.tx_stream(STREAM).credit == STREAM_WINDOW
+
+
 def test_releasing_what_was_not_held_says_nothing() -> None:
     ends = Ends()
     ends.settle(ends.left.send([b"x"], reliable=True), ends.right)

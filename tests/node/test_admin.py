@@ -177,7 +177,7 @@ def _unix() -> int:
         (b'{"do": "publish", "channel": "a"}', "config", "payload: give either payload or payload_base64"),
         (b'{"do": "publish", "channel": "a", "payload_base64": "!"}', "config", "payload_base64: is not base64"),
         (b'{"do": "publish", "channel": "A", "payload": "x"}', "channel", "channel 'A': upper case"),
-        (b'{"do": "subscribe", "channel": ""}', "channel", ""),
+        (b'{"do": "subscribe", "channel": "Bad"}', "channel", ""),
         (b'{"do": "subscribe", "channel": "a", "when_full": "x"}', "config", "request: cannot be understood"),
         (b'{"do": "connect", "address": "x", "public_key": "00"}', "local_protocol", "a public key has 32 bytes"),
         (b'{"do": "revoke", "issuer": "00", "generation": 1}', "config", "issuer: '00' is not 64 hex digits"),

@@ -9,7 +9,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.driver import Driver
 from meshbus.node.joining import Joiner
-from meshbus.node.router import Router
+from meshbus.node.router import Router, Wish
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_subscription import Desk
 
@@ -31,6 +31,9 @@ class Idle:
     ) -> None:
         raise AssertionError(publisher, channel, token, queue_group)
 
+    async def matched(self, request: int) -> None:
+        raise AssertionError(request)
+
 
 class Named:
     """As much of an engine as a token is matched with."""
@@ -43,9 +46,10 @@ async def test_a_node_that_is_not_running_asks_nobody() -> None:
     router = Router()
     joiner = Joiner(Idle(), router)
     subscription = Desk().subscription
-    router.add(ChannelName("a"), subscription, publisher=None, queue_group="", token=None)
-    await joiner.join(ChannelName("a"), subscription)
+    router.add(Wish("a"), subscription)
+    await joiner.join(subscription)
     joiner.welcome(5)
+    joiner.agreed(5)
     await joiner.leave(subscription)
     assert router.subscriptions() == []
 

@@ -167,6 +167,52 @@ async def test_a_publisher_without_credit_reports_backpressure(nodes: tuple[Node
         assert subscription.stats.dropped == 0
 
 
+@pytest.mark.parametrize("prefix", ["sensors/", ""])
+async def test_a_prefix_brings_every_channel_under_it_now_and_later(nodes: tuple[Node, Node], prefix: str) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for peer in subscriber.peers))
+    lidar = publisher.publisher("sensors/lidar")
+    async with subscriber.subscribe(prefix) as subscription:
+        assert publisher.roster.members("sensors/lidar")
+        await lidar.publish(b"1")
+        assert await take(subscription, 1) == [b"1"]
+        radar = publisher.publisher("sensors/radar")  # appears later
+        await until(lambda: publisher.roster.members("sensors/radar"))
+        await radar.publish(b"2")
+        assert await take(subscription, 1) == [b"2"]
+        if prefix:
+            assert (await publisher.publisher("other").publish(b"3")).is_empty
+    await until(lambda: not publisher.roster.members("sensors/lidar"))
+
+
+async def test_a_prefix_reaches_peers_that_agree_on_the_profile_later() -> None:
+    async with Node.open(**QUICK) as publisher, Node.open(**QUICK) as subscriber:
+        sender = publisher.publisher("sensors/lidar")
+        async with subscriber.subscribe("sensors/") as subscription:
+            await subscriber.connect(publisher.address, public_key=publisher.public_key)
+            await until(lambda: publisher.roster.members("sensors/lidar"))
+            await sender.publish(b"hello")
+            assert await take(subscription, 1) == [b"hello"]
+
+
+async def test_requests_are_answered_and_failures_told(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for peer in subscriber.peers))
+
+    async def plan(question: bytes) -> bytes:
+        if not question:
+            raise ValueError("nothing to plan")
+        return question.upper()
+
+    async with publisher.respond("planner/plan", plan):
+        assert await subscriber.request(publisher.node_id, "planner/plan", b"left") == b"LEFT"
+        with pytest.raises(ChannelError, match="nothing to plan"):
+            await subscriber.request(publisher.node_id, "planner/plan", b"")
+        with pytest.raises(ChannelError, match="already has a responder"):
+            async with publisher.respond("planner/plan", plan):
+                pass
+
+
 async def test_requests_name_a_missing_responder(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     await until(lambda: all(peer.profile for peer in subscriber.peers))

@@ -1,6 +1,7 @@
 """From configuration to the engine's settings."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,21 @@ def test_packets_are_full_on_this_machine_and_fit_a_path_elsewhere() -> None:
     assert elsewhere.max_payload == 1452 - 84
     assert not elsewhere.loopback
     assert engine_settings(NodeConfig.load(env={}, max_packet=1280), PSK).max_payload == 1280 - 84
+
+
+@pytest.mark.parametrize(
+    ("bind", "given", "buffer", "window"),
+    [
+        ("127.0.0.1:0", {}, 4 << 20, 1 << 20),  # loopback: a quarter of the buffer
+        ("127.0.0.1:0", {}, 100_000, 65_536),  # never less than a plain peer gets
+        ("127.0.0.1:0", {"window_bytes": 131_072}, 4 << 20, 131_072),
+        ("0.0.0.0:0", {}, 4 << 20, 512 << 10),
+        ("0.0.0.0:0", {}, 400_000, 100_000),
+        ("0.0.0.0:0", {"window_bytes": 2 << 20}, 4 << 20, 1 << 20),
+    ],
+)
+def test_the_window_fits_the_receive_buffer(bind: str, given: dict[str, Any], buffer: int, window: int) -> None:
+    assert engine_settings(NodeConfig.load(env={}, bind=bind, **given), PSK, buffer).window == window
 
 
 def test_names_of_the_configuration_reach_the_engine() -> None:

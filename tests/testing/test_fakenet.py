@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
@@ -14,6 +17,7 @@ from meshbus.engine.packets import Output, PacketBatch
 from meshbus.errors import Timeout
 from meshbus.testing.fakenet import FakeClock, FakeNet, FakeNode, FakePath, Fate, Passage
 from meshbus.wire.datagram import DatagramKind
+from tests.house.tree import ROOT
 
 
 class Parrot:
@@ -284,3 +288,19 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_gives_others() -> N
     assert first.passages == again.passages
     assert first.digest != other.digest
     assert not {p.datagram for p in first.passages} & {p.datagram for p in other.passages}
+
+
+def test_the_bytes_do_not_depend_on_the_process() -> None:
+    program = "from tests.testing.test_fakenet import story; print(story(1).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert digests == {story(1).digest}

@@ -138,7 +138,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     receive_buffer_bytes: Bytes = 4 << 20
     """What to ask the system for; it may give less."""
     window_bytes: Window = 512 << 10
-    """Byte credit of a stream from another meshbus node."""
+    """Byte credit of a stream from another meshbus node, as far as the receive buffer holds four times as much; on
+    loopback, unless another value is given, a quarter of that buffer."""
     profile: bool = True
     """Offer other meshbus nodes what the 0.23 wire does not have."""
     admin_socket: Socket = "auto"

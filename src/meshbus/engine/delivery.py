@@ -75,9 +75,6 @@ class Delivery:
         """Where something may have changed."""
         self._due: Deadlines[int] = Deadlines()
 
-    def __iter__(self) -> Iterator[Traffic]:
-        return iter(list(self._traffic.values()))
-
     def traffic_of(self, peer: Peer) -> Traffic:
         """Give the traffic with a peer, made on first use, to do something with it."""
         traffic = self._traffic.get(peer.node_id)
@@ -149,7 +146,8 @@ class Delivery:
                 headers["payload_len"][rows].astype(np.int64),
                 headers["event_count"][rows].astype(np.int64),
             )
-            self._take_stream(peer, Ready(subprotocol_id, stream_id, origin_hash, [payloads]), is_reliable, now, out)
+            came = Ready(subprotocol_id, stream_id, origin_hash, [payloads])
+            self._take_stream(peer, came, int(payloads.lengths.sum()), is_reliable, now, out)
 
     def take_run(  # hot: bench_stream
         self, peer: Peer, run: Run, data: NDArray[np.uint8], now: float, out: Output
@@ -164,7 +162,7 @@ class Delivery:
                 return
         payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts)
         ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads])
-        self._take_stream(peer, ready, reliable, now, out)
+        self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
 
     def on_reliable(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Take a message about a reliable stream, and deliver what became deliverable by it."""
@@ -178,7 +176,7 @@ class Delivery:
         for stream_id, size in zip(headers["stream_id"].tolist(), headers["payload_len"].tolist(), strict=True):
             traffic.consumed(stream_id, 1, size, now)
 
-    def _take_stream(self, peer: Peer, came: Ready, reliable: bool, now: float, out: Output) -> None:
+    def _take_stream(self, peer: Peer, came: Ready, nbytes: int, reliable: bool, now: float, out: Output) -> None:
         """Hand packets of one stream to it."""
         subprotocol_id, stream_id, origin_hash, (payloads,) = came
         if reliable and not peer.uses(Subprotocol.RELIABLE):
@@ -196,7 +194,7 @@ class Delivery:
         if reliable:
             came = traffic.reliable.receive(payloads, stream_id, subprotocol_id, origin_hash, now)
         else:
-            traffic.consumed(stream_id, len(payloads), int(payloads.lengths.sum()), now)
+            traffic.consumed(stream_id, len(payloads), nbytes, now)
         self._deliver(peer, came, now, out)
 
     def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output) -> None:

@@ -3,8 +3,8 @@
 There is no multicast: a publish is one unicast per subscriber. `Planner` makes the plan (may this node publish, is the
 channel within its rate, which subscribers get it), the core seals and sends, `Fanout` keeps count of the legs and how
 many may be under way, and `settle` turns their outcomes into a report or an error. Delivered means handed to the
-socket, and on a reliable stream acknowledged; a subscriber that policy keeps from getting the events is *filtered*: not
-attempted, not an error, but named in the report.
+socket; when a reliable stream cannot get them acknowledged later on, a `StreamFailed` says so. A subscriber that policy
+keeps from getting the events is *filtered*: not attempted, not an error, but named in the report.
 """
 
 from __future__ import annotations

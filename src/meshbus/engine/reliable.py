@@ -204,8 +204,7 @@ class Reliable:
         """Go on in a new session, whose credit starts anew, as soon as it is agreed."""
         for stream_id, sending in self._sending.items():
             sending.tx.renew(now)
-            if stream_id in self._timers:
-                self._timers.set(stream_id, now)
+            self._time(sending.tx)
             self._peer.tx_stream(stream_id).take(0, sending.tx.unacked_bytes)
         self._resume_by = None
         self._wait(now)
@@ -310,7 +309,7 @@ class Reliable:
         self._update(sending, out)
 
     def _update(self, sending: _Sending, out: Output) -> None:
-        """Keep the timer of a stream, and forget one that failed or ended: what waits goes on in a new one."""
+        """Forget a stream that failed or ended: what waits goes on in a new one."""
         tx = sending.tx
         self._time(tx)
         if tx.failed is not None:
@@ -320,6 +319,7 @@ class Reliable:
             del self._sending[tx.stream_id]
 
     def _time(self, tx: ReliableTx) -> None:
+        """Keep the timer of a stream."""
         due = tx.next_timer()
         if due is None:
             self._timers.drop(tx.stream_id)

@@ -15,8 +15,9 @@ from meshbus.engine.packets import Output
 from meshbus.errors import ChannelError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
-from meshbus.node.router import Router
+from meshbus.node.router import Router, Wish
 from meshbus.node.subscription import Subscription
+from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 
 
@@ -34,6 +35,9 @@ class Joining(Protocol):
     ) -> None:
         """Subscribe to one channel of one peer."""
 
+    async def matched(self, request: int) -> None:
+        """Wait for the answer to an interest."""
+
 
 class Joiner:
     """Asks publishers for channels on behalf of local subscriptions."""
@@ -41,33 +45,46 @@ class Joiner:
     def __init__(self, node: Joining, router: Router) -> None:
         self._node = node
         self._router = router
+        self._interests: dict[str, list[tuple[int, int]]] = {}
+        """By prefix: the publishers that were told, and under which number."""
 
-    async def join(self, channel: ChannelName, subscription: Subscription) -> None:
-        """Ask every peer that may publish a channel; raises when there are some and all refuse."""
+    async def join(self, subscription: Subscription) -> None:
+        """Ask every peer that may publish what a subscription wants; raises when there are some and all refuse."""
         running = self._node.running()
         if running is None:
             return
         engine, wish = running[0], self._router.wish_of(subscription)
         asked = [peer.node_id for peer in engine.peers if wish.publisher in {None, peer.node_id}]
-        if wish.publisher is not None and not asked:
+        if wish.publisher is not None:
             engine.peers.require(wish.publisher)
-        outcomes = await asyncio.gather(
-            *(self._ask(node_id, channel, wish.token, wish.queue_group) for node_id in asked), return_exceptions=True
-        )
+        if wish.is_prefix:
+            asks = [
+                self._node.matched(request)
+                for node_id in asked
+                if (request := self._follow(wish, node_id, explicit=wish.publisher is not None)) is not None
+            ]
+        else:
+            asks = [self._ask(node_id, wish) for node_id in asked]
+        outcomes = await asyncio.gather(*asks, return_exceptions=True)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if refusals and len(refusals) == len(outcomes):
             raise refusals[0]
 
     async def leave(self, subscription: Subscription) -> None:
         """Stop what nobody here wants any more."""
-        channel, running = self._router.remove(subscription), self._node.running()
-        if channel is None or running is None:
+        wish, running = self._router.remove(subscription), self._node.running()
+        if wish is None or running is None:
             return
         engine, driver = running
         out = Output()
-        for peer in engine.peers:
-            if engine.joined.holds(peer.node_id, channel):
-                engine.unsubscribe(peer.node_id, channel, Driver.now(), out)
+        if wish.is_prefix:
+            for node_id, request in self._interests.pop(wish.topic, ()):
+                engine.cancel_interest(node_id, request, Driver.now(), out)
+        else:
+            channel = ChannelName(wish.topic)
+            for peer in engine.peers:
+                if engine.joined.holds(peer.node_id, channel):
+                    engine.unsubscribe(peer.node_id, channel, Driver.now(), out)
         driver.apply(out)
 
     def welcome(self, node_id: int) -> None:
@@ -77,22 +94,47 @@ class Joiner:
             return
         engine, driver = running
         out = Output()
-        for channel, wish in self._router.wishes():
-            if wish.publisher in {None, node_id}:
+        for wish in self._router.wishes():
+            if not wish.is_prefix and wish.publisher in {None, node_id}:
+                channel = ChannelName(wish.topic)
                 token = wish.token if wish.token is not None else self._tokens_for(engine, channel)[0]
                 engine.subscribe(node_id, channel, Driver.now(), out, token=token, queue_group=wish.queue_group)
         if out.trains:
             driver.apply(out)
 
-    async def _ask(self, node_id: int, channel: ChannelName, token: bytes | None, queue_group: str) -> None:
+    def agreed(self, node_id: int) -> None:
+        """Tell a peer that now speaks the profile about the prefixes that it was not told about yet."""
+        for wish in self._router.wishes():
+            told = {told for told, _ in self._interests.get(wish.topic, ())}
+            if wish.is_prefix and node_id not in told and wish.publisher in {None, node_id}:
+                self._follow(wish, node_id, explicit=False)
+
+    def _follow(self, wish: Wish, node_id: int, *, explicit: bool) -> int | None:
+        """Tell one publisher about a prefix; None when it does not speak of prefixes, unless it was named."""
+        running = self._node.running()
+        if running is None:
+            return None
+        engine, driver = running
+        if not (explicit or engine.peers.require(node_id).uses(Subprotocol.INTEREST)):
+            return None
+        out = Output()
+        request = engine.interest(
+            node_id, wish.topic, Driver.now(), out, token=wish.token or b"", queue_group=wish.queue_group
+        )
+        self._interests.setdefault(wish.topic, []).append((node_id, request))
+        driver.apply(out)
+        return request
+
+    async def _ask(self, node_id: int, wish: Wish) -> None:
         """Subscribe at one peer, with each of our tokens until one is good."""
         running = self._node.running()
         if running is None:
             return
-        tokens = [token] if token is not None else self._tokens_for(running[0], channel)
+        channel = ChannelName(wish.topic)
+        tokens = [wish.token] if wish.token is not None else self._tokens_for(running[0], channel)
         for number, one in enumerate(tokens):
             try:
-                await self._node.subscribe_channel(node_id, channel, token=one, queue_group=queue_group)
+                await self._node.subscribe_channel(node_id, channel, token=one, queue_group=wish.queue_group)
             except ChannelError:
                 if number + 1 == len(tokens):
                     raise

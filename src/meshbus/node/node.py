@@ -1,11 +1,5 @@
 """The node as a user holds it: open it, connect, publish, subscribe, close.
 
-    async with meshbus.Node.open("node.toml") as node:
-        await node.connect("10.0.0.7:9000", public_key=...)
-        report = await node.publisher("sensors/lidar").publish(b"...")
-        async with node.subscribe("sensors/lidar") as subscription:
-            async for event in subscription: ...
-
 The protocol is engine/core.py, sockets and timers are node/driver.py; this file turns their callbacks into things one
 can await. One node, one life, on one event loop. The blocking twin is meshbus.sync.Node.
 """
@@ -14,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -25,12 +19,13 @@ import numpy as np
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint, parse_endpoint
-from meshbus.engine.batch import EventBatch
 from meshbus.engine.control import (
     Acked,
-    Control,
     HandshakeFailed,
+    Matched,
+    Negotiated,
     Replied,
+    Requested,
     RequestFailed,
     SessionUp,
 )
@@ -54,11 +49,13 @@ from meshbus.errors import (
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, derive_node_id, noise_public_key
+from meshbus.node.answer import Answers, Handler, answer_of
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
+from meshbus.node.notices import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
-from meshbus.node.router import Router
+from meshbus.node.router import Router, Wish
 from meshbus.node.setup import engine_settings, parse_key, wall
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
@@ -75,9 +72,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_NOTICES = 1024
-"""Notices kept for `notices()`; older ones are forgotten."""
-
 
 class Node:
     """One node of the mesh."""
@@ -89,8 +83,8 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._router = Router()
         self._joiner = Joiner(self, self._router)
-        self._notices: deque[Control | SlowConsumer] = deque(maxlen=MAX_NOTICES)
-        self._noticed = asyncio.Event()
+        self._answers = Answers(self.running)
+        self._notices = Notices()
         self._waiting = Waiting()
         self._engine: Engine | None = None
         self._driver: Driver | None = None
@@ -158,6 +152,8 @@ class Node:
         driver, self._driver = self._driver, None
         driver.close()
         self._waiting.cancel()
+        self._answers.cancel()
+        self._notices.close()
 
     # ── who and where ───────────────────────────────────────────────────────────────────────
 
@@ -203,13 +199,9 @@ class Node:
         """Give the nodes that announced capabilities matching the filter, this one included."""
         return self._live.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope)
 
-    async def notices(self) -> AsyncIterator[Control | SlowConsumer]:
+    def notices(self) -> AsyncIterator[Notice]:
         """Give what happens to this node: sessions, failures, subscriptions, slow consumers."""
-        while self._driver is not None:
-            while self._notices:
-                yield self._notices.popleft()
-            self._noticed.clear()
-            await self._noticed.wait()
+        return self._notices.follow()
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────
 
@@ -252,23 +244,17 @@ class Node:
 
     def disconnect(self, node_id: int) -> None:
         """Forget a peer; it notices by our silence."""
-        out = Output()
-        self._live.disconnect(node_id, out)
-        self._running.apply(out)
+        self._act(lambda engine, _now, out: engine.disconnect(node_id, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
         """Tell every peer, now and in the future, what this node can do."""
-        out = Output()
-        self._live.announce(capabilities, Driver.now(), out)
-        self._running.apply(out)
+        self._act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
         """Install the policy of our channels; subscribers are judged by it at once."""
-        out = Output()
-        self._live.set_channel_configs(registry, Driver.now(), out)
-        self._running.apply(out)
+        self._act(lambda engine, now, out: engine.set_channel_configs(registry, now, out))
 
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
         """Keep a permission: presented where a channel asks for one, and used for our own publishing."""
@@ -278,10 +264,8 @@ class Node:
 
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
         """Stop believing an issuer's tokens of lower generations; whoever subscribed by one is out at once."""
-        out = Output()
         self._live.tokens.revoke_below(issuer, generation)
-        self._live.admission.sweep(Driver.now(), out)
-        self._running.apply(out)
+        self._act(lambda engine, now, out: engine.recheck(now, out))
 
     def publisher(self, channel: str, config: PublishConfig | None = None, **options: object) -> ChannelPublisher:
         """Give a publisher for a channel; options are the fields of PublishConfig."""
@@ -289,7 +273,7 @@ class Node:
             raise LocalProtocolError("give either a PublishConfig or single options, not both")
         name = ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
-        self._live.local.open(name)
+        self._act(lambda engine, now, out: engine.open_channel(name, now, out))
         return ChannelPublisher(name, chosen, self._publish, self._publish_one)
 
     async def subscribe_channel(
@@ -314,7 +298,7 @@ class Node:
 
     def subscribe(
         self,
-        channel: str,
+        topic: str,
         *,
         publisher: int | None = None,
         queue_group: str = "",
@@ -323,23 +307,25 @@ class Node:
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> Subscription:
-        """Prepare a subscription to a channel; it is live when its `async with` line returns.
+        """Prepare a subscription to a channel, or to all under a prefix such as `sensors/`; `async with` starts it.
 
-        Without a publisher every peer is asked, those that connect later too; entering raises ChannelError when peers
-        are there and all of them refuse. `token` defaults to what `add_token` and the configuration hold.
+        It is live when that line returns. Without a publisher every peer is asked, those that connect later too;
+        entering raises ChannelError when peers are there and all of them refuse. Prefixes reach meshbus nodes once
+        they agreed with us on the profile; a plain 0.23 node knows single channels only. `token` defaults to what
+        `add_token` and the configuration hold.
         """
-        name = ChannelName(channel)
+        wish = Wish(topic, publisher, queue_group, token)
 
         async def start(subscription: Subscription) -> None:
-            self._router.add(name, subscription, publisher=publisher, queue_group=queue_group, token=token)
+            self._router.add(wish, subscription)
             try:
-                await self._joiner.join(name, subscription)
+                await self._joiner.join(subscription)
             except BaseException:
                 self._router.remove(subscription)
                 raise
 
         return Subscription(
-            name,
+            topic,
             start=start,
             stop=self._joiner.leave,
             hold=self._hold,
@@ -382,21 +368,21 @@ class Node:
 
         Raises ChannelError when there is no responder, it refuses or fails, and Timeout without an answer.
         """
-        engine, out = self._live, Output()
-        peer = engine.peers.require(publisher)
-        request = engine.requests.requester.ask(
-            peer, ChannelName(channel), payload, Driver.now(), out, timeout_s=timeout_s
-        )
+        out = Output()
+        question = ChannelName(channel)
+        peer = self._live.peers.require(publisher)
+        ask = self._live.requests.requester.ask
+        request = ask(peer, question, payload, Driver.now(), out, timeout_s=timeout_s)
         waiting = self._waiting.for_("request", request)
         self._running.apply(out)
-        match await waiting:
-            case Replied(payload=answer):
-                return answer
-            case RequestFailed(fault=fault, problem=problem):
-                if fault == "timeout":
-                    raise Timeout(f"request on {channel!r}", timeout_s)
-                raise ChannelError(ChannelFault.REJECTED, channel, f"{fault}" + (f": {problem}" if problem else ""))
-        raise AssertionError  # a request ends in one of the two
+        return answer_of(await waiting, question, timeout_s)
+
+    def respond(self, channel: str, handler: Handler) -> AbstractAsyncContextManager[None]:
+        """Answer the requests of peers on a channel, for as long as the `async with` block lasts.
+
+        `handler` is a coroutine function from question to answer; who may ask is the channel's policy.
+        """
+        return self._answers.serve(ChannelName(channel), handler)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
@@ -410,15 +396,24 @@ class Node:
 
     @property
     def _live(self) -> Engine:
-        if self._engine is None or self._driver is None:
-            raise LocalProtocolError("the node is not running: use it inside `async with Node.open(...) as node`")
-        return self._engine
+        return self._both[0]
 
     @property
     def _running(self) -> Driver:
-        if self._driver is None:
+        return self._both[1]
+
+    @property
+    def _both(self) -> tuple[Engine, Driver]:
+        if (running := self.running()) is None:
             raise LocalProtocolError("the node is not running: use it inside `async with Node.open(...) as node`")
-        return self._driver
+        return running
+
+    def _act(self, call: Callable[[Engine, float, Output], T]) -> T:
+        """Have the engine do something now, and carry out what it asks for."""
+        out = Output()
+        result = call(self._live, Driver.now(), out)
+        self._running.apply(out)
+        return result
 
     def _publish(
         self, channel: ChannelName, offsets: NDArray[np.int64], data: NDArray[np.uint8], config: PublishConfig
@@ -433,6 +428,12 @@ class Node:
         outcome = self._live.publish_one(channel, event, config, Driver.now(), out)
         self._running.apply(out)
         return outcome
+
+    async def matched(self, request: int) -> None:
+        """Wait for the answer to an interest."""
+        event = await self._waiting.for_("match", request)
+        if isinstance(event, Matched) and event.timed_out:
+            raise Timeout(f"publisher {event.node_id:016x}", self.config.membership_ack_timeout_s)
 
     async def _acknowledged(self, request: int, channel: str, out: Output) -> None:
         waiting = self._waiting.for_("ack", request)
@@ -459,21 +460,23 @@ class Node:
     def _hold(self, subscription: Subscription, held: bool) -> None:
         if self._driver is None:
             return
-        now, stream_id = Driver.now(), ChannelName(subscription.topic).stream_id
+        now, wish = Driver.now(), Wish(subscription.topic)
         for peer in self._live.peers:
-            self._live.hold(peer.node_id, stream_id, now, held=held)
+            for channel in self._live.joined.channels_of(peer.node_id):
+                if wish.covers(channel):
+                    self._live.hold(peer.node_id, channel.stream_id, now, held=held)
         if not held:
             self._running.apply(self._live.tick(now))
 
-    def _notice(self, event: Control | SlowConsumer) -> None:
+    def _notice(self, event: Notice) -> None:
         if isinstance(event, SlowConsumer):
             self._live.counters.add("slow_consumer", event.subscription)
-        self._notices.append(event)
-        self._noticed.set()
+        self._notices.add(event)
 
     def _on_output(self, out: Output) -> None:
         for batch in out.events:
-            self._deliver(batch)
+            if not self._router.feed(batch):
+                self._live.counters.add("drop", "nobody_listens", len(batch))
         for event in out.control:
             match event:
                 case SessionUp(node_id=node_id):
@@ -483,15 +486,14 @@ class Node:
                     self._waiting.wake("session", node_id, event)
                 case Acked(request=request):
                     self._waiting.wake("ack", request, event)
+                case Matched(request=request):
+                    self._waiting.wake("match", request, event)
+                case Negotiated(node_id=node_id):
+                    self._joiner.agreed(node_id)
+                case Requested():
+                    self._answers.take(event)
                 case Replied(request=request) | RequestFailed(request=request):
                     self._waiting.wake("request", request, event)
                 case _:
                     pass
             self._notice(event)
-
-    def _deliver(self, batch: EventBatch) -> None:
-        taken = self._router.route(batch)
-        if not taken:
-            self._live.counters.add("drop", "nobody_listens", len(batch))
-        for subscription in taken:
-            subscription.feed(batch)

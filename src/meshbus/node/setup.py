@@ -19,9 +19,9 @@ from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, STREAM_WINDOW
 NETWORK_PACKET = 1452
 """What a packet is filled up to when peers are not all on this machine: no path splits it."""
 
-BUFFERED_WINDOWS = 2
-"""Windows that the receive buffer must hold: a small datagram takes up more of it than of its window. Nodes are set up
-alike, so what our system granted us is taken for what others can buffer."""
+BUFFERED_WINDOWS = 4
+"""Windows that the receive buffer must hold, in bytes of payload: the kernel counts a small datagram several times.
+Nodes are set up alike, so what our system granted us is taken for what others can buffer."""
 
 
 def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES) -> EngineSettings:
@@ -42,11 +42,23 @@ def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER
         token_sweep_s=config.token_sweep_s,
         trusted_issuers=config.trusted_issuers,
         any_issuer=config.compat_any_issuer,
-        window=max(min(config.window_bytes, receive_buffer // BUFFERED_WINDOWS), STREAM_WINDOW),
+        window=_window(config, receive_buffer, local=local),
         profile=config.profile,
         max_payload=packet - PACKET_COST,
         loopback=local,
     )
+
+
+def _window(config: NodeConfig, receive_buffer: int, *, local: bool) -> int:
+    """Give the byte credit of a stream: what is configured, as far as the receive buffer holds it.
+
+    Where all peers are on this machine nothing but that buffer loses packets, so it alone decides unless something
+    else is configured: processes that wait for each other less often do more per second.
+    """
+    buffered = max(receive_buffer // BUFFERED_WINDOWS, STREAM_WINDOW)
+    if local and "window_bytes" not in config.changed():
+        return buffered
+    return min(config.window_bytes, buffered)
 
 
 def wall(now: float) -> int:

@@ -232,7 +232,7 @@ class FakeNet:
         return node
 
     def create(
-        self, name: str, *, identity: Identity | None = None, announce: bool = True, **settings: Any
+        self, name: str, *, identity: Identity | None = None, announces: bool = True, **settings: Any
     ) -> FakeNode:
         """Make an engine and put it on the net; settings are the fields of EngineSettings.
 
@@ -243,7 +243,7 @@ class FakeNet:
         who = identity or Identity.generate(entropy)
         chosen = EngineSettings(**{"psk": PSK, **settings})
         node = self.add(name, Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=entropy))
-        if announce:
+        if announces:
             with node.turn() as (engine, now, out):
                 engine.announce(CapabilitySet(), now, out)
         return node
