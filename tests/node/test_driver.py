@@ -97,6 +97,51 @@ async def test_what_the_kernel_refuses_goes_later_and_in_order(
     assert [bytes(sent.data) for sent in socket.sent] == [b"\0", b"\1", b"\2"]
 
 
+def single(number: int, port: int = 9) -> Output:
+    out = Output()
+    out.trains = [Train(("127.0.0.1", port), bytes([number]), 1)]
+    return out
+
+
+def contents(trains: list[Train]) -> list[int]:
+    return [train.data[0] for train in trains]
+
+
+async def test_the_first_of_a_burst_leaves_at_once_and_the_others_together(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, _, socket, _ = desk
+    now = driver.now()
+    for number in range(5):
+        driver.apply_single(single(number, 9 + number % 2), now)
+    assert contents(socket.sent) == [0]
+    await asyncio.sleep(0)
+    assert contents(socket.sent) == [0, 1, 3, 2, 4]  # for each address in order, and one address after the other
+
+
+async def test_events_that_come_one_by_one_never_wait(desk: tuple[Driver, Any, StubbornSocket, list[Output]]) -> None:
+    driver, _, socket, _ = desk
+    for number in range(3):
+        driver.apply_single(single(number), 1.0 + number / 1000)
+    assert contents(socket.sent) == [0, 1, 2]
+
+
+async def test_a_burst_ends_when_a_train_is_full_when_something_else_is_sent_and_at_the_close(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, _, socket, _ = desk
+    monkeypatch.setattr(driver_module, "MAX_BURST", 3)
+    now = driver.now()
+    for number in range(5):
+        driver.apply_single(single(number), now)
+    assert contents(socket.sent) == [0, 1, 2, 3]
+    driver.apply(single(5))
+    assert contents(socket.sent) == [0, 1, 2, 3, 4, 5]
+    driver.apply_single(single(6), now)
+    driver.close()
+    assert contents(socket.sent) == [0, 1, 2, 3, 4, 5, 6]
+
+
 async def test_the_backlog_is_bounded_and_counted(
     desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

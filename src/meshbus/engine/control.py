@@ -111,13 +111,6 @@ class Negotiated(msgspec.Struct, frozen=True):
     compatible: frozenset[int]
 
 
-class CreditGranted(msgspec.Struct, frozen=True):
-    """A stream that was out of credit can send again."""
-
-    node_id: int
-    stream_id: int
-
-
 class StreamFailed(msgspec.Struct, frozen=True):
     """A reliable stream to a peer ended early: what it had not acknowledged is lost."""
 
@@ -200,7 +193,6 @@ Control: TypeAlias = (
     | Matched
     | Announced
     | Negotiated
-    | CreditGranted
     | StreamFailed
     | Replied
     | RequestFailed

@@ -9,7 +9,6 @@ credit is engine/stream.py.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -210,6 +209,8 @@ def _affordable(leg: Leg, credit: int | None, most: int) -> Packed | None:
         place = packed.bounds.item
         base = place(start) + PACKET_COST * start
         if place(stop) + PACKET_COST * stop - base > credit:
-            ends = range(start, stop + 1)
-            stop = start - 1 + bisect_right(ends, credit, key=lambda end: place(end) + PACKET_COST * end - base)
+            # Packets of one length are the rule, so the first one tells how many there is credit for.
+            stop = min(start + credit // (place(start + 1) + PACKET_COST * (start + 1) - base), stop)
+            while stop > start and place(stop) + PACKET_COST * stop - base > credit:
+                stop -= 1
     return part_of(packed, start, stop) if stop > start else None

@@ -424,9 +424,9 @@ class Node:
         return publication
 
     def _publish_one(self, channel: ChannelName, event: bytes, config: PublishConfig) -> PublishReport | Publication:
-        out = Output()
-        outcome = self._live.publish_one(channel, event, config, Driver.now(), out)
-        self._running.apply(out)
+        out, now = Output(), Driver.now()
+        outcome = self._live.publish_one(channel, event, config, now, out)
+        self._running.apply_single(out, now)
         return outcome
 
     async def matched(self, request: int) -> None:

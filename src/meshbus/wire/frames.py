@@ -238,18 +238,23 @@ def _unpack(data: Bytes, starts: Offsets, lengths: Offsets, counts: Offsets, out
         most = first + counts[i]
         while total < most and position + FRAME_PREFIX_BYTES <= end:
             size: Any = np.int64(jit.load_u32(source + position))
-            if size > end - position - FRAME_PREFIX_BYTES:
+            step = FRAME_PREFIX_BYTES + size
+            if step > end - position:
                 break
+            _copy(target + written, source + position + FRAME_PREFIX_BYTES, size)
+            position += step
+            written += size
+            total += 1
+            edges[total] = written
+            if step > end - position or jit.load_u32(source + position) != size:
+                continue
             # A run of equal sizes: the next place follows from `size`, so the processor need not wait for the load.
-            while True:
+            last = total + min(most - total, (end - position) // step)
+            while total < last and jit.load_u32(source + position) == size:
                 _copy(target + written, source + position + FRAME_PREFIX_BYTES, size)
-                position += FRAME_PREFIX_BYTES + size
+                position += step
                 written += size
                 total += 1
                 edges[total] = written
-                if total >= most or position + FRAME_PREFIX_BYTES + size > end:
-                    break
-                if jit.load_u32(source + position) != size:
-                    break
         edges[found + i] = total - first
     return total
