@@ -1,4 +1,4 @@
-"""Claim: matching a topic beats the linear scan of the founding document by hundreds, and by thousands in batches.
+"""Claim: matching a topic beats a linear scan of the sorted table by hundreds, and by thousands in batches.
 
 Bias. The peer is the documented scan with its early exit, written in plain Python: a compiled scan would lose by much
 less. It visits half the table for a topic drawn at random, and our topics are (60 % lie below a subscribed prefix). It
@@ -110,7 +110,7 @@ def cases_for(index: SubscriptionIndex, held: Held, topics: list[bytes], batch: 
 
 
 def scan(table: list[tuple[bytes, list[int]]], topic: bytes) -> list[int]:
-    """Match as the founding document does: walk the sorted table, stop behind the topic, sort what was found."""
+    """Match by a linear scan: walk the sorted table, stop behind the topic, sort what was found."""
     found: list[int] = []
     for prefix, peers in table:
         if prefix > topic:
