@@ -73,6 +73,9 @@ class Desk:
             assert len(opened.run) == len(opened.headers)
             assert opened.run.places.tolist() == opened.starts.tolist()
 
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, _now: float, _out: Output) -> None:
+        self.found.append(("packet", peer.node_id, header.sequence, payload[4:]))
+
     def on_transit(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
         self.found.append(("transit", source, bytes(datagram)))
 

@@ -149,7 +149,7 @@ def test_a_node_that_never_answers_stays_plain_and_is_counted() -> None:
     net = FakeNet()
     left, right = net.create("left"), net.create("right")
     low, high = sorted((left, right), key=lambda node: node.node_id)
-    high.engine.negotiator.receive = lambda *_: None  # type: ignore[method-assign]
+    high.engine._handlers[Subprotocol.NEGOTIATION] = lambda *_: None
     tap = Wiretap(net)
     left.connect(right)
     net.run_until(lambda: left.has_session_with(right))

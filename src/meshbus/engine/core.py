@@ -51,6 +51,7 @@ from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import unpack_frames
+from meshbus.wire.header import Header
 from meshbus.wire.messages.membership import AckReason
 
 if TYPE_CHECKING:
@@ -162,6 +163,15 @@ class Engine:
             max_payload=settings.max_payload,
         )
         self._dispatch = Dispatch(PLAIN_SERVICES, PROFILE_SERVICES, mode=settings.opaque)
+        self._handlers: dict[int, Callable[[Peer, memoryview, float, Output], object]] = {
+            Subprotocol.NEGOTIATION: self.negotiator.receive,
+            Subprotocol.MEMBERSHIP: self.membership.receive,
+            Subprotocol.STREAM_WINDOW: self.delivery.on_grant,
+            Subprotocol.CAPABILITY: self._on_announcement,
+            Subprotocol.REFLEX: self.reflex.receive,
+            Subprotocol.RELIABLE: self.delivery.on_reliable,
+            Subprotocol.INTEREST: self.interests.receive,
+        }
         self._intake = Intake(identity.node_id, self.peers, self.counters, self)
 
     # ── what the driver calls ───────────────────────────────────────────────────────────────
@@ -362,6 +372,21 @@ class Engine:
                 continue
             self.delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
 
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
+        """Take one opened packet."""
+        handle = self._handlers.get(header.subprotocol_id)
+        served = handle is not None and self._dispatch.fate(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
+        if header.subprotocol_id != Subprotocol.EVENTS and not served:
+            self.on_packets(peer, Opened.of(header, payload), now, out)
+            return
+        if self.liveness.heard(peer, now, out, heartbeat=False):
+            self._recovered(peer, now, out)
+        if handle is None:
+            self.delivery.take_one(peer, header, payload, now, out)
+        else:
+            for message in unpack_frames(payload, header.event_count):
+                handle(peer, message, now, out)
+
     def on_transit(self, _source: Address, _datagram: memoryview, _now: float, _out: Output) -> None:
         """Drop a packet for another node: this engine does not route yet."""
         self.counters.add("drop", "no_route")
@@ -385,30 +410,13 @@ class Engine:
         if subprotocol_id in RELIABLE_SERVICES:
             self.delivery.take(peer, subprotocol_id, headers, data, starts, now, out)
             return
-        handle = self._handler(subprotocol_id)
+        handle = self._handlers[subprotocol_id]
         view = data.data
         for start, size, count in zip(
             starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
         ):
             for message in unpack_frames(view[start : start + size], count):
                 handle(peer, message, now, out)
-
-    def _handler(self, subprotocol_id: int) -> Callable[[Peer, memoryview, float, Output], object]:
-        match subprotocol_id:
-            case Subprotocol.STREAM_WINDOW:
-                return lambda peer, message, now, out: self.delivery.traffic_of(peer).on_grant(message, now, out)
-            case Subprotocol.RELIABLE:
-                return self.delivery.on_reliable
-            case Subprotocol.MEMBERSHIP:
-                return self.membership.receive
-            case Subprotocol.REFLEX:
-                return self.reflex.receive
-            case Subprotocol.CAPABILITY:
-                return self._on_announcement
-            case Subprotocol.INTEREST:
-                return self.interests.receive
-            case _:
-                return self.negotiator.receive
 
     def _on_announcement(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         if self.directory.receive(peer, message, now, out):

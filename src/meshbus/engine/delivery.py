@@ -26,9 +26,9 @@ from meshbus.engine.survey import Run
 from meshbus.engine.traffic import Traffic
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Entropy
-from meshbus.wire.constants import Flags, Subprotocol
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
-from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.header import HEADER_DTYPE, Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 
 if TYPE_CHECKING:
@@ -163,6 +163,42 @@ class Delivery:
         payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts)
         ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads])
         self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
+
+    def take_one(  # hot: bench_publish
+        self, peer: Peer, header: Header, payload: bytes, now: float, out: Output
+    ) -> None:
+        """Do the same for one packet."""
+        size, stream_id = len(payload), header.stream_id
+        reliable = bool(header.flags & _RELIABLE) and header.sequence >= FIRST_SEQUENCE
+        sequences, counts = np.array((header.sequence,), np.uint64), np.array((header.event_count,), np.int64)
+        framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
+        channel = self._joined.channel_of(peer.node_id, stream_id)
+        whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
+        if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
+            start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
+            payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts)
+            came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads])
+            self._take_stream(peer, came, size, reliable, now, out)
+            return
+        self.traffic_of(peer).consumed(stream_id, 1, size, now)
+        out.events.append(
+            EventBatch(
+                offsets=np.array((0, framed), np.int64),
+                data=np.frombuffer(payload, np.uint8, framed, FRAME_PREFIX_BYTES),
+                publisher=peer.node_id,
+                session_id=header.session_id,
+                stream_id=stream_id,
+                channel=channel,
+                origin_hash=header.origin_hash,
+                packet_seqs=sequences,
+                packet_events=counts,
+                received_ns=self._wall(now),
+            )
+        )
+
+    def on_grant(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        """Take a credit grant."""
+        self.traffic_of(peer).on_grant(message, now, out)
 
     def on_reliable(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Take a message about a reliable stream, and deliver what became deliverable by it."""

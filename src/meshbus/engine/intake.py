@@ -21,7 +21,7 @@ from meshbus.errors import MalformedPacket, RemoteProtocolError
 from meshbus.policy.columns import HeaderStatus, read_headers
 from meshbus.wire.constants import ROUTE_BYTES, Flags
 from meshbus.wire.datagram import DatagramKind, classify
-from meshbus.wire.header import HEADER_DTYPE, unpack_header
+from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
 from meshbus.wire.route import unpack_route
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SPECIAL = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
 _HANDSHAKE = int(Flags.HANDSHAKE)
 _HEARTBEAT = int(Flags.HEARTBEAT)
 FEW_PACKETS = 3
-"""Up to so many packets that are no run the scalar path is quicker."""
+"""Up to so many packets the scalar path is quicker."""
 RUN_SHARE = 4
 """A run is taken by itself when it is at least this part of what is left; shorter ones are sorted by columns."""
 
@@ -46,6 +46,12 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
     """Where the plaintext of each packet begins."""
     run: Run | None = None
     """What the packets have in common, when they are exactly one run."""
+
+    @classmethod
+    def of(cls, header: Header, payload: bytes) -> Opened:
+        """Put one packet into columns."""
+        columns = np.frombuffer(pack_header(header), HEADER_DTYPE)
+        return cls(columns, np.frombuffer(payload, np.uint8), np.zeros(1, np.int64))
 
 
 class Receiver(Protocol):
@@ -62,6 +68,9 @@ class Receiver(Protocol):
 
     def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
         """Take opened packets."""
+
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
+        """Take one opened packet."""
 
     def on_transit(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a routed packet for another node."""
@@ -83,6 +92,9 @@ class Intake:
         """Take in a batch of datagrams."""
         starts, lengths = batch.starts, batch.lengths
         first, count = 0, len(batch)
+        if count <= FEW_PACKETS:
+            self._receive_singly(batch, range(count), now, out)
+            return
         while first < count:
             run = survey(batch.data, starts[first:], lengths[first:]) if first else survey(batch.data, starts, lengths)
             if run is None or len(run) * RUN_SHARE < count - first:
@@ -161,10 +173,10 @@ class Intake:
 
     def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
         view, sources = batch.data.data, _sources(batch)
-        starts, lengths = batch.starts.tolist(), batch.lengths.tolist()
+        starts, lengths = batch.starts, batch.lengths
         for row in rows:
-            start = starts[row]
-            self.receive_one(sources[row], view[start : start + lengths[row]], now, out)
+            start = starts.item(row)
+            self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         """Take in one datagram."""
@@ -208,18 +220,14 @@ class Intake:
             self._receiver.on_stranger(source, bytes(packet), now, out)
             return
         try:
-            _, plain = peer.link.opener.open(packet)
+            payload = peer.link.opener.decrypt(header, packet)
         except RemoteProtocolError as error:
             self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
             return
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
             return
-        columns = np.frombuffer(packet, HEADER_DTYPE, 1)
-        self._receiver.on_packets(peer, Opened(columns, np.frombuffer(plain, np.uint8), _FIRST), now, out)
-
-
-_FIRST = np.zeros(1, np.int64)
+        self._receiver.on_packet(peer, header, payload, now, out)
 
 
 def _sources(batch: PacketBatch) -> list[Address]:

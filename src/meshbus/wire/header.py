@@ -115,8 +115,8 @@ def unpack_header(buffer: Buffer) -> Header:
 
 def aad_of(header: Buffer) -> bytes:
     """Give the 56 authenticated bytes of a packed header: all but the nonce, with hop_count as 0."""
-    view = memoryview(header)
-    return b"".join((view[:6], b"\0", view[7:12], view[24:HEADER_BYTES]))
+    raw = bytes(header[:HEADER_BYTES])
+    return raw[:6] + b"\0" + raw[7:12] + raw[24:]
 
 
 def aad_columns(headers: NDArray[np.void]) -> NDArray[np.uint8]:
