@@ -83,6 +83,12 @@ def test_grants_are_due_by_bytes_or_by_time() -> None:
     assert stream.granting() == 1100 + 3 * PACKET_COST
 
 
+def test_an_unlimited_sender_is_granted_by_time_alone() -> None:
+    stream = RxStream(1, 0)
+    stream.consume(100, 10**6, now=1.0)
+    assert stream.grant_due == 1.0 + GRANT_DELAY_S
+
+
 def test_a_grant_is_due_once_and_a_new_session_starts_from_zero() -> None:
     stream = RxStream(1, 4000)
     stream.consume(1, 900, now=1.0)

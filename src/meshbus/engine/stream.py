@@ -92,7 +92,7 @@ class RxStream:
     def consume(self, packets: int, payload_bytes: int, now: float) -> None:
         """Count packets taken in, and plan the grant for them."""
         self.consumed += payload_bytes + PACKET_COST * packets
-        if (self.consumed - self.granted) * GRANT_SHARE >= self.window:
+        if self.window and (self.consumed - self.granted) * GRANT_SHARE >= self.window:
             self.grant_due = now
         elif self.grant_due is None:
             self.grant_due = now + GRANT_DELAY_S
