@@ -139,12 +139,19 @@ fi
 : >"$marks/unfinished"
 : >"$log"
 count=$(sed -n 's/^\([a-z0-9][^ =]*\)==.*/\1/p' "requirements/$purpose.txt" | sort -u | wc -l)
-say "installing $((count)) locked packages (a minute on a first run; details in $log)"
-pip install --progress-bar off --no-deps --only-binary :all: --require-hashes -r "requirements/$purpose.txt" || {
-    tail -n 8 "$log" >&2
-    die "could not install the locked packages (above, and in full in $log); check the network and run the same" \
-        "command again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
+say "installing $((count)) locked packages (a minute or two on a first run; details in $log)"
+# Wheels only, so that nothing needs a compiler. Spark alone is published as source (pure Python and jars), and its
+# build tools are locked too: they come first, because nothing is built in isolation.
+install_locked() {
+    pip install --progress-bar off --no-deps --only-binary :all: --no-binary pyspark --no-build-isolation \
+        --require-hashes -r "requirements/$1.txt" || {
+        tail -n 8 "$log" >&2
+        die "could not install the locked packages (above, and in full in $log); check the network and run the same" \
+            "command again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
+    }
 }
+if grep -q '^pyspark==' "requirements/$purpose.txt"; then install_locked build; fi
+install_locked "$purpose"
 
 if [ "$purpose" != lock ]; then
     say 'installing meshbus itself, editable'

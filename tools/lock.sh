@@ -8,10 +8,11 @@ cd "$(dirname "$0")/.."
 
 floor=$(sed -n 's/^requires-python = ">=\(.*\)"$/\1/p' pyproject.toml)
 
-for name in run dev lock; do
-    # --only-binary: a lock that needs a compiler is no lock. --system-certs: company proxies are common.
+for name in build run dev lock; do
+    # --only-binary: a lock that needs a compiler is no lock; pyspark is pure Python but has no wheel.
+    # --system-certs: company proxies are common.
     .venv/bin/python -m uv --quiet --no-cache --system-certs pip compile \
-        --universal --python-version "$floor" --generate-hashes --only-binary :all: \
+        --universal --python-version "$floor" --generate-hashes --only-binary :all: --no-binary pyspark \
         --custom-compile-command 'make lock' ${UPGRADE:+--upgrade} \
         --output-file "requirements/$name.txt" "requirements/$name.in" >/dev/null
     printf 'meshbus: requirements/%s.txt locks %s packages\n' "$name" "$(grep -c '^[a-z0-9].*==' "requirements/$name.txt")" >&2
