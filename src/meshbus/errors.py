@@ -203,9 +203,11 @@ class ChannelError(MeshError):
 
     code = "channel"
 
-    def __init__(self, fault: ChannelFault, channel: str, problem: str) -> None:
+    def __init__(self, fault: ChannelFault, channel: str, problem: str, *, reason: str = "") -> None:
         self.fault = fault
         self.channel = channel
+        self.reason = reason
+        """Why a publisher refused, as the wire names it: `unauthorized`, `unknown_channel`, `rate_limited`, ..."""
         super().__init__(f"channel {channel!r}: {problem}" if channel else problem)
 
 

@@ -14,6 +14,7 @@ from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProto
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.node import Node
+from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.wire.messages.token import PermissionToken, Scope
@@ -103,11 +104,22 @@ async def test_refusals_carry_the_reason(nodes: tuple[Node, Node]) -> None:
     )
     publisher.set_channel_configs(registry)
     for channel, reason in (("secret", "unauthorized"), ("gpu/only", "unauthorized"), ("nowhere", "unknown_channel")):
-        with pytest.raises(ChannelError, match=reason):
+        with pytest.raises(ChannelError, match=reason) as refused:
             async with subscriber.subscribe(channel):
                 pass
+        assert refused.value.reason == reason
     with pytest.raises(PeerError, match="unknown"):
         await subscriber.subscribe_channel(12345, "secret")
+
+
+async def test_a_node_that_cannot_start_gives_its_port_back() -> None:
+    twice = [{"name": "sensors/lidar"}, {"name": "sensors/lidar"}]
+    with UdpSocket.bind("127.0.0.1", 0) as chosen:
+        port = chosen.address[1]
+    for _ in range(2):  # the second would find the port taken
+        with pytest.raises(ConfigError, match="configured twice"):
+            await Node.open(psk=PSK, ephemeral=True, bind=f"127.0.0.1:{port}", channels=twice).start()
+    UdpSocket.bind("127.0.0.1", port).close()
 
 
 async def test_a_token_of_the_publisher_opens_the_channel() -> None:

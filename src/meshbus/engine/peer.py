@@ -23,7 +23,7 @@ from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
 
 MAX_STREAMS = 4096
-"""Streams remembered per peer and direction; the least recently used is forgotten beyond."""
+"""Streams remembered per peer and direction; beyond, the one that was opened first is forgotten."""
 
 
 class Health(StrEnum):

@@ -211,7 +211,7 @@ def peer_row(peer: PeerInfo) -> dict[str, Any]:
 def _roster(node: Node) -> list[dict[str, Any]]:
     roster = node.roster
     rows = []
-    for channel in roster.channels():
+    for channel in roster:
         groups = {member: name for name, members in roster.groups(channel).items() for member in members}
         rows += [
             {"channel": channel, "node_id": f"{member:016x}", "queue_group": groups.get(member)}

@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
-import numpy as np
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint, parse_endpoint
@@ -33,9 +32,8 @@ from meshbus.engine.core import Engine
 from meshbus.engine.counters import Counters
 from meshbus.engine.negotiate import Profile
 from meshbus.engine.packets import Output
-from meshbus.engine.publication import Publication
-from meshbus.engine.publish import PublishConfig, PublishReport
-from meshbus.engine.roster import SubscriberRoster
+from meshbus.engine.publish import PublishConfig
+from meshbus.engine.roster import RosterView
 from meshbus.errors import (
     AuthError,
     AuthFault,
@@ -66,9 +64,6 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -131,6 +126,13 @@ class Node:
             counters=counters,
         )
         self._driver = Driver(self._engine, socket, self._on_output)
+        try:
+            self._begin()
+        except BaseException:
+            await self.close()  # a configuration that cannot be used must not keep the port
+            raise
+
+    def _begin(self) -> None:
         for chain in self._tokens:
             self._use_token(chain)
         if self.config.channels:
@@ -184,9 +186,9 @@ class Node:
         return [info_of(peer) for peer in self._live.peers]
 
     @property
-    def roster(self) -> SubscriberRoster:
-        """Who subscribed to which of our channels; for looking, not for changing."""
-        return self._live.admission.roster
+    def roster(self) -> RosterView:
+        """Who subscribed to which of our channels."""
+        return RosterView(self._live.admission.roster)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -274,7 +276,7 @@ class Node:
         name = ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
         self._act(lambda engine, now, out: engine.open_channel(name, now, out))
-        return ChannelPublisher(name, chosen, self._publish, self._publish_one)
+        return ChannelPublisher(name, chosen, lambda: self._both)
 
     async def subscribe_channel(
         self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
@@ -415,20 +417,6 @@ class Node:
         self._running.apply(out)
         return result
 
-    def _publish(
-        self, channel: ChannelName, offsets: NDArray[np.int64], data: NDArray[np.uint8], config: PublishConfig
-    ) -> Publication:
-        out = Output()
-        publication = self._live.publish(channel, offsets, data, config, Driver.now(), out)
-        self._running.apply(out)
-        return publication
-
-    def _publish_one(self, channel: ChannelName, event: bytes, config: PublishConfig) -> PublishReport | Publication:
-        out, now = Output(), Driver.now()
-        outcome = self._live.publish_one(channel, event, config, now, out)
-        self._running.apply_single(out, now)
-        return outcome
-
     async def matched(self, request: int) -> None:
         """Wait for the answer to an interest."""
         event = await self._waiting.for_("match", request)
@@ -443,11 +431,9 @@ class Node:
         if event.timed_out:
             raise Timeout(f"publisher {event.node_id:016x} on {str(channel)!r}", self.config.membership_ack_timeout_s)
         if not event.accepted:
-            raise ChannelError(
-                ChannelFault.REJECTED,
-                channel,
-                f"publisher {event.node_id:016x} refused: {AckReason(event.reason).name.lower()}",
-            )
+            reason = AckReason(event.reason).name.lower()
+            problem = f"publisher {event.node_id:016x} refused: {reason}"
+            raise ChannelError(ChannelFault.REJECTED, channel, problem, reason=reason)
 
     def _use_token(self, chain: tuple[PermissionToken, ...]) -> None:
         """Use a permission for our own publishing too, when it is one that we would trust from others."""

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshbus.engine.core import Engine
+from meshbus.engine.packets import Output
 from meshbus.engine.publication import Publication
 from meshbus.engine.publish import PublishConfig, PublishReport
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.node.driver import Driver
 from meshbus.wire.frames import columns_of
 
 if TYPE_CHECKING:
@@ -19,20 +22,16 @@ if TYPE_CHECKING:
 
     Columns = tuple[NDArray[np.int64], NDArray[np.uint8]]
 
-Send = Callable[[ChannelName, "NDArray[np.int64]", "NDArray[np.uint8]", PublishConfig], Publication]
-
-SendOne = Callable[[ChannelName, bytes, PublishConfig], PublishReport | Publication]
-"""Gives the report at once when nobody has to wait."""
-
 
 class ChannelPublisher:
     """Publishes on one channel. Every call tells who got the events; none returns a bare None."""
 
-    def __init__(self, channel: ChannelName, config: PublishConfig, send: Send, send_one: SendOne) -> None:
+    def __init__(
+        self, channel: ChannelName, config: PublishConfig, running: Callable[[], tuple[Engine, Driver]]
+    ) -> None:
         self.channel = channel
         self.config = config
-        self._send = send
-        self._send_one = send_one
+        self._running = running
 
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
@@ -42,7 +41,10 @@ class ChannelPublisher:
         node may not publish now.
         """
         event = payload.encode() if isinstance(payload, str) else bytes(payload)
-        outcome = self._send_one(self.channel, event, self.config)
+        engine, driver = self._running()
+        out, now = Output(), driver.now()
+        outcome = engine.publish_one(self.channel, event, self.config, now, out)
+        driver.apply_single(out, now)
         return outcome if isinstance(outcome, PublishReport) else await self._finish(outcome)
 
     async def publish_batch(self, events: Any) -> PublishReport:
@@ -51,7 +53,12 @@ class ChannelPublisher:
         Far cheaper per event than `publish`. Errors as there; with several packets a subscriber may have got a first
         part when an error is reported for it.
         """
-        return await self._finish(self._send(self.channel, *columns_from(events), self.config))
+        engine, driver = self._running()
+        offsets, data = columns_from(events)
+        out = Output()
+        publication = engine.publish(self.channel, offsets, data, self.config, driver.now(), out)
+        driver.apply(out)
+        return await self._finish(publication)
 
     async def _finish(self, publication: Publication) -> PublishReport:
         if not publication.done:
