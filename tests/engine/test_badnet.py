@@ -118,8 +118,8 @@ def test_a_member_that_fails_leaves_its_share_to_the_others() -> None:
     net, hub, members = workers(5, 3)
     for member in members:
         subscribed(member, hub, "jobs", queue_group="workers")
-    with hub.turn() as (engine, _now, out):
-        engine.disconnect(members[0].node_id, out)
+    with hub.turn() as (engine, now, out):
+        engine.disconnect(members[0].node_id, now, out)
     for job in numbered(10):
         assert hub.publish("jobs", [job]).report().delivered == 1
     net.run(for_s=1)

@@ -136,9 +136,9 @@ def test_a_peer_that_stays_away_is_removed_and_a_new_session_brings_everything_b
 def test_disconnect_forgets_a_peer_at_once() -> None:
     net, left, right = pair()
     subscribed(right, left)
-    with left.turn() as (engine, _now, out):
-        engine.disconnect(right.node_id, out)
-        engine.disconnect(right.node_id, out)  # twice is fine
+    with left.turn() as (engine, now, out):
+        engine.disconnect(right.node_id, now, out)
+        engine.disconnect(right.node_id, now, out)  # twice is fine
     assert [gone.reason for gone in left.happened(PeerGone)] == [DownReason.CLOSED]
     assert [gone.reason for gone in left.happened(Unsubscribed)] == ["closed"]
     assert left.engine.peers.get(right.node_id) is None
@@ -391,16 +391,13 @@ def test_plain_events_without_a_channel_are_delivered_as_such() -> None:
     assert (batch.channel, batch.stream_id, batch.payloads()) == (None, 0, [b"raw"])
 
 
-def test_packets_for_others_and_pingwaves_are_counted_and_left() -> None:
+def test_packets_of_strangers_for_others_are_dropped_and_counted() -> None:
     net, left, right = pair()
     third = net.create("third")
-    third.connect(right, routed=True)
-    # Sent to the wrong node: this engine does not forward yet.
     with third.turn() as (engine, now, out):
-        engine.connect(123, "left", right.engine.public_key, now, out)
+        engine.connect(right.node_id, "left", right.engine.public_key, now, out)
     net.run(for_s=0.1)
-    assert left.engine.counters.get("drop", "no_route") == 1
-    assert left.engine.counters.get("ignore", "pingwave") > 0
+    assert left.engine.counters.get("drop", "transit_stranger") == 1
 
 
 # ── request and reply ───────────────────────────────────────────────────────────────────────
@@ -458,8 +455,8 @@ def test_requests_end_with_the_peer() -> None:
     ask(left, right, "slow", b"?", timeout_s=100)
     net.run(for_s=0.1)
     for node, other in ((left, right), (right, left)):
-        with node.turn() as (engine, _now, out):
-            engine.disconnect(other.node_id, out)
+        with node.turn() as (engine, now, out):
+            engine.disconnect(other.node_id, now, out)
     assert [failed.fault for failed in left.happened(RequestFailed)] == [RequestFault.PEER_GONE]
     assert [ended.reason for ended in right.happened(RequestEnded)] == [EndReason.PEER_GONE]
 
@@ -543,8 +540,8 @@ def test_the_interests_of_a_peer_that_left_are_forgotten() -> None:
     follow(left, right, "sensors/")
     net.run(for_s=0.1)
     assert len(right.engine.interests) == 1
-    with right.turn() as (engine, _now, out):
-        engine.disconnect(left.node_id, out)
+    with right.turn() as (engine, now, out):
+        engine.disconnect(left.node_id, now, out)
     assert len(right.engine.interests) == 0
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from hashlib import blake2s
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from meshbus.engine.counters import Counters
@@ -21,6 +23,9 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 from meshbus.wire.punch import Keepalive, pack_keepalive
 from meshbus.wire.route import RouteHeader, pack_route
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NODE = 0x1122334455667788
 
@@ -76,8 +81,21 @@ class Desk:
     def on_packet(self, peer: Peer, header: Header, payload: bytes, _now: float, _out: Output) -> None:
         self.found.append(("packet", peer.node_id, header.sequence, payload[4:]))
 
-    def on_transit(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
-        self.found.append(("transit", source, bytes(datagram)))
+    def on_transit(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        routes: NDArray[np.void],
+        _now: float,
+        _out: Output,
+        /,
+    ) -> None:
+        for start, length, route in zip(starts.tolist(), lengths.tolist(), routes, strict=True):
+            datagram = data[start : start + length].tobytes()
+            assert route.tobytes() == datagram[:ROUTE_BYTES]
+            self.found.append(("transit", source, datagram))
 
     def on_pingwave(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
         self.found.append(("pingwave", source, len(datagram)))
@@ -268,3 +286,40 @@ def test_a_routed_packet_is_cut_at_the_right_place() -> None:
     beat = desk.far[5].seal(Header(), b"")
     datagram = pack_route(RouteHeader(src_id=9, dest_id=NODE)) + bytes(beat.data)
     assert desk.receive(datagram) == [("packet", 5, 0, b"")]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 40])
+def test_routed_packets_of_one_stream_are_opened_together(count: int) -> None:
+    desk = Desk()
+    route = pack_route(RouteHeader(src_id=9, dest_id=NODE))
+    datagrams = [route + desk.packet(5, bytes([n]), sequence=n) for n in range(count)]
+    assert desk.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
+    assert desk.drops() == {}
+
+
+def test_routed_packets_of_all_kinds_are_sorted_out_however_they_come() -> None:
+    ours, theirs = pack_route(RouteHeader(src_id=9, dest_id=NODE)), pack_route(RouteHeader(src_id=9, dest_id=77))
+    found = []
+    for singly in (False, True):
+        desk = Desk()
+        datagrams = [
+            *(ours + desk.packet(5 + n % 2, bytes([n]), sequence=n) for n in range(6)),
+            *(theirs + desk.packet(5, bytes([n]), sequence=n) for n in range(3)),
+            ours + theirs + desk.packet(5, b"nested"),
+            ours + ours + desk.packet(5, b"nested"),
+            ours + bytes(68),
+            ours + desk.far[5].sealer.heartbeat(),
+            encode_routed_handshake(bytes(56), sender=9, receiver=NODE),
+            desk.packet(6, b"direct", sequence=50),
+        ]
+        found.append((sorted(map(str, desk.receive(*datagrams, singly=singly))), desk.drops()))
+    assert found[0] == found[1]
+    assert found[0][1] == {"bad_magic": 3, "routed_heartbeat": 1}
+
+
+def test_packets_for_others_keep_their_sources() -> None:
+    desk = Desk()
+    packet = pack_route(RouteHeader(src_id=9, dest_id=77)) + bytes(68)
+    batch = [("a", packet), ("a", packet), ("b", packet), ("c", desk.packet(5)), ("a", packet)]
+    desk.intake.receive(PacketBatch.of(batch), 1.0, Output())
+    assert [found[1] for found in desk.found if found[0] == "transit"] == ["a", "a", "b", "a"]

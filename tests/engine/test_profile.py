@@ -125,7 +125,7 @@ def test_incompatible_minimums_leave_a_subprotocol_out_on_both_sides(side: str) 
     assert agreed(left, right).incompatible == (Mismatch(Subprotocol.RELIABLE, mine, theirs),)
     assert agreed(right, left).incompatible == (Mismatch(Subprotocol.RELIABLE, theirs, mine),)
     # Requests travel on reliable streams, so they are out as well; prefixes are not.
-    left_over = frozenset({*PLAIN_SERVICES, Subprotocol.INTEREST})
+    left_over = frozenset({*PLAIN_SERVICES, Subprotocol.HANDSHAKE_RELAY, Subprotocol.INTEREST})
     assert agreed(left, right).compatible == agreed(right, left).compatible == left_over
     use_everything(net, left, right)
     for one, other in ((left, right), (right, left)):
@@ -149,7 +149,7 @@ def test_a_node_that_never_answers_stays_plain_and_is_counted() -> None:
     net = FakeNet()
     left, right = net.create("left"), net.create("right")
     low, high = sorted((left, right), key=lambda node: node.node_id)
-    high.engine._handlers[Subprotocol.NEGOTIATION] = lambda *_: None
+    high.engine._reception.handlers[Subprotocol.NEGOTIATION] = lambda *_: None
     tap = Wiretap(net)
     left.connect(right)
     net.run_until(lambda: left.has_session_with(right))

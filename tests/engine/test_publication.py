@@ -216,8 +216,8 @@ def test_a_peer_that_leaves_in_the_middle_of_a_publish_is_named(how: str) -> Non
     net.run(for_s=0.1)
     assert not publication.done
     if how == "disconnect":
-        with hub.turn() as (engine, _now, out):
-            engine.disconnect(slow.node_id, out)
+        with hub.turn() as (engine, now, out):
+            engine.disconnect(slow.node_id, now, out)
     else:
         net.partition(["hub"], ["s0"])
     net.run(for_s=10)

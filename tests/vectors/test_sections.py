@@ -12,6 +12,7 @@ TESTS = HERE.parent
 LIVE_NODE = "needs a live node: sessions, roster, fan-out"
 REPLICATION = "belongs to log replication"
 COMPUTE = "belongs to daemons, their migration and their causal chains"
+NAT = "belongs to rendezvous and hole punching"
 ABOUT = "describes the file"
 
 NOT_READ = {
@@ -23,6 +24,26 @@ NOT_READ = {
     },
     "policy": {
         "failure_reap_observed": LIVE_NODE,
+    },
+    "mesh": {
+        "_about": ABOUT,
+        "psk": "is read beside the packets it belongs to",
+        "identities": "the same derivations as in transport",
+        "daemon_identity": COMPUTE,
+        "reflex": "the same messages as in transport",
+        "rendezvous": NAT,
+        "nat_pair_matrix": NAT,
+        "nat_classification": NAT,
+        "causal_chain": COMPUTE,
+        "horizon_bloom": COMPUTE,
+        "state_snapshot": COMPUTE,
+        "identity_envelope": COMPUTE,
+        "daemon_bindings": COMPUTE,
+        "migration_messages": COMPUTE,
+        "snapshot_chunking": COMPUTE,
+        "reassembler_cases": COMPUTE,
+        "migration_state_machine": COMPUTE,
+        "groups": COMPUTE,
     },
     "prefixes": {},
     "subprotocols": {

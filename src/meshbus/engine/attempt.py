@@ -8,6 +8,7 @@ engine/handshake.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 
 import msgspec
@@ -30,6 +31,15 @@ JITTER_SHARE = 0.1
 """Up to this share of a try's time is added to a pause: longer than a round trip, so that one side comes first."""
 ANSWER_RATE, ANSWER_BURST = 20.0, 40.0
 """Answers read a second from elsewhere than the address that was tried: each costs a curve operation."""
+
+
+Carry = Callable[[Address, bytes, int, int, Output], None]
+"""Sends a handshake message by node id: to which address, the message, from which node, to which one."""
+
+
+def carry_routed(address: Address, message: bytes, sender: int, receiver: int, out: Output) -> None:
+    """Send a handshake message behind a routing header, which every node understands."""
+    out.send(address, encode_routed_handshake(message, sender=sender, receiver=receiver))
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -58,6 +68,7 @@ class Attempt:
 
     __slots__ = (
         "_answers",
+        "_carry",
         "_entropy",
         "_initiator",
         "_node_id",
@@ -73,13 +84,22 @@ class Attempt:
     )
 
     def __init__(
-        self, target: Target, *, node_id: int, psk: bytes, entropy: Entropy, tries: int, timeout_s: float
+        self,
+        target: Target,
+        *,
+        node_id: int,
+        psk: bytes,
+        entropy: Entropy,
+        tries: int,
+        timeout_s: float,
+        carry: Carry = carry_routed,
     ) -> None:
         """Prepare the first try, so that a public key that cannot be one is refused before anything is sent."""
         self.target = target
         self._node_id = node_id
         self._psk = psk
         self._entropy = entropy
+        self._carry = carry
         self._tries = tries
         self._timeout_s = timeout_s
         self._initiator = self._begin()
@@ -99,16 +119,15 @@ class Attempt:
             self._initiator = self._begin()
         target = self.target
         try:
-            if target.routed:
-                message = self._initiator.write(pack_initiator_id(self._node_id))
-                datagram = encode_routed_handshake(message, sender=self._node_id, receiver=target.node_id)
-            else:
-                datagram = encode_handshake(self._initiator.write())
+            message = self._initiator.write(pack_initiator_id(self._node_id) if target.routed else b"")
         except RemoteProtocolError as error:
             raise HandshakeError(
                 HandshakeFault.WRONG_KEY, f"{target.public_key.hex()} cannot be a public key ({error})"
             ) from error
-        out.send(target.address, datagram)
+        if target.routed:
+            self._carry(target.address, message, self._node_id, target.node_id, out)
+        else:
+            out.send(target.address, encode_handshake(message))
         self.number += 1
         self.phase = Phase.WAITING
         self.due = now + self._timeout_s

@@ -24,7 +24,7 @@ from copy import copy
 
 from meshbus.engine.counters import Counters
 from meshbus.engine.link import Link
-from meshbus.engine.packets import Address, Output
+from meshbus.engine.packets import Address, Output, place_of
 from meshbus.engine.peer import Health, Peer
 from meshbus.errors import RemoteProtocolError
 from meshbus.wire.constants import Subprotocol
@@ -58,10 +58,8 @@ def straight_from(link: Link, address: Address) -> bool:
 
 
 def same_place(one: Address, other: Address) -> bool:
-    """Say whether two addresses are the same host and port; a socket of IPv6 adds more to what a user wrote."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return one[:2] == other[:2]
-    return one == other
+    """Say whether two addresses are the same host and port."""
+    return place_of(one) == place_of(other)
 
 
 class Candidate:

@@ -17,24 +17,28 @@ import numpy as np
 from meshbus.engine.admission import Admission
 from meshbus.engine.announce import Announcer
 from meshbus.engine.authorize import Authorizer
+from meshbus.engine.boundary import Boundary
 from meshbus.engine.catalog import JoinedChannels, LocalChannels
 from meshbus.engine.control import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp
 from meshbus.engine.counters import Counters
 from meshbus.engine.delivery import Delivery, Hooks
 from meshbus.engine.directory import Directory
-from meshbus.engine.dispatch import Dispatch, Group, Way, split
+from meshbus.engine.dispatch import Dispatch
 from meshbus.engine.follow import Following
 from meshbus.engine.handshake import Established, Handshakes
-from meshbus.engine.intake import Intake, Opened
+from meshbus.engine.intake import Intake
 from meshbus.engine.interest import Interests
 from meshbus.engine.liveness import Liveness
 from meshbus.engine.membership import Membership
+from meshbus.engine.mesh import Mesh, routed_ttl
 from meshbus.engine.negotiate import Negotiator, Profile
 from meshbus.engine.packets import Address, Output, PacketBatch
 from meshbus.engine.peer import Peer, PeerClaims, PeerTable
 from meshbus.engine.publication import Publication, Publications
 from meshbus.engine.publish import Planner, PublishConfig, PublishReport
+from meshbus.engine.reception import Reception
 from meshbus.engine.reflex import Reflex
+from meshbus.engine.relay import HandshakeRelay
 from meshbus.engine.request import Requester, Requests, Responder
 from meshbus.engine.settings import (
     PLAIN_SERVICES,
@@ -50,8 +54,7 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
-from meshbus.wire.frames import unpack_frames
-from meshbus.wire.header import Header
+from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.messages.membership import AckReason
 
 if TYPE_CHECKING:
@@ -87,6 +90,35 @@ class Engine:
         self.local = LocalChannels()
         self.joined = JoinedChannels()
         self.registry = offered_services(settings)
+        index = CapabilityIndex()
+        self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
+        boundary = Boundary(
+            identity,
+            subnet=settings.subnet,
+            assignment=settings.assignment,
+            index=index,
+            tokens=self.tokens,
+            counters=self.counters,
+            wall=wall,
+            config=settings.gateway,
+        )
+        self.mesh = Mesh(
+            identity.node_id,
+            self.peers,
+            self.counters,
+            boundary,
+            wall=wall,
+            now=now,
+            liveness=settings.liveness,
+            open_relay=settings.open_relay,
+        )
+        self._relay = HandshakeRelay(
+            identity.node_id,
+            peers=self.peers,
+            table=self.mesh.table,
+            counters=self.counters,
+            on_handshake=lambda *packet: self._reception.on_handshake(*packet, routed=True),
+        )
         self.handshakes = Handshakes(
             identity.node_id,
             psk=settings.psk,
@@ -95,9 +127,10 @@ class Engine:
             counters=self.counters,
             entropy=entropy,
             config=settings.handshake,
+            carry=self._relay.carry,
+            routed_ttl=routed_ttl(settings.liveness.radius),
         )
         self.liveness = Liveness(identity.node_id, peers=self.peers, wall=wall, now=now, config=settings.liveness)
-        index = CapabilityIndex()
         self.announcer = Announcer(identity, self.peers, index, self.registry, wall=wall, config=settings.announce)
         self.directory = Directory(
             identity,
@@ -107,13 +140,14 @@ class Engine:
             subnet=settings.subnet,
             assignment=settings.assignment,
             surpass=self.announcer.surpass,
+            next_hop=self.mesh.next_hop,
             claims_changed=self._claims_changed,
+            announced=self._on_announced,
             config=settings.directory,
         )
         self.negotiator = Negotiator(
             identity.node_id, self.peers, self.registry, self.counters, announces=settings.announce.enrich
         )
-        self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
         self.admission = Admission(
             authorizer=Authorizer(tokens=self.tokens, counters=self.counters, wall=wall, own=self._own_claims()),
             peers=self.peers,
@@ -162,17 +196,28 @@ class Engine:
             subnet_id=settings.subnet,
             max_payload=settings.max_payload,
         )
-        self._dispatch = Dispatch(PLAIN_SERVICES, PROFILE_SERVICES, mode=settings.opaque)
-        self._handlers: dict[int, Callable[[Peer, memoryview, float, Output], object]] = {
-            Subprotocol.NEGOTIATION: self.negotiator.receive,
-            Subprotocol.MEMBERSHIP: self.membership.receive,
-            Subprotocol.STREAM_WINDOW: self.delivery.on_grant,
-            Subprotocol.CAPABILITY: self._on_announcement,
-            Subprotocol.REFLEX: self.reflex.receive,
-            Subprotocol.RELIABLE: self.delivery.on_reliable,
-            Subprotocol.INTEREST: self.interests.receive,
-        }
-        self._intake = Intake(identity.node_id, self.peers, self.counters, self)
+        self._reception = Reception(
+            Dispatch(PLAIN_SERVICES, PROFILE_SERVICES, mode=settings.opaque),
+            {
+                Subprotocol.NEGOTIATION: self.negotiator.receive,
+                Subprotocol.HANDSHAKE_RELAY: self._relay.receive,
+                Subprotocol.MEMBERSHIP: self.membership.receive,
+                Subprotocol.STREAM_WINDOW: self.delivery.on_grant,
+                Subprotocol.CAPABILITY: self._on_announcement,
+                Subprotocol.REFLEX: self.reflex.receive,
+                Subprotocol.RELIABLE: self.delivery.on_reliable,
+                Subprotocol.INTEREST: self.interests.receive,
+            },
+            handshakes=self.handshakes,
+            liveness=self.liveness,
+            negotiator=self.negotiator,
+            delivery=self.delivery,
+            mesh=self.mesh,
+            counters=self.counters,
+            establish=self._establish,
+            recovered=self._recovered,
+        )
+        self._intake = Intake(identity.node_id, self.peers, self.counters, self._reception)
 
     # ── what the driver calls ───────────────────────────────────────────────────────────────
 
@@ -187,7 +232,7 @@ class Engine:
         return self.handshakes.public_key
 
     def receive(self, batch: PacketBatch, now: float) -> Output:
-        """Take in datagrams."""
+        """Take in datagrams; forwarded ones are sent from the batch itself, so send before you change it."""
         out = Output()
         self._intake.receive(batch, now, out)
         self._finish(now, out)
@@ -204,7 +249,8 @@ class Engine:
         out = Output()
         self._establish(self.handshakes.tick(now, out), now, out)
         for verdict in self.liveness.tick(now, out):
-            self._peer_down(verdict, out)
+            self._peer_down(verdict, now, out)
+        self.mesh.tick(now)
         self.announcer.tick(now, out)
         self.directory.tick(now, out)
         self.negotiator.tick(now, out)
@@ -221,7 +267,7 @@ class Engine:
     def connect(
         self,
         node_id: int,
-        address: Address,
+        address: Address | None,
         public_key: bytes,
         now: float,
         out: Output,
@@ -229,9 +275,13 @@ class Engine:
         routed: bool = True,
         profile: Profile = Profile.AUTO,
     ) -> None:
-        """Begin a session with a node; SessionUp or HandshakeFailed tells the end."""
+        """Begin a session with a node; SessionUp or HandshakeFailed tells the end.
+
+        Without an address the routing table says the way; raises PeerError when it knows none.
+        """
+        where = self.mesh.way_to(node_id, now) if address is None else address
         self.negotiator.configure(node_id, profile)
-        self.handshakes.connect(node_id, address, public_key, now, out, routed=routed)
+        self.handshakes.connect(node_id, where, public_key, now, out, routed=routed)
 
     def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:
         """Tell every peer, now and in the future, what this node can do."""
@@ -242,6 +292,7 @@ class Engine:
         """Install the configurations of our channels; subscribers are judged by them at once."""
         self.interests.lapsed(self.admission.set_channel_configs(registry, now, out), out)
         self.interests.configure(registry, now, out)
+        self.mesh.boundary.set_channels(registry, now)
 
     def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
         """Say that this node publishes a channel, for those who are interested in all of a prefix."""
@@ -256,6 +307,7 @@ class Engine:
     def recheck(self, now: float, out: Output) -> None:
         """Judge all subscribers anew, as after tokens were revoked."""
         self.interests.lapsed(self.admission.sweep(now, out), out)
+        self.mesh.boundary.recheck(now)
 
     def subscribe(
         self,
@@ -320,107 +372,23 @@ class Engine:
         if peer is not None:
             self.delivery.traffic_of(peer).hold(stream_id, now, held=held)
 
-    def disconnect(self, node_id: int, out: Output) -> None:
+    def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Forget a peer; the wire has no message for it."""
         if self.peers.remove(node_id) is not None:
             verdict = PeerGone(node_id, DownReason.CLOSED)
             out.control.append(verdict)
-            self._peer_down(verdict, out)
-
-    # ── what the intake finds ───────────────────────────────────────────────────────────────
-
-    def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
-        """Take a handshake packet."""
-        receive = self.handshakes.receive_routed if routed else self.handshakes.receive_direct
-        self._establish(receive(source, datagram, now, out), now, out)
-
-    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> None:
-        """Take a packet of a session that is no peer's current one."""
-        session_id = int.from_bytes(packet[24:32], "little")
-        if self.handshakes.knows(session_id):
-            self._establish(self.handshakes.claim(source, packet, now, out), now, out)
-        else:
-            self.counters.add("drop", "unknown_session")
-
-    def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
-        """Take note of a verified heartbeat."""
-        if self.liveness.heard(peer, now, out, heartbeat=True):
-            self._recovered(peer, now, out)
-
-    def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
-        """Take opened packets: messages first, in order, then events."""
-        if self.liveness.heard(peer, now, out, heartbeat=False):
-            self._recovered(peer, now, out)
-        run = opened.run
-        if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
-            self.delivery.take_run(peer, run, opened.data, now, out)
-            return
-        groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
-        for subprotocol_id, rows in groups:
-            headers, starts = opened.headers[rows], opened.starts[rows]
-            fate = self._dispatch.fate(subprotocol_id, peer.negotiated)
-            if fate.way is Way.SERVICE:
-                self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
-                continue
-            if fate.reason:
-                self.counters.add("drop" if fate.way is Way.DROP else "opaque", fate.reason, len(headers))
-                if fate.reason == "not_negotiated":
-                    self.negotiator.missed(peer, now, out)
-            if fate.way is Way.DROP:
-                if fate.owes_grant:
-                    self.delivery.owe(peer, headers, now)
-                continue
-            self.delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
-
-    def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
-        """Take one opened packet."""
-        handle = self._handlers.get(header.subprotocol_id)
-        served = handle is not None and self._dispatch.fate(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
-        if header.subprotocol_id != Subprotocol.EVENTS and not served:
-            self.on_packets(peer, Opened.of(header, payload), now, out)
-            return
-        if self.liveness.heard(peer, now, out, heartbeat=False):
-            self._recovered(peer, now, out)
-        if handle is None:
-            self.delivery.take_one(peer, header, payload, now, out)
-        else:
-            for message in unpack_frames(payload, header.event_count):
-                handle(peer, message, now, out)
-
-    def on_transit(self, _source: Address, _datagram: memoryview, _now: float, _out: Output) -> None:
-        """Drop a packet for another node: this engine does not route yet."""
-        self.counters.add("drop", "no_route")
-
-    def on_pingwave(self, _source: Address, _datagram: memoryview, _now: float, _out: Output) -> None:
-        """Leave a pingwave: this engine does not route yet."""
-        self.counters.add("ignore", "pingwave")
+            self._peer_down(verdict, now, out)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
-
-    def _serve(
-        self,
-        peer: Peer,
-        subprotocol_id: int,
-        headers: NDArray[np.void],
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        now: float,
-        out: Output,
-    ) -> None:
-        if subprotocol_id in RELIABLE_SERVICES:
-            self.delivery.take(peer, subprotocol_id, headers, data, starts, now, out)
-            return
-        handle = self._handlers[subprotocol_id]
-        view = data.data
-        for start, size, count in zip(
-            starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
-        ):
-            for message in unpack_frames(view[start : start + size], count):
-                handle(peer, message, now, out)
 
     def _on_announcement(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         if self.directory.receive(peer, message, now, out):
             self.negotiator.announced(peer, now, out)
+
+    def _on_announced(self, peer: Peer, heard: Announcement, now: float) -> None:
+        self.mesh.announced(heard.node_id, peer, heard.hop_count, now)
+        if heard.signature is not None:
+            self.mesh.boundary.heard(heard.node_id, heard.entity_id, now)
 
     def _serve_one(self, peer: Peer, subprotocol_id: int, message: memoryview, now: float, out: Output) -> None:
         """Handle a message that came in order on a reliable stream."""
@@ -437,20 +405,22 @@ class Engine:
             if known:
                 traffic.renew(now)
             out.control.append(SessionUp(new.node_id, new.link.session_id, new.initiated))
+            self.mesh.session_up(peer, now)
             self.liveness.session_up(peer, now, out)
             self.negotiator.session_up(peer, now, out)
             self.announcer.peer_up(peer, now, out)
             self.membership.rejoin(peer, now, out)
             for source, packet in new.held:
-                self._intake.receive_one(source, memoryview(packet), now, out)
+                self._intake.receive_one(source, memoryview(bytearray(packet)), now, out)
 
     def _recovered(self, peer: Peer, now: float, out: Output) -> None:
         self.announcer.peer_up(peer, now, out)
         self.membership.rejoin(peer, now, out)
         self.following.renew(peer, now, out)
 
-    def _peer_down(self, verdict: PeerFailed | PeerGone, out: Output) -> None:
+    def _peer_down(self, verdict: PeerFailed | PeerGone, now: float, out: Output) -> None:
         node_id = verdict.node_id
+        self.mesh.peer_down(verdict, now)
         self.membership.forget(node_id, str(verdict.reason), out)
         self.interests.forget(node_id)
         self.directory.forget(node_id)
@@ -478,6 +448,7 @@ class Engine:
         return (
             self.handshakes,
             self.liveness,
+            self.mesh,
             self.announcer,
             self.directory,
             self.negotiator,

@@ -64,13 +64,16 @@ _CAUSAL = re.compile(r"causal:([0-9a-fA-F]+)")
 _LOCAL_METADATA = frozenset({"intent", "colocate-with", "colocate-with-strict", "priority", "owner"})
 _TOOL_METADATA = "tool::"
 
-NextHop = Callable[[int], int | None]
-"""Gives the neighbor through which a node is reached."""
+NextHop = Callable[[int, float], int | None]
+"""Gives the neighbor through which a node is reached now."""
 Surpass = Callable[[int, float, Output], None]
 """Is told a version of ours, signed by us, that peers hold and that is above the one in force."""
 
 ClaimsChanged = Callable[[Peer, float, Output], None]
 """Is told that an announcement changed what a peer claims; not that claims ended."""
+
+Heard = Callable[[Peer, Announcement, float], None]
+"""Is told every announcement that was believed, and which peer passed it on."""
 
 
 class DirectoryConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +105,10 @@ class Directory:
         *,
         subnet: SubnetId = SubnetId.GLOBAL,
         assignment: Assignment | None = None,
-        next_hop: NextHop = lambda _node_id: None,
+        next_hop: NextHop = lambda _node_id, _now: None,
         surpass: Surpass = lambda _version, _now, _out: None,
         claims_changed: ClaimsChanged = lambda _peer, _now, _out: None,
+        announced: Heard = lambda _peer, _heard, _now: None,
         config: DirectoryConfig | None = None,
     ) -> None:
         self.config = config or DirectoryConfig()
@@ -117,6 +121,7 @@ class Directory:
         self._next_hop = next_hop
         self._surpass = surpass
         self._claims_changed = claims_changed
+        self._announced = announced
         self._seen: Recent[tuple[int, int, bool], float] = Recent(MAX_SEEN)
         """(node, version, direct) and when it was heard first."""
         self._pins: Recent[int, bytes] = Recent(MAX_PINS)
@@ -151,10 +156,11 @@ class Directory:
         if distrust:
             return self._drop(distrust)
         self._seen.put(key, now)
-        self._forward(peer, heard, out)
+        self._forward(peer, heard, now, out)
         capabilities = _local_copy(heard)
         signed = heard.signature is not None
         changed = self._keep(heard, capabilities, now)
+        self._announced(peer, heard, now)
         claimed = direct and signed and self._claim(peer, heard, capabilities, now)
         if changed or claimed:
             out.control.append(Announced(heard.node_id, direct))
@@ -244,7 +250,7 @@ class Directory:
         ):
             self._surpass(heard.version, now, out)
 
-    def _forward(self, sender: Peer, heard: Announcement, out: Output) -> None:
+    def _forward(self, sender: Peer, heard: Announcement, now: float, out: Output) -> None:
         """Pass an announcement on to everyone who may not have it from a shorter way."""
         further = heard.forwarded()
         if further is None:
@@ -254,7 +260,7 @@ class Directory:
         except LocalProtocolError:
             self._counters.add("drop", "announcement_forward_too_large")
             return
-        done = {sender.node_id, heard.node_id, self._next_hop(heard.node_id)}
+        done = {sender.node_id, heard.node_id, self._next_hop(heard.node_id, now)}
         for peer in self._peers:
             if peer.node_id not in done:
                 peer.send_message(Subprotocol.CAPABILITY, message, out)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from meshbus.engine.attempt import Attempt, Phase, Target
+from meshbus.engine.attempt import Attempt, Carry, Phase, Target, carry_routed
 from meshbus.engine.budget import HandshakeBudget
 from meshbus.engine.candidate import CONFIRM_S, CONTEST_S, Candidate, Candidates, confirmed, same_place, straight_from
 from meshbus.engine.counters import Counters
@@ -33,11 +33,11 @@ from meshbus.engine.peer import PeerTable
 from meshbus.engine.recent import Recent
 from meshbus.errors import HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError
 from meshbus.names.identity import Entropy, routing_id
+from meshbus.wire.constants import ROUTED_TTL
 from meshbus.wire.handshake import (
     decode_handshake,
     decode_routed_handshake,
     encode_handshake,
-    encode_routed_handshake,
     unpack_initiator_id,
 )
 from meshbus.wire.header import Buffer, unpack_header
@@ -91,8 +91,12 @@ class Handshakes:
         entropy: Entropy,
         config: HandshakeConfig = HandshakeConfig(),  # noqa: B008  frozen
         admit: Callable[[int], bool] = lambda _: True,
+        carry: Carry = carry_routed,
+        routed_ttl: int = ROUTED_TTL,
     ) -> None:
-        """Set up; `admit` says which nodes may begin a routed handshake with us.
+        """Set up; `admit` says which nodes may begin a routed handshake with us, `carry` sends what goes by node id.
+
+        `routed_ttl` is how many hops the packets of a relayed session may make.
 
         A node id is only claimed at that point: an allow list keeps strangers out, not liars with the mesh key.
         """
@@ -105,6 +109,8 @@ class Handshakes:
         self._entropy = entropy
         self._config = config
         self._admit = admit
+        self._carry = carry
+        self._routed_ttl = routed_ttl
         self._attempts: dict[int, Attempt] = {}
         """By routing id: that is all a routed message 2 tells of its sender."""
         self._expected: dict[int, _Expected] = {}
@@ -141,6 +147,7 @@ class Handshakes:
             entropy=self._entropy,
             tries=self._config.tries,
             timeout_s=self._config.timeout_s,
+            carry=self._carry,
         )
         attempt.send(now, out)
         self._attempts[key] = attempt
@@ -308,7 +315,7 @@ class Handshakes:
         if route is None:
             out.send(source, encode_handshake(message))
         else:
-            out.send(source, encode_routed_handshake(message, sender=self.node_id, receiver=node_id))
+            self._carry(source, message, self.node_id, node_id, out)
         keys = derive_keys(responder.handshake_hash, Role.RESPONDER)
         relayed = route is not None and route.hop_count > 0
         link = Link(keys, Role.RESPONDER, source, now, route=self._route(node_id) if relayed else None)
@@ -388,7 +395,7 @@ class Handshakes:
         return Responder(psk=self._psk, prologue=prologue(initiator, self.node_id), static_private_key=self._static)
 
     def _route(self, node_id: int) -> RouteHeader:
-        return RouteHeader(src_id=routing_id(self.node_id), dest_id=node_id)
+        return RouteHeader(ttl=self._routed_ttl, src_id=routing_id(self.node_id), dest_id=node_id)
 
     def _forget_used(self) -> None:
         used = [node_id for node_id, expected in self._expected.items() if expected.used]

@@ -1,13 +1,15 @@
 """From datagrams to opened packets: who sent them, are they genuine, are they new.
 
 A batch takes the shortest way when its packets belong to one stream of one session (a run, see engine/survey.py), which
-is the normal case in a busy stream; and a short one when they belong to few sessions. Whatever is not an ordinary packet
-of a known session (handshakes, heartbeats, routed packets, pingwaves, junk) goes one by one. Nothing raises on hostile
-input: every drop has a reason and a counter. What an opened packet means is decided in engine/core.py.
+is the normal case in a busy stream; and a short one when they belong to few sessions. Routed packets go together too:
+those for others as they are, those for us without their routing headers, by the same ways. Whatever is not an ordinary
+packet of a known session (handshakes, heartbeats, pingwaves, junk) goes one by one. Nothing raises on hostile input:
+every drop has a reason and a counter. What an opened packet means is decided in engine/reception.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -19,7 +21,8 @@ from meshbus.engine.peer import Peer, PeerTable
 from meshbus.engine.survey import Run, survey
 from meshbus.errors import MalformedPacket, RemoteProtocolError
 from meshbus.policy.columns import HeaderStatus, read_headers
-from meshbus.wire.constants import ROUTE_BYTES, Flags
+from meshbus.policy.transit import ROUTE_DTYPE, read_routes
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
 from meshbus.wire.route import unpack_route
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _SPECIAL = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
 _HANDSHAKE = int(Flags.HANDSHAKE)
 _HEARTBEAT = int(Flags.HEARTBEAT)
+_U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
+_AT_ZERO = np.zeros(1, _I64)
 FEW_PACKETS = 3
 """Up to so many packets the scalar path is quicker."""
 RUN_SHARE = 4
@@ -72,8 +77,18 @@ class Receiver(Protocol):
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
         """Take one opened packet."""
 
-    def on_transit(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
-        """Take a routed packet for another node."""
+    def on_transit(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        routes: NDArray[np.void],
+        now: float,
+        out: Output,
+        /,
+    ) -> None:
+        """Take routed packets of one source for other nodes, where they begin, and their routing headers."""
 
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a pingwave."""
@@ -130,9 +145,40 @@ class Intake:
         columns = headers.columns
         ordinary = (headers.status == HeaderStatus.OK) & (columns["flags"] & _SPECIAL == 0)
         if not ordinary.all():
-            self._receive_singly(batch, (np.flatnonzero(~ordinary) + first).tolist(), now, out)
+            routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
+            if routed.any():
+                self._receive_routed_batch(batch, np.flatnonzero(routed) + first, now, out)
+            self._receive_singly(batch, (np.flatnonzero(~(ordinary | routed)) + first).tolist(), now, out)
         if ordinary.any():
             self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
+
+    def _receive_routed_batch(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
+        """Take in routed packets: for others, or for us."""
+        starts, lengths = batch.starts[rows], batch.lengths[rows]
+        routes = read_routes(batch.data, starts)
+        mine = routes["dest_id"] == self._node_id
+        if mine.any():
+            self._receive_relayed(batch, rows[mine], now, out)
+            others = ~mine
+            rows, starts, lengths, routes = rows[others], starts[others], lengths[others], routes[others]
+        for source, part in _by_source(batch, rows):
+            self._receiver.on_transit(source, batch.data, starts[part], lengths[part], routes[part], now, out)
+
+    def _receive_relayed(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
+        """Take in routed packets for us, without their routing headers; a second one behind the first is junk."""
+        sources = batch.runs if len(batch.runs) == 1 else [(source, 1) for source in _sources(batch)]
+        runs = [(sources[0][0], len(rows))] if len(sources) == 1 else [sources[row] for row in rows.tolist()]
+        inner = PacketBatch(batch.data, batch.starts[rows] + ROUTE_BYTES, batch.lengths[rows] - ROUTE_BYTES, runs)
+        run = survey(inner.data, inner.starts, inner.lengths)
+        if run is not None and len(run) == len(inner):
+            self._receive_run(inner, 0, run, now, out)
+            return
+        headers = read_headers(inner.data, inner.starts, inner.lengths)
+        ordinary = (headers.status == HeaderStatus.OK) & (headers.columns["flags"] & _SPECIAL == 0)
+        if not ordinary.all():
+            self._receive_singly(batch, rows[~ordinary].tolist(), now, out)
+        if ordinary.any():
+            self._receive_ordinary(inner, headers.columns[ordinary], np.flatnonzero(ordinary), now, out)
 
     def _receive_ordinary(
         self, batch: PacketBatch, columns: NDArray[np.void], rows: NDArray[np.intp], now: float, out: Output
@@ -195,7 +241,11 @@ class Intake:
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         route = unpack_route(datagram)
         if route.dest_id != self._node_id:
-            self._receiver.on_transit(source, datagram, now, out)
+            data = np.frombuffer(datagram, _U8)
+            lengths = np.full(1, len(datagram), _I64)
+            self._receiver.on_transit(
+                source, data, _AT_ZERO, lengths, data[:ROUTE_BYTES].view(ROUTE_DTYPE).copy(), now, out
+            )
             return
         inner = datagram[ROUTE_BYTES:]
         flags = inner[3]
@@ -228,6 +278,21 @@ class Intake:
             self._receiver.on_heartbeat(peer, now, out)
             return
         self._receiver.on_packet(peer, header, payload, now, out)
+
+
+def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, slice]]:
+    """Say which of these rows came from which source."""
+    if len(batch.runs) == 1:
+        if len(rows):
+            yield batch.runs[0][0], slice(None)
+        return
+    end = first = 0
+    for source, count in batch.runs:
+        end += count
+        last = int(np.searchsorted(rows, end))
+        if last > first:
+            yield source, slice(first, last)
+        first = last
 
 
 def _sources(batch: PacketBatch) -> list[Address]:

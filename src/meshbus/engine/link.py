@@ -55,7 +55,7 @@ class Opening(NamedTuple):
 class Link:
     """One session: its keys, its address, and the routing header for a peer behind a relay."""
 
-    __slots__ = ("_known", "address", "ephemeral", "opener", "role", "route", "sealer", "session_id", "used_at")
+    __slots__ = ("_known", "address", "ephemeral", "home", "opener", "role", "route", "sealer", "session_id", "used_at")
 
     def __init__(
         self, keys: SessionKeys, role: Role, address: Address, now: float, *, route: RouteHeader | None = None
@@ -65,6 +65,9 @@ class Link:
         self.session_id = keys.session_id
         self.role = role
         self.address = address
+        """Where packets go: to the peer, or to the neighbor that is the way to it."""
+        self.home = None if route is not None else address
+        """The peer's own address, of a session that was begun without a relay."""
         self.route = b"" if route is None else pack_route(route)
         """Goes in front of every packet to a peer behind a relay."""
         self.ephemeral = b""
@@ -72,6 +75,12 @@ class Link:
         self.used_at = now
         """When a packet last went out or was verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
+
+    def follow(self, address: Address, route: RouteHeader | None) -> None:
+        """Send elsewhere from now on: to a neighbor with a routing header, or straight without one."""
+        self.address = address
+        self.route = b"" if route is None else pack_route(route)
+        self._known = None, np.empty(0, _U8)
 
     def seal(self, header: Header, payload: bytes) -> Train:
         """Seal one packet."""

@@ -16,7 +16,7 @@ repeated a few times until something comes back. Behind a relay a heartbeat is d
 content takes its place, and any packet from there counts. A 0.23 node cannot send through a relay at all, so a relayed
 peer that was never heard is not judged, only removed when its session is idle.
 
-Sending is all this file does with a pingwave; routes are engine/routing.py.
+Sending is all this file does with a pingwave; hearing them is engine/pingwaves.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshbus.engine.control import DownReason, PeerFailed, PeerGone, PeerRecover
 from meshbus.engine.link import Link
 from meshbus.engine.packets import Output
 from meshbus.engine.peer import Health, Peer, PeerTable
-from meshbus.wire.constants import CONTROL_STREAM, Subprotocol
+from meshbus.wire.constants import CONTROL_STREAM, PINGWAVE_TTL, Subprotocol
 from meshbus.wire.header import Header
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 
@@ -46,6 +46,8 @@ class LivenessConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_s: float = 5.0
     session_timeout_s: float = 30.0
+    radius: int = PINGWAVE_TTL + 1
+    """How many hops away our pingwaves are heard; 0.23 nodes send theirs four hops far."""
 
 
 class Liveness:
@@ -72,8 +74,8 @@ class Liveness:
     def session_up(self, peer: Peer, now: float, out: Output) -> None:
         """Open a new session of a peer: prove that we have its keys."""
         self._beat(peer.link, out)
-        if not peer.link.route:
-            out.send(peer.link.address, self.pingwave(now))
+        if peer.link.home is not None:
+            out.send(peer.link.home, self.pingwave(now))
         self._opening[peer.node_id] = _Opening(peer.link, now)
 
     def heard(self, peer: Peer, now: float, out: Output, *, heartbeat: bool) -> bool:
@@ -104,8 +106,8 @@ class Liveness:
         wave = self.pingwave(now) if len(self._peers) else b""
         for peer in self._peers:
             self._beat(peer.link, out)
-            if not peer.link.route:
-                out.send(peer.link.address, wave)
+            if peer.link.home is not None:
+                out.send(peer.link.home, wave)
         return verdicts
 
     def pingwave(self, now: float) -> bytes:
@@ -116,7 +118,8 @@ class Liveness:
         """
         timestamp_us = self._wall(now) // 1000
         self._seq = max(self._seq + 1, timestamp_us)
-        return pack_pingwave(Pingwave(node_id=self._node_id, seq=self._seq, timestamp_us=timestamp_us))
+        ttl = self._config.radius - 1
+        return pack_pingwave(Pingwave(node_id=self._node_id, seq=self._seq, ttl=ttl, timestamp_us=timestamp_us))
 
     def _judge(self, peer: Peer, now: float) -> list[PeerFailed | PeerGone]:
         timeout = self._config.session_timeout_s
@@ -159,8 +162,9 @@ class Liveness:
             out.trains.append(
                 link.seal(Header(subprotocol_id=Subprotocol.STREAM_WINDOW, stream_id=CONTROL_STREAM), b"")
             )
-        else:
-            out.send(link.address, link.sealer.heartbeat())
+        if link.home is not None:
+            # Also while packets take a detour: it ends when the straight way is heard to work again.
+            out.send(link.home, link.sealer.heartbeat())
 
 
 class _Opening:

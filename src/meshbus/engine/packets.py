@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 Address: TypeAlias = Hashable
 
 
+def place_of(address: Address) -> Address:
+    """Give what tells places apart, host and port: a socket of IPv6 adds more to what a user wrote."""
+    return address[:2] if isinstance(address, tuple) else address
+
+
 class PacketBatch(msgspec.Struct, frozen=True):
     """Datagrams as a drain left them: one buffer, the place of each, and runs of packets with one source."""
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from meshbus.engine.link import Link
-from meshbus.engine.packets import Output
+from meshbus.engine.packets import Address, Output, place_of
 from meshbus.engine.stream import RxStream, TxStream
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
@@ -115,11 +115,12 @@ class Peer:
 
 
 class PeerTable:
-    """All peers, by node id and by session."""
+    """All peers, by node id, by session, and those that are reached without a relay by address."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
+        self._by_place: dict[Address, Peer] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -142,13 +143,21 @@ class PeerTable:
         """Find the peer whose current session this is."""
         return self._by_session.get(session_id)
 
+    def by_address(self, address: Address) -> Peer | None:
+        """Find the neighbor with this address; one behind a relay has none."""
+        return self._by_place.get(place_of(address))
+
+    def neighbors(self) -> list[Peer]:
+        """Give the peers that have an address of their own."""
+        return list(self._by_place.values())
+
     def establish(self, node_id: int, link: Link, now: float) -> Peer:
         """Give a node a new session; what it had before goes on with it."""
         peer = self._by_id.get(node_id)
         if peer is None:
             peer = self._by_id[node_id] = Peer(node_id, link, now)
         else:
-            self._by_session.pop(peer.link.session_id, None)
+            self._unlink(peer)
             peer.link = link
             # Credit counts bytes of one session; sequences go on.
             for sending in peer.tx.values():
@@ -158,14 +167,21 @@ class PeerTable:
             peer.heard_at = now
             peer.health = Health.ALIVE
         self._by_session[link.session_id] = peer
+        if link.home is not None:
+            self._by_place[place_of(link.home)] = peer
         return peer
 
     def remove(self, node_id: int) -> Peer | None:
         """Forget a peer and its session."""
         peer = self._by_id.pop(node_id, None)
         if peer is not None:
-            self._by_session.pop(peer.link.session_id, None)
+            self._unlink(peer)
         return peer
+
+    def _unlink(self, peer: Peer) -> None:
+        self._by_session.pop(peer.link.session_id, None)
+        if peer.link.home is not None and self.by_address(peer.link.home) is peer:
+            del self._by_place[place_of(peer.link.home)]
 
 
 def _make_room(streams: dict[int, TxStream] | dict[int, RxStream]) -> None:

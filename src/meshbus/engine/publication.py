@@ -29,8 +29,8 @@ from meshbus.wire.header import Header
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-HOP_TTL = 8
-"""Stamped on what we publish; 0.23 receivers ignore it, our gateways count by it."""
+HOP_TTL = 16
+"""Stamped on what we publish: as far as any pingwave goes. 0.23 receivers ignore it, our forwarders count by it."""
 MAX_NUMBERED = 65_536
 """Channels whose next number is remembered; one that is forgotten goes on at the wall clock, as after a restart."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from meshbus.engine.announce import AnnounceConfig
+from meshbus.engine.boundary import GatewayConfig
 from meshbus.engine.directory import DirectoryConfig
 from meshbus.engine.dispatch import OpaqueMode
 from meshbus.engine.handshake import HandshakeConfig
@@ -24,6 +25,7 @@ PLAIN_SERVICES = {
 }
 """What this engine handles of the 0.23 wire, and the door to the profile."""
 PROFILE_SERVICES = {
+    Subprotocol.HANDSHAKE_RELAY: "handshake-relay",
     Subprotocol.RELIABLE: "reliable",
     Subprotocol.INTEREST: "interest",
     Subprotocol.REQUEST: "request",
@@ -59,6 +61,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Offer the meshbus profile to peers that ask for it."""
     max_payload: int = MAX_PAYLOAD
     """Packing target of a packet's plaintext."""
+    open_relay: bool = False
+    """Forward for everybody and not for peers alone, as a 0.23 node does."""
+    gateway: GatewayConfig | None = None
+    """Judge what is forwarded between subnets; without it this node is a plain relay."""
     loopback: bool = False
     """All peers are on this machine: streams may start fast."""
 

@@ -246,7 +246,7 @@ class Node:
 
     def disconnect(self, node_id: int) -> None:
         """Forget a peer; it notices by our silence."""
-        self._act(lambda engine, _now, out: engine.disconnect(node_id, out))
+        self._act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
         """Tell every peer, now and in the future, what this node can do."""

@@ -144,12 +144,13 @@ class SubnetGateway:
         source: ArrayLike = _NO_SOURCE,
         ttl: ArrayLike = _NO_TTL,
         out: NDArray[np.uint8] | None = None,
+        guard: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Judge many forwarded packets: their headers, and the destination subnet of each.
 
         Gives 0 for forward, else a DropReason code. `source` is the subnet each origin is believed to be in (the
         header's own claim when omitted), `ttl` that of the routing headers (not judged when omitted), `out` memory to
-        reuse for the verdicts.
+        reuse for the verdicts, `guard` memory for what the auth guard says where it is asked.
         """
         batch = headers if isinstance(headers, HeaderBatch) else HeaderBatch.of(headers)
         if type(source) is not np.ndarray:
@@ -161,7 +162,7 @@ class SubnetGateway:
         verdicts = np.empty(len(batch.status), _U8) if out is None else out
         policy = self.policy
         if judge.run(batch.rows, source, dest, ttl, policy, verdicts, self._counts):
-            self._ask_guard(batch.columns, policy, verdicts)
+            self._ask_guard(batch.columns, policy, verdicts, guard)
         return verdicts
 
     @property
@@ -214,7 +215,17 @@ class SubnetGateway:
             exports=self._exports.get(config.channel, ()),
         )
 
-    def _ask_guard(self, headers: NDArray[np.void], policy: NDArray[np.uint64], verdicts: NDArray[np.uint8]) -> None:
+    def continue_from(self, earlier: SubnetGateway) -> None:
+        """Go on counting where an earlier gateway, which this one replaces, stopped."""
+        self._counts += earlier._counts
+
+    def _ask_guard(
+        self,
+        headers: NDArray[np.void],
+        policy: NDArray[np.uint64],
+        verdicts: NDArray[np.uint8],
+        said: NDArray[np.uint8] | None,
+    ) -> None:
         """Settle the packets whose channel names its publishers; only such a channel needs a guard to be there."""
         guard = self._publishers
         assert guard is not None
@@ -226,6 +237,8 @@ class SubnetGateway:
         if unsure.any():
             self._check_fully(guard, set(zip(origins[unsure].tolist(), channels[unsure].tolist(), strict=True)))
             answers = guard.check_batch(origins, channels)
+        if said is not None:
+            said[pending] = answers
         allowed = answers == AuthVerdict.ALLOWED
         verdicts[pending] = np.where(allowed, 0, DropReason.UNAUTHORIZED_PUBLISHER)
         self._counts[0] += np.count_nonzero(allowed)

@@ -1,0 +1,101 @@
+"""Forwarded packets that wait for the socket: fair between streams, bounded, urgent ones first.
+
+Each stream has a queue of its own; they take turns, `QUANTUM` × weight packets each. Urgent packets go before all
+others, but after `URGENT_RUN` of them one ordinary packet has its turn: anybody can call a packet urgent, and nobody
+shall silence the rest. What does not fit is refused, and the caller counts it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+QUANTUM = 16
+DEPTH = 1024
+"""Packets of one stream that may wait."""
+MAX_BYTES = 32 << 20
+"""Of all packets together."""
+URGENT_RUN = 64
+
+
+class FairQueue(Generic[Item]):
+    """Queues of many streams that are emptied in turns."""
+
+    __slots__ = ("_bytes", "_streams", "_turns", "_urgent", "_urgent_run", "depth", "max_bytes", "quantum")
+
+    def __init__(self, *, quantum: int = QUANTUM, depth: int = DEPTH, max_bytes: int = MAX_BYTES) -> None:
+        self.quantum = quantum
+        self.depth = depth
+        self.max_bytes = max_bytes
+        self._bytes = 0
+        self._streams: dict[Hashable, _Stream[Item]] = {}
+        self._turns: deque[Hashable] = deque()
+        self._urgent: deque[tuple[int, Item]] = deque()
+        self._urgent_run = 0
+
+    def __len__(self) -> int:
+        return len(self._urgent) + sum(len(stream.items) for stream in self._streams.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that waits."""
+        return self._bytes
+
+    def push(self, stream: Hashable, item: Item, size: int, *, weight: int = 1, urgent: bool = False) -> bool:
+        """Let a packet wait; False when there is no room for it."""
+        if self._bytes + size > self.max_bytes:
+            return False
+        if urgent:
+            if len(self._urgent) >= self.depth:
+                return False
+            self._urgent.append((size, item))
+        else:
+            queue = self._streams.get(stream)
+            if queue is None:
+                queue = self._streams[stream] = _Stream(self.quantum * weight)
+                self._turns.append(stream)
+            elif len(queue.items) >= self.depth:
+                return False
+            queue.share = self.quantum * weight
+            queue.items.append((size, item))
+        self._bytes += size
+        return True
+
+    def pop(self) -> Item | None:
+        """Give the packet whose turn it is; None when nothing waits."""
+        if self._urgent and (self._urgent_run < URGENT_RUN or not self._turns):
+            self._urgent_run += 1
+            return self._take(self._urgent)
+        self._urgent_run = 0
+        if not self._turns:
+            return None
+        key = self._turns[0]
+        stream = self._streams[key]
+        stream.left -= 1
+        item = self._take(stream.items)
+        if not stream.items:
+            self._turns.popleft()
+            del self._streams[key]
+        elif stream.left <= 0:
+            stream.left = stream.share
+            self._turns.rotate(-1)
+        return item
+
+    def _take(self, items: deque[tuple[int, Item]]) -> Item:
+        size, item = items.popleft()
+        self._bytes -= size
+        return item
+
+
+class _Stream(Generic[Item]):
+    __slots__ = ("items", "left", "share")
+
+    def __init__(self, share: int) -> None:
+        self.items: deque[tuple[int, Item]] = deque()
+        self.share = share
+        """Packets of one turn."""
+        self.left = share
+        """Packets left of the present one."""

@@ -1,0 +1,216 @@
+"""Packets for others: who may send them, where they go, how they wait, and what a recorder is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshbus.engine.boundary import NOT_ASKED, Boundary
+from meshbus.engine.counters import Counters
+from meshbus.engine.forward import Fate, Forwarder, Passed, TransitReason
+from meshbus.engine.link import Link
+from meshbus.engine.packets import Output, PacketBatch
+from meshbus.engine.peer import PeerTable
+from meshbus.engine.routing import RoutingTable
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.tokens import TokenCache
+from meshbus.policy.transit import read_routes
+from meshbus.policy.verdict import DropReason
+from meshbus.wire.constants import ROUTE_BYTES, Flags
+from meshbus.wire.header import Header, pack_header
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.route import RouteFlags, RouteHeader, pack_route, unpack_route
+from tests.vectors import load
+
+CASES: list[dict[str, Any]] = load("mesh")["forwarding_cases"]
+HANDSHAKE: dict[str, Any] = load("mesh")["routing_header"]["observed_routed_handshake"]
+NODE = Identity.from_seed(bytes(32))
+A, B, FAR, LOST = 0xA, 0xB, 0xFA, 0x105
+"""Two neighbors, a node behind the second, and one that nobody knows."""
+
+
+class Place:
+    """One forwarder between two neighbors."""
+
+    def __init__(self, *, open_relay: bool = False) -> None:
+        self.counters = Counters()
+        self.peers = PeerTable()
+        self.table = RoutingTable()
+        for name, node_id in (("a", A), ("b", B)):
+            link = Link(derive_keys(bytes([node_id]) * 32, Role.INITIATOR), Role.INITIATOR, name, 0.0)
+            self.peers.establish(node_id, link, 0.0)
+            self.table.install(node_id, name, 0.0)
+        self.table.learn(FAR, "b", 3, 0.0)
+        boundary = Boundary(
+            NODE,
+            subnet=SubnetId.GLOBAL,
+            assignment=None,
+            index=CapabilityIndex(),
+            tokens=TokenCache(()),
+            counters=self.counters,
+            wall=lambda now: round(now * 1e9),
+            config=None,
+        )
+        self.forwarder = Forwarder(
+            NODE.node_id,
+            peers=self.peers,
+            table=self.table,
+            boundary=boundary,
+            counters=self.counters,
+            open_relay=open_relay,
+        )
+
+    def forward(self, *packets: bytes, source: str = "a") -> list[tuple[Any, bytes]]:
+        """Take packets in one batch; gives what was sent."""
+        batch = PacketBatch.of([(source, packet) for packet in packets])
+        out = Output()
+        routes = read_routes(batch.data, batch.starts)
+        self.forwarder.forward(source, batch.data, batch.starts, batch.lengths, routes, 0.0, out)
+        return [(train.address, datagram) for train in out.trains for datagram in train.datagrams()]
+
+    def drops(self) -> dict[str, int]:
+        return self.counters.snapshot().get("drop", {})
+
+
+def packet(dest: int = FAR, *, body: bytes = bytes(68), ttl: int = 8, **fields: int) -> bytes:
+    fields.setdefault("src_id", A)
+    return pack_route(RouteHeader(ttl=ttl, dest_id=dest, **fields)) + body
+
+
+def passed_on(datagram: bytes) -> bytes:
+    """Give a packet whose inner header sets no limit as the next hop must see it."""
+    route = unpack_route(datagram)
+    route = RouteHeader(
+        ttl=route.ttl - 1,
+        hop_count=min(route.hop_count + 1, 255),
+        flags=route.flags,
+        reserved=route.reserved,
+        src_id=route.src_id,
+        dest_id=route.dest_id,
+    )
+    return pack_route(route) + datagram[ROUTE_BYTES:]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.get("case", case.get("ttl_in"))))
+def test_packets_are_forwarded_as_observed_or_more_strictly(case: dict[str, Any]) -> None:
+    place, given, source = Place(), packet(), "a"
+    stricter = ""
+    match case.get("case"):
+        case None | "hop_count 255 in":
+            given = packet(ttl=case["ttl_in"], hop_count=case["hops_in"])
+        case "flags 0xF5, reserved 0x7E in":
+            given = packet(flags=0xF5, reserved=0x7E)
+        case "src_id equals the forwarder's own id":
+            given, stricter = packet(src_id=NODE.node_id & 0xFFFFFFFF), "transit_own"
+        case "route to dest points back at the sender":
+            source, stricter = "b", "transit_returning"
+        case "no route":
+            given = packet(LOST)
+        case "total length 85 (< 18+68)":
+            return  # not taken for a routed packet at all: tests/wire/test_datagram.py
+        case "68 bytes of garbage as inner packet":
+            given = packet(body=bytes(range(68)))
+        case "sender address unknown to the forwarder":
+            source, stricter = "nobody", "transit_stranger"
+        case other:
+            pytest.fail(f"what is {other}?")
+    sent = place.forward(given, source=source)
+    expected = [("b", passed_on(given))] if case["forwarded"] and not stricter else []
+    assert sent == expected
+    if stricter:
+        assert place.drops() == {stricter: 1}
+    if source == "nobody":
+        assert Place(open_relay=True).forward(packet(), source=source) == [("b", passed_on(packet()))]
+
+
+def test_an_observed_handshake_is_passed_on_byte_for_byte() -> None:
+    """What the real relay made of each packet is what we make of it."""
+    arrived = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["to"] == "B"]
+    left = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["from"] == "B"]
+    for given, expected in zip(arrived, left, strict=True):
+        place = Place()
+        place.table.learn(unpack_route(given).dest_id, "b", 3, 0.0)
+        assert place.forward(given) == [("b", expected)]
+
+
+def test_a_batch_is_cut_into_trains_by_next_hop_and_length() -> None:
+    place = Place()
+    bodies = [bytes([n]) * size for n, size in enumerate((100, 100, 100, 90, 100, 100, 80, 80, 120))]
+    dests = [FAR, FAR, FAR, FAR, B, FAR, FAR, FAR, LOST]
+    packets = [packet(dest, body=body) for dest, body in zip(dests, bodies, strict=True)]
+    batch = PacketBatch.of([("a", one) for one in packets])
+    out = Output()
+    routes = read_routes(batch.data, batch.starts)
+    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, routes, 0.0, out)
+    assert [(train.address, train.segment, len(train.data)) for train in out.trains] == [
+        ("b", 118, 3 * 118 + 108),
+        ("b", 118, 118),
+        ("b", 118, 118),
+        ("b", 98, 2 * 98),
+    ]
+    sent = [datagram for train in out.trains for datagram in train.datagrams()]
+    assert sent == [passed_on(one) for one in packets[:-1]]
+    assert all(np.shares_memory(np.frombuffer(train.data, np.uint8), batch.data) for train in out.trains)
+    assert place.counters.get("transit", "forwarded") == 8
+    assert place.drops() == {"transit_no_route": 1}
+
+
+def test_inner_hops_are_limited_without_a_gateway_too() -> None:
+    place = Place()
+    spent = pack_header(Header(hop_ttl=3, hop_count=3))
+    left = pack_header(Header(hop_ttl=3, hop_count=2))
+    sent = place.forward(packet(body=spent), packet(body=left))
+    assert [datagram[ROUTE_BYTES + 6] for _, datagram in sent] == [3]
+    assert place.drops() == {"transit_ttl_expired": 1}
+
+
+def test_packets_wait_while_the_socket_is_full() -> None:
+    place = Place()
+    place.forwarder.hold()
+    bodies = [pack_header(Header(session_id=n % 2, stream_id=7)) for n in range(60)]
+    urgent = [
+        packet(body=pack_header(Header(session_id=9)), flags=RouteFlags.PRIORITY),
+        packet(body=pack_header(Header(session_id=9, flags=Flags.PRIORITY))),
+    ]
+    assert place.forward(*(packet(body=body) for body in bodies), *urgent) == []
+    out = Output()
+    place.forwarder.release(out)
+    order = [int.from_bytes(bytes(train.data)[18 + 24 : 18 + 32], "little") for train in out.trains]
+    assert order == [9, 9, *[0] * 16, *[1] * 16, *[0] * 14, *[1] * 14]
+    assert len(place.forward(packet())) == 1, "nothing waits any more"
+
+
+def test_a_full_queue_is_a_reason() -> None:
+    place = Place()
+    place.forwarder.hold()
+    place.forwarder.queue.depth = 5
+    for _ in range(2):
+        place.forward(*(packet() for _ in range(4)))
+    assert place.drops() == {"transit_crowded": 3}
+    assert place.counters.get("transit", "forwarded") == 5
+
+
+def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
+    place = Place()
+    told: list[Passed] = []
+    place.forwarder.recorder = told.append
+    packets = [packet(), packet(LOST), packet(ttl=0), packet(B)]
+    place.forward(*packets)
+    place.forward(packet(), source="nobody")
+    (batch, stranger) = told
+    assert batch.fates.tolist() == [Fate.FORWARDED, Fate.DROPPED, Fate.DROPPED, Fate.FORWARDED]
+    assert batch.reasons.tolist() == [0, TransitReason.NO_ROUTE, DropReason.TTL_EXPIRED, 0]
+    assert batch.routes is not None
+    assert batch.routes["ttl"].tolist() == [8, 8, 0, 8], "as they arrived"
+    assert (batch.previous_hop, batch.next_hops.tolist()) == (A, [B, 0, 0, B])
+    assert (batch.sources, batch.dests, batch.guard) == (None, None, None)
+    assert (stranger.previous_hop, stranger.reasons.tolist()) == (None, [TransitReason.STRANGER])
+    assert max(TransitReason) < NOT_ASKED
+
+
+def test_reasons_of_forwarder_and_gateway_do_not_meet() -> None:
+    assert not set(map(int, DropReason)) & set(map(int, TransitReason))
