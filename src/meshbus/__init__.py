@@ -38,6 +38,11 @@ if TYPE_CHECKING:
         Timeout,
         UnknownVersion,
     )
+    from meshbus.log.aio import AsyncRedexFile
+    from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, every_n, interval
+    from meshbus.log.event import LogEvent
+    from meshbus.log.log import Redex, RedexFile
+    from meshbus.log.reader import LogReader, list_channels, read_split
     from meshbus.names.channel import ChannelId, ChannelName, ChannelRegistry
     from meshbus.names.identity import Identity
     from meshbus.names.subnet import SubnetId
@@ -76,6 +81,11 @@ _HOMES = {
             "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError ProtocolError "
             "RegistryError RemoteProtocolError Replayed SlowConsumer Timeout UnknownVersion"
         ),
+        "meshbus.log.aio": "AsyncRedexFile",
+        "meshbus.log.durability": "Fsync LogConfig NEVER Retention every_n interval",
+        "meshbus.log.event": "LogEvent",
+        "meshbus.log.log": "Redex RedexFile",
+        "meshbus.log.reader": "LogReader list_channels read_split",
         "meshbus.names.channel": "ChannelId ChannelName ChannelRegistry",
         "meshbus.names.identity": "Identity",
         "meshbus.names.subnet": "SubnetId",
@@ -103,6 +113,7 @@ _HOMES = {
 
 __all__ = [
     "AckReason",
+    "AsyncRedexFile",
     "AuthError",
     "AuthGuard",
     "AuthVerdict",
@@ -126,16 +137,21 @@ __all__ = [
     "EventBatch",
     "FORWARD",
     "ForwardDecision",
+    "Fsync",
     "GatewayStats",
     "HandshakeError",
     "Identity",
     "LevelPolicy",
     "LevelRule",
     "LocalProtocolError",
+    "LogConfig",
     "LogError",
+    "LogEvent",
+    "LogReader",
     "MalformedPacket",
     "ManifestEntry",
     "MeshError",
+    "NEVER",
     "NegotiatedSet",
     "Node",
     "NodeConfig",
@@ -146,10 +162,13 @@ __all__ = [
     "ProtocolError",
     "PublishConfig",
     "PublishReport",
+    "Redex",
+    "RedexFile",
     "RegistryError",
     "Reliability",
     "RemoteProtocolError",
     "Replayed",
+    "Retention",
     "Scope",
     "ScopeFilter",
     "SlowConsumer",
@@ -170,7 +189,11 @@ __all__ = [
     "UnknownVersion",
     "Visibility",
     "WhenFull",
+    "every_n",
+    "interval",
+    "list_channels",
     "negotiate",
+    "read_split",
 ]
 
 

@@ -18,7 +18,7 @@
     │   ├── SlowConsumer             a subscription fell behind its bound
     │   └── PartialDelivery          some legs of a fan-out failed
     ├── PeerError                    unknown, failed or unreachable peer
-    ├── LogError                     a corrupt segment, a range that is gone, a closed log
+    ├── LogError                     a corrupt segment, a range that is gone, a closed log, a full disk
     └── Timeout                      also a TimeoutError
 
 Each class carries typed fields, writes its own message, and has a short stable `code` for the command line, metrics
@@ -280,6 +280,18 @@ class LogFault(StrEnum):
     CORRUPT = "corrupt"
     RANGE_GONE = "range_gone"
     CLOSED = "closed"
+    FAILED = "failed"
+    """The disk refused something; what was acknowledged is still there."""
+    FOREIGN = "foreign"
+    """A folder or file that is not what its place says."""
+    LOCKED = "locked"
+    NEWER = "newer"
+    """Written by a newer meshbus."""
+    NO_SPACE = "no_space"
+    READ_ONLY = "read_only"
+    TOO_LARGE = "too_large"
+    UNKNOWN = "unknown"
+    """There is no log of that channel."""
 
 
 class LogError(MeshError):

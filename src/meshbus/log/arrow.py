@@ -1,0 +1,160 @@
+"""Rows of a log as Arrow record batches in the schema of log/schema.py, and back.
+
+Payloads, headers and every column that a block keeps as an array are seen in place. What a block keeps as one number,
+and what follows from something else (seq, the microsecond timestamps, what is constant in a log), is made when it is
+asked for. pyarrow is imported when something is converted, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from meshbus.errors import ConfigError, LogError, LogFault
+from meshbus.log.rows import PLACES, Rows
+from meshbus.log.schema import EVENTS, arrow_schema
+from meshbus.names.channel import ChannelName
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from meshbus.log.block import HotHeader
+
+NAMES = tuple(column.name for column in EVENTS)
+_US = 1_000
+
+
+class Wanted(NamedTuple):
+    """Which columns a reader wants, and as what."""
+
+    names: tuple[str, ...]
+    schema: Any
+    """Of those columns, in their order."""
+
+
+def wanted(columns: Sequence[str] | None = None, *, dictionaries: bool = True) -> Wanted:
+    """Choose columns by name, all of them by default; without `dictionaries` the channel is plain text.
+
+    Raises ConfigError for a name that the table does not have, and LogError where pyarrow is missing.
+    """
+    names = NAMES if columns is None else tuple(columns)
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        raise ConfigError("columns", f"there is no {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    require_arrow()
+    whole = arrow_schema(EVENTS, dictionaries=dictionaries)
+    import pyarrow as pa
+
+    return Wanted(names, pa.schema([whole.field(name) for name in names], whole.metadata))
+
+
+def has_arrow() -> bool:
+    """Say whether pyarrow is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("pyarrow") is not None
+
+
+def require_arrow() -> None:
+    """Raise LogError where pyarrow is missing."""
+    if not has_arrow():
+        raise LogError(LogFault.FAILED, "pyarrow is not installed: pip install 'meshbus[arrow]'")
+
+
+def to_batch(rows: Rows, header: HotHeader, want: Wanted, start: int, stop: int) -> Any:
+    """Give the rows of a range, which the caller has cut to what is there, as a `pyarrow.RecordBatch`."""
+    import pyarrow as pa
+
+    maker = _Maker(rows, header)
+    arrays = [maker.array(field) for field in want.schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=want.schema)
+    return batch.slice(start - rows.first, stop - start)
+
+
+class _Maker:
+    """Make the Arrow arrays of some rows."""
+
+    def __init__(self, rows: Rows, header: HotHeader) -> None:
+        self._rows = rows
+        self._header = header
+        self._count = len(rows)
+
+    def array(self, field: Any) -> Any:
+        """Make one column."""
+        import pyarrow as pa
+
+        name = field.name
+        if name in PLACES:
+            return self._numbers(field.type, *self._rows.values(name))
+        match name:
+            case "seq":
+                return pa.array(np.arange(self._rows.first, self._rows.end, dtype=np.int64))
+            case "ts" | "recv_ts":
+                ns, _ = self._rows.values(f"{name}_ns")
+                assert ns is not None
+                return self._numbers(field.type, ns // _US, None)
+            case "payload":
+                offsets, data = (pa.py_buffer(part) for part in (self._rows.offsets, self._rows.data))
+                return pa.Array.from_buffers(field.type, self._count, [None, offsets, data])
+            case "headers":
+                return self._headers(field.type)
+            case _:
+                return self._constant(name, field.type)
+
+    def _numbers(self, kind: Any, values: NDArray[Any] | None, valid: NDArray[np.uint8] | None) -> Any:
+        import pyarrow as pa
+
+        if values is None:
+            return pa.nulls(self._count, kind)
+        bitmap = None if valid is None else pa.py_buffer(valid)
+        return pa.Array.from_buffers(kind, self._count, [bitmap, pa.py_buffer(values)])
+
+    def _headers(self, kind: Any) -> Any:
+        import pyarrow as pa
+
+        headers = self._rows.headers
+        if headers is None:
+            return pa.nulls(self._count, kind)
+        valid, rows, keys, values, key_data, value_data = headers.parts()
+        entries = len(keys) - 1
+        text = pa.Array.from_buffers(pa.string(), entries, [None, pa.py_buffer(keys), pa.py_buffer(key_data)])
+        raw = pa.Array.from_buffers(pa.binary(), entries, [None, pa.py_buffer(values), pa.py_buffer(value_data)])
+        pairs = pa.StructArray.from_arrays([text, raw], fields=[kind.key_field, kind.item_field])
+        packed = pa.Array.from_buffers(kind, headers.rows, [pa.py_buffer(valid), pa.py_buffer(rows)], children=[pairs])
+        if headers.rows == self._count:
+            return packed
+        return packed.take(pa.array(np.zeros(self._count, np.int64)))
+
+    def _constant(self, name: str, kind: Any) -> Any:
+        import pyarrow as pa
+
+        channel = ChannelName(self._header.channel)
+        if name == "channel" and pa.types.is_dictionary(kind):
+            return pa.DictionaryArray.from_arrays(np.zeros(self._count, np.int32), pa.array([str(channel)]))
+        known = {"channel": str(channel), "log_id": self._header.log_id, "chash": channel.wire_hash}
+        if name == "chash64":
+            return pa.array(np.full(self._count, channel.hash, np.uint64).view(np.int64))
+        return pa.repeat(pa.scalar(known[name], kind), self._count)
+
+
+def from_binary(column: Any) -> tuple[NDArray[np.int64], memoryview]:
+    """See the payloads of a pyarrow binary or string array (or chunked array) as offsets and data.
+
+    Raises ConfigError for another type, or nulls.
+    """
+    import pyarrow as pa
+
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = whole.type
+    width = np.int64 if kind in {pa.large_binary(), pa.large_string()} else np.int32
+    if width is np.int32 and kind not in {pa.binary(), pa.string()}:
+        raise ConfigError("events", f"is an Arrow array of {kind}: expected binary or string")
+    if whole.null_count:
+        raise ConfigError("events", f"{whole.null_count} of them are null: drop those, or make them empty")
+    _, offsets, data = whole.buffers()
+    if not len(whole):
+        return np.zeros(1, np.int64), memoryview(b"")
+    edges = np.frombuffer(offsets, width, len(whole) + 1, whole.offset * np.dtype(width).itemsize)
+    return edges.astype(np.int64, copy=False), memoryview(data) if data is not None else memoryview(b"")

@@ -1,0 +1,234 @@
+"""The bytes of a hot file: a header that says whose it is, then blocks, one for each batch that was appended.
+
+    file header                                    block
+    0   magic "MBHT"                               0   magic "MBBK"
+    4   version u16                                4   length u32, bytes after this header
+    6   length of this header u16                  8   checksum u64: xxh3 of everything from byte 16 on
+    8   checksum u64: xxh3 of bytes 16 on          16  first sequence u64
+    16  first sequence u64                         24  written i64, nanoseconds since 1970
+    24  canonical hash u64                         32  durable u64: every sequence below it had been synced
+    32  log id, 16 bytes                           40  count u32
+    48  created i64, nanoseconds since 1970        44  payload bytes u32
+    56  length of the name u16, 6 zero bytes       48  kinds, 16 × u8: how each column is given (log/rows.py),
+    64  name, padded to 8                              and whether there are headers
+                                                   64  columns, headers, offsets i32 × (count + 1), payloads
+
+Numbers are little-endian and every part starts at a multiple of 8, so that a mapped file is Arrow memory as it stands.
+`durable` tells a torn tail from damage: what a later block calls synced cannot have been torn by a crash.
+
+Compatibility: a reader takes every version up to its own and refuses a newer one. Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+
+from meshbus.log.headers import Headers, padded
+from meshbus.log.rows import STORED, Cells, Kind, Rows
+from meshbus.names.channel import ChannelName
+
+FORMAT_VERSION = 1
+MAX_BLOCK_BYTES = 1 << 30
+"""Payload of one block at most: its offsets are 32 bits, and a block is written and checked as a whole."""
+
+FILE_MAGIC = b"MBHT"
+BLOCK_MAGIC = b"MBBK"
+BLOCK_HEADER = 64
+_CHECKED_FROM = 16
+
+_FILE = struct.Struct("<4sHHQQQ16sqH6x")
+_BLOCK = struct.Struct("<4sIQQqQII16s")
+_NUMBER = struct.Struct("<q")
+_PAIR = struct.Struct("<ii")
+_ZEROS = bytes(8)
+
+
+class HotHeader(msgspec.Struct, frozen=True):
+    """Whose file this is."""
+
+    channel: str
+    log_id: bytes
+    first: int
+    created_ns: int
+    version: int = FORMAT_VERSION
+
+    @property
+    def size(self) -> int:
+        """Bytes of the header in the file."""
+        return _FILE.size + padded(len(self.channel.encode()))
+
+
+class BlockHeader(NamedTuple):
+    """What a block says about itself."""
+
+    length: int
+    first: int
+    written_ns: int
+    durable: int
+    events: int
+    payload_bytes: int
+    kinds: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole block."""
+        return BLOCK_HEADER + self.length
+
+
+class Unreadable(ValueError):
+    """Say why bytes are no file header or no block; the caller decides what it means."""
+
+
+class NewerVersion(Unreadable):
+    """Say that a newer meshbus wrote this."""
+
+
+def pack_file_header(header: HotHeader) -> bytes:
+    """Give the bytes at the start of a hot file."""
+    name = header.channel.encode()
+    size = header.size
+    fields = (header.first, ChannelName(header.channel).hash, header.log_id, header.created_ns, len(name))
+    packed = _FILE.pack(FILE_MAGIC, header.version, size, 0, *fields) + name.ljust(size - _FILE.size, b"\0")
+    checksum = xxhash.xxh3_64_intdigest(packed[_CHECKED_FROM:])
+    return packed[:8] + checksum.to_bytes(8, "little") + packed[_CHECKED_FROM:]
+
+
+def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
+    """Read the start of a hot file; raises Unreadable for anything else."""
+    if len(buffer) < _FILE.size:
+        raise Unreadable("the file is shorter than its header")
+    magic, version, size, checksum, first, _, log_id, created_ns, name_bytes = _FILE.unpack_from(buffer)
+    if magic != FILE_MAGIC:
+        raise Unreadable("this is no hot file")
+    if version > FORMAT_VERSION:
+        raise NewerVersion(f"version {version} was written by a newer meshbus: read it with that one")
+    if not version or len(buffer) < size or xxhash.xxh3_64_intdigest(bytes(buffer[_CHECKED_FROM:size])) != checksum:
+        raise Unreadable("the header of the file is damaged")
+    name = bytes(buffer[_FILE.size : _FILE.size + name_bytes]).decode("utf-8", "replace")
+    return HotHeader(name, log_id, first, created_ns, version)
+
+
+def pack_block(
+    first: int,
+    count: int,
+    cells: Sequence[Cells],
+    offsets: bytes | memoryview,
+    data: bytes | memoryview,
+    headers: Headers | None,
+    *,
+    written_ns: int,
+    durable: int,
+) -> list[bytes | memoryview]:
+    """Give a block as the pieces of memory to write one after the other; arrays and payloads are not copied.
+
+    `offsets` are 32-bit numbers that start at 0.
+    """
+    parts: list[bytes | memoryview] = [b""]
+    for column in cells:
+        _pack_cells(column, parts)
+    if headers is not None:
+        parts.append(headers.packed)
+    _add(parts, offsets)
+    _add(parts, data)
+    kinds = bytes([*(column.kind for column in cells), headers is not None])
+    length = sum(map(len, parts))
+    checked = _BLOCK.pack(BLOCK_MAGIC, length, 0, first, written_ns, durable, count, len(data), kinds)
+    digest = xxhash.xxh3_64(checked[_CHECKED_FROM:])
+    for part in parts:
+        digest.update(part)
+    parts[0] = checked[:8] + digest.intdigest().to_bytes(8, "little") + checked[_CHECKED_FROM:]
+    return parts
+
+
+def pack_one(
+    first: int, cells: Sequence[Cells], payload: bytes | memoryview, *, written_ns: int, durable: int
+) -> bytes:
+    """Give a block of one event without headers, none of whose columns is an array, in one piece."""  # hot
+    numbers = [column.value for column in cells if column.kind in {Kind.SAME, Kind.COUNT}]
+    size = len(payload)
+    body = struct.pack(f"<{len(numbers)}q", *numbers) + _PAIR.pack(0, size)
+    kinds = bytes([*(column.kind for column in cells), 0])
+    pad = _ZEROS[: -size & 7]
+    length = len(body) + size + len(pad)
+    checked = _BLOCK.pack(BLOCK_MAGIC, length, 0, first, written_ns, durable, 1, size, kinds)
+    whole = b"".join((checked[_CHECKED_FROM:], body, payload, pad))
+    return checked[:8] + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little") + whole
+
+
+def unpack_block(buffer: memoryview, at: int, *, check: bool = True) -> BlockHeader:
+    """Read the header of the block at a place, and check all of it; raises Unreadable when it is not whole."""
+    if len(buffer) - at < BLOCK_HEADER:
+        raise Unreadable("the header of the block is cut off")
+    magic, length, checksum, *fields = _BLOCK.unpack_from(buffer, at)
+    if magic != BLOCK_MAGIC:
+        raise Unreadable("there is no block")
+    if len(buffer) - at - BLOCK_HEADER < length:
+        raise Unreadable("the block is cut off")
+    stop = at + BLOCK_HEADER + length
+    if check and xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : stop]) != checksum:
+        raise Unreadable("the checksum of the block does not match")
+    return BlockHeader(length, *fields)
+
+
+def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
+    """See a checked block as rows; nothing is copied, so the buffer must stay.
+
+    Raises ValueError when the parts do not add up to the block, which no writer of ours produces.
+    """
+    count = header.events
+    place = at + BLOCK_HEADER
+    cells = []
+    for kind, column in zip(header.kinds, STORED, strict=False):
+        array = valid = None
+        value = 0
+        if kind in {Kind.SAME, Kind.COUNT}:
+            (value,) = _NUMBER.unpack_from(buffer, place)
+            place += 8
+        if kind == Kind.SOME:
+            valid = np.frombuffer(buffer, np.uint8, (count + 7) // 8, place)
+            place += padded((count + 7) // 8)
+        if kind >= Kind.EACH:
+            array = np.frombuffer(buffer, column.dtype, count, place)
+            place += padded(count * column.dtype.itemsize)
+        cells.append(Cells(Kind(kind), value, array, valid))
+    headers = None
+    if header.kinds[-1]:
+        headers = Headers(buffer[place : place + Headers.size_at(buffer, place)])
+        place += len(headers.packed)
+    offsets = np.frombuffer(buffer, "<i4", count + 1, place)
+    place += padded(4 * count + 4)
+    if place + padded(header.payload_bytes) != at + header.size or int(offsets[-1]) != header.payload_bytes:
+        raise Unreadable("the parts of the block do not add up")
+    return Rows(header.first, tuple(cells), offsets, buffer[place : place + header.payload_bytes], headers)
+
+
+def scalars_at(kinds: bytes) -> dict[int, int]:
+    """Say where in the body the number of each SAME or COUNT column is, in a block without arrays and headers."""
+    numbered = [place for place, kind in enumerate(kinds[:-1]) if kind in {Kind.SAME, Kind.COUNT}]
+    return {place: 8 * position for position, place in enumerate(numbered)}
+
+
+def is_plain(kinds: bytes) -> bool:
+    """Say whether a block has neither arrays nor headers."""
+    return max(kinds[:-1]) < Kind.EACH and not kinds[-1]
+
+
+def _pack_cells(column: Cells, parts: list[bytes | memoryview]) -> None:
+    if column.kind in {Kind.SAME, Kind.COUNT}:
+        parts.append(_NUMBER.pack(column.value))
+    if column.valid is not None:
+        _add(parts, column.valid.data)
+    if column.array is not None:
+        _add(parts, column.array.view(np.uint8).data)
+
+
+def _add(parts: list[bytes | memoryview], part: bytes | memoryview) -> None:
+    parts.append(part)
+    if rest := -len(part) & 7:
+        parts.append(_ZEROS[:rest])

@@ -1,0 +1,49 @@
+"""Small segments made one: which, and how. Sealing by age leaves many of them, and each costs a reader a file.
+
+The rows are copied batch by batch, so memory stays at one row group. log/upkeep.py gives the result its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshbus.log.arrow import wanted
+from meshbus.log.manifest import Segment
+from meshbus.log.segment import read_segment, write_segment
+
+if TYPE_CHECKING:
+    from meshbus.log.files import Files
+
+FEWEST = 4
+"""Neighbors that are worth the work when nobody asked for it."""
+
+
+def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = FEWEST) -> tuple[Segment, ...]:
+    """Find the first neighbors, each smaller than half the target and together within it; empty when there are none."""
+    run: list[Segment] = []
+    for segment in segments:
+        small = segment.bytes * 2 < target_bytes
+        if small and sum(member.bytes for member in run) + segment.bytes <= target_bytes:
+            run.append(segment)
+            continue
+        if len(run) >= fewest:
+            break
+        run = [segment] if small else []
+    return tuple(run) if len(run) >= fewest else ()
+
+
+def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segment:
+    """Write the rows of neighboring segments as one, aside, and describe it."""
+    first, end = run[0].first, run[-1].end
+    want = wanted()
+
+    def batches() -> Iterator[Any]:
+        for segment in run:
+            yield from read_segment(folder, segment, want, first, end)
+
+    per_group = max(segment.group_rows for segment in run)
+    return write_segment(
+        files, folder, batches(), first=first, end=end, per_group=per_group, written_ns=run[-1].written_ns
+    )

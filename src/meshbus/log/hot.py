@@ -1,0 +1,226 @@
+"""Hot files read: which blocks are whole, where they are, and their rows.
+
+`HotIndex` knows the blocks of one hot file. The writer adds to its own as it appends; a reader makes one by `extend`,
+which checks what is new since the last time and stops at the first block that is not whole. `HotView` is an index as it
+was at a moment, and gives rows without copying them: it maps the file only as far as blocks are known to be whole, so
+cutting a torn tail cannot pull memory away below a reader.
+
+Never writes. What is not whole is judged in log/recovery.py.
+"""
+
+from __future__ import annotations
+
+import mmap
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.block import (
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    BlockHeader,
+    HotHeader,
+    NewerVersion,
+    Unreadable,
+    is_plain,
+    read_rows,
+    scalars_at,
+    unpack_block,
+    unpack_file_header,
+)
+from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, Rows
+
+GATHERED = 4_096
+"""Blocks of one event that are made one batch of rows, when nothing larger is there."""
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Where a hot file stops making sense."""
+
+    at: int
+    """Byte from which on nothing is whole."""
+    size: int
+    """Bytes of the file."""
+    why: str
+    claimed: int
+    """The highest sequence that a block behind the damage calls synced; 0 when there is none."""
+
+
+class HotIndex:
+    """The whole blocks of one hot file; only ever grows."""
+
+    def __init__(self, path: Path, header: HotHeader) -> None:
+        self.path = path
+        self.header = header
+        self.firsts = array("q")
+        """First sequence of each block."""
+        self.places = array("q")
+        """Where each block starts."""
+        self.end = header.first
+        self.size = header.size
+        """Bytes up to the end of the last whole block."""
+        self.written_ns = header.created_ns
+        """When the last block was written."""
+        self.durable = 0
+        """The highest sequence that a block calls synced."""
+
+    def add(self, size: int, count: int, written_ns: int) -> None:
+        """Know one more block, which starts where the last one ended."""
+        self.firsts.append(self.end)
+        self.places.append(self.size)
+        self.size += size
+        self.written_ns = written_ns
+        self.end += count
+
+    def extend(self, until: int | None = None) -> Damage | None:
+        """Look for blocks that were written since, up to a place in the file.
+
+        Gives what is behind them when it is no whole block. Raises FileNotFoundError when the file was sealed.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self.size)
+            new = memoryview(file.read() if until is None else file.read(until - self.size))
+        start, at = self.size, 0
+        while at < len(new):
+            try:
+                header = self._following(new, at)
+            except Unreadable as error:
+                return Damage(start + at, start + len(new), str(error), _highest_claim(new, at))
+            self.add(header.size, header.events, header.written_ns)
+            self.durable = max(self.durable, header.durable)
+            at += header.size
+        return None
+
+    def _following(self, buffer: memoryview, at: int) -> BlockHeader:
+        header = unpack_block(buffer, at)
+        if header.first != self.end or not header.events:
+            raise Unreadable(f"the block starts at sequence {header.first}, expected {self.end}")
+        return header
+
+    def view(self) -> HotView:
+        """Give the file as it is known now."""
+        return HotView(self, self.end, len(self.firsts))
+
+
+class HotView:
+    """The rows of one hot file as they were at a moment."""
+
+    def __init__(self, index: HotIndex, end: int, blocks: int) -> None:
+        self.path = index.path
+        self.header = index.header
+        self.first = index.header.first
+        self.end = end
+        self.blocks = blocks
+        self._firsts = index.firsts
+        self._places = index.places
+        self._size = index.size
+        self._map: memoryview | None = None
+
+    def block_of(self, seq: int) -> int:
+        """Give the number of the block that holds a sequence."""
+        return bisect_right(self._firsts, seq, 0, self.blocks) - 1
+
+    def first_of(self, block: int) -> int:
+        """Give the first sequence of a block."""
+        return self._firsts[block] if block < self.blocks else self.end
+
+    def place_of(self, block: int) -> int:
+        """Say at which byte a block starts."""
+        return self._places[block] if block < self.blocks else self._size
+
+    def rows(self, start: int, stop: int) -> Iterator[Rows]:
+        """Give the rows of the blocks that touch a range, which may reach beyond it at both ends.
+
+        Raises FileNotFoundError when the file has been sealed meanwhile.
+        """
+        start, stop = max(start, self.first), min(stop, self.end)
+        if start >= stop:
+            return
+        buffer = self._mapped()
+        number = self.block_of(start)
+        while number < self.blocks and self._firsts[number] < stop:
+            alike = self._alike(buffer, number, stop)
+            yield gather(buffer, alike) if len(alike) > 1 else _rows_at(buffer, *alike[0], self.path)
+            number += len(alike)
+
+    def _alike(self, buffer: memoryview, number: int, stop: int) -> list[tuple[int, BlockHeader]]:
+        """Find the run of single-event blocks of one form that starts here; else one block of any form."""
+        found: list[tuple[int, BlockHeader]] = []
+        last = min(self.blocks, number + GATHERED)
+        while number < last and self._firsts[number] < stop:
+            at = self._places[number]
+            header = unpack_block(buffer, at, check=False)
+            single = header.events == 1 and is_plain(header.kinds)
+            if found and (not single or header.kinds != found[0][1].kinds):
+                break
+            found.append((at, header))
+            if not single:
+                break
+            number += 1
+        return found
+
+    def _mapped(self) -> memoryview:
+        if self._map is None:
+            with self.path.open("rb") as file:
+                self._map = memoryview(mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ))
+        return self._map
+
+
+def open_hot(path: Path) -> HotIndex:
+    """Read the header of a hot file; raises Unreadable when there is none, LogError when a newer meshbus wrote it."""
+    with path.open("rb") as file:
+        start = file.read(512)  # more than the longest header
+    try:
+        header = unpack_file_header(start)
+    except NewerVersion as error:
+        raise LogError(LogFault.NEWER, f"{path}: {error}") from None
+    return HotIndex(path, header)
+
+
+def gather(buffer: memoryview, blocks: list[tuple[int, BlockHeader]]) -> Rows:
+    """Make one batch of rows of single-event blocks of the same form: a log of single appends reads as fast."""
+    first = blocks[0][1]
+    numbers = scalars_at(first.kinds)
+    places = np.array([at for at, _ in blocks], np.int64) + BLOCK_HEADER
+    whole = np.frombuffer(buffer, np.uint8)
+    cells = []
+    for place, column in enumerate(STORED):
+        kind = first.kinds[place]
+        if place not in numbers:
+            cells.append(NULL if kind == Kind.NULL else ZERO)
+            continue
+        raw = whole[(places + numbers[place])[:, None] + np.arange(8)]
+        cells.append(Cells(Kind.EACH, array=raw.view("<i8")[:, 0].astype(column.dtype)))
+    start = BLOCK_HEADER + 8 * len(numbers) + 8
+    payloads = [buffer[at + start : at + start + header.payload_bytes] for at, header in blocks]
+    offsets = np.zeros(len(blocks) + 1, np.int32)
+    np.cumsum([len(payload) for payload in payloads], out=offsets[1:])
+    return Rows(first.first, tuple(cells), offsets, memoryview(b"".join(payloads)))
+
+
+def _rows_at(buffer: memoryview, at: int, header: BlockHeader, path: Path) -> Rows:
+    try:
+        return read_rows(buffer, at, header)
+    except ValueError as error:
+        raise LogError(LogFault.CORRUPT, f"{path}: the block at byte {at} is damaged: {error}") from None
+
+
+def _highest_claim(buffer: memoryview, at: int) -> int:
+    """Look behind damage for whole blocks, and give the highest sequence that they call synced."""
+    claimed = 0
+    raw = bytes(buffer)
+    at = raw.find(BLOCK_MAGIC, at + 1)
+    while at >= 0:
+        try:
+            header = unpack_block(buffer, at)
+        except Unreadable:
+            at = raw.find(BLOCK_MAGIC, at + 1)
+            continue
+        claimed = max(claimed, header.durable)
+        at = raw.find(BLOCK_MAGIC, at + header.size)
+    return claimed

@@ -1,0 +1,142 @@
+"""Open the folder of a log for writing: make it, or bring it back from wherever a crash left it.
+
+A step that was cut short is finished or undone, so that afterwards the manifest names every segment that is there, the
+hot files end with a whole block, and all of it is synced. What was cut is reported, not hidden. Called under the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.block import HotHeader, pack_file_header
+from meshbus.log.folder import HOT, MANIFEST, OLD, hot_files, hot_name, is_aside, segment_range
+from meshbus.log.hot import HotIndex
+from meshbus.log.manifest import Manifest, load_manifest, store_manifest
+from meshbus.log.survey import Survey, survey
+from meshbus.log.upkeep import move_retired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from meshbus.log.files import Files
+    from meshbus.names.channel import ChannelName
+
+LOG_ID_BYTES = 16
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What opening a log found and did."""
+
+    created: bool = False
+    cut_bytes: int = 0
+    """Bytes of a torn tail that were cut, none of them acknowledged as synced."""
+    cut_why: str = ""
+    removed: tuple[str, ...] = ()
+    """Files that a crash had left over."""
+    foreign: tuple[str, ...] = ()
+    """Files that look like segments and are not ours; left alone."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether the last writer had closed the log."""
+        return not (self.cut_bytes or self.removed or self.foreign)
+
+
+class Recovered(NamedTuple):
+    """A log that is ready for writing."""
+
+    manifest: Manifest
+    hot: list[HotIndex]
+    report: Report
+
+
+def recover(
+    files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes] = os.urandom
+) -> Recovered:
+    """Bring a folder into order; raises LogError when acknowledged events are damaged, or the folder is not ours."""
+    created = not (folder / MANIFEST).exists()
+    manifest = _create(files, folder, channel, now_ns, entropy) if created else load_manifest(folder)
+    if manifest.channel != channel:
+        raise LogError(LogFault.FOREIGN, f"{folder} is the log of {manifest.channel}, not of {channel}")
+    for place in (folder, folder.parent, folder.parent.parent):  # the first opening may have ended before it did this
+        files.fsync_folder(place)
+    found = survey(folder, manifest)
+    if found.damage:
+        raise LogError(LogFault.CORRUPT, found.damage)
+    removed, foreign = _leftovers(folder, manifest, found)
+    cut = _cut(files, folder, found)
+    removed += [*found.stale, *found.beyond]
+    for path in removed:
+        files.remove(path)
+    move_retired(files, folder, manifest.retired)
+    if removed or cut:
+        files.fsync_folder(folder / HOT)
+        files.fsync_folder(folder)
+    why = found.torn.why if found.torn else ""
+    report = Report(created, cut, why, tuple(path.name for path in removed), tuple(path.name for path in foreign))
+    return Recovered(manifest, found.live, report)
+
+
+def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_ns: int) -> tuple[HotIndex, int]:
+    """Begin a hot file, and give its handle; neither its name nor its content is synced."""
+    header = HotHeader(manifest.channel, manifest.id_bytes, first, now_ns)
+    path = folder / HOT / hot_name(first)
+    handle = files.create(path)
+    try:
+        files.write(handle, [pack_file_header(header)], 0)
+    except OSError:
+        files.close(handle)
+        files.remove(path)
+        raise
+    return HotIndex(path, header), handle
+
+
+def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes]) -> Manifest:
+    present = [path.name for path in folder.iterdir() if segment_range(path.name)]
+    if present or ((folder / HOT).exists() and hot_files(folder)):
+        raise LogError(
+            LogFault.CORRUPT,
+            f"{folder} holds events but no {MANIFEST}: restore that from a copy, or move the folder away",
+        )
+    for name in (HOT, OLD):
+        files.make_folder(folder / name)
+    return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
+
+
+def _leftovers(folder: Path, manifest: Manifest, found: Survey) -> tuple[list[Path], list[Path]]:
+    """Find what a crash left: files without their name, and segments that the manifest does not know.
+
+    Such a segment is removed only when its rows are still elsewhere: sealed from hot files that are there, or merged
+    from segments that are.
+    """
+    removed = [path for path in folder.iterdir() if is_aside(path)]
+    foreign: list[Path] = []
+    known = {segment.name for segment in manifest.segments} | {old.name for old in manifest.retired}
+    end = found.live[-1].end if found.live else manifest.hot_from
+    for path in folder.iterdir():
+        span = segment_range(path.name)
+        if span and path.name not in known:
+            (removed if manifest.first <= span[0] and span[1] <= end else foreign).append(path)
+    return removed, foreign
+
+
+def _cut(files: Files, folder: Path, found: Survey) -> int:
+    """Cut the torn tail, sync what remains, and give how many bytes went."""
+    cut = sum(path.stat().st_size for path in found.beyond)
+    for index in found.live:
+        handle = files.reopen(index.path)
+        try:
+            if found.torn and index is found.live[-1]:
+                files.truncate(handle, index.size)
+                cut += found.torn.size - index.size
+            files.fsync(handle)
+        finally:
+            files.close(handle)
+    if found.live:
+        files.fsync_folder(folder / HOT)
+    return cut

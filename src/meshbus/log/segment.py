@@ -1,0 +1,158 @@
+"""Sealed segments: Parquet files that any reader of Parquet understands, written once and never changed.
+
+Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Compressed
+with zstd; columns of few different values are dictionaries, payloads and counters are not. Every page has a checksum,
+which our reader checks.
+
+Files are written aside and get their name from log/upkeep.py. A reader finds a segment under its name, or where it
+waits when it was replaced (log/folder.py).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.arrow import Wanted, wanted
+from meshbus.log.folder import aside, old_path, segment_name
+from meshbus.log.manifest import Segment
+
+if TYPE_CHECKING:
+    from meshbus.log.files import Files
+
+GROUP_BYTES = 16 << 20
+"""What a row group should hold: enough to compress and to scan quickly, little enough for one task."""
+_FEWEST, _MOST = 1_024, 131_072
+
+_PLAIN = ("payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "packet_seq")
+"""Nearly every value differs: a dictionary would only cost."""
+
+
+class _Sink(io.RawIOBase):
+    """A file of log/files.py as Python and pyarrow know files."""
+
+    def __init__(self, files: Files, handle: int) -> None:
+        self._files = files
+        self._handle = handle
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        part = memoryview(data).cast("B")
+        self.size = self._files.write(self._handle, [part], self.size)
+        return len(part)
+
+
+def group_rows(rows: int, size: int) -> int:
+    """Choose the rows of a row group for so many rows of so many bytes."""
+    fitting = GROUP_BYTES * max(rows, 1) // max(size, 1)
+    return max(_FEWEST, min(_MOST, fitting))
+
+
+def write_segment(
+    files: Files, folder: Path, batches: Iterable[Any], *, first: int, end: int, per_group: int, written_ns: int
+) -> Segment:
+    """Write record batches of a range as a segment under its name aside, synced, and describe it.
+
+    The caller renames `aside(folder / segment.name)`. Memory: about one row group.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = segment_name(first, end)
+    place = aside(folder / name)
+    schema = wanted().schema
+    dictionaries = [field.name for field in schema if field.name not in {*_PLAIN, "headers"}]
+    files.remove(place)
+    handle = files.create(place)
+    try:
+        sink = _Sink(files, handle)
+        with pq.ParquetWriter(
+            sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
+        ) as writer:
+            for group in _groups(batches, per_group):
+                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
+        files.fsync(handle)
+    except BaseException:
+        files.remove(place)
+        raise
+    finally:
+        files.close(handle)
+    return Segment(name, first, end, sink.size, per_group, written_ns)
+
+
+def _groups(batches: Iterable[Any], per_group: int) -> Iterator[list[Any]]:
+    """Cut a stream of batches into lists of exactly so many rows."""
+    held: list[Any] = []
+    rows = 0
+    for whole in batches:
+        batch = whole
+        while rows + len(batch) >= per_group:
+            cut = per_group - rows
+            yield [*held, batch.slice(0, cut)]
+            batch, held, rows = batch.slice(cut), [], 0
+        if len(batch):
+            held.append(batch)
+            rows += len(batch)
+    if held:
+        yield held
+
+
+def segment_path(folder: Path, name: str) -> Path:
+    """Find a segment, also one that was replaced; FileNotFoundError when it is gone."""
+    path = folder / name
+    if path.exists():
+        return path
+    old = old_path(folder, name)
+    if old.exists():
+        return old
+    raise FileNotFoundError(f"{path} is gone")
+
+
+def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop: int) -> Iterator[Any]:
+    """Give the rows of a range of a segment as record batches, a row group at a time.
+
+    Raises FileNotFoundError when the segment is gone, and LogError when it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    start, stop = max(start, segment.first), min(stop, segment.end)
+    if start >= stop:
+        return
+    path = segment_path(folder, segment.name)
+    try:
+        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+            if file.metadata.num_rows != segment.end - segment.first:
+                raise _damaged(path, f"it has {file.metadata.num_rows} rows")
+            at = (start - segment.first) // segment.group_rows
+            while (low := segment.first + at * segment.group_rows) < stop:
+                table = file.read_row_group(at, columns=list(want.names))
+                yield from _cut(table, low, start, stop, want)
+                at += 1
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, IndexError) as error:
+        raise _damaged(path, " ".join(str(error).split())) from None
+
+
+def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[Any]:
+    begin, end = max(start - low, 0), min(stop - low, table.num_rows)
+    part = table.slice(begin, end - begin)
+    if part.schema != want.schema:
+        part = part.select(list(want.names)).cast(want.schema)
+    yield from part.to_batches()
+
+
+def _damaged(path: Path, why: str) -> LogError:
+    return LogError(
+        LogFault.CORRUPT, f"{path} is damaged: {why}; restore it from a copy, the other segments are readable"
+    )

@@ -1,0 +1,73 @@
+"""Check every byte of a log that is part of it: each segment read in full, each block against its checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from meshbus.errors import LogError
+from meshbus.log.arrow import has_arrow, wanted
+from meshbus.log.folder import segment_range
+from meshbus.log.hot import open_hot
+from meshbus.log.manifest import Segment
+from meshbus.log.segment import read_segment
+from meshbus.log.snapshot import Snapshot
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong with a log."""
+
+    file: str
+    first: int
+    """The first sequence that it concerns."""
+    end: int
+    problem: str
+
+
+def verify_log(snapshot: Snapshot) -> list[Finding]:
+    """Read everything that a snapshot names, and give what is wrong; empty when all is well."""
+    found = [finding for segment in snapshot.manifest.segments for finding in _segment(snapshot, segment)]
+    for view in snapshot.hot:
+        index = open_hot(view.path)
+        damage = index.extend(view.place_of(view.blocks))
+        if damage is not None:
+            found.append(Finding(view.path.name, index.end, view.end, damage.why))
+    if snapshot.damage:
+        found.append(Finding("_hot", snapshot.end, snapshot.end, snapshot.damage))
+    found += [Finding(path.name, 0, 0, "is not part of this log") for path in _foreign(snapshot)]
+    return found
+
+
+def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
+    if not has_arrow():
+        yield Finding(segment.name, segment.first, segment.end, "cannot be read without pyarrow")
+        return
+    at = segment.first
+    try:
+        for batch in read_segment(snapshot.folder, segment, wanted(), segment.first, segment.end):
+            if (problem := _rows_problem(batch, snapshot, at)) is not None:
+                yield Finding(segment.name, at, segment.end, problem)
+                return
+            at += len(batch)
+    except (LogError, FileNotFoundError) as error:
+        yield Finding(segment.name, at, segment.end, str(error))
+
+
+def _rows_problem(batch: object, snapshot: Snapshot, at: int) -> str | None:
+    """Compare rows of a segment with what the manifest says about them."""
+    import numpy as np
+    import pyarrow as pa
+
+    assert isinstance(batch, pa.RecordBatch)
+    if not np.array_equal(batch.column("seq").to_numpy(), np.arange(at, at + len(batch))):
+        return "its sequences are not those in its name"
+    owners = batch.column("log_id").unique().to_pylist()
+    return None if owners == [snapshot.manifest.id_bytes] else "it holds rows of another log"
+
+
+def _foreign(snapshot: Snapshot) -> list[Path]:
+    known = {segment.name for segment in snapshot.manifest.segments} | {old.name for old in snapshot.manifest.retired}
+    files = (path for path in snapshot.folder.iterdir() if path.suffix == ".parquet")
+    return sorted(path for path in files if path.name not in known or segment_range(path.name) is None)

@@ -1,0 +1,40 @@
+"""Logs for tests: a clock that stands still, nothing in the background, and what a log must equal."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from meshbus.log.durability import LogConfig
+from meshbus.log.files import Files
+from meshbus.log.log import Redex, RedexFile
+
+CHANNEL = "sensors/lidar"
+NOW = 1_700_000_000_000_000_000
+
+
+class Clock:
+    """Nanoseconds since 1970 that move only when told to."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        self.now += round(seconds * 1_000_000_000)
+
+
+def open_log(root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any) -> RedexFile:
+    """Open the one channel of a test; close the log, its Redex holds nothing else."""
+    redex = Redex(root, files=files, clock=clock or Clock(), background=False)
+    return redex.open(CHANNEL, LogConfig(**settings))
+
+
+def payloads(events: Iterable[Any]) -> list[bytes]:
+    return [event.payload for event in events]
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    """Payloads that say which they are, of different lengths."""
+    return [b"%d" % number + b"." * (number % 7) for number in range(first, first + count)]

@@ -1,0 +1,25 @@
+"""The choices of a log: what makes no sense is refused at once."""
+
+import pytest
+
+from meshbus.errors import ConfigError
+from meshbus.log.durability import NEVER, Fsync, LogConfig, every_n, interval
+
+
+def test_each_policy_is_a_plain_value() -> None:
+    assert Fsync() == NEVER
+    assert every_n(5) == Fsync(events=5)
+    assert interval(0.5) == Fsync(seconds=0.5)
+    assert LogConfig().fsync == interval(1.0), "a log is never left unsynced for long by default"
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_every_no_events_is_refused(count: int) -> None:
+    with pytest.raises(ConfigError, match="fsync"):
+        every_n(count)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
+def test_no_interval_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="fsync"):
+        interval(seconds)

@@ -1,0 +1,89 @@
+"""The file layer: whole writes whatever the system takes at once, and errors as one sentence."""
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.files import Files, Part, log_error, translated
+
+
+class Short(Files):
+    """Takes three bytes at a time."""
+
+    def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
+        return super().write_some(handle, [memoryview(b"".join(parts))[:3]], at)
+
+
+@pytest.mark.parametrize("files", [Files(), Short()], ids=["whole", "short"])
+def test_all_parts_arrive_in_order_at_their_place(files: Files, tmp_path: Path) -> None:
+    handle = files.create(tmp_path / "f")
+    end = files.write(handle, [b"head", memoryview(b"body"), b"", b"tail!"], 2)
+    files.close(handle)
+    assert end == 2 + 13
+    assert (tmp_path / "f").read_bytes() == b"\0\0headbodytail!"
+
+
+def test_a_file_is_never_created_over_another(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        Files().create(tmp_path / "f")
+
+
+def test_a_lock_is_held_once_and_ends_with_its_handle(tmp_path: Path) -> None:
+    files = Files()
+    held = files.lock(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        files.lock(tmp_path / "lock")
+    files.close(held)
+    files.close(files.lock(tmp_path / "lock"))
+
+
+def test_replacing_aside_leaves_one_whole_file(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "f").write_bytes(b"old")
+    (tmp_path / "_f.aside").write_bytes(b"left by a crash")
+    files.write_aside(tmp_path / "f", tmp_path / "_f.aside", [b"new"])
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_reopening_truncating_and_removing(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "f").write_bytes(b"123456")
+    handle = files.reopen(tmp_path / "f")
+    files.truncate(handle, 2)
+    files.fsync(handle)
+    files.close(handle)
+    assert (tmp_path / "f").read_bytes() == b"12"
+    files.remove(tmp_path / "f")
+    files.remove(tmp_path / "f")
+    files.make_folder(tmp_path / "a" / "b")
+    files.fsync_folder(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("number", "fault", "next_step"),
+    [
+        (errno.ENOSPC, LogFault.NO_SPACE, "free some space"),
+        (errno.EDQUOT, LogFault.NO_SPACE, "free some space"),
+        (errno.EACCES, LogFault.READ_ONLY, "write access"),
+        (errno.EROFS, LogFault.READ_ONLY, "another folder"),
+        (errno.ENOTDIR, LogFault.FOREIGN, "another folder"),
+        (errno.EIO, LogFault.FAILED, "check the disk"),
+    ],
+)
+def test_an_error_of_the_system_is_one_sentence_with_a_next_step(number: int, fault: LogFault, next_step: str) -> None:
+    error = log_error(OSError(number, "said the system"), Path("x"), "cannot write")
+    assert error.fault is fault
+    assert str(error).startswith("cannot write x: said the system; ")
+    assert next_step in str(error)
+
+
+def test_translation_keeps_the_cause() -> None:
+    with pytest.raises(LogError) as caught, translated(Path("x"), "cannot"):
+        raise OSError(errno.EIO, "no")
+    assert isinstance(caught.value.__cause__, OSError)

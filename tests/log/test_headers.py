@@ -1,0 +1,40 @@
+"""Application headers: packed once, read back in any order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshbus.errors import ConfigError
+from meshbus.log.headers import Headers, padded
+
+ROW = st.none() | st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=4)
+
+
+@given(st.lists(ROW, min_size=1, max_size=20))
+def test_rows_come_back_as_they_were(rows: list[dict[str, bytes] | None]) -> None:
+    headers = Headers.of(rows)
+    assert headers.rows == len(rows)
+    assert len(headers.packed) % 8 == 0
+    assert [headers.row(index) for index in range(len(rows))] == rows
+    framed = memoryview(b"12345678" + bytes(headers.packed) + b"more")
+    assert Headers.size_at(framed, 8) == len(headers.packed)
+
+
+def test_one_row_stands_for_every_event() -> None:
+    headers = Headers.of([{"a": b"1"}])
+    assert headers.row(0) == headers.row(99) == {"a": b"1"}
+
+
+@pytest.mark.parametrize("bad", [{"a": "text"}, {1: b""}, {"a": None}, {"\ud800": b""}])
+def test_what_is_no_header_is_refused(bad: dict[str, bytes]) -> None:
+    with pytest.raises(ConfigError, match="headers"):
+        Headers.of([bad])
+
+
+def test_parts_that_do_not_add_up_are_refused() -> None:
+    with pytest.raises(ValueError, match="add up"):
+        Headers(bytes(Headers.of([{"a": b"1"}]).packed) + bytes(8)).parts()
+
+
+def test_padding_is_to_eight() -> None:
+    assert [padded(size) for size in (0, 1, 8, 9)] == [0, 8, 8, 16]

@@ -1,0 +1,35 @@
+"""The background thread: keeps every log, as often as asked, and ends."""
+
+import threading
+
+from meshbus.log.keeper import Keeper
+
+
+class Kept:
+    def __init__(self, wanted: int) -> None:
+        self.calls = 0
+        self.enough = threading.Event()
+        self._wanted = wanted
+
+    def keep(self) -> None:
+        self.calls += 1
+        if self.calls >= self._wanted:
+            self.enough.set()
+
+
+def test_every_log_is_kept_until_the_end() -> None:
+    logs = [Kept(3), Kept(3)]
+    keeper = Keeper(lambda: logs)
+    keeper.watch(None)
+    keeper.watch(0.001)
+    assert all(log.enough.wait(10) for log in logs)
+    keeper.stop()
+    calls = [log.calls for log in logs]
+    assert not any(thread.name == "meshbus-log-keeper" for thread in threading.enumerate())
+    assert calls == [log.calls for log in logs]
+
+
+def test_stopping_what_never_started_is_fine() -> None:
+    keeper = Keeper(list)
+    keeper.stop()
+    keeper.stop()

@@ -1,0 +1,188 @@
+"""The log of a channel as a user meets it; tests/log/test_model.py holds it against a list."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from meshbus.errors import ChannelError, ConfigError, LogError
+from meshbus.log import log as module
+from meshbus.log.durability import NEVER, LogConfig, Retention, every_n, interval
+from meshbus.log.log import Redex
+from tests.log.making import CHANNEL, NOW, Clock, numbered, open_log, payloads
+
+
+def test_sequences_and_publish_numbers_continue_over_restarts(tmp_path: Path) -> None:
+    for turn in range(3):
+        with open_log(tmp_path) as log:
+            assert log.append(b"a") == 3 * turn
+            assert log.append_batch([b"b", b"c"]) == range(3 * turn + 1, 3 * turn + 3)
+            if turn == 1:
+                log.seal()
+    with open_log(tmp_path) as log:
+        events = list(log.read_range(0, 99))
+        assert [event.seq for event in events] == [event.pub_seq for event in events] == list(range(9))
+        assert len(log.log_id) == 16
+
+
+def test_an_empty_batch_takes_no_sequence_and_no_room(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(b"x")
+        assert log.append_batch([]) == range(1, 1)
+        assert log.stats.appended == 1
+
+
+def test_batches_are_taken_as_lists_arrays_and_arrow(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch([b"a", b"bc"])
+        log.append_batch((np.array([1, 2, 2]), np.frombuffer(b"xyz", np.uint8)))
+        log.append_batch(pa.array([b"d", b""]))
+        assert payloads(log.read_range(0, 6)) == [b"a", b"bc", b"y", b"", b"d", b""]
+
+
+def test_single_appends_take_columns_too(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(memoryview(b"x"), origin=7, ts_ns=5, headers={"a": b"1"})
+        log.append(b"y", session_id=np.array([9], np.uint64), pub_seq=None)
+        first, second = log.read_range(0, 2)
+        assert (first.origin, first.ts_ns, first.headers) == (7, 5, {"a": b"1"})
+        assert (second.pub_seq, second.ts_ns) == (None, NOW)
+        with pytest.raises(ConfigError, match="colour"):
+            log.append(b"z", colour=1)  # type: ignore[call-arg]
+        assert log.next_seq == 2
+
+
+def test_an_event_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 10)
+    with open_log(tmp_path) as log, pytest.raises(LogError, match="at most 10"):
+        log.append(b"x" * 11)
+
+
+@pytest.mark.parametrize(
+    ("fsync", "unsynced_after"),
+    [(NEVER, [1, 2, 3, 7]), (every_n(1), [0, 0, 0, 0]), (every_n(3), [1, 2, 0, 0]), (interval(1), [1, 2, 3, 7])],
+)
+def test_each_policy_syncs_when_it_says(tmp_path: Path, fsync: object, unsynced_after: list[int]) -> None:
+    clock = Clock()
+    with open_log(tmp_path, clock=clock, fsync=fsync) as log:
+        seen = []
+        for count in (1, 1, 1, 4):
+            log.append_batch([b"x"] * count)
+            seen.append(log.next_seq - log.durable_seq)
+        assert seen == unsynced_after
+        clock.forward(0.5)
+        log.keep()
+        assert log.next_seq - log.durable_seq == unsynced_after[-1], "half the interval is not enough"
+        clock.forward(0.5)
+        log.keep()
+        assert log.next_seq - log.durable_seq == (0 if fsync == interval(1) else unsynced_after[-1])
+        log.sync()
+        assert log.durable_seq == log.next_seq
+
+
+def test_a_log_seals_itself_by_size_and_by_age(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_log(tmp_path, clock=clock, seal_bytes=300, seal_age_s=60) as log:
+        log.append_batch([b"x" * 400])
+        log.keep()
+        assert [segment.end for segment in log.snapshot().manifest.segments] == [1]
+        log.append(b"small")
+        log.keep()
+        assert len(log.snapshot().manifest.segments) == 1
+        clock.forward(61)
+        log.keep()
+        assert [segment.end for segment in log.snapshot().manifest.segments] == [1, 2]
+        clock.forward(61)
+        log.keep()
+        assert len(log.snapshot().manifest.segments) == 2, "nothing came of an empty hot file"
+
+
+def test_keeping_compacts_and_expires(tmp_path: Path) -> None:
+    with open_log(tmp_path, retention=Retention(max_events=2)) as log:
+        for first in range(0, 12, 3):
+            log.append_batch(numbered(first, 3))
+            log.seal()
+        log.keep()
+        assert log.stats.compactions == 1
+        log.append_batch(numbered(12, 3))
+        log.keep()
+        assert (log.first_seq, log.stats.expired) == (12, 12)
+
+
+def test_without_pyarrow_sealing_waits_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "has_arrow", lambda: False)
+    with open_log(tmp_path, seal_bytes=100) as log:
+        for first in range(0, 20, 5):
+            log.append_batch(numbered(first, 5), src=1)
+            log.keep()
+        assert payloads(log.read_range(0, 20)) == numbered(0, 20)
+        assert caplog.text.count("sealing waits for pyarrow") == 1
+        monkeypatch.undo()
+        log.keep()
+        assert payloads(log.read_range(0, 20)) == numbered(0, 20)
+        assert log.stats.seals
+
+
+def test_what_fails_in_the_background_is_counted_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with open_log(tmp_path, seal_bytes=100) as log:
+        log.append_batch([b"x" * 200])
+        monkeypatch.setattr(module, "seal", full)
+        log.keep()
+        assert log.stats.upkeep_failures == 1
+        assert "free some space" in caplog.text
+        assert payloads(log.read_range(0, 1)) == [b"x" * 200]
+        monkeypatch.undo()
+        log.keep()
+        assert log.stats.seals == 1
+
+
+def test_opening_again_gives_the_same_log_and_never_other_settings(tmp_path: Path) -> None:
+    with Redex(tmp_path, background=False) as redex:
+        log = redex.open(CHANNEL, fsync=NEVER, retention=Retention(max_events=9))
+        assert redex.open(CHANNEL, LogConfig(fsync=NEVER, retention=Retention(max_events=9))) is log
+        with pytest.raises(ConfigError, match="other settings"):
+            redex.open(CHANNEL)
+        log.close()
+        again = redex.open(CHANNEL)
+        assert again is not log
+        assert again.append(b"x") == 0
+    assert again.closed
+    with pytest.raises(LogError, match="closed"):
+        redex.open(CHANNEL)
+
+
+def test_a_bad_channel_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with Redex(tmp_path / "root") as redex, pytest.raises(ChannelError):
+        redex.open("Sensors")
+    assert not (tmp_path / "root").exists()
+
+
+def test_in_the_background_an_interval_syncs_and_size_seals(tmp_path: Path) -> None:
+    with Redex(tmp_path, recorder=5) as redex:
+        log = redex.open(CHANNEL, LogConfig(fsync=interval(0.005), seal_bytes=100), origin=6)
+        log.append_batch([b"x" * 200])
+        waiting = threading.Event()
+        for _ in range(2_000):
+            if log.durable_seq == 1 and log.stats.seals:
+                break
+            waiting.wait(0.005)
+        assert (log.durable_seq, log.stats.seals) == (1, 1)
+        (batch,) = log.read_batches(columns=["recorder", "origin"])
+        assert batch.to_pylist() == [{"recorder": 5, "origin": 6}]
+
+
+def test_a_forgotten_log_warns(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        log.__del__()
+    log.close()
+    assert repr(log) == "<RedexFile sensors/lidar [0, 0)>"

@@ -1,0 +1,147 @@
+"""Opening a folder: made once, brought back from what a crash left, refused when that would hide a loss."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.files import Files
+from meshbus.log.folder import MANIFEST, aside, segment_name
+from meshbus.log.manifest import load_manifest
+from meshbus.log.recovery import create_hot, recover
+from meshbus.names.channel import ChannelName
+from tests.log.making import CHANNEL, NOW, numbered, open_log, payloads
+
+
+def folder_in(root: Path) -> Path:
+    (folder,) = root.iterdir()
+    return folder
+
+
+def test_the_log_id_is_drawn_once(tmp_path: Path) -> None:
+    for draw in (1, 2):
+        found = recover(Files(), tmp_path, ChannelName(CHANNEL), NOW, bytes([draw]).__mul__)
+        assert found.manifest.id_bytes == bytes([1]) * 16
+
+
+def test_a_clean_log_is_left_alone(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        assert log.report.created
+        log.append_batch(numbered(0, 4))
+        log.seal()
+        log.append_batch(numbered(4, 4))
+    with open_log(tmp_path) as log:
+        assert log.report.clean
+        assert not log.report.created
+        assert payloads(log.read_range(0, 8)) == numbered(0, 8)
+        assert (log.next_seq, log.durable_seq) == (8, 8)
+
+
+def test_a_torn_tail_is_cut_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4))
+    (path,) = tmp_path.glob("*/_hot/*.hot")
+    path.write_bytes(path.read_bytes() + b"MBBK and half a block")
+    with open_log(tmp_path) as log:
+        assert (log.report.cut_bytes, log.report.clean) == (21, False)
+        assert "cut off" in log.report.cut_why
+        assert "recovered" in caplog.text
+        assert log.append(b"next") == 4
+        assert payloads(log.read_range(0, 9)) == [*numbered(0, 4), b"next"]
+    with open_log(tmp_path) as log:
+        assert log.report.clean
+
+
+def test_damage_is_not_hidden(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4))
+        log.sync()
+        log.append(b"later")
+    (path,) = tmp_path.glob("*/_hot/*.hot")
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(LogError, match="restore the file from a copy") as caught:
+        open_log(tmp_path)
+    assert caught.value.fault is LogFault.CORRUPT
+    assert path.read_bytes() == content, "nothing was touched"
+
+
+def test_files_that_never_got_their_name_go(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
+    folder = folder_in(tmp_path)
+    left = [aside(folder / MANIFEST), aside(folder / segment_name(0, 5))]
+    for path in left:
+        path.write_bytes(b"half")
+    with open_log(tmp_path) as log:
+        assert set(log.report.removed) == {path.name for path in left}
+    assert not any(path.exists() for path in left)
+
+
+def test_a_segment_without_manifest_goes_when_its_rows_are_elsewhere_and_stays_otherwise(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4))
+        log.seal()
+        log.append_batch(numbered(4, 4))
+    folder = folder_in(tmp_path)
+    covered = [folder / segment_name(4, 8), folder / segment_name(0, 8)]
+    uncovered = folder / segment_name(8, 12)
+    for path in (*covered, uncovered):
+        path.write_bytes(b"parquet, one hopes")
+    with open_log(tmp_path) as log:
+        assert set(log.report.removed) == {path.name for path in covered}
+        assert log.report.foreign == (uncovered.name,)
+        assert payloads(log.read_range(0, 8)) == numbered(0, 8)
+    assert uncovered.exists()
+
+
+def test_retired_segments_leave_the_sight_of_plain_readers(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        for first in (0, 4):
+            log.append_batch(numbered(first, 4))
+            log.seal()
+        log.compact()
+    folder = folder_in(tmp_path)
+    for old in (folder / "_old").iterdir():  # as if moving them had not reached the disk
+        old.rename(folder / old.name.removesuffix(".old"))
+    open_log(tmp_path).close()
+    assert [path.name for path in folder.glob("*.parquet")] == [segment_name(0, 8)]
+    assert len(list((folder / "_old").iterdir())) == 2
+
+
+def test_events_without_a_manifest_are_not_taken_for_a_new_log(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(b"x")
+    (folder_in(tmp_path) / MANIFEST).unlink()
+    with pytest.raises(LogError, match="holds events but no"):
+        open_log(tmp_path)
+
+
+def test_the_folder_of_another_channel_is_refused(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
+    folder = folder_in(tmp_path)
+    with pytest.raises(LogError, match="is the log of") as caught:
+        recover(Files(), folder, ChannelName("other"), NOW)
+    assert caught.value.fault is LogFault.FOREIGN
+
+
+def test_a_hot_file_that_cannot_be_begun_leaves_nothing(tmp_path: Path) -> None:
+    class Full(Files):
+        def write(self, *_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    open_log(tmp_path).close()
+    folder = folder_in(tmp_path)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(OSError, match="No space"):
+        create_hot(Full(), folder, load_manifest(folder), 99, NOW)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_copied_log_opens_elsewhere(tmp_path: Path) -> None:
+    with open_log(tmp_path / "a") as log:
+        log.append_batch(numbered(0, 4))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with open_log(tmp_path / "b") as log:
+        assert payloads(log.read_range(0, 4)) == numbered(0, 4)

@@ -1,0 +1,121 @@
+"""Sealed segments: exact row groups, any range, damage as one sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log import segment as module
+from meshbus.log.arrow import wanted
+from meshbus.log.files import Files
+from meshbus.log.folder import aside, old_path
+from meshbus.log.segment import group_rows, read_segment, segment_path, write_segment
+from meshbus.log.snapshot import Snapshot
+from tests.log.making import numbered, open_log
+
+
+def sealed(root: Path, events: int, per_group: int, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
+    monkeypatch.setattr(module, "_FEWEST", per_group)
+    monkeypatch.setattr(module, "_MOST", per_group)
+    with open_log(root) as log:
+        for first in range(0, events, 5):
+            log.append_batch(numbered(first, min(5, events - first)))
+        log.seal()
+        return log.snapshot()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 12), st.data())
+def test_any_range_of_any_grouping_gives_its_rows(
+    tmp_path_factory: pytest.TempPathFactory, events: int, per_group: int, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        snapshot = sealed(tmp_path_factory.mktemp("log"), events, per_group, patch)
+    (segment,) = snapshot.manifest.segments
+    metadata = pq.read_metadata(snapshot.folder / segment.name)
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    assert counts[:-1] == [per_group] * (len(counts) - 1)
+    assert (sum(counts), segment.group_rows) == (events, per_group)
+    start, stop = data.draw(st.integers(0, events)), data.draw(st.integers(0, events + 3))
+    batches = list(read_segment(snapshot.folder, segment, wanted(["payload", "seq"]), start, stop))
+    assert [value for batch in batches for value in batch.column("seq").to_pylist()] == list(
+        range(start, min(stop, events))
+    )
+    read = [value for batch in batches for value in batch.column("payload").to_pylist()]
+    assert read == numbered(start, max(min(stop, events) - start, 0))
+
+
+def test_groups_hold_about_as_many_bytes_whatever_the_events() -> None:
+    assert group_rows(1_000_000, 64_000_000) == 131_072
+    assert group_rows(10_000, 10_000 * 8_192) == 2_048
+    assert group_rows(10, 10 << 30) == 1_024
+    assert group_rows(0, 0) == 131_072
+
+
+def test_writing_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
+    class Full(Files):
+        def write_some(self, *_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_segment(Full(), tmp_path, [], first=0, end=1, per_group=8, written_ns=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_segment_is_found_where_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = sealed(tmp_path, 5, 8, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    waiting = old_path(snapshot.folder, segment.name)
+    (snapshot.folder / segment.name).rename(waiting)
+    assert segment_path(snapshot.folder, segment.name) == waiting
+    assert sum(map(len, read_segment(snapshot.folder, segment, wanted(["seq"]), 0, 5))) == 5
+    waiting.unlink()
+    with pytest.raises(FileNotFoundError):
+        list(read_segment(snapshot.folder, segment, wanted(["seq"]), 0, 5))
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped"])
+def test_damage_is_one_sentence_that_names_the_file(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = sealed(tmp_path, 40, 64, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    path = snapshot.folder / segment.name
+    content = path.read_bytes()
+    half = len(content) // 2
+    flipped = content[:4] + np.random.default_rng(0).bytes(half - 4) + content[half:]
+    path.write_bytes({"empty": b"", "cut": content[:-20], "flipped": flipped}[how])
+    with pytest.raises(LogError, match="is damaged: ") as caught:
+        list(read_segment(snapshot.folder, segment, wanted(), 0, 40))
+    assert caught.value.fault is LogFault.CORRUPT
+    assert segment.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_changed_bit_in_a_payload_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_log(tmp_path) as log:
+        log.append(np.random.default_rng(0).bytes(5_000))
+        log.seal()
+        snapshot = log.snapshot()
+    (segment,) = snapshot.manifest.segments
+    path = snapshot.folder / segment.name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(LogError, match="is damaged: "):
+        list(read_segment(snapshot.folder, segment, wanted(), 0, 1))
+
+
+def test_a_segment_with_other_rows_than_the_manifest_says_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import msgspec
+
+    snapshot = sealed(tmp_path, 5, 8, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    more = msgspec.structs.replace(segment, end=6)
+    with pytest.raises(LogError, match="has 5 rows"):
+        list(read_segment(snapshot.folder, more, wanted(), 0, 6))
+    assert not aside(snapshot.folder / segment.name).exists()

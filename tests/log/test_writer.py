@@ -1,0 +1,215 @@
+"""The end of a log that is written: refusals use up no sequence, failures stop it, waiting threads share a sync."""
+
+import errno
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.durability import NEVER, every_n
+from meshbus.log.files import Files, Part
+from tests.log.making import numbered, open_log, payloads
+
+
+class Faulty(Files):
+    """Refuses what it is told to, as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.refuse: dict[str, int] = {}
+        self.calls: list[str] = []
+
+    def ask(self, what: str, number: int) -> None:
+        self.calls.append(what)
+        if self.refuse.get(what, 0):
+            self.refuse[what] -= 1
+            raise OSError(number, f"injected into {what}")
+
+    def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
+        if self.refuse.get("half"):  # half of it arrives, and then the disk is full
+            super().write_some(handle, [memoryview(b"".join(parts))[: sum(map(len, parts)) // 2]], at)
+        self.ask("half", errno.ENOSPC)
+        return super().write_some(handle, parts, at)
+
+    def truncate(self, handle: int, size: int) -> None:
+        self.ask("truncate", errno.EIO)
+        super().truncate(handle, size)
+
+    def fsync(self, handle: int) -> None:
+        self.ask("fsync", errno.EIO)
+        super().fsync(handle)
+
+    def create(self, path: Path) -> int:
+        self.ask("create", errno.ENOSPC)
+        return super().create(path)
+
+
+def test_a_full_disk_uses_up_no_sequence_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = Faulty()
+    with open_log(tmp_path, files=files, fsync=NEVER) as log:
+        log.append_batch(numbered(0, 3))
+        size = log.snapshot().hot[0].place_of(1)
+        files.refuse = {"half": 2}
+        for append in (lambda: log.append(b"x"), lambda: log.append_batch([b"x"] * 9)):
+            with pytest.raises(LogError, match="free some space") as caught:
+                append()
+            assert caught.value.fault is LogFault.NO_SPACE
+            assert next(tmp_path.glob("*/_hot/*")).stat().st_size == size
+        assert log.append(numbered(3, 1)[0]) == 3
+        assert payloads(log.read_range(0, 9)) == numbered(0, 4)
+        assert log.stats.refused == 2
+    with open_log(tmp_path) as log:
+        assert log.report.clean
+        assert payloads(log.read_range(0, 9)) == numbered(0, 4)
+
+
+def test_half_a_block_that_cannot_be_cut_stops_the_log_until_it_is_opened_again(tmp_path: Path) -> None:
+    files = Faulty()
+    log = open_log(tmp_path, files=files, fsync=NEVER)
+    log.append_batch(numbered(0, 3))
+    files.refuse = {"half": 1, "truncate": 1}
+    for _ in range(2):
+        with pytest.raises(LogError, match="injected into half"):
+            log.append(b"x")
+    assert payloads(log.read_range(0, 9)) == numbered(0, 3), "reading goes on"
+    log.close()
+    with open_log(tmp_path) as log:
+        assert log.report.cut_bytes
+        assert log.append(numbered(3, 1)[0]) == 3
+        assert payloads(log.read_range(0, 9)) == numbered(0, 4)
+
+
+def test_a_failed_sync_acknowledges_nothing_and_stops_the_log(tmp_path: Path) -> None:
+    files = Faulty()
+    log = open_log(tmp_path, files=files, fsync=every_n(1))
+    log.append(b"safe")
+    files.refuse = {"fsync": 1}
+    with pytest.raises(LogError, match="injected into fsync") as caught:
+        log.append(b"unknown")
+    assert caught.value.fault is LogFault.FAILED
+    assert log.durable_seq == 1
+    with pytest.raises(LogError, match="open the log again"):
+        log.append(b"refused")
+    log.keep()
+    assert log.stats.upkeep_failures == 0, "one failure is told once, to who appends"
+    log.close()
+    with open_log(tmp_path) as log:
+        assert payloads(log.read_range(0, 9))[:1] == [b"safe"]
+
+
+def test_a_hot_file_that_cannot_be_begun_refuses_the_append_only(tmp_path: Path) -> None:
+    files = Faulty()
+    with open_log(tmp_path, files=files, fsync=NEVER, seal_bytes=100) as log:
+        log.append_batch([b"x" * 200])
+        files.refuse = {"create": 1}
+        with pytest.raises(LogError, match="injected into create"):
+            log.append(b"y")
+        assert log.append(b"z") == 1
+        assert payloads(log.read_range(0, 9)) == [b"x" * 200, b"z"]
+
+
+def test_files_are_synced_in_their_order(tmp_path: Path) -> None:
+    files = Faulty()
+    with open_log(tmp_path, files=files, fsync=NEVER, seal_bytes=100) as log:
+        files.calls.clear()
+        for first in range(3):
+            log.append_batch(numbered(first, 1), src=1)
+            log.append_batch(numbered(first, 1), src=1)
+        assert "fsync" not in files.calls, "never means never, also between files"
+        rolled = len(log.snapshot().hot)
+        assert rolled > 1
+        log.sync()
+        assert files.calls.count("fsync") == rolled
+        log.sync()
+        assert files.calls.count("fsync") == rolled, "there is nothing to sync"
+        assert log.durable_seq == log.next_seq == 6
+
+
+def test_threads_that_wait_share_a_sync(tmp_path: Path) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    class Slow(Files):
+        armed = False
+        count = 0
+
+        def fsync(self, handle: int) -> None:
+            Slow.count += Slow.armed
+            if Slow.armed and Slow.count == 1:
+                started.set()
+                assert go.wait(10)
+            super().fsync(handle)
+
+    with open_log(tmp_path, files=Slow(), fsync=every_n(1)) as log:
+        Slow.armed = True
+        threads = [threading.Thread(target=log.append, args=(b"x",)) for _ in range(8)]
+        threads[0].start()
+        assert started.wait(10)
+        for thread in threads[1:]:
+            thread.start()
+        while log.next_seq < 8:
+            log.wait_beyond(log.next_seq, 1)
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert log.durable_seq == 8
+        assert Slow.count == 2, "seven appends shared one"
+
+
+def test_many_threads_append_each_event_once(tmp_path: Path) -> None:
+    with open_log(tmp_path, fsync=NEVER, seal_bytes=2_000) as log:
+        seqs: list[int] = []
+
+        def append(worker: int) -> None:
+            for number in range(50):
+                seq = log.append(b"%d:%d" % (worker, number))
+                seqs.append(seq)
+                seqs.extend(log.append_batch([b"%d:%d" % (worker, number)] * 2))
+
+        threads = [threading.Thread(target=append, args=(worker,)) for worker in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seqs) == list(range(600))
+        seen: dict[bytes, list[int]] = {}
+        for event in log.read_range(0, 600):
+            worker, number = event.payload.split(b":")
+            seen.setdefault(worker, []).append(int(number))
+        assert len(seen) == 4
+        assert all(numbers == sorted(numbers) and len(numbers) == 150 for numbers in seen.values())
+
+
+def test_a_second_writer_is_told_so(tmp_path: Path) -> None:
+    with open_log(tmp_path):
+        with pytest.raises(LogError, match="is being written by another process") as caught:
+            open_log(tmp_path)
+        assert caught.value.fault is LogFault.LOCKED
+    open_log(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LogError, match="choose another folder") as caught:
+        open_log(tmp_path / "file")
+    assert caught.value.fault is LogFault.FOREIGN
+
+
+def test_a_closed_log_says_so_and_closing_twice_is_fine(tmp_path: Path) -> None:
+    told: list[Any] = []
+    log = open_log(tmp_path)
+    log.append(b"x")
+    stop = log.listen(lambda: told.append(log.closed))
+    log.append(b"y")
+    log.close()
+    log.close()
+    assert told == [False, True]
+    stop()
+    stop()
+    for use in (lambda: log.append(b"z"), lambda: log.append_batch([]), log.seal, log.expire, log.compact):
+        with pytest.raises(LogError, match="is closed") as caught:
+            use()
+        assert caught.value.fault is LogFault.CLOSED
+    assert not log.wait_beyond(99)
+    assert payloads(log.read_range(0, 2)) == [b"x", b"y"], "reading works after close"
