@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from meshbus.config.node import NodeConfig
+    from meshbus.edge.hub import PubSubHub
     from meshbus.engine.batch import Event, EventBatch
     from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport, Reliability
     from meshbus.engine.roster import SubscriberRoster
@@ -73,6 +74,7 @@ _HOMES = {
     name: home
     for home, names in {
         "meshbus.config.node": "NodeConfig",
+        "meshbus.edge.hub": "PubSubHub",
         "meshbus.engine.batch": "Event EventBatch",
         "meshbus.engine.publish": "OnFailure PublishConfig PublishReport Reliability",
         "meshbus.engine.roster": "SubscriberRoster",
@@ -160,6 +162,7 @@ __all__ = [
     "PeerError",
     "PermissionToken",
     "ProtocolError",
+    "PubSubHub",
     "PublishConfig",
     "PublishReport",
     "Redex",

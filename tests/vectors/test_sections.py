@@ -45,7 +45,10 @@ NOT_READ = {
         "migration_state_machine": COMPUTE,
         "groups": COMPUTE,
     },
-    "prefixes": {},
+    "pubsub": {
+        "format": ABOUT,
+        "zmtp": "needs ZMTP sessions: captured byte streams",
+    },
     "subprotocols": {
         "meta": ABOUT,
         "bandwidth_budget": REPLICATION,

@@ -130,18 +130,22 @@ class SubscriptionIndex:
         self._drop(peer, prefix)
         return True
 
-    def remove_peer(self, peer: int) -> int:
-        """Take every prefix from a peer; gives how many it had. Costs only those."""
-        owned = self._owned.pop(peer, set())
+    def remove_peer(self, peer: int) -> list[bytes]:
+        """Take every prefix from a peer; gives those it had, in byte order. Costs only those."""
+        owned = sorted(self._owned.pop(peer, ()))
         for prefix in owned:
             self._drop(peer, prefix)
-        return len(owned)
+        return owned
 
     def match(self, topic: bytes | str) -> list[int]:  # hot: bench_prefixes
         """Find the peers that hold a prefix of a topic, ascending, each once."""
         if isinstance(topic, str):
             topic = topic.encode()
         return self._match(topic).tolist()
+
+    def fan(self, topic: bytes) -> tuple[int, ...]:
+        """Find what `match` does, as a value that may be kept."""
+        return tuple(self._match(topic))
 
     def match_batch(self, topics: Topics) -> Matches:  # hot: bench_prefixes
         """Find the peers of many topics: a list of them, or a column as (offsets, data) in Arrow's binary layout.
