@@ -7,7 +7,7 @@ import pytest
 
 from tests.house.tree import PACKAGE, ROOT, imports, modules, name_of
 
-CORE = ["names", "wire", "policy", "engine", "compute"]
+CORE = ["names", "wire", "policy", "engine", "compute", "edge/zmtp"]
 IMPURE = {
     "asyncio", "datetime", "logging", "os", "pathlib", "random", "secrets", "socket", "threading", "time",
 }  # fmt: skip

@@ -1,0 +1,367 @@
+"""One ZMTP connection as a state machine: bytes and time in, bytes and events out.
+
+    GREETING ──► HANDSHAKE ──► READY ──► CLOSED
+                   ▲    │
+                   └ JUDGED: the application looks at credentials; what arrives meanwhile waits
+
+Whatever the peer sends ends in an `Output`, never in an exception: bytes to send, messages (for sockets that
+subscribe), requests (for sockets that publish), and, at the end, a named reason. The outcome does not depend on how
+the stream was cut into pieces.
+
+Rules that libzmq taught:
+
+* Nothing but the handshake is sent before the peer's READY came.
+* Subscriptions are commands between 3.1 peers and data frames (`01` or `00`, then the prefix) with a 3.0 peer; an XSUB
+  sends the data form to anybody, so a publisher takes both, in every part of a message.
+* Unknown commands are ignored once the handshake is done; data during the handshake ends the connection.
+* Anything that arrives is a sign of life. A PING tells, in tenths of a second, how long its sender may be silent; its
+  context, cut at 16 bytes, comes back in the PONG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from math import inf
+from typing import TypeAlias
+
+import msgspec
+
+from meshbus.edge.zmtp.frames import COMMAND, MORE, Frame, FrameReader, encode_command, encode_frame, split_command
+from meshbus.edge.zmtp.greeting import GREETING_BYTES, decode_greeting, encode_greeting
+from meshbus.edge.zmtp.mechanism import Credentials, Handshake, Step, Verdict
+from meshbus.edge.zmtp.metadata import SocketType
+from meshbus.edge.zmtp.reason import CloseReason, Violation
+
+HANDSHAKE_BYTES = 8192
+"""The longest command of a handshake, and the most that may wait for a verdict; libzmq's longest has 300 bytes."""
+PART_BYTES = 64
+"""What a part of a message costs us beside its bytes, so that a million empty ones are not free."""
+MAX_CONTEXT_BYTES = 16
+MAX_TTL = 655
+"""In tenths of a second: libzmq multiplies by 100 in 16 bits."""
+MAX_PONGS = 16
+"""Answers to one read: a peer that asks more often than that is not asking whether we live."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one connection may cost."""
+
+    max_message_bytes: int
+    """All parts of a message together, each with PART_BYTES more; also the longest prefix of a subscription."""
+    handshake_timeout_s: float = 30.0
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """How we find out that a peer is gone."""
+
+    interval_s: float
+    timeout_s: float | None = None
+    """How long after a PING something must arrive; the interval, unless told otherwise."""
+    ttl_s: float = 0.0
+    """How long the peer may wait for a sign of life from us; 0 leaves it to the peer."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The handshake is done."""
+
+    minor: int
+    """0 for a ZMTP 3.0 peer."""
+    properties: dict[str, bytes]
+    """What the peer told about itself, by lower-case name."""
+
+
+class Interest(msgspec.Struct, frozen=True):
+    """The peer subscribes to a prefix, or cancels one."""
+
+    prefix: bytes
+    subscribe: bool
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """A message of the application behind an XSUB, for the one behind an XPUB."""
+
+    parts: tuple[bytes, ...]
+
+
+Request: TypeAlias = Interest | Upstream
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The connection is over."""
+
+    reason: CloseReason
+    detail: str = ""
+
+
+class Output(msgspec.Struct):
+    """What a session wants after one call."""
+
+    send: bytes = b""
+    ready: Ready | None = None
+    ask: Credentials | None = None
+    """Call `decide` with the application's verdict."""
+    messages: list[tuple[bytes, ...]] = []
+    requests: list[Request] = []
+    closed: Closed | None = None
+
+
+class _State(Enum):
+    GREETING = auto()
+    HANDSHAKE = auto()
+    JUDGED = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+class Session:
+    """One side of one connection."""
+
+    def __init__(
+        self,
+        socket_type: SocketType,
+        handshake: Handshake,
+        *,
+        now: float,
+        limits: Limits,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        self.socket_type = socket_type
+        self._handshake = handshake
+        self._limits = limits
+        self._heartbeat = heartbeat
+        self._state = _State.GREETING
+        self._reader = FrameReader()
+        self._minor = 0
+        self._parts: list[bytes] = []
+        """Parts of a message that has not ended."""
+        self._parts_bytes = 0
+        self._pongs = 0
+        self._handshake_until = now + limits.handshake_timeout_s
+        self._ping_at = inf
+        self._silent_at = inf
+        """When the peer is given up unless something arrives."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether messages and subscriptions may be sent."""
+        return self._state is _State.READY
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether frames must go through `seal`; where not, one encoding serves every peer."""
+        return self._handshake.cipher is not None
+
+    def greet(self) -> bytes:
+        """Give what is sent first, before anything was received."""
+        return encode_greeting(self._handshake.mechanism, as_server=self._handshake.as_server)
+
+    def receive(self, data: bytes, now: float) -> Output:  # hot: bench_edge
+        """Take in what arrived."""
+        out = Output()
+        if self._state is not _State.CLOSED:
+            self._silent_at = inf
+            self._pongs = 0
+            self._reader.feed(data)
+            self._run(out, now)
+        return out
+
+    def decide(self, verdict: Verdict, now: float) -> Output:
+        """Go on with the application's verdict on the credentials; too late, it does nothing."""
+        out = Output()
+        if self._state is _State.JUDGED:
+            self._state = _State.HANDSHAKE
+            self._take_step(self._handshake.decide(verdict), out, now)
+            self._run(out, now)
+        return out
+
+    def end(self) -> Output:
+        """Note that the peer hung up."""
+        out = Output()
+        if self._state is _State.READY:
+            self._close(out, CloseReason.EOF)
+        elif self._state is not _State.CLOSED:
+            due = "greeting" if self._state is _State.GREETING else self._handshake.awaits
+            self._close(out, CloseReason.CLOSED_IN_HANDSHAKE, f"the peer hung up while its {due} was due")
+        return out
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` is wanted next."""
+        if self._state is _State.CLOSED:
+            return None
+        at = min(self._ping_at, self._silent_at) if self._state is _State.READY else self._handshake_until
+        return None if at == inf else at
+
+    def tick(self, now: float) -> Output:
+        """Do what is due by the clock."""
+        out = Output()
+        if self._state is _State.CLOSED:
+            return out
+        if self._state is not _State.READY:
+            if now >= self._handshake_until:
+                seconds = self._limits.handshake_timeout_s
+                self._close(out, CloseReason.HANDSHAKE_TIMEOUT, f"no handshake within {seconds:g} s")
+        elif now >= self._silent_at:
+            self._close(out, CloseReason.SILENT, "nothing arrived for longer than the heartbeat allows")
+        elif now >= self._ping_at:
+            self._ping(out, now)
+        return out
+
+    def encode_interest(self, interest: Interest) -> bytes:
+        """Write a subscription or its end in the form that the peer understands."""
+        if self._minor == 0:
+            frame = encode_frame((b"\x01" if interest.subscribe else b"\x00") + interest.prefix)
+        else:
+            frame = encode_command(b"SUBSCRIBE" if interest.subscribe else b"CANCEL", interest.prefix)
+        return self.seal(frame)
+
+    def seal(self, frames: bytes) -> bytes:
+        """Turn plain frames into what this connection carries."""
+        cipher = self._handshake.cipher
+        return frames if cipher is None else cipher.seal(frames)
+
+    def _run(self, out: Output, now: float) -> None:
+        """Go as far as the bytes reach; a violation is the end."""
+        try:
+            if self._state is _State.GREETING:
+                self._greeting(out, now)
+            while self._state is _State.HANDSHAKE and (frames := self._frames(HANDSHAKE_BYTES, most=1)):
+                self._handshake_frame(frames[0], out, now)
+            if self._state is _State.READY:
+                self._established(out, now)
+        except Violation as violation:
+            self._close(out, violation.reason, violation.detail)
+        if self._state is _State.JUDGED and self._reader.held > HANDSHAKE_BYTES:
+            self._close(out, CloseReason.TOO_LONG, "more than a handshake arrived before its end")
+
+    def _frames(self, limit: int, most: int) -> list[Frame]:
+        frames = self._reader.frames(limit, most)
+        if not frames and self._reader.violation is not None:
+            raise self._reader.violation
+        return frames
+
+    def _greeting(self, out: Output, now: float) -> None:
+        greeting = decode_greeting(self._reader.peek())
+        if greeting is None:
+            return
+        self._reader.skip(GREETING_BYTES)
+        if greeting.mechanism != self._handshake.mechanism:
+            theirs, ours = greeting.mechanism.decode("ascii", "replace"), self._handshake.mechanism.decode()
+            raise Violation(CloseReason.MECHANISM_MISMATCH, f"the peer is set up for {theirs!r}, and we for {ours}")
+        self._minor = greeting.minor
+        self._state = _State.HANDSHAKE
+        self._take_step(self._handshake.begin(), out, now)
+
+    def _handshake_frame(self, frame: Frame, out: Output, now: float) -> None:
+        flags, body = frame
+        if not flags & COMMAND:
+            raise Violation(CloseReason.UNEXPECTED, "data during the handshake")
+        self._take_step(self._handshake.receive(body), out, now)
+
+    def _take_step(self, step: Step, out: Output, now: float) -> None:
+        out.send += step.send
+        if step.denied is not None:
+            self._close(out, CloseReason.DENIED, f"the peer's credentials were refused ({step.denied:d})")
+        elif step.ask is not None:
+            self._state = _State.JUDGED
+            out.ask = step.ask
+        elif step.properties is not None:
+            self._state = _State.READY
+            out.ready = Ready(self._minor, step.properties)
+            if self._heartbeat is not None:
+                self._ping_at = now + self._heartbeat.interval_s
+
+    def _established(self, out: Output, now: float) -> None:
+        frames: Iterable[Frame] = self._reader.frames(self._frame_limit())
+        if self._handshake.cipher is not None:
+            frames = self._opened(frames)
+        if self.socket_type.publishes:
+            self._take_requests(frames, out, now)
+        else:
+            self._take_messages(frames, out, now)
+        if self._reader.violation is not None:
+            raise self._reader.violation
+
+    def _frame_limit(self) -> int:
+        """Leave room for what a command or a CURVE box puts around the longest body."""
+        return self._limits.max_message_bytes + PART_BYTES
+
+    def _opened(self, frames: Iterable[Frame]) -> Iterator[Frame]:
+        cipher = self._handshake.cipher
+        assert cipher is not None
+        for flags, body in frames:
+            if flags & MORE:
+                raise Violation(CloseReason.BAD_FLAGS, "MORE outside of a CURVE box")
+            yield cipher.open(body)
+
+    def _take_messages(self, frames: Iterable[Frame], out: Output, now: float) -> None:  # hot: bench_edge
+        messages, parts = out.messages, self._parts
+        for flags, body in frames:
+            if flags & COMMAND:
+                self._take_command(body, out, now)
+                continue
+            if flags & MORE or parts:
+                self._keep_part(body)
+                if flags & MORE:
+                    continue
+                messages.append(tuple(parts))
+                parts.clear()
+                self._parts_bytes = 0
+            else:
+                messages.append((body,))
+
+    def _take_requests(self, frames: Iterable[Frame], out: Output, now: float) -> None:
+        """Look for subscriptions in every part, as libzmq does; the rest is the application's."""
+        for flags, body in frames:
+            if flags & COMMAND:
+                self._take_command(body, out, now)
+                continue
+            if body[:1] in {b"\x00", b"\x01"}:
+                out.requests.append(Interest(body[1:], subscribe=body[0] == 1))
+            else:
+                self._keep_part(body)
+            if not flags & MORE and self._parts:
+                out.requests.append(Upstream(tuple(self._parts)))
+                self._parts.clear()
+                self._parts_bytes = 0
+
+    def _keep_part(self, body: bytes) -> None:
+        self._parts.append(body)
+        self._parts_bytes += len(body) + PART_BYTES
+        if self._parts_bytes > self._limits.max_message_bytes + PART_BYTES:
+            limit = self._limits.max_message_bytes
+            raise Violation(CloseReason.TOO_LONG, f"a message of more than {limit} bytes in {len(self._parts)} parts")
+
+    def _take_command(self, body: bytes, out: Output, now: float) -> None:
+        name, data = split_command(body)
+        if name == b"SUBSCRIBE" and self.socket_type.publishes:
+            out.requests.append(Interest(data, subscribe=True))
+        elif name == b"CANCEL" and self.socket_type.publishes:
+            out.requests.append(Interest(data, subscribe=False))
+        elif name == b"PING":
+            self._pong(data, out, now)
+        elif name == b"ERROR":
+            raise Violation(CloseReason.REFUSED, f"the peer says: {data[1:].decode('utf-8', 'replace')}")
+
+    def _ping(self, out: Output, now: float) -> None:
+        heartbeat = self._heartbeat
+        assert heartbeat is not None
+        ttl = min(round(heartbeat.ttl_s * 10), MAX_TTL)
+        out.send += self.seal(encode_command(b"PING", ttl.to_bytes(2, "big")))
+        timeout_s = heartbeat.interval_s if heartbeat.timeout_s is None else heartbeat.timeout_s
+        self._silent_at = min(self._silent_at, now + timeout_s)
+        self._ping_at = now + heartbeat.interval_s
+
+    def _pong(self, data: bytes, out: Output, now: float) -> None:
+        if len(data) < 2:
+            raise Violation(CloseReason.MALFORMED, "a PING without a time to live")
+        ttl = int.from_bytes(data[:2], "big")
+        if ttl:
+            self._silent_at = min(self._silent_at, now + ttl / 10)
+        if self._pongs < MAX_PONGS:
+            self._pongs += 1
+            out.send += self.seal(encode_command(b"PONG", data[2 : 2 + MAX_CONTEXT_BYTES]))
+
+    def _close(self, out: Output, reason: CloseReason, detail: str = "") -> None:
+        self._state = _State.CLOSED
+        out.closed = Closed(reason, detail)
