@@ -12,13 +12,12 @@ notebook. Calls may come from any thread. The asynchronous original is meshbus.N
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
+from meshbus.background import BackgroundLoop
 from meshbus.config.node import NodeConfig
 from meshbus.engine.batch import Event, EventBatch
 from meshbus.engine.publish import PublishConfig, PublishReport
@@ -30,44 +29,11 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.wire.messages.token import PermissionToken
 
-T = TypeVar("T")
-
-
-class _Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="meshbus", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop, and wait for its result."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            future.cancel()
-            raise
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Call a function on the loop, and wait for its result."""
-
-        async def work() -> T:
-            return function()
-
-        return self.run(work())
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
 
 class Publisher:
     """Publishes on one channel, waiting for the outcome."""
 
-    def __init__(self, loop: _Loop, publisher: asynchronous_publisher.ChannelPublisher) -> None:
+    def __init__(self, loop: BackgroundLoop, publisher: asynchronous_publisher.ChannelPublisher) -> None:
         self._loop = loop
         self._publisher = publisher
 
@@ -83,7 +49,7 @@ class Publisher:
 class Subscription:
     """Events of one channel, as a blocking iterator; use it as a context manager."""
 
-    def __init__(self, loop: _Loop, subscription: asynchronous_subscription.Subscription) -> None:
+    def __init__(self, loop: BackgroundLoop, subscription: asynchronous_subscription.Subscription) -> None:
         self._loop = loop
         self._subscription = subscription
 
@@ -122,14 +88,14 @@ class Subscription:
 class Node:
     """One node of the mesh, blocking."""
 
-    def __init__(self, node: asynchronous.Node, loop: _Loop) -> None:
+    def __init__(self, node: asynchronous.Node, loop: BackgroundLoop) -> None:
         self._node = node
-        self._loop: _Loop | None = loop
+        self._loop: BackgroundLoop | None = loop
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
         """Prepare a node, as meshbus.Node.open does; it starts with `with`."""
-        loop = _Loop()
+        loop = BackgroundLoop()
         try:
             return cls(loop.call(lambda: asynchronous.Node.open(config, **arguments)), loop)
         except BaseException:
@@ -228,7 +194,7 @@ class Node:
         return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
 
     @property
-    def _running(self) -> _Loop:
+    def _running(self) -> BackgroundLoop:
         if self._loop is None:
             raise RuntimeError("the node was closed")
         return self._loop

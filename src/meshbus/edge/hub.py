@@ -233,6 +233,10 @@ class PubSubHub:
         """List the prefixes that somebody holds, in byte order."""
         return self._index.prefixes()
 
+    def count_subscribers(self, topic: bytes) -> int:
+        """Count the peers that would get a message of this topic."""
+        return len(self._index.fan(topic))
+
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
     def publish(self, parts: Sequence[bytes]) -> int:  # hot: bench_hub

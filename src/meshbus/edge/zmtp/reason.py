@@ -41,6 +41,8 @@ class CloseReason(StrEnum):
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     SILENT = "silent"
     """Nothing arrived for longer than the heartbeat allows."""
+    STALLED = "stalled"
+    """The peer does not read what we have to tell it."""
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNREACHABLE = "unreachable"

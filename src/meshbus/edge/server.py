@@ -1,0 +1,152 @@
+"""The door to TCP and Unix sockets: listening, accepting, dialing. What flows through them is edge/stream.py's.
+
+Safe by default: an endpoint that does not encrypt listens beyond this machine only when told so, and a Unix socket can
+be opened by its owner alone. A socket file that an ended process left behind is replaced; one that is served, or that
+is no socket, is not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket  # noqa: TID251 - this file is the door
+import stat
+from ipaddress import ip_address
+from pathlib import Path
+
+from meshbus.edge.address import EdgeAddress, IpcAddress, TcpAddress
+from meshbus.errors import ConfigError
+
+BACKLOG = 1024
+OWNER_ONLY = 0o600
+
+NOW_NOT = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR, errno.ECONNABORTED}
+"""Nobody waits to be accepted any more."""
+
+
+class Listener:
+    """A socket that listens."""
+
+    def __init__(self, sock: socket.socket, address: EdgeAddress) -> None:
+        self._socket = sock
+        self.address = address
+        """Where others connect: the port is the one that was had."""
+        self._inode = Path(address.path).stat().st_ino if isinstance(address, IpcAddress) else None
+
+    def fileno(self) -> int:
+        """Give the descriptor, for `add_reader`."""
+        return self._socket.fileno()
+
+    def accept(self) -> tuple[socket.socket, str] | None:
+        """Take one connection and the name of its other end; None when there is none. Raises OSError."""
+        try:
+            sock, peer = self._socket.accept()
+        except OSError as error:
+            if error.errno in NOW_NOT:
+                return None
+            raise
+        _prepare(sock)
+        return sock, _spell(peer) or str(self.address)
+
+    def close(self) -> None:
+        """Stop listening, and remove our socket file."""
+        self._socket.close()
+        if isinstance(self.address, IpcAddress):
+            path = Path(self.address.path)
+            if path.exists() and path.stat().st_ino == self._inode:
+                path.unlink()
+
+
+async def listen(address: EdgeAddress, *, exposed: bool) -> Listener:
+    """Listen at an address; `exposed` allows one that other machines reach. Raises ConfigError."""
+    sock: socket.socket | None = None
+    try:
+        if isinstance(address, IpcAddress):
+            sock = _bind_unix(Path(address.path))
+        else:
+            family, target = await _look_up(address)
+            if not exposed and not ip_address(target[0].partition("%")[0]).is_loopback:
+                raise _exposed(address)
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(target)
+            host, port = sock.getsockname()[:2]
+            address = TcpAddress(host, port)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        return Listener(sock, address)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        raise ConfigError("bind", f"{address}: {error.strerror or error}; choose another address") from error
+
+
+async def dial(address: EdgeAddress) -> socket.socket:
+    """Connect to an address. Raises OSError when nobody is there."""
+    target: str | tuple[str, int]
+    if isinstance(address, IpcAddress):
+        family, target = socket.AF_UNIX, address.path
+    else:
+        family, target = await _look_up(address)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _prepare(sock)
+        await asyncio.get_running_loop().sock_connect(sock, target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    _remove_stale(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(str(path))
+        path.chmod(OWNER_ONLY)  # nobody can connect before it listens
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+async def _look_up(address: TcpAddress) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    family, _, _, _, target = found[0]
+    return family, target  # type: ignore[return-value]  # an IPv6 address has two numbers more
+
+
+def _exposed(address: EdgeAddress) -> ConfigError:
+    return ConfigError(
+        "bind",
+        f"{address} is reachable from other machines and this endpoint does not encrypt: "
+        "use CurveServer, bind 127.0.0.1, or pass insecure=True",
+    )
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the socket of a process that ended badly; refuse to remove anything else."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError("bind", f"{path} is a file and no socket: move it away, or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        refused = probe.connect_ex(str(path)) == errno.ECONNREFUSED
+    if not refused:
+        raise ConfigError("bind", f"{path} is served by another process: stop it, or choose another path")
+    path.unlink()
+
+
+def _spell(peer: object) -> str:
+    """Write where a connection comes from; a Unix socket does not say."""
+    return str(TcpAddress(peer[0], peer[1])) if isinstance(peer, tuple) else ""

@@ -1,0 +1,58 @@
+"""A peer that sends what it is told, right or wrong, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+from meshbus.edge.zmtp.frames import encode_command
+from meshbus.edge.zmtp.greeting import encode_greeting
+
+WAIT_S = 10.0
+"""Longer than anything here takes; only a failure waits for it."""
+GREETING = encode_greeting(b"NULL")
+READY = encode_command(b"READY")
+
+
+class RawPeer:
+    """One TCP connection in the hands of a test."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def connect(cls, address: str, *, greet: bool = True) -> Self:
+        """Connect to `tcp://host:port`, and go through a NULL handshake unless told otherwise."""
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        peer = cls(*await asyncio.open_connection(host, int(port)))
+        if greet:
+            peer.send(GREETING + READY)
+            await peer.read(len(GREETING))
+        return peer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def read(self, count: int) -> bytes:
+        return await asyncio.wait_for(self._reader.readexactly(count), WAIT_S)
+
+    async def closed(self) -> bytes:
+        """Wait until the other side hangs up, and give what it sent before."""
+        try:
+            return await asyncio.wait_for(self._reader.read(), WAIT_S)
+        except ConnectionError:
+            return b""
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop turn a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)

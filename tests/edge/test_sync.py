@@ -1,0 +1,59 @@
+import threading
+
+import pytest
+
+from meshbus.edge.sync import Pub, Sub
+from meshbus.errors import ConfigError, Timeout
+
+WAIT_S = 10.0
+
+
+def test_publish_and_receive_without_await() -> None:
+    with Pub() as pub, Sub() as sub:
+        address = pub.bind("tcp://127.0.0.1:*")
+        sub.subscribe("a")
+        sub.connect(address, timeout_s=WAIT_S)
+        pub.wait_subscribed("a", timeout_s=WAIT_S)
+        assert pub.publish("a", b"1") == 1
+        assert pub.publish_batch([("a", b"2"), ("b", b"no"), ("a", b"3")]) == 2
+        pub.flush(timeout_s=WAIT_S)
+        assert [sub.receive(WAIT_S)[1] for _ in range(3)] == [b"1", b"2", b"3"]
+        sub.unsubscribe("a")
+        with pytest.raises(Timeout):
+            sub.receive(timeout_s=0.01)
+        assert [info.peer_type for info in pub.connections] == ["SUB"]
+        assert sub.counters["message"] == {"received": 3}
+        assert pub.stats.published == 4
+        sub.disconnect(address)
+        assert sub.connections == []
+
+
+def test_messages_come_in_batches_or_one_by_one() -> None:
+    with Pub() as pub, Sub() as sub:
+        sub.subscribe()
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
+        pub.wait_subscribed("x", timeout_s=WAIT_S)
+        pub.publish_batch([(b"%d" % number,) for number in range(100)])
+        first = sub.receive(WAIT_S)
+        rest = list[tuple[bytes, ...]]()
+        while len(rest) < 50:
+            rest += sub.receive_batch(WAIT_S)
+        for message in sub if len(rest) < 99 else ():
+            rest.append(message)
+            if len(rest) == 99:
+                break
+        assert [first, *rest] == [(b"%d" % number,) for number in range(100)]
+
+
+def test_closing_ends_the_thread() -> None:
+    before = threading.active_count()
+    pub = Pub()
+    pub.close()
+    pub.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        pub.publish("x")
+    with pytest.raises(TypeError):
+        Sub(no_such_option=True)
+    with Pub() as open_pub, pytest.raises(ConfigError):
+        open_pub.bind("nowhere")
+    assert threading.active_count() == before

@@ -1,0 +1,205 @@
+"""libzmq's publishers, our subscriber."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from meshbus.edge import Backoff, CurveClient, Heartbeat, PlainClient, Sub, XSub
+from meshbus.errors import HandshakeError, Timeout
+from tests.interop.zmqlab import (
+    CLIENT_SECRET,
+    MECHANISMS,
+    SERVER_PUBLIC,
+    STRANGER_PUBLIC,
+    STRANGER_SECRET,
+    TRANSPORTS,
+    WAIT_S,
+    Lab,
+    bound,
+    our_client,
+    until,
+)
+
+QUICK = Backoff(first_s=0.01, longest_s=0.05)
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    async with Lab(tmp_path) as made:
+        yield made
+
+
+async def received(sub: Sub, last: bytes) -> list[list[bytes]]:
+    found: list[list[bytes]] = []
+    async with asyncio.timeout(WAIT_S):
+        while (message := await sub.receive())[0] != last:
+            found.append(list(message))
+    return found
+
+
+async def heard(xpub: zmq.asyncio.Socket, count: int) -> list[bytes]:
+    return [await asyncio.wait_for(xpub.recv(), WAIT_S) for _ in range(count)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_prefixes_parts_and_sizes(lab: Lab, mechanism: str, transport: str) -> None:
+    publisher = lab.server(zmq.XPUB, mechanism, xpub_verbose=True)
+    publisher.bind(lab.address(transport))
+    security = our_client(mechanism)
+    async with Sub(security=security) as nested, Sub(security=security) as everything:
+        for prefix in (b"a", b"ab", b"abc", b"end"):
+            nested.subscribe(prefix)
+        everything.subscribe()
+        for sub in (nested, everything):
+            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        assert sorted(await heard(publisher, 5)) == [b"\x01", b"\x01a", b"\x01ab", b"\x01abc", b"\x01end"]
+        messages = [
+            [b"abcd", b"nested three times, one copy"],
+            [b"b", b"", b"\x00\xff" * 300],
+            [b""],
+            [b"a" * 255],
+            [b"a" * 256, b"z" * 255],
+            [b"ab", bytes(range(256)) * (1 << 16)],
+        ]
+        for message in messages:
+            await publisher.send_multipart(message)
+        await publisher.send(b"end")
+        assert await received(everything, b"end") == messages
+        assert await received(nested, b"end") == [m for m in messages if m[0].startswith(b"a")]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_subscriptions_are_counted_and_cancelled_once(lab: Lab, mechanism: str) -> None:
+    publisher = lab.server(zmq.XPUB, mechanism, xpub_verboser=True)
+    publisher.bind(lab.address("tcp"))
+    async with Sub(security=our_client(mechanism)) as sub:
+        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        for change, prefix in [
+            (sub.subscribe, "T"),
+            (sub.subscribe, "T"),
+            (sub.unsubscribe, "T"),
+            (sub.unsubscribe, "T"),
+            (sub.unsubscribe, "T"),
+            (sub.unsubscribe, "never"),
+            (sub.subscribe, "end"),
+        ]:
+            change(prefix)
+        assert await heard(publisher, 4) == [b"\x01T", b"\x01T", b"\x00T", b"\x01end"]
+        await publisher.send(b"T")
+        await publisher.send(b"end")
+        assert await received(sub, b"end") == []
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "security", "cause"),
+    [
+        ("PLAIN", PlainClient("admin", "wrong"), "refused: the peer says: 400"),
+        ("CURVE", CurveClient(SERVER_PUBLIC, STRANGER_SECRET), "refused: the peer says: 400"),
+        ("CURVE", CurveClient(STRANGER_PUBLIC, CLIENT_SECRET), "closed_in_handshake: .* WELCOME was due"),
+        ("CURVE", PlainClient("admin", "secret"), "closed_in_handshake|mechanism_mismatch"),
+    ],
+    ids=["wrong password", "unknown key", "wrong server key", "wrong mechanism"],
+)
+async def test_we_are_refused_with_a_named_cause(
+    lab: Lab, mechanism: str, security: PlainClient | CurveClient, cause: str
+) -> None:
+    publisher = lab.server(zmq.PUB, mechanism)
+    publisher.bind(lab.address("tcp"))
+    async with Sub(security=security) as sub:
+        with pytest.raises(HandshakeError, match=cause):
+            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        assert sub.connections == []
+
+
+async def test_nobody_there(lab: Lab) -> None:
+    async with Sub(backoff=QUICK) as sub:
+        with pytest.raises(Timeout):
+            await sub.connect(lab.address("ipc"), timeout_s=0.2)
+        assert sub.counters["closed"]["unreachable"] > 1
+
+
+async def test_a_publisher_that_restarts_is_asked_again_once_per_prefix(lab: Lab) -> None:
+    address = lab.address("ipc")
+    async with Sub(backoff=QUICK) as sub:
+        for prefix in ("b", "a", "a", "ab"):
+            sub.subscribe(prefix)
+        await sub.connect(address)
+        for life in (b"a1", b"a2", b"b3"):
+            publisher = lab.socket(zmq.XPUB, xpub_verbose=True)
+            publisher.bind(address)
+            assert await heard(publisher, 3) == [b"\x01a", b"\x01ab", b"\x01b"]
+            await publisher.send(life)
+            assert await asyncio.wait_for(sub.receive(), WAIT_S) == (life,)
+            publisher.close()
+            await until(lambda: sub.connections == [])
+        assert sub.counters["connection"]["ready"] == 3
+
+
+async def test_several_publishers_and_one_that_is_left(lab: Lab) -> None:
+    publishers = [lab.socket(zmq.XPUB) for _ in range(3)]
+    async with Sub() as sub:
+        sub.subscribe("x")
+        for publisher in publishers:
+            publisher.bind(lab.address("tcp"))
+            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+            assert await heard(publisher, 1) == [b"\x01x"]
+            await publisher.send(b"x")
+            assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"x",)
+        await sub.disconnect(bound(publishers[0]))
+        assert await heard(publishers[0], 1) == [b"\x00x"]
+        assert len(sub.connections) == 2
+
+
+async def test_our_subscriber_may_be_the_one_that_listens(lab: Lab) -> None:
+    async with Sub() as sub:
+        sub.subscribe()
+        publisher = lab.socket(zmq.XPUB)
+        publisher.connect(await sub.bind(lab.address("tcp")))
+        assert await heard(publisher, 1) == [b"\x01"]
+        await publisher.send(b"x")
+        assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"x",)
+
+
+async def test_an_xsub_speaks_to_the_application_behind_an_xpub(lab: Lab) -> None:
+    publisher = lab.socket(zmq.XPUB)
+    publisher.bind(lab.address("tcp"))
+    async with XSub() as xsub:
+        assert xsub.send("nobody there") == 0
+        await xsub.connect(bound(publisher), timeout_s=WAIT_S)
+        assert xsub.send("hello", b"upstream") == 1
+        assert await asyncio.wait_for(publisher.recv_multipart(), WAIT_S) == [b"hello", b"upstream"]
+
+
+async def test_a_dead_publisher_is_noticed_by_heartbeat(lab: Lab) -> None:
+    publisher = lab.socket(zmq.XPUB)
+    publisher.bind(lab.address("tcp"))
+    heartbeat = Heartbeat(interval_s=0.05, timeout_s=5.0)
+    async with Sub(heartbeat=heartbeat) as sub:
+        sub.subscribe()
+        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        assert await heard(publisher, 1) == [b"\x01"]
+        await asyncio.sleep(0.3)
+        assert "closed" not in sub.counters, "libzmq answers our PINGs"
+
+
+async def test_a_slow_application_makes_the_publisher_wait(lab: Lab) -> None:
+    """Nothing is lost here: reading stops, and goes on."""
+    publisher = lab.socket(zmq.XPUB, sndhwm=0)
+    publisher.bind(lab.address("tcp"))
+    async with Sub(high_water=10) as sub:
+        sub.subscribe()
+        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        await heard(publisher, 1)
+        count = 20_000
+        for number in range(count):
+            await publisher.send(b"%06d" % number + bytes(1000))
+        await until(lambda: sub.pending >= 10)
+        held = sub.pending
+        await asyncio.sleep(0.05)
+        assert sub.pending == held, "reading has stopped"
+        numbers = [int((await asyncio.wait_for(sub.receive(), WAIT_S))[0][:6]) for _ in range(count)]
+        assert numbers == list(range(count))
