@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket  # noqa: TID251 - passed on between edge/server.py and edge/connection.py
+import time
 from collections.abc import Awaitable
 from itertools import count
 from types import TracebackType
@@ -31,6 +32,9 @@ from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 """How long a listener rests when the system has no descriptors left."""
+
+LOG_EVERY_S = 10.0
+"""One warning per reason in this time: whoever knocks all day must not fill a disk. The counters count them all."""
 
 _QUIET = {CloseReason.EOF, CloseReason.LOCAL, CloseReason.UNREACHABLE}
 """Ends that are everyday life: counted, and logged for those who look closely."""
@@ -98,6 +102,7 @@ class Endpoint:
         self._dialed: dict[bytes, Dialer] = {}
         """Connections that we opened."""
         self._judging: set[asyncio.Future[None]] = set()
+        self._quiet_until: dict[CloseReason, float] = {}
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -285,5 +290,9 @@ class Endpoint:
 
     def _note_end(self, address: str, closed: Closed) -> None:
         self._counters.add("closed", closed.reason)
-        level = logging.DEBUG if closed.reason in _QUIET else logging.WARNING
+        now = time.monotonic()
+        loud = closed.reason not in _QUIET and now >= self._quiet_until.get(closed.reason, 0.0)
+        if loud:
+            self._quiet_until[closed.reason] = now + LOG_EVERY_S
+        level = logging.WARNING if loud else logging.DEBUG
         _log.log(level, "%s %s: %s %s", self.socket_type, address, closed.reason, closed.detail)
