@@ -1,21 +1,22 @@
 """The sorted-prefix subscription table: who asked for a prefix of a topic.
 
-One list of prefixes in byte order. Let `e` be the greatest prefix that is not above a topic: every prefix of the topic
-in the table is also a prefix of `e`, or `e` itself. So a match is one binary search and a climb from `e` along *parent*
-links (the longest proper prefix in the table) to the first that fits; all further parents fit too, and the sorted
-union of their peers, the *fan*, is remembered where it was asked for.
+One table of prefixes in byte order, each with its peers as an ascending tuple (policy/blocks.py), and per peer the
+prefixes that it holds. What a topic is matched with is found by one search and remembered (policy/fans.py); batches are
+matched on a flat snapshot (policy/prefixmatch.py). Matching is on bytes: there are no separators.
 
-The empty prefix is always in the list, with or without peers, so that every climb ends. Links and fans are made when a
-match needs them and forgotten when a change at a prefix above or at them makes them wrong: a contiguous block of the
-list. Batches are matched by policy/prefixmatch.py on a flat snapshot. Matching is on bytes: there are no separators.
+A subscription costs its prefix once and some thirty bytes: below 100 in all for prefixes of about 24 bytes. Changes
+cost a logarithm of comparisons, `remove_peer` one for each prefix that the peer holds.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left
+from itertools import chain
+from typing import cast
 
 from meshbus import jit
+from meshbus.policy.blocks import SortedBlocks
+from meshbus.policy.fans import Fans, Peers
 from meshbus.policy.prefixmatch import (
     FlatTable,
     Matches,
@@ -34,30 +35,19 @@ _SMALL_BATCH = 10
 _SNAPSHOT_COST = 2
 """One topic by itself costs about as much as this many prefixes in a new snapshot."""
 
-_FANS_PER_SUBSCRIPTION = 8
-_FREE_FANS = 65_536
-"""How many peers all remembered fans may hold together: bounded by the subscriptions, and never below half a MiB."""
-
-_UNLINKED = -1
+_LIMIT = 1 << 64
+"""Peers are below this."""
 
 
-class _Entry:
-    """One prefix and its peers; the links are right while `depth` is not _UNLINKED."""
+class _Owner:
+    """What one peer holds."""
 
-    __slots__ = ("depth", "fan", "jump", "parent", "peers", "prefix")
+    __slots__ = ("alone", "prefixes")
 
-    def __init__(self, prefix: bytes, peers: array[int]) -> None:
-        self.prefix = prefix
-        self.peers = peers
-        """Ascending."""
-        self.parent = self
-        """The longest proper prefix in the table."""
-        self.depth = _UNLINKED
-        """The number of proper prefixes in the table."""
-        self.jump = self
-        """An ancestor further up (skew-binary): the deepest nesting is climbed in a logarithm of steps."""
-        self.fan: array[int] | None = None
-        """The peers of this and of all parents, ascending, each once; possibly the very array of a parent."""
+    def __init__(self, peer: int) -> None:
+        self.alone: Peers = (peer,)
+        """The peers of every prefix that it holds alone: one object for all of them."""
+        self.prefixes = SortedBlocks()
 
 
 class SubscriptionIndex:
@@ -68,33 +58,34 @@ class SubscriptionIndex:
     """
 
     def __init__(self) -> None:
-        self._root = _Entry(b"", array("Q"))
-        self._root.depth = 0
-        self._root.fan = self._root.peers
-        self._prefixes = [b""]
-        self._entries = [self._root]
-        """The entry of each prefix, at the same place."""
-        self._owned: dict[int, set[bytes]] = {}
-        self._linked: set[_Entry] = set()
-        self._subscriptions = 0
-        self._remembered = 0
+        self._table = SortedBlocks(values=True)
+        """Every prefix, and its peers as an ascending tuple."""
+        self._table.insert(0, 0, b"", ())
+        self._fans = Fans(self._table)
+        self.fan = self._fans.match
+        """Find what `match` does, for bytes, as a value that may be kept: the same object while nothing changed."""
+        self._owners: dict[int, _Owner] = {}
         self._compiled = jit.available()
         self._flat: FlatTable | None = None
         self._matched_since_change = 0
 
     def __len__(self) -> int:
         """Count the prefixes that somebody holds."""
-        return len(self._prefixes) - (not self._root.peers)
+        return len(self._table) - (not self._peers_at(0, 0))
 
     def __contains__(self, prefix: bytes | str) -> bool:
         """Say whether somebody holds exactly this prefix."""
-        prefix = _encode(prefix)
-        entry = self._entries[bisect_right(self._prefixes, prefix) - 1]
-        return entry.prefix == prefix and len(entry.peers) > 0
+        block, place, found = self._table.find(_encode(prefix))
+        return found and len(self._peers_at(block, place)) > 0
+
+    @property
+    def subscriptions(self) -> int:
+        """Count the pairs of a peer and a prefix that it holds."""
+        return self._fans.subscriptions
 
     def prefixes(self) -> list[bytes]:
         """List the prefixes that somebody holds, in byte order."""
-        return self._prefixes[not self._root.peers :]
+        return list(self._table)[not self._peers_at(0, 0) :]
 
     def subscribe(self, peer: int, prefix: bytes | str) -> bool:
         """Add a prefix to what a peer gets; False when it was there.
@@ -102,37 +93,44 @@ class SubscriptionIndex:
         Raises OverflowError for a peer that is no 64-bit number.
         """
         prefix = _encode(prefix)
-        owned = self._owned.get(peer)
-        if owned is not None and prefix in owned:
-            return False
-        place = bisect_left(self._prefixes, prefix)
-        if self._prefixes[place : place + 1] == [prefix]:
-            insort(self._entries[place].peers, peer)
-            self._forget(place, links=False)
+        owner = self._owners.get(peer) or _new_owner(peer)
+        block, place, found = self._table.find(prefix)
+        if found:
+            prefix = self._table.keys[block][place]  # the one object that everybody keeps
+            peers = self._peers_at(block, place)
+            joined = _with(peers, owner.alone)
+            if joined is peers:
+                return False
+            self._table.values[block][place] = joined
+            self._fans.change(prefix, joined)
         else:
-            entry = _Entry(prefix, array("Q", (peer,)))
-            self._entries.insert(place, entry)
-            self._prefixes.insert(place, prefix)
-            self._forget(place, links=True)
-        self._owned.setdefault(peer, set()).add(prefix)
-        self._subscriptions += 1
+            self._table.insert(block, place, prefix, owner.alone)
+            self._fans.reshape(prefix)
+        self._owners[peer] = owner
+        block, place, _ = owner.prefixes.find(prefix)
+        owner.prefixes.insert(block, place, prefix)
+        self._changed(1)
         return True
 
     def unsubscribe(self, peer: int, prefix: bytes | str) -> bool:
         """Take a prefix from a peer; False when it did not have it."""
         prefix = _encode(prefix)
-        owned = self._owned.get(peer)
-        if owned is None or prefix not in owned:
+        owner = self._owners.get(peer)
+        if owner is None:
             return False
-        owned.remove(prefix)
-        if not owned:
-            del self._owned[peer]
+        block, place, found = owner.prefixes.find(prefix)
+        if not found:
+            return False
+        owner.prefixes.delete(block, place)
+        if not owner.prefixes:
+            del self._owners[peer]
         self._drop(peer, prefix)
         return True
 
     def remove_peer(self, peer: int) -> list[bytes]:
         """Take every prefix from a peer; gives those it had, in byte order. Costs only those."""
-        owned = sorted(self._owned.pop(peer, ()))
+        owner = self._owners.pop(peer, None)
+        owned = list(owner.prefixes) if owner is not None else []
         for prefix in owned:
             self._drop(peer, prefix)
         return owned
@@ -141,11 +139,7 @@ class SubscriptionIndex:
         """Find the peers that hold a prefix of a topic, ascending, each once."""
         if isinstance(topic, str):
             topic = topic.encode()
-        return self._match(topic).tolist()
-
-    def fan(self, topic: bytes) -> tuple[int, ...]:
-        """Find what `match` does, as a value that may be kept."""
-        return tuple(self._match(topic))
+        return [*self.fan(topic)]
 
     def match_batch(self, topics: Topics) -> Matches:  # hot: bench_prefixes
         """Find the peers of many topics: a list of them, or a column as (offsets, data) in Arrow's binary layout.
@@ -154,12 +148,12 @@ class SubscriptionIndex:
         """
         if self._use_snapshot(count_topics(topics)):
             return match_topics(self.snapshot(), *pack_topics(topics))
-        return gather([self._match(topic) for topic in list_topics(topics)])
+        return gather([self.fan(topic) for topic in list_topics(topics)])
 
     def snapshot(self) -> FlatTable:
         """Give the snapshot that batches are matched on, made anew after a change."""
         if self._flat is None:
-            self._flat = flatten(self._prefixes, [entry.peers for entry in self._entries])
+            self._flat = flatten(list(self._table), list(chain.from_iterable(self._table.values)))
         return self._flat
 
     def _use_snapshot(self, topics: int) -> bool:
@@ -171,122 +165,48 @@ class SubscriptionIndex:
         if not self._compiled or topics < _SMALL_BATCH:
             return False
         self._matched_since_change += topics
-        return self._flat is not None or _SNAPSHOT_COST * self._matched_since_change >= len(self._prefixes)
-
-    def _match(self, topic: bytes) -> array[int]:
-        """Find the fan of the longest prefix of a topic."""
-        entry = self._entries[bisect_right(self._prefixes, topic) - 1]
-        if not topic.startswith(entry.prefix):
-            entry = self._climb(entry, topic)
-        return entry.fan if entry.fan is not None else self._spread(entry)
-
-    def _climb(self, entry: _Entry, topic: bytes) -> _Entry:
-        """Find the nearest ancestor that is a prefix of a topic, from an entry that is none."""
-        if entry.depth == _UNLINKED:
-            self._link(entry)
-        while True:
-            jump = entry.jump
-            if not topic.startswith(jump.prefix):
-                entry = jump
-            elif entry.parent is jump or topic.startswith(entry.parent.prefix):
-                return entry.parent
-            else:
-                entry = entry.parent
-
-    def _spread(self, entry: _Entry) -> array[int]:
-        """Make the fan of an entry, and remember it."""
-        self._link(entry)
-        found = set(entry.peers)
-        above = entry.parent
-        while above.fan is None:
-            found.update(above.peers)
-            above = above.parent
-        found.update(above.fan)
-        if len(found) == len(above.fan):
-            entry.fan = above.fan
-        elif len(found) == len(entry.peers):
-            entry.fan = entry.peers
-        else:
-            self._make_room(len(found))
-            entry.fan = array("Q", sorted(found))
-        return entry.fan
-
-    def _make_room(self, peers: int) -> None:
-        """Forget all fans when they would together outgrow the subscriptions, as nested prefixes of many peers do."""
-        self._remembered += peers
-        if self._remembered > _FREE_FANS + _FANS_PER_SUBSCRIPTION * self._subscriptions:
-            self._remembered = peers
-            for entry in self._linked:
-                entry.fan = None
-
-    def _link(self, entry: _Entry) -> None:
-        """Make the links of an entry and of its parents, from the top down: a linked entry has linked parents."""
-        chain = []
-        while entry.depth == _UNLINKED:
-            chain.append(entry)
-            entry.parent = self._enclosing(entry.prefix)
-            entry = entry.parent
-        for below in reversed(chain):
-            parent, jump = below.parent, below.parent.jump
-            below.depth = parent.depth + 1
-            below.jump = jump.jump if parent.depth - jump.depth == jump.depth - jump.jump.depth else parent
-        self._linked.update(chain)
-
-    def _enclosing(self, prefix: bytes) -> _Entry:
-        """Find the longest proper prefix of a prefix in the table."""
-        length = len(prefix) - 1
-        while True:
-            found = self._entries[bisect_right(self._prefixes, prefix[:length]) - 1]
-            if prefix.startswith(found.prefix):
-                return found
-            length = _shared_length(found.prefix, prefix)
+        return self._flat is not None or _SNAPSHOT_COST * self._matched_since_change >= len(self._table)
 
     def _drop(self, peer: int, prefix: bytes) -> None:
-        """Take a peer from an entry that has it, and the entry from the table when nobody is left."""
-        place = bisect_left(self._prefixes, prefix)
-        entry = self._entries[place]
-        self._subscriptions -= 1
-        if len(entry.peers) > 1 or entry is self._root:
-            entry.peers.pop(bisect_left(entry.peers, peer))
-            self._forget(place, links=False)
+        """Take a peer from a prefix that it holds, and the prefix from the table when nobody is left."""
+        block, place, _ = self._table.find(prefix)
+        left = _without(self._peers_at(block, place), peer)
+        if left or not prefix:
+            self._table.values[block][place] = left
+            self._fans.change(prefix, left)
         else:
-            self._forget(place, links=True)
-            del self._entries[place], self._prefixes[place]
+            self._table.delete(block, place)
+            self._fans.reshape(prefix)
+        self._changed(-1)
 
-    def _forget(self, place: int, *, links: bool) -> None:
-        """Forget the fans, and the links where asked, of every entry that starts with the prefix at a place."""
+    def _peers_at(self, block: int, place: int) -> Peers:
+        return cast("Peers", self._table.values[block][place])
+
+    def _changed(self, subscriptions: int) -> None:
+        self._fans.subscriptions += subscriptions
         self._flat = None
         self._matched_since_change = 0
-        prefix = self._prefixes[place]
-        end = _end_of_block(self._prefixes, prefix)
-        # The empty prefix is never in `_linked`, so a block that holds it is never the smaller one: it keeps its fan,
-        # which is the array of its own peers.
-        if end - place <= len(self._linked):
-            block = self._entries[place:end]
-        else:
-            block = [entry for entry in self._linked if entry.prefix.startswith(prefix)]
-        for entry in block:
-            entry.fan = None
-            if links:
-                entry.depth = _UNLINKED
-        if links:
-            self._linked.difference_update(block)
+
+
+def _new_owner(peer: int) -> _Owner:
+    if not 0 <= peer < _LIMIT:
+        raise OverflowError(f"peer {peer} is no 64-bit number")
+    return _Owner(peer)
+
+
+def _with(peers: Peers, alone: Peers) -> Peers:
+    """Add a peer to ascending ones; the same object when it is there."""
+    place = bisect_left(peers, alone[0])
+    if peers[place : place + 1] == alone:
+        return peers
+    return peers[:place] + alone + peers[place:]
+
+
+def _without(peers: Peers, peer: int) -> Peers:
+    """Take a peer from ascending ones that hold it."""
+    place = bisect_left(peers, peer)
+    return peers[:place] + peers[place + 1 :]
 
 
 def _encode(text: bytes | str) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
-
-
-def _shared_length(one: bytes, other: bytes) -> int:
-    """Count the bytes that two strings start with alike."""
-    length = min(len(one), len(other))
-    differing = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
-    return length - (differing.bit_length() + 7) // 8
-
-
-def _end_of_block(prefixes: list[bytes], prefix: bytes) -> int:
-    """Find the end of the block of sorted prefixes that start with one."""
-    stem = prefix.rstrip(b"\xff")
-    if not stem:
-        return len(prefixes)
-    return bisect_left(prefixes, stem[:-1] + bytes((stem[-1] + 1,)))

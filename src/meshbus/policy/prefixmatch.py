@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Sized
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
@@ -27,8 +27,6 @@ from meshbus import jit
 from meshbus.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from array import array
-
     from numpy.typing import NDArray
 
     Integers = NDArray[np.signedinteger[Any]]
@@ -128,10 +126,10 @@ def list_topics(topics: Topics) -> list[bytes]:
     return [raw[start:end] for start, end in pairs]
 
 
-def flatten(prefixes: Sequence[bytes], holders: Sequence[array[int]]) -> FlatTable:
+def flatten(prefixes: Sequence[bytes], holders: Sequence[Sequence[int]]) -> FlatTable:
     """Take a snapshot of sorted prefixes, the empty one first, and of the ascending peers of each."""
     data = np.frombuffer(b"".join([*prefixes, _PADDING]), _U8)
-    names, ids = np.unique(np.frombuffer(b"".join(holders), _U64), return_inverse=True)
+    names, ids = np.unique(_join(holders), return_inverse=True)
     width: np.dtype[np.signedinteger[Any]] = _I32 if max(len(data), len(ids)) <= np.iinfo(_I32).max else _I64
     starts = _bounds(prefixes).astype(width)
     links = np.zeros((len(starts), 5), width)
@@ -163,9 +161,14 @@ def match_topics(table: FlatTable, offsets: Offsets, data: Bytes) -> Matches:  #
     return Matches(bounds, peers)
 
 
-def gather(fans: Sequence[array[int]]) -> Matches:
+def gather(fans: Sequence[Sequence[int]]) -> Matches:
     """Put the peers of topics that were matched one by one into the shape of a batch."""
-    return Matches(_bounds(fans), np.frombuffer(b"".join(fans), _U64))
+    return Matches(_bounds(fans), _join(fans))
+
+
+def _join(parts: Sequence[Sequence[int]]) -> Peers:
+    """Lay the peers of all parts end to end."""
+    return np.fromiter(chain.from_iterable(parts), _U64, sum(map(len, parts)))
 
 
 def _bounds(parts: Sequence[Sized]) -> Offsets:
