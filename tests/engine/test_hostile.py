@@ -190,7 +190,7 @@ def test_truncated_datagrams(together: bool) -> None:
     before = sum(scene.drops(scene.bob).values())
     scene.throw(scene.bob, *cut, source="alice", together=together)
     # One of them has the length of a pingwave, and is taken for one, as on every node.
-    assert scene.drops(scene.bob)["pingwave_hops"] == 1
+    assert sum(count for why, count in scene.drops(scene.bob).items() if why.startswith("pingwave_")) == 1
     assert sum(scene.drops(scene.bob).values()) - before == len(cut)
     assert {"truncated", "unreadable"} <= set(scene.drops(scene.bob))
     scene.assert_undisturbed()

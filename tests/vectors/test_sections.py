@@ -47,7 +47,6 @@ NOT_READ = {
     },
     "pubsub": {
         "format": ABOUT,
-        "zmtp": "needs ZMTP sessions: captured byte streams",
     },
     "subprotocols": {
         "meta": ABOUT,
