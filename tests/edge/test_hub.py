@@ -1,9 +1,14 @@
 """The hub: golden sequences of events under the strict rules, and what each rule means."""
 
+import gc
+import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshbus.edge import hub as module
 from meshbus.edge.hub import Change, HubLimits, Ignored, PubSubHub
@@ -211,3 +216,145 @@ def test_ready_names_a_peer_once_until_it_gets_more(hub: PubSubHub) -> None:
     hub.publish([b"4"])
     hub.peer_down(b"a", 7)
     assert hub.ready() == []
+
+
+# ── batches ─────────────────────────────────────────────────────────────────────────────────
+
+NAMES = (b"a", b"b", b"c")
+HELD = st.lists(st.tuples(st.sampled_from(NAMES), st.text("xy", max_size=2).map(str.encode)), max_size=6)
+MESSAGES = st.lists(
+    st.lists(st.text("xy", max_size=3).map(str.encode) | st.binary(max_size=40), max_size=3), max_size=30
+)
+
+
+@given(HELD, st.lists(MESSAGES, max_size=4), st.integers(1, 12), st.integers(1, 200), st.booleans())
+def test_a_batch_is_its_messages_one_by_one(
+    held: list[tuple[bytes, bytes]], batches: list[list[list[bytes]]], high_water: int, max_bytes: int, drain: bool
+) -> None:
+    limits = HubLimits(high_water=high_water, queue_bytes=max_bytes)
+    single, batched = PubSubHub(encode, limits=limits), PubSubHub(encode, limits=limits)
+    for hub in (single, batched):
+        for name in NAMES:
+            hub.peer_up(name, 1)
+        for name, prefix in held:
+            hub.subscribe(name, 1, prefix)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PARCEL_BYTES", 60)
+        for messages in batches:
+            assert batched.publish_batch(messages) == sum(single.publish(parts) for parts in messages)
+            assert sorted(batched.ready()) == sorted(single.ready())
+            assert batched.stats() == single.stats()
+            if drain:
+                assert [b"".join(batched.take(name, 1, ALL)) for name in NAMES] == [
+                    b"".join(single.take(name, 1, ALL)) for name in NAMES
+                ]
+
+
+def test_messages_in_a_row_for_the_same_peers_are_one_buffer_shared_by_all(hub: PubSubHub) -> None:
+    for name in NAMES:
+        hub.peer_up(name, 1)
+        hub.subscribe(name, 1, b"t")
+    hub.publish_batch([[b"t%d" % number, b"body"] for number in range(50)])
+    taken = [hub.take(name, 1, ALL) for name in NAMES]
+    assert [len(buffers) for buffers in taken] == [1, 1, 1]
+    assert taken[0][0] is taken[1][0] is taken[2][0]
+
+
+# ── slow and dead peers ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_a_stalled_peer_delays_nobody_and_what_it_lost_is_counted_exactly(batch: int) -> None:
+    """One peer reads everything, one a little now and then, one nothing until the end."""
+    rng = random.Random(batch)
+    hub = PubSubHub(encode, limits=HubLimits(high_water=100))
+    for name in NAMES:
+        hub.peer_up(name, 1)
+        hub.subscribe(name, 1, b"")
+    received: dict[bytes, list[bytes]] = {name: [] for name in NAMES}
+    sent = [[b"%05d" % number, rng.randbytes(rng.randrange(60))] for number in range(3_000)]
+
+    def read(name: bytes, max_bytes: int) -> None:
+        received[name] += split(b"".join(hub.take(name, 1, max_bytes)))
+
+    for start in range(0, len(sent), batch):
+        hub.publish_batch(sent[start : start + batch])
+        read(b"a", ALL)
+        if rng.random() < 0.3:
+            read(b"b", rng.randrange(150 * batch))
+        stats = hub.peer_stats(b"c")
+        assert stats is not None
+        assert stats.pending <= 100
+        assert stats.pending_bytes <= 100 * len(wire(bytes(5), bytes(60)))
+    for name in NAMES:
+        while hub.peer_stats(name).pending:  # type: ignore[union-attr]
+            read(name, 500)
+    assert received[b"a"] == [parts[0] for parts in sent]
+    assert received[b"c"] == [parts[0] for parts in sent[:100]]
+    for name, got in received.items():
+        stats = hub.peer_stats(name)
+        assert stats is not None
+        assert got == sorted(got), "gaps, but never another order"
+        assert len(got) + sum(stats.dropped.values()) == stats.matched == len(sent)
+    assert 100 < len(received[b"b"]) < len(sent)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Undo `encode` for messages of two parts: give the topics."""
+    topics = []
+    while data:
+        length = int.from_bytes(data[:4], "big")
+        topics.append(data[4 : 4 + length])
+        data = data[4 + length :]
+        body = int.from_bytes(data[:4], "big")
+        data = data[4 + body :]
+    return topics
+
+
+CYCLES = 10_000
+
+
+@pytest.mark.parametrize("generated", [True, False], ids=["generated ids", "chosen ids"])
+def test_ghost_peers_leave_nothing_behind(generated: bool) -> None:
+    """Connections come, subscribe and die, with the events of old and new ones interleaved and repeated."""
+    rng = random.Random(13)
+    hub = PubSubHub(encode)
+    hub.peer_up(b"stays", 1)
+    hub.subscribe(b"stays", 1, b"topic/")
+    epochs = dict.fromkeys((b"peer-%d" % number for number in range(20)), 0)
+
+    def cycle() -> None:
+        name = b"peer-%d" % rng.randrange(20)
+        epoch = epochs[name] = epochs[name] + 1
+        hub.peer_up(name, epoch, generated=generated)
+        for late in (epoch, epoch, epoch - 1):
+            hub.subscribe(name, late, b"topic/%d" % rng.randrange(50))
+            hub.subscribe(name, late, b"")
+        hub.publish([b"topic/%d/x" % rng.randrange(50), bytes(100)])
+        if rng.random() < 0.5:
+            hub.peer_down(name, epoch - 1)
+        if rng.random() < 0.7:
+            hub.peer_down(name, epoch)
+
+    def end_all() -> int:
+        for name, epoch in epochs.items():
+            hub.peer_down(name, epoch)
+        hub.take(b"stays", 1, ALL)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    for _ in range(CYCLES // 10):
+        cycle()
+    baseline = end_all()
+    for _ in range(CYCLES):
+        cycle()
+    grown = end_all() - baseline
+    stats = hub.stats()
+    assert (stats.peers, stats.prefixes, stats.subscriptions, stats.pending) == (1, 1, 1, 0)
+    assert stats.remembered == (1 if generated else 21)
+    assert stats.ignored[Ignored.SUBSCRIBE_STALE] >= CYCLES
+    assert hub.ready() == [(b"stays", 1)]
+    assert hub.publish([b"topic/1"]) == 1
+    assert set(hub._index._fans._notes) <= {b"", b"topic/"}
+    assert hub._index._fans._inner._prefixes == set()
+    assert grown < CYCLES // 100, "blocks of memory that ten times as many cycles left behind"

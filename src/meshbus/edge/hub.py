@@ -27,6 +27,7 @@ from itertools import count
 import msgspec
 
 from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, Loss, Parcel, PeerQueue, QueueStats, pack_parcel
+from meshbus.policy.fans import Peers
 from meshbus.policy.prefixes import SubscriptionIndex
 
 MAX_REMEMBERED = 65_536
@@ -142,7 +143,6 @@ class PubSubHub:
         self._live: dict[int, _Peer] = {}
         self._ready: dict[int, _Peer] = {}
         """Those that got messages since `ready` was asked."""
-        self._subscriptions = 0
         self._published = 0
         self._unmatched = 0
         self._ignored: Counter[Ignored] = Counter()
@@ -213,7 +213,6 @@ class PubSubHub:
             return self._tell(prefix, Change.KNOWN)
         peer.subscriptions += 1
         peer.prefix_bytes += len(prefix)
-        self._subscriptions += 1
         return self._tell(prefix, Change.ADDED if held else Change.FIRST)
 
     def unsubscribe(self, routing_id: bytes, epoch: int, prefix: bytes) -> Change:
@@ -226,7 +225,6 @@ class PubSubHub:
             return Change.ABSENT
         peer.subscriptions -= 1
         peer.prefix_bytes -= len(prefix)
-        self._subscriptions -= 1
         return self._tell(prefix, self._what_is_left(prefix))
 
     def prefixes(self) -> list[bytes]:
@@ -258,7 +256,29 @@ class PubSubHub:
 
         Messages in a row that are for the same peers are joined, and cost each of these peers one step.
         """
-        return sum([self.publish(parts) for parts in messages])
+        queued = size = 0
+        run: list[Sequence[bytes]] = []
+        run_fan: Peers = ()
+        topic: bytes | None = None
+        fan: Peers = ()
+        for parts in messages:
+            if not parts:
+                continue
+            self._published += 1
+            if parts[0] != topic:
+                topic = parts[0]
+                fan = self._index.fan(topic)
+            if not fan:
+                self._unmatched += 1
+                continue
+            if run and (fan is not run_fan or size >= PARCEL_BYTES):
+                queued += self._queue_run(run_fan, run)
+                run, size = [], 0
+            run_fan = fan
+            buffers = self._encode(parts)
+            run.append(buffers)
+            size += sum(map(len, buffers))
+        return queued + (self._queue_run(run_fan, run) if run else 0)
 
     def ready(self) -> list[tuple[bytes, int]]:
         """List the peers, by id and epoch, that got messages since this was asked last."""
@@ -290,7 +310,7 @@ class PubSubHub:
             peers=len(self._live),
             remembered=len(self._keys),
             prefixes=len(self._index),
-            subscriptions=self._subscriptions,
+            subscriptions=self._index.subscriptions,
             published=self._published,
             unmatched=self._unmatched,
             matched=total["matched"],
@@ -313,8 +333,8 @@ class PubSubHub:
             return Ignored.TOO_MANY_PREFIX_BYTES
         return None
 
-    def _queue(self, fan: Sequence[int], parcel: Parcel) -> int:
-        """Offer a parcel to peers; gives how many took it."""
+    def _queue(self, fan: Peers, parcel: Parcel) -> int:
+        """Offer one message to peers; gives how many took it."""
         taken = 0
         for key in fan:
             peer = self._live[key]  # only live peers hold prefixes
@@ -323,12 +343,21 @@ class PubSubHub:
                 self._ready[key] = peer
         return taken
 
+    def _queue_run(self, fan: Peers, messages: list[Sequence[bytes]]) -> int:
+        """Offer messages to peers: joined to those that have room for all of them, else one by one."""
+        joined = pack_parcel(messages)
+        roomy = tuple(key for key in fan if self._live[key].queue.obstacle(joined) is None)
+        taken = self._queue(roomy, joined) * len(messages)
+        if len(roomy) < len(fan):
+            narrow = tuple(key for key in fan if key not in set(roomy))
+            taken += sum([self._queue(narrow, pack_parcel([buffers])) for buffers in messages])
+        return taken
+
     def _end(self, peer: _Peer) -> None:
         """End the subscriptions and the queue of a live peer."""
         del self._live[peer.key]
         self._ready.pop(peer.key, None)
         prefixes = self._index.remove_peer(peer.key)
-        self._subscriptions -= len(prefixes)
         peer.queue.close()
         _add(self._past, peer.queue.stats())
         for prefix in prefixes if self._on_change else ():

@@ -74,22 +74,24 @@ class PeerQueue:
         self._taken = 0
         self._dropped = dict.fromkeys(Loss, 0)
 
-    def has_room(self, parcel: Parcel) -> bool:
-        """Say whether all messages of a parcel fit."""
-        return self.pending + parcel.messages <= self._high_water and (
-            self.pending_bytes + parcel.size <= self._max_bytes or not self.pending
-        )
+    def obstacle(self, parcel: Parcel) -> Loss | None:
+        """Say why a parcel does not fit as a whole; None when it does."""
+        if self.pending + parcel.messages > self._high_water:
+            return Loss.HIGH_WATER
+        if self.pending_bytes + parcel.size > self._max_bytes and (self.pending or parcel.messages > 1):
+            return Loss.QUEUE_BYTES
+        return None
 
     def offer(self, parcel: Parcel) -> bool:  # hot: bench_hub
         """Add a parcel when all of it fits, else drop all of it; says which."""
-        if self.has_room(parcel):
-            self._parcels.append(parcel)
-            self.pending += parcel.messages
-            self.pending_bytes += parcel.size
-            return True
-        full = self.pending + parcel.messages > self._high_water
-        self._dropped[Loss.HIGH_WATER if full else Loss.QUEUE_BYTES] += parcel.messages
-        return False
+        obstacle = self.obstacle(parcel)
+        if obstacle is not None:
+            self._dropped[obstacle] += parcel.messages
+            return False
+        self._parcels.append(parcel)
+        self.pending += parcel.messages
+        self.pending_bytes += parcel.size
+        return True
 
     def take(self, max_bytes: int) -> list[bytes]:  # hot: bench_hub
         """Take buffers to write: about `max_bytes`, whole parcels, and at least one when any waits."""
