@@ -135,8 +135,7 @@ class Fans:
 
     def match(self, topic: bytes) -> Peers:  # hot: bench_index
         """Give the peers of a topic, ascending, each once."""
-        heads = self._heads
-        keys = self._keys[bisect_right(heads, topic) - 1 if len(heads) > 1 else 0]
+        keys = self._keys[bisect_right(self._heads, topic) - 1]
         prefix = keys[bisect_right(keys, topic) - 1]
         if topic.startswith(prefix):
             try:
