@@ -1,4 +1,4 @@
-"""Sorted keys, with a value beside each where wanted, in blocks of a thousand: a change moves one block, not the table.
+"""Sorted keys, with a value beside each where wanted, in blocks of hundreds: a change moves one block, not the table.
 
 A key costs one pointer, and so does a value; a Python list grows by an eighth at most, so little room is wasted. No key
 is there twice. The subscription index (policy/prefixes.py) keeps its table and the prefixes of each peer in these.
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-_MOST = 2_048
-"""Keys in a block; then it is split. Moving so many pointers costs less than finding the place (bench_index)."""
+_MOST = 512
+"""Keys in a block; then it is split. Moving so many pointers costs less than finding the place, and lists of this size
+leave few holes in memory behind them (bench_index)."""
 _FEWEST = _MOST // 8
 """Below this a block joins its neighbor, so that what once was large leaves no trail of small blocks."""
 

@@ -43,7 +43,7 @@ _LONG = 4
 each of its bytes, and the subscriber chose how many there are."""
 
 _MOST_NOTES = 65_536
-_FEWEST_NOTES = 16_384
+_FEWEST_NOTES = 8_192
 _SUBSCRIPTIONS_PER_NOTE = 20
 """How many notes there may be before all are forgotten: of some 230 bytes each, and one less for each so many
 subscriptions, so that a table of a million stays below 100 bytes for each of them (bench_index)."""
