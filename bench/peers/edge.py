@@ -1,0 +1,148 @@
+"""Fan-out: one publisher, several ZeroMQ subscribers, TCP on loopback, in plain text.
+
+The subscribers are always the same: pyzmq SUB sockets in one process, polled and emptied in turn. The publisher is the
+one named by the option `publisher`: `pyzmq` (an XPUB, which is a PUB that can wait for its subscribers) or `meshbus`.
+Modes: `single` publishes one message per call, `batch` hands over lists of a thousand, `churn` publishes nothing: one
+subscriber subscribes and unsubscribes all the time.
+
+No high-water mark on either side, so nothing is lost. With the option `topics` messages go round so many topics, of
+which the subscribers want a tenth. An event of the task is one delivery, or one change of a subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from bench.peers.task import Link, Meter, Task
+from meshbus.edge import Pub
+
+BATCH = 1000
+TURN = 1000
+"""Messages taken from one socket before the next gets its turn."""
+WAIT_MS = 500
+MATCHING = 10
+"""One topic in so many is wanted, where there are topics."""
+HELD = 1000
+"""Prefixes that are held at any time while subscriptions change."""
+END = b"~end"
+"""The prefix whose subscription ends a churn."""
+
+
+def consume(link: Link, task: Task, meter: Meter) -> None:
+    """Subscribe with many sockets, and receive until all is there."""
+    context, poller = zmq.Context(), zmq.Poller()
+    port = link.hear()
+    sockets = [context.socket(zmq.SUB) for _ in range(task.options["subscribers"])]
+    for socket in sockets:
+        socket.set_hwm(0)
+        for prefix in _prefixes(task):
+            socket.subscribe(prefix)
+        socket.connect(f"tcp://127.0.0.1:{port}")
+        poller.register(socket, zmq.POLLIN)
+    if task.mode == "churn":
+        sockets[0].recv()  # the connection stands
+        _churn(sockets[0], task)
+        meter.count(task.events, task.nbytes)
+        return
+    while not meter.done:
+        for socket, _ in poller.poll(WAIT_MS):
+            meter.add(_take(socket))
+
+
+def produce(link: Link, task: Task, meter: Meter) -> int:
+    """Bind, wait for the subscribers, and publish; gives the deliveries."""
+    if task.options["publisher"] == "pyzmq":
+        _produce_pyzmq(link, task, meter)
+    else:
+        asyncio.run(_produce_meshbus(link, task, meter))
+    return task.events
+
+
+def _produce_pyzmq(link: Link, task: Task, meter: Meter) -> None:
+    socket = zmq.Context().socket(zmq.XPUB)
+    socket.set_hwm(0)
+    socket.setsockopt(zmq.XPUB_VERBOSE, 1)
+    link.tell(socket.bind_to_random_port("tcp://127.0.0.1"))
+    for _ in range(task.options["subscribers"] * len(_prefixes(task))):
+        socket.recv()
+    meter.begin()
+    if task.mode == "churn":
+        socket.send(_prefixes(task)[0])
+        while socket.recv() != b"\x01" + END:
+            pass
+        socket.send(END)
+        return
+    for batch in _batches(task):
+        for message in batch:
+            socket.send(message)
+
+
+async def _produce_meshbus(link: Link, task: Task, meter: Meter) -> None:
+    async with Pub(high_water=0, queue_bytes=0) as pub:
+        link.tell(int((await pub.bind("tcp://127.0.0.1:*")).rpartition(":")[2]))
+        await pub.wait_subscribed(_prefixes(task)[-1], peers=task.options["subscribers"], timeout_s=20)
+        meter.begin()
+        if task.mode == "churn":
+            pub.publish(_prefixes(task)[0])
+            await pub.wait_subscribed(END)
+            pub.publish(END)
+        for batch in _batches(task) if task.mode != "churn" else ():
+            if task.mode == "batch":
+                pub.publish_batch([(message,) for message in batch])
+            else:
+                for message in batch:
+                    pub.publish(message)
+            await asyncio.sleep(0)
+        await pub.flush()
+
+
+def _churn(socket: zmq.Socket[bytes], task: Task) -> None:
+    """Change subscriptions, and wait until the publisher has seen the last change."""
+    for number in range(task.events // 2 + HELD):
+        if number < task.events // 2:
+            socket.subscribe(b"robot/%06d/" % number)
+        if number >= HELD:
+            socket.unsubscribe(b"robot/%06d/" % (number - HELD))
+    socket.subscribe(END)
+    while not socket.poll(WAIT_MS):
+        time.sleep(0)
+
+
+def _prefixes(task: Task) -> list[bytes]:
+    topics = task.options.get("topics")
+    if task.mode == "churn":
+        return [b"start"]
+    return [_topic(number) for number in range(0, topics, MATCHING)] if topics else [b""]
+
+
+def _topic(number: int) -> bytes:
+    return b"sensors/%05d/v" % number
+
+
+def _batches(task: Task) -> Iterator[Sequence[bytes]]:
+    """Give the messages to publish, a thousand at a time; making them is no part of what is measured."""
+    body = task.pool()[0]
+    topics = task.options.get("topics")
+    different = [_topic(number) + body[len(_topic(number)) :] for number in range(topics)] if topics else [body] * BATCH
+    left = task.events // task.options["subscribers"] * (MATCHING if topics else 1)
+    groups = [different[start : start + BATCH] for start in range(0, len(different), BATCH)]
+    place = 0
+    while left > 0:
+        group = groups[place % len(groups)]
+        yield group[:left]
+        left -= len(group)
+        place += 1
+
+
+def _take(socket: zmq.Socket[bytes]) -> list[bytes]:
+    messages: list[bytes] = []
+    try:
+        while len(messages) < TURN:
+            messages.append(socket.recv(zmq.NOBLOCK))
+    except zmq.Again:
+        pass
+    return messages
