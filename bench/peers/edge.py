@@ -77,7 +77,7 @@ def _produce_pyzmq(link: Link, task: Task, meter: Meter) -> None:
         socket.send(END)
         return
     for batch in _batches(task):
-        for message in batch:
+        for (message,) in batch:
             socket.send(message)
 
 
@@ -92,9 +92,9 @@ async def _produce_meshbus(link: Link, task: Task, meter: Meter) -> None:
             pub.publish(END)
         for batch in _batches(task) if task.mode != "churn" else ():
             if task.mode == "batch":
-                pub.publish_batch([(message,) for message in batch])
+                pub.publish_batch(batch)
             else:
-                for message in batch:
+                for (message,) in batch:
                     pub.publish(message)
             await asyncio.sleep(0)
         await pub.flush()
@@ -123,11 +123,14 @@ def _topic(number: int) -> bytes:
     return b"sensors/%05d/v" % number
 
 
-def _batches(task: Task) -> Iterator[Sequence[bytes]]:
+def _batches(task: Task) -> Iterator[Sequence[tuple[bytes]]]:
     """Give the messages to publish, a thousand at a time; making them is no part of what is measured."""
     body = task.pool()[0]
     topics = task.options.get("topics")
-    different = [_topic(number) + body[len(_topic(number)) :] for number in range(topics)] if topics else [body] * BATCH
+    if topics:
+        different = [(_topic(number) + body[len(_topic(number)) :],) for number in range(topics)]
+    else:
+        different = [(body,)] * BATCH
     left = task.events // task.options["subscribers"] * (MATCHING if topics else 1)
     groups = [different[start : start + BATCH] for start in range(0, len(different), BATCH)]
     place = 0

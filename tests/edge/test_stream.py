@@ -4,8 +4,7 @@ from typing import Any, Self
 
 import pytest
 
-from meshbus.edge.stream import MAX_BUFFERS, Stream
-from meshbus.edge.zmtp.frames import LARGE_BYTES
+from meshbus.edge.stream import LARGE_BYTES, MAX_BUFFERS, Stream
 from tests.edge.raw import WAIT_S, turns
 
 

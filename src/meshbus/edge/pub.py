@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from enum import Enum
+from itertools import chain
 from typing import TypeAlias, Unpack
 
 from meshbus.edge.connection import Connection
@@ -32,10 +33,10 @@ CHUNK_BYTES = 256 << 10
 """Taken from a queue for one write: about what the kernel accepts at once."""
 CHUNKS_PER_TURN = 8
 """Writes to one peer before others get their turn."""
-FLUSH_BYTES = 128 << 10
-"""Published before the end of a turn of the loop is not waited for."""
-MESSAGE_BYTES = 512
-"""What a message counts for beside its last part, so that many small ones are flushed too."""
+BURST = 512
+BURST_BYTES = 128 << 10
+"""Messages, and about as many bytes, for which the end of a turn of the loop is not waited for; also never more than
+half of a queue, so that a subscriber that keeps up loses nothing to a burst."""
 MAX_EVENTS = 100_000
 """Events of an XPub that wait for the application."""
 NO_LIMIT = 1 << 62
@@ -74,32 +75,41 @@ class Pub(Endpoint):
         self._hub = PubSubHub(message_buffers, limits=limits, on_change=self._on_change)
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
-        self._unflushed = 0
+        self._burst: list[tuple[bytes, ...]] = []
+        """Published in this turn of the loop: what follows each other and is for the same peers is joined."""
+        self._burst_bytes = 0
+        self._longest_burst = min(BURST, max(1, high_water // 2 if high_water else BURST))
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
 
     def publish(self, *parts: Part) -> int:  # hot: bench_edge
-        """Send one message, its topic first; gives for how many subscribers it was queued.
+        """Send one message, its topic first; gives how many subscribers it is for.
 
-        It never waits. A subscriber whose queue is full does not count: for this one the message is lost.
+        It never waits. Where a subscriber's queue is full the message is lost for this one, and counted.
         """
         for part in parts:
             if type(part) is not bytes:
                 parts = as_bytes(parts)
                 break
-        queued = self._hub.publish(parts)  # type: ignore[arg-type]  # all bytes now
-        if queued:
-            if not self._unflushed:
-                self._loop.call_soon(self._flush)
-            self._unflushed += len(parts[-1]) + MESSAGE_BYTES
-            if self._unflushed > FLUSH_BYTES:
-                self._flush()
-        return queued
+        if not parts:
+            return 0
+        burst = self._burst
+        if not burst:
+            self._loop.call_soon(self._flush)
+        burst.append(parts)  # type: ignore[arg-type]  # all bytes now
+        self._burst_bytes += len(parts[-1])
+        matched = self._hub.count_subscribers(parts[0])  # type: ignore[arg-type]
+        if len(burst) >= self._longest_burst or self._burst_bytes > BURST_BYTES:
+            self._flush()
+        return matched
 
     def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:  # hot: bench_edge
         """Send many messages, each a sequence of parts, in order; gives how many deliveries were queued."""
-        whole = [message if all(type(part) is bytes for part in message) else as_bytes(message) for message in messages]
-        queued = self._hub.publish_batch(whole)  # type: ignore[arg-type]  # all bytes now
+        batch = list(messages)
+        if set(map(type, chain.from_iterable(batch))) != {bytes}:
+            batch = [as_bytes(message) for message in batch]
+        self._flush()
+        queued = self._hub.publish_batch(batch)  # type: ignore[arg-type]  # all bytes now
         self._flush()
         return queued
 
@@ -137,10 +147,12 @@ class Pub(Endpoint):
     @property
     def stats(self) -> HubStats:
         """Count what was published and what became of it."""
+        self._flush()
         return self._hub.stats()
 
     def peer_stats(self, number: int) -> QueueStats | None:
         """Count what became of the messages for one connection, by its number in `connections`."""
+        self._flush()
         return self._hub.peer_stats(number.to_bytes(8, "big"))
 
     # ── what connections tell ───────────────────────────────────────────────────────────────
@@ -152,6 +164,7 @@ class Pub(Endpoint):
 
     def on_requests(self, connection: Connection, requests: list[Request]) -> None:
         """Change what a subscriber gets."""
+        self._flush()  # what was published before goes to those who had asked by then
         hub, routing_id, epoch = self._hub, connection.routing_id, connection.number
         for request in requests:
             if isinstance(request, Upstream):
@@ -183,7 +196,9 @@ class Pub(Endpoint):
     # ── moving bytes ────────────────────────────────────────────────────────────────────────
 
     def _flush(self) -> None:
-        self._unflushed = 0
+        if self._burst:
+            burst, self._burst, self._burst_bytes = self._burst, [], 0
+            self._hub.publish_batch(burst)
         for routing_id, _ in self._hub.ready():
             connection = self._connections.get(routing_id)
             if connection is not None:

@@ -11,9 +11,9 @@ import asyncio
 import socket  # noqa: TID251 - works on sockets that edge/server.py opened
 from collections.abc import Callable, Sequence
 
-from meshbus.edge.zmtp.frames import LARGE_BYTES
-
 READ_BYTES = 256 << 10
+LARGE_BYTES = 32 << 10
+"""A buffer from this size on is sent from where it lies: copying it costs more than one more buffer in the call."""
 MAX_BUFFERS = 512
 """Buffers of one call; the kernel takes 1024."""
 

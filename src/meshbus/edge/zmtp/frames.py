@@ -8,6 +8,7 @@ incoming stream apart. What frames mean is the session's business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from meshbus.edge.zmtp.reason import CloseReason, Violation
@@ -18,13 +19,11 @@ LONGEST_SHORT = 255
 Frame: TypeAlias = tuple[int, bytes]
 """Flags and body."""
 
-LARGE_BYTES = 64 << 10
-"""A message from this size on is sent from where it lies: copying it costs more than a longer list of buffers."""
-
 _HEADS = [bytes((0, length)) for length in range(LONGEST_SHORT + 1)]
 _MORE_HEADS = [bytes((MORE, length)) for length in range(LONGEST_SHORT + 1)]
 
 
+@lru_cache(maxsize=1024)  # a publisher's messages come in few lengths
 def frame_head(length: int, flags: int = 0) -> bytes:
     """Write what stands before a body of this length."""
     if length <= LONGEST_SHORT:
@@ -42,33 +41,24 @@ def encode_command(name: bytes, data: bytes = b"") -> bytes:
     return encode_frame(bytes((len(name),)) + name + data, COMMAND)
 
 
-def encode_message(parts: Sequence[bytes]) -> bytes:  # hot: bench_edge
+def encode_message(parts: Sequence[bytes]) -> bytes:
     """Write a message of one or more parts as one piece of bytes."""
-    try:
-        if len(parts) == 2:  # a topic and a body: what most messages are
-            topic, body = parts
-            return b"".join((_MORE_HEADS[len(topic)], topic, _HEADS[len(body)], body))
-        if len(parts) == 1:
-            return _HEADS[len(parts[0])] + parts[0]
-    except IndexError:  # a part above 255 bytes
-        pass
-    return b"".join(message_pieces(parts))
-
-
-def message_pieces(parts: Sequence[bytes]) -> list[bytes]:
-    """Write a message as heads and bodies, without copying a body."""
-    pieces: list[bytes] = []
-    for part in parts[:-1]:
-        pieces += (frame_head(len(part), MORE), part)
-    pieces += (frame_head(len(parts[-1])), parts[-1])
-    return pieces
+    return b"".join(message_buffers(parts))
 
 
 def message_buffers(parts: Sequence[bytes]) -> Sequence[bytes]:  # hot: bench_edge
-    """Write a message as the buffers to send: one, or for a large message several, so that no large body is copied."""
-    if len(parts[-1]) < LARGE_BYTES and (len(parts) <= 2 or sum(map(len, parts)) < LARGE_BYTES):
-        return (encode_message(parts),)
-    return message_pieces(parts)
+    """Write a message of one or more parts as heads and bodies; no body is copied."""
+    if len(parts) == 1:
+        body = parts[0]
+        length = len(body)
+        return (_HEADS[length] if length <= LONGEST_SHORT else frame_head(length), body)
+    buffers: list[bytes] = []
+    for part in parts:
+        length = len(part)
+        buffers += (_MORE_HEADS[length] if length <= LONGEST_SHORT else frame_head(length, MORE), part)
+    length = len(parts[-1])
+    buffers[-2] = _HEADS[length] if length <= LONGEST_SHORT else frame_head(length)
+    return buffers
 
 
 def split_command(body: bytes) -> tuple[bytes, bytes]:
