@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 16 << 20
 """What a row group should hold: enough to compress and to scan quickly, little enough for one task."""
+_BUFFER = 1 << 20
+"""pyarrow writes many small pieces: so much is collected for each call of the system."""
 _FEWEST, _MOST = 1_024, 131_072
 
 _PLAIN = ("payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "packet_seq")
@@ -75,9 +77,12 @@ def write_segment(
     handle = files.create(place)
     try:
         sink = _Sink(files, handle)
-        with pq.ParquetWriter(
-            sink, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
-        ) as writer:
+        with (
+            io.BufferedWriter(sink, _BUFFER) as buffer,
+            pq.ParquetWriter(
+                buffer, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
+            ) as writer,
+        ):
             for group in _groups(batches, per_group):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
         files.fsync(handle)
