@@ -31,6 +31,14 @@ def open_log(root: Path, *, files: Files | None = None, clock: Clock | None = No
     return redex.open(CHANNEL, LogConfig(**settings))
 
 
+def kill(log: RedexFile) -> None:
+    """Let go of a log as the end of a process does: nothing is synced."""
+    writer = log._writer
+    writer.closed = True
+    for handle in (*writer._debts, writer._handle, writer._lock_handle):
+        writer.files.close(handle)
+
+
 def payloads(events: Iterable[Any]) -> list[bytes]:
     return [event.payload for event in events]
 

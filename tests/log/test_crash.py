@@ -16,7 +16,7 @@ from meshbus.log.durability import NEVER, Fsync, Retention, every_n
 from meshbus.log.log import RedexFile
 from meshbus.log.reader import LogReader
 from tests.log.crash import Disk, Image, Loss, Recorder, Step, Unsynced, lay_out
-from tests.log.making import CHANNEL, Clock, numbered, open_log
+from tests.log.making import CHANNEL, Clock, kill, numbered, open_log
 
 POLICIES = [NEVER, every_n(1), every_n(4)]
 PLAIN_LOSSES = [loss for loss in Loss if loss is not Loss.RANDOM]
@@ -91,14 +91,6 @@ def live(recorder: Recorder, root: Path, fsync: Fsync) -> None:
     with open_log(root, files=recorder, clock=clock, **settings()) as log:
         say(kept=log.next_seq)  # what opening finds is synced
         append(log, 1)
-
-
-def kill(log: RedexFile) -> None:
-    """Let go of a log as the end of a process does: nothing is synced."""
-    writer = log._writer
-    writer.closed = True
-    for handle in (*writer._debts, writer._handle, writer._lock_handle):
-        writer.files.close(handle)
 
 
 class Crash(NamedTuple):

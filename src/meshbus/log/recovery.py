@@ -59,6 +59,8 @@ def recover(
     files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes] = os.urandom
 ) -> Recovered:
     """Bring a folder into order; raises LogError when acknowledged events are damaged, or the folder is not ours."""
+    for name in (HOT, OLD):  # before the manifest, which tells readers that all is there
+        files.make_folder(folder / name)
     created = not (folder / MANIFEST).exists()
     manifest = _create(files, folder, channel, now_ns, entropy) if created else load_manifest(folder)
     if manifest.channel != channel:
@@ -98,13 +100,11 @@ def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_n
 
 def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes]) -> Manifest:
     present = [path.name for path in folder.iterdir() if segment_range(path.name)]
-    if present or ((folder / HOT).exists() and hot_files(folder)):
+    if present or hot_files(folder):
         raise LogError(
             LogFault.CORRUPT,
             f"{folder} holds events but no {MANIFEST}: restore that from a copy, or move the folder away",
         )
-    for name in (HOT, OLD):
-        files.make_folder(folder / name)
     return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
 
 

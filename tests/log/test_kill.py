@@ -1,0 +1,54 @@
+"""Kill -9 at random points of a busy life: every acknowledged event is there, once, under every policy."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshbus.log.reader import LogReader
+from tests.house.tree import ROOT
+from tests.log.making import CHANNEL, numbered, open_log
+
+
+def kill_often(root: Path, rounds: int, seed: int) -> int:
+    """Kill so often, check after each, and give how many events survived it all."""
+    rng = random.Random(seed)
+    command = [sys.executable, "-m", "tests.log.killed", str(root)]
+    acknowledged = 0
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        for number in range(rounds):
+            writer.stdin.write(f"{number} {rng.uniform(0, 0.12):.4f}\n")
+            writer.stdin.flush()
+            acknowledged = int(writer.stdout.readline())
+            check(root, acknowledged, f"round {number}")
+        writer.stdin.close()
+    return acknowledged
+
+
+def check(root: Path, acknowledged: int, where: str) -> None:
+    snapshot = LogReader(root, CHANNEL).snapshot()
+    seen = list(snapshot.events())
+    assert [event.seq for event in seen] == list(range(snapshot.first, snapshot.end)), where
+    assert [event.payload for event in seen] == numbered(snapshot.first, len(seen)), where
+    assert snapshot.end >= acknowledged, f"{where}: {acknowledged} were acknowledged, {snapshot.end} are there"
+    assert not snapshot.damage, where
+
+
+@pytest.mark.slow
+def test_twenty_deaths(tmp_path: Path) -> None:
+    acknowledged = kill_often(tmp_path / "root", 20, seed=4)
+    assert acknowledged > 100
+    with open_log(tmp_path / "root") as log:
+        assert log.next_seq >= acknowledged
+        assert log.verify() == []
+
+
+@pytest.mark.soak
+def test_five_hundred_deaths(tmp_path: Path) -> None:
+    assert kill_often(tmp_path / "root", 500, seed=5)
+    with open_log(tmp_path / "root") as log:
+        assert log.verify() == []
