@@ -10,6 +10,7 @@ import pytest
 from meshbus.config import node as subject
 from meshbus.config.node import ChannelEntry, NodeConfig, PeerEntry, Unknown, gather
 from meshbus.config.spelling import Endpoint
+from meshbus.engine.boundary import GatewayConfig
 from meshbus.engine.negotiate import Profile
 from meshbus.errors import ConfigError
 from meshbus.keyfile import create_psk, format_tokens
@@ -38,6 +39,11 @@ token_sweep_s = 10
 trusted_issuers = ["{HEX}"]
 compat_any_issuer = false
 require_signed_announcements = true
+pingwave_radius = 16
+gateway = true
+peer_subnets = ["1", "2.1"]
+unknown_channels = "forward"
+enforce_publishers = false
 unknown_subprotocols = "deliver"
 max_packet = 1452
 receive_buffer_bytes = 1048576
@@ -69,6 +75,10 @@ address = "10.0.0.7:9000"
 node_id = "00000000000000ff"
 public_key = "{HEX}"
 profile = "plain"
+
+[[exports]]
+channel = "sensors/lidar"
+subnets = ["1", "global"]
 
 [[subnet_rules]]
 match_tags = ["region:eu", "fleet:1"]
@@ -122,8 +132,26 @@ def test_a_file_sets_everything(file: Path) -> None:
             address=Endpoint("10.0.0.7", 9000), node_id=255, public_key=bytes.fromhex(HEX), profile=Profile.PLAIN
         ),
     )
-    unset = {"ephemeral", "psk", "level_rules", "compat_any_issuer", "require_signed_announcements"}
+    assert config.gateway_config() == GatewayConfig(
+        peer_subnets=(SubnetId.new([1]), SubnetId.new([2, 1])),
+        exports={ChannelName("sensors/lidar"): (SubnetId.new([1]), SubnetId.GLOBAL)},
+        forward_unknown=True,
+        enforce_publishers=False,
+    )
+    unset = {
+        "ephemeral", "psk", "level_rules", "compat_any_issuer", "compat_open_relay", "require_signed_announcements"
+    }  # fmt: skip
     assert set(config.changed()) == set(NodeConfig.__struct_fields__) - unset
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("peer_subnets", ["3"]), ("exports", [{"channel": "a", "subnets": ["3"]}])],
+)
+def test_what_belongs_to_a_gateway_needs_one(key: str, value: object) -> None:
+    assert f"{key} (from an argument): belongs to a gateway" in _complaint(None, **{key: value})
+    assert _load(**{key: value, "gateway": True}).gateway_config() is not None
+    assert _load().gateway_config() is None
 
 
 def test_channels_become_a_registry(file: Path) -> None:

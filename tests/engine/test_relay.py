@@ -104,6 +104,7 @@ def test_a_message_goes_on_with_a_routing_header_where_it_must(dest: int, addres
     (train,) = place.take(ASKER, RelayedHandshake(dest, ASKER, b"noise")).trains
     route, message = decode_routed_handshake(bytes(train.data))
     assert (train.address, route.dest_id, route.src_id, message) == (address, dest, ASKER, b"noise")
+    assert (route.ttl, route.hop_count) == (HANDSHAKE_TTL - 1, 1), "its receiver must know that it came through a relay"
     assert place.counters.get("relay", "routed") == 1
 
 

@@ -13,7 +13,7 @@ from meshbus.engine.settings import (
     EngineSettings,
     offered_services,
 )
-from meshbus.wire.constants import MAX_PAYLOAD, Subprotocol
+from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
 from meshbus.wire.subprotocol import FIRST_VENDOR_ID, SubprotocolVersion
 
 
@@ -25,7 +25,7 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert settings.token_sweep_s == 30.0
     assert settings.max_channels_per_peer == 1024
     assert settings.ack_timeout_s == 5.0
-    assert (settings.window, settings.max_payload) == (PROFILE_WINDOW, MAX_PAYLOAD)
+    assert (settings.window, settings.max_payload) == (PROFILE_WINDOW, ROUTED_PAYLOAD)
     assert settings.directory.require_signed
     assert settings.announce.enrich
     assert settings.profile

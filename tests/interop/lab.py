@@ -24,6 +24,7 @@ PATIENCE_S = 10.0
 PROFILE = frozenset({0x0600, 0x0601, 0x0800, 0x0801})
 PROFILE_FROM = 0x4D00
 """The ids that only meshbus nodes know; a plain peer would take their messages for events."""
+EXPERIMENTAL_FROM = 0xF000
 
 
 class Lab:
@@ -49,15 +50,15 @@ class Lab:
         self._nodes.append(node)
         return node
 
-    def tap(self, node: Node, address: str) -> Tap:
-        """Stand between a node and an address."""
-        tap = Tap(node.address, address)
+    def tap(self, node: Node, address: str, peer_id: int = 0) -> Tap:
+        """Stand between a node and an address, where a peer with this id is."""
+        tap = Tap(node.address, address, peer_id)
         self.taps.append(tap)
         return tap
 
     async def join(self, node: Node, peer: RealPeer, *, start: bool = True) -> Tap:
         """Let a node begin a direct handshake with a peer that has not been started, and start it unless told not to."""
-        tap = self.tap(node, peer.address)
+        tap = self.tap(node, peer.address, peer.node_id)
         accepting = asyncio.wrap_future(peer.begin("accept", node.node_id))
         await node.connect(tap.peer_address, node_id=peer.node_id, public_key=peer.public_key, routed=False)
         assert await accepting == tap.node_address
@@ -67,7 +68,7 @@ class Lab:
 
     async def join_running(self, node: Node, peer: RealPeer) -> Tap:
         """Let a node begin a routed handshake with a peer that runs."""
-        tap = self.tap(node, peer.address)
+        tap = self.tap(node, peer.address, peer.node_id)
         await node.connect(tap.peer_address, node_id=peer.node_id, public_key=peer.public_key)
         return tap
 
@@ -103,11 +104,13 @@ def registry(*configs: ChannelConfig) -> ChannelConfigRegistry:
 
 
 def profile_packets(tap: Tap) -> list[Seen]:
-    """Give what a plain peer must never get."""
+    """Give what a plain peer must never get; what it only passes on is not for it."""
     return [
         seen
         for seen in tap.seen
-        if seen.outgoing and (seen.subprotocol_id in PROFILE or seen.subprotocol_id >= PROFILE_FROM)
+        if seen.outgoing
+        and (not seen.routed or seen.dest_id == tap.peer_id)
+        and (seen.subprotocol_id in PROFILE or PROFILE_FROM <= seen.subprotocol_id < EXPERIMENTAL_FROM)
     ]
 
 

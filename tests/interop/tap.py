@@ -18,6 +18,7 @@ HANDSHAKE, HEARTBEAT = 0x10, 0x20
 BUFFER_BYTES = 1 << 22
 """A whole window of the smallest packets fits, so that the tap itself loses nothing."""
 
+_ROUTE = struct.Struct("<2xBB6xQ")
 _HEADER = struct.Struct("<HBBBBBBHH12sQQQQIHHHH")  # written out here: the wire is judged by other code than its own
 
 
@@ -35,6 +36,10 @@ class Seen(NamedTuple):
     sequence: int
     origin_hash: int
     event_count: int
+    ttl: int = 0
+    hop_count: int = 0
+    dest_id: int = 0
+    """Of the routing header, if there is one."""
 
     @property
     def is_data(self) -> bool:
@@ -45,9 +50,12 @@ class Seen(NamedTuple):
 class Tap:
     """The only way between a node and a peer."""
 
-    def __init__(self, node: str, peer: str) -> None:
-        """Stand between two addresses, on the running loop."""
+    def __init__(self, node: str, peer: str, peer_id: int = 0) -> None:
+        """Stand between two addresses, on the running loop; `peer_id` is the node at the second."""
+        self.peer_id = peer_id
         self.seen: list[Seen] = []
+        self.routed: list[tuple[bool, bytes]] = []
+        """Whole datagrams with a routing header, with their direction."""
         self.others: list[tuple[bool, bytes]] = []
         """What has no packet header, such as pingwaves; with its direction."""
         self.outgoing = self.incoming = True
@@ -114,8 +122,11 @@ class Tap:
         (_, _, flags, _, _, _, _, subprotocol, channel, _, _, stream, sequence, origin, _, _, _, _, events) = (
             _HEADER.unpack_from(packet)
         )
+        route = _ROUTE.unpack_from(datagram) if routed else (0, 0, 0)
+        if routed:
+            self.routed.append((outgoing, datagram))
         self.seen.append(
-            Seen(outgoing, len(datagram), routed, flags, subprotocol, channel, stream, sequence, origin, events)
+            Seen(outgoing, len(datagram), routed, flags, subprotocol, channel, stream, sequence, origin, events, *route)
         )
         return bool(flags == HEARTBEAT)
 

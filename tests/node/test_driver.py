@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,21 @@ from meshbus.node.driver import Driver
 from meshbus.node.udp import UdpSocket
 
 
+class ScriptedForwarder:
+    """As much of a forwarder as a driver uses."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.waiting: list[Train] = []
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self, out: Output) -> None:
+        out.trains, self.waiting = self.waiting[:2], self.waiting[2:]
+        self.held = bool(out.trains)
+
+
 class ScriptedEngine:
     """As much of an engine as a driver uses."""
 
@@ -22,6 +38,7 @@ class ScriptedEngine:
         self.batches: list[int] = []
         self.ticks = 0
         self.timer: float | None = None
+        self.mesh = SimpleNamespace(forwarder=ScriptedForwarder())
 
     def receive(self, batch: PacketBatch, _now: float) -> Output:
         self.batches.append(len(batch))
@@ -95,6 +112,25 @@ async def test_what_the_kernel_refuses_goes_later_and_in_order(
         while len(socket.sent) < 3:  # noqa: ASYNC110 - the loop tells the driver
             await asyncio.sleep(0.001)
     assert [bytes(sent.data) for sent in socket.sent] == [b"\0", b"\1", b"\2"]
+
+
+async def test_packets_for_others_wait_while_the_kernel_is_full_and_follow(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, engine, socket, _ = desk
+    socket.full = True
+    buffer = bytearray(b"\x07")
+    out = Output()
+    out.trains = [Train(("127.0.0.1", 9), memoryview(buffer), 1)]
+    driver.apply(out)
+    buffer[0] = 99  # the next drain overwrites it
+    assert engine.mesh.forwarder.held
+    engine.mesh.forwarder.waiting = [train(number) for number in range(5)]
+    socket.full = False
+    async with asyncio.timeout(2):
+        while engine.mesh.forwarder.held:  # noqa: ASYNC110 - the loop tells the driver
+            await asyncio.sleep(0.001)
+    assert contents(socket.sent) == [7, 0, 1, 2, 3, 4]
 
 
 def single(number: int, port: int = 9) -> Output:

@@ -9,13 +9,13 @@ from meshbus.config.node import NodeConfig
 from meshbus.engine.dispatch import OpaqueMode
 from meshbus.errors import LocalProtocolError
 from meshbus.node.setup import engine_settings, parse_key, wall
-from meshbus.wire.constants import MAX_PAYLOAD
+from meshbus.wire.constants import ROUTED_PAYLOAD
 
 PSK = bytes(32)
 
 
 def test_packets_are_full_on_this_machine_and_fit_a_path_elsewhere() -> None:
-    assert engine_settings(NodeConfig.load(env={}, bind="127.0.0.1:0"), PSK).max_payload == MAX_PAYLOAD
+    assert engine_settings(NodeConfig.load(env={}, bind="127.0.0.1:0"), PSK).max_payload == ROUTED_PAYLOAD
     elsewhere = engine_settings(NodeConfig.load(env={}, bind="0.0.0.0:0"), PSK)
     assert elsewhere.max_payload == 1452 - 84
     assert not elsewhere.loopback

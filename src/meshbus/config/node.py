@@ -1,7 +1,7 @@
 """Everything that can be set about a node: file, then environment, then arguments, one spelling for all three.
 
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
-`[[peers]]`, `[[subnet_rules]]`, `[[level_rules]]` as lists of tables. The environment spells `heartbeat_s` as
+`[[peers]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment spells `heartbeat_s` as
 `MESHBUS_HEARTBEAT_S`, and an argument is `heartbeat_s=`. Relative paths in a file are relative to the file. A key that
 is unknown, or a value that does not fit, is refused with its place. How that is done is in config/source.py, how
 addresses, keys and the like are spelled in config/spelling.py, what files with secrets look like in keyfile.py.
@@ -24,6 +24,7 @@ from meshbus.config.spelling import (
     Bytes,
     Count,
     Endpoint,
+    Hops,
     Key,
     MaxPacket,
     NodeId,
@@ -32,6 +33,7 @@ from meshbus.config.spelling import (
     Socket,
     Window,
 )
+from meshbus.engine.boundary import GatewayConfig
 from meshbus.engine.negotiate import Profile
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
@@ -57,6 +59,21 @@ class Unknown(StrEnum):
     """Count them."""
     DELIVER = "deliver"
     """Give them to the application, marked with their id."""
+
+
+class UnknownChannels(StrEnum):
+    """What a gateway does with publications on channels that it has no configuration for."""
+
+    DROP = "drop"
+    FORWARD = "forward"
+
+
+class ExportEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a channel of exported visibility may go."""
+
+    channel: ChannelName
+    subnets: tuple[SubnetId, ...]
+    """These, and what lies below them."""
 
 
 class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +149,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     compat_any_issuer: bool = False
     """Accept tokens of anyone, as net-mesh 0.23 does. Unsafe."""
     require_signed_announcements: bool = True
+    pingwave_radius: Hops = 4
+    """How many hops away other nodes hear of this one; net-mesh 0.23 has four."""
+    compat_open_relay: bool = False
+    """Forward for everyone and not for peers alone, as net-mesh 0.23 does. Unsafe."""
+    gateway: bool = False
+    """Judge what is forwarded between subnets by the policy of its channel."""
+    peer_subnets: tuple[SubnetId, ...] = ()
+    """The subnets beyond the boundary, for a gateway; packets from and to others are dropped."""
+    unknown_channels: UnknownChannels = UnknownChannels.DROP
+    """What a gateway does with publications on channels that are not configured here."""
+    enforce_publishers: bool = True
+    """Have a gateway drop what was not published by those whom its channel allows."""
     unknown_subprotocols: Unknown = Unknown.DROP
     max_packet: MaxPacket = None
     """Bytes to fill a packet up to; `auto`, which is None here, follows the path."""
@@ -148,6 +177,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where peers are that no subnet rule matches."""
     channels: tuple[ChannelEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
+    exports: tuple[ExportEntry, ...] = ()
+    """For a gateway: where channels of exported visibility may go."""
     subnet_rules: tuple[SubnetRule, ...] = ()
     """Puts peers into subnets by their tags; the first match decides."""
     level_rules: tuple[LevelRule, ...] = ()
@@ -178,6 +209,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("level_rules", "subnet_rules are given too: keep one of the two")
         if self.level_rules and not self.default_subnet.is_global:
             raise ConfigError("default_subnet", "belongs to subnet_rules: level_rules have no default")
+        if not self.gateway and (self.peer_subnets or self.exports):
+            key = "peer_subnets" if self.peer_subnets else "exports"
+            raise ConfigError(key, "belongs to a gateway: set gateway = true too")
         self.capabilities()
         self.channel_registry()
 
@@ -224,6 +258,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.subnet_rules or not self.default_subnet.is_global:
             return SubnetPolicy(rules=self.subnet_rules, default_subnet=self.default_subnet)
         return None
+
+    def gateway_config(self) -> GatewayConfig | None:
+        """Give what makes this node a gateway, or None when it is none."""
+        if not self.gateway:
+            return None
+        return GatewayConfig(
+            peer_subnets=self.peer_subnets,
+            exports={entry.channel: entry.subnets for entry in self.exports},
+            forward_unknown=self.unknown_channels is UnknownChannels.FORWARD,
+            enforce_publishers=self.enforce_publishers,
+        )
 
     def load_identity(self) -> Identity:
         """Read the identity file, making it on first use; a fresh identity when ephemeral."""

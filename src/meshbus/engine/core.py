@@ -9,7 +9,7 @@ in meshbus.testing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -359,6 +359,13 @@ class Engine:
     ) -> PublishReport | Publication:
         """Send one event; gives the report at once when nobody has to wait. Raises as `publish` does."""
         return self.publications.publish_one(channel, event, config, now, out)
+
+    def send(self, node_id: int, events: Sequence[bytes], out: Output) -> None:
+        """Send events to one peer, straight or by way of others, without a channel; nothing tells whether they arrive.
+
+        Raises PeerError for a node without a session, LocalProtocolError for an event that does not fit a packet.
+        """
+        self.peers.require(node_id).send_events(events, out)
 
     def find_nodes(
         self, capability_filter: CapabilityFilter, now: float, scope: ScopeFilter | None = None

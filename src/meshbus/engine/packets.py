@@ -7,6 +7,7 @@ driver's socket calls them, hashable and opaque here.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -40,7 +41,7 @@ class PacketBatch(msgspec.Struct, frozen=True):
         """Gather single datagrams; for tests, simulations and slow sockets."""
         lengths = np.array([len(datagram) for _, datagram in datagrams], np.int64)
         joined = bytearray(b"".join(datagram for _, datagram in datagrams))
-        runs = [(address, 1) for address, _ in datagrams]
+        runs = [(address, len(list(run))) for address, run in groupby(address for address, _ in datagrams)]
         return cls(np.frombuffer(joined, np.uint8), np.cumsum(lengths) - lengths, lengths, runs)
 
     def __len__(self) -> int:

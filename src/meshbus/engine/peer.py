@@ -6,7 +6,7 @@ itself (capabilities, subnet) is taken from its signed announcements and forgott
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -18,7 +18,7 @@ from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
-from meshbus.wire.constants import MAX_EVENT, STREAM_WINDOW
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
 
@@ -100,6 +100,23 @@ class Peer:
         stream.next_sequence += 1
         header = Header(subprotocol_id=subprotocol_id, stream_id=where, sequence=sequence, event_count=1)
         out.trains.append(self.link.seal(header, pack_frames([message])))
+
+    def send_events(self, events: Sequence[bytes], out: Output) -> None:
+        """Send events without a channel, as many in a packet as fit: no credit, not retransmitted."""
+        longest = max(map(len, events), default=0)
+        if longest > MAX_EVENT:
+            raise LocalProtocolError(f"an event of {longest} bytes does not fit one packet of {MAX_EVENT}")
+        stream = self.tx_stream(Subprotocol.EVENTS)
+        first, most = 0, max(ROUTED_PAYLOAD, FRAME_PREFIX_BYTES + longest)
+        while first < len(events):
+            last, size = first, 0
+            while last < len(events) and size + FRAME_PREFIX_BYTES + len(events[last]) <= most:
+                size += FRAME_PREFIX_BYTES + len(events[last])
+                last += 1
+            header = Header(sequence=stream.next_sequence, event_count=last - first)
+            stream.next_sequence += 1
+            out.trains.append(self.link.seal(header, pack_frames(events[first:last])))
+            first = last
 
     def widen(self, window: int) -> None:
         """Give every stream, present and future, this much byte credit."""

@@ -2,7 +2,8 @@
 
 A handshake with a node that is not our neighbor goes to a relay. When the relay is a meshbus node that agreed to it, the
 message travels inside our session with it, and from there inside its session with the receiver; otherwise behind a
-routing header, in the clear, which every node understands. Either way the receiver answers the way it was asked.
+routing header, in the clear, which every node understands. The answer comes back through the same relay, by the same
+choice.
 
 A relay passes on only what a peer says in its own name, and makes at most one stop of this kind: where the receiver is
 not its neighbor, the message goes on behind a routing header, whose ttl ends every circle.
@@ -64,12 +65,8 @@ class HandshakeRelay:
             self._pass_on(relayed, now, out)
 
     def _take(self, peer: Peer, relayed: RelayedHandshake, now: float, out: Output) -> None:
-        """Treat a message as if it had come behind a routing header, one hop far."""
-        route = RouteHeader(
-            ttl=HANDSHAKE_TTL - 1, hop_count=1, src_id=routing_id(relayed.src_id), dest_id=self._node_id
-        )
-        datagram = pack_route(route) + encode_handshake(relayed.message)
-        self._on_handshake(peer.link.address, memoryview(datagram), now, out)
+        """Treat a message as if it had come behind a routing header."""
+        self._on_handshake(peer.link.address, memoryview(_routed(relayed)), now, out)
 
     def _pass_on(self, relayed: RelayedHandshake, now: float, out: Output) -> None:
         receiver = self._peers.get(relayed.dest_id)
@@ -82,8 +79,14 @@ class HandshakeRelay:
             self._counters.add("drop", "relay_no_route")
             return
         self._counters.add("relay", "routed")
-        carry_routed(hop, relayed.message, relayed.src_id, relayed.dest_id, out)
+        out.send(hop, _routed(relayed))
 
     @staticmethod
     def _pass_to(peer: Peer, relayed: RelayedHandshake, out: Output) -> None:
         peer.send_message(Subprotocol.HANDSHAKE_RELAY, encode_relay(relayed), out)
+
+
+def _routed(relayed: RelayedHandshake) -> bytes:
+    """Put a message behind a routing header that counts the hop it has made."""
+    route = RouteHeader(ttl=HANDSHAKE_TTL - 1, hop_count=1, src_id=routing_id(relayed.src_id), dest_id=relayed.dest_id)
+    return pack_route(route) + encode_handshake(relayed.message)

@@ -13,7 +13,7 @@ from meshbus.engine.liveness import LivenessConfig
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
 from meshbus.policy.registry import SubprotocolRegistry
-from meshbus.wire.constants import MAX_PAYLOAD, Subprotocol
+from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
 
 PLAIN_SERVICES = {
@@ -59,7 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: int = PROFILE_WINDOW
     profile: bool = True
     """Offer the meshbus profile to peers that ask for it."""
-    max_payload: int = MAX_PAYLOAD
+    max_payload: int = ROUTED_PAYLOAD
     """Packing target of a packet's plaintext."""
     open_relay: bool = False
     """Forward for everybody and not for peers alone, as a 0.23 node does."""

@@ -51,6 +51,7 @@ from meshbus.node.answer import Answers, Handler, answer_of
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
+from meshbus.node.meshview import MeshView
 from meshbus.node.notices import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.router import Router, Wish
@@ -186,6 +187,11 @@ class Node:
         return [info_of(peer) for peer in self._live.peers]
 
     @property
+    def mesh(self) -> MeshView:
+        """What this node knows about the ways to others, and what it did with packets for them."""
+        return MeshView(self._live)
+
+    @property
     def roster(self) -> RosterView:
         """Who subscribed to which of our channels."""
         return RosterView(self._live.admission.roster)
@@ -209,7 +215,7 @@ class Node:
 
     async def connect(
         self,
-        address: str,
+        address: str | None = None,
         *,
         public_key: bytes | str,
         node_id: int | None = None,
@@ -219,14 +225,13 @@ class Node:
         """Connect to a node, and wait until the session is up.
 
         A meshbus node needs only its public key. For a net-mesh 0.23 node give its node id too; `public_key` is then
-        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Raises HandshakeError when no session
-        comes about.
+        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the mesh finds the
+        way. Raises HandshakeError when no session comes about, PeerError when no way is known.
         """
         key = parse_key(public_key)
         target = derive_node_id(key) if node_id is None else node_id
         noise_key = noise_public_key(key) if node_id is None else key
-        endpoint = parse_endpoint(address)
-        where = self._running.socket.resolve(endpoint.host, endpoint.port)
+        where = None if address is None else self._running.socket.resolve(*parse_endpoint(address))
         waiting = self._waiting.for_("session", target)
         out = Output()
         try:
@@ -247,6 +252,10 @@ class Node:
     def disconnect(self, node_id: int) -> None:
         """Forget a peer; it notices by our silence."""
         self._act(lambda engine, now, out: engine.disconnect(node_id, now, out))
+
+    def send(self, node_id: int, *events: bytes) -> None:
+        """Send events to one peer's inbox, straight or by way of others; nothing tells whether they arrive."""
+        self._act(lambda engine, _now, out: engine.send(node_id, events, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
         """Tell every peer, now and in the future, what this node can do."""

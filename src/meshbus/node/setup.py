@@ -14,7 +14,7 @@ from meshbus.engine.settings import EngineSettings
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
 from meshbus.node.udp import BUFFER_BYTES
-from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, STREAM_WINDOW
+from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREAM_WINDOW
 
 NETWORK_PACKET = 1452
 """What a packet is filled up to when peers are not all on this machine: no path splits it."""
@@ -27,13 +27,17 @@ Nodes are set up alike, so what our system granted us is taken for what others c
 def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES) -> EngineSettings:
     """Give the engine's settings for a configuration, and for the receive buffer that the system granted."""
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
-    packet = config.max_packet or (MAX_DATAGRAM if local else NETWORK_PACKET)
+    packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
         psk=psk,
         subnet=config.subnet,
         assignment=config.subnet_policy(),
         handshake=HandshakeConfig(tries=config.handshake_attempts, timeout_s=config.handshake_timeout_s),
-        liveness=LivenessConfig(heartbeat_s=config.heartbeat_s, session_timeout_s=config.session_timeout_s),
+        liveness=LivenessConfig(
+            heartbeat_s=config.heartbeat_s, session_timeout_s=config.session_timeout_s, radius=config.pingwave_radius
+        ),
+        open_relay=config.compat_open_relay,
+        gateway=config.gateway_config(),
         announce=AnnounceConfig(),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),
         opaque=OpaqueMode.COMPATIBLE if config.unknown_subprotocols is Unknown.DELIVER else OpaqueMode.STRICT,

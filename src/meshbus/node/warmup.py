@@ -12,10 +12,16 @@ import numpy as np
 from meshbus.engine.link import Link, equalize
 from meshbus.engine.packets import PacketBatch
 from meshbus.engine.survey import survey
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.columns import read_headers
+from meshbus.policy.gateway import SubnetGateway
+from meshbus.policy.transit import count_hop, read_routes
+from meshbus.wire.constants import ROUTE_BYTES
 from meshbus.wire.frames import columns_of, decode_frames, encode_frames
-from meshbus.wire.header import Header
+from meshbus.wire.header import Header, pack_header
 from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.route import RouteHeader, pack_route
 
 _KEPT_BYTES = 16 << 20
 """More than all batches of a turn together."""
@@ -37,6 +43,19 @@ def warm() -> None:
         assert run is not None
         plain = receiver.open_run(batch.data, batch.starts, run).plain
         decode_frames(plain, run.places, run.lengths, run.counts)
+    _warm_forwarding()
+
+
+def _warm_forwarding() -> None:
+    """Load what judges and rewrites the packets for others."""
+    packet = pack_route(RouteHeader(src_id=0, dest_id=0)) + pack_header(Header())
+    batch = PacketBatch.of([(None, packet)])
+    routes = read_routes(batch.data, batch.starts)
+    headers = read_headers(batch.data, batch.starts + ROUTE_BYTES, batch.lengths - ROUTE_BYTES)
+    subnets, ttl = np.zeros(1, np.uint32), np.ascontiguousarray(routes["ttl"])
+    gateway = SubnetGateway(SubnetId.GLOBAL, channels=ChannelConfigRegistry())
+    verdicts = gateway.decide_batch(headers, subnets, source=subnets, ttl=ttl)
+    count_hop(batch.data, batch.starts, verdicts)
 
 
 def _keep_memory() -> None:

@@ -24,6 +24,8 @@ PUNCH_BYTES = 14
 MAX_DATAGRAM = 8192
 MAX_PAYLOAD = MAX_DATAGRAM - HEADER_BYTES - TAG_BYTES
 """8108: the largest plaintext of one packet."""
+ROUTED_PAYLOAD = MAX_PAYLOAD - ROUTE_BYTES
+"""What we fill packets up to: a 0.23 relay drops what is longer than a datagram with its routing header."""
 FRAME_PREFIX_BYTES = 4
 MAX_EVENT = MAX_PAYLOAD - FRAME_PREFIX_BYTES
 """8104: the largest event; every receiver drops a larger one, so we refuse to send it."""

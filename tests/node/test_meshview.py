@@ -1,0 +1,44 @@
+"""What a live node tells about the mesh around it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from meshbus.engine.forward import Fate, Passed
+from meshbus.node.node import Node
+
+PSK = bytes(32).hex()
+
+
+async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
+    """Three live nodes; the outer ones know only the middle one."""
+    left, middle, right = (
+        Node.open(psk=PSK, ephemeral=True, heartbeat_s=0.05, session_timeout_s=2.0) for _ in range(3)
+    )
+    passed: list[Passed] = []
+    async with left, middle, right:
+        middle.mesh.record(passed.append)
+        for outer in (left, right):
+            await outer.connect(middle.address, public_key=middle.public_key)
+        async with asyncio.timeout(5):
+            while right.node_id not in {route.node_id for route in left.mesh.routes}:  # noqa: ASYNC110 - pingwaves tell
+                await asyncio.sleep(0.01)
+        await left.connect(public_key=right.public_key)
+        async with right.subscribe("sensors/lidar", publisher=left.node_id) as subscription:
+            await left.publisher("sensors/lidar", reliable=True).publish_batch([b"over", b"the", b"middle"])
+            events: list[bytes] = []
+            async with asyncio.timeout(5):
+                while len(events) < 3:
+                    batch = await subscription.next_batch()
+                    assert batch is not None
+                    events += batch.payloads()
+        assert events == [b"over", b"the", b"middle"]
+        async with right.inbox() as inbox:
+            left.send(right.node_id, b"straight to you")
+            async with asyncio.timeout(5):
+                assert (await anext(aiter(inbox))).payload == b"straight to you"
+        assert [node.node_id for node in left.mesh.nodes if node.hops == 2] == [right.node_id]
+        assert {route.metric for route in left.mesh.routes} == {1}
+        forwarded = sum(int((batch.fates == Fate.FORWARDED).sum()) for batch in passed)
+        assert middle.mesh.gateway.forwarded == forwarded == middle.counters["transit"]["forwarded"]
+        middle.mesh.record(None)
