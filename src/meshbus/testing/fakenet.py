@@ -209,6 +209,8 @@ class FakeNet:
         self.nodes: dict[Address, FakeNode] = {}
         self.taps: list[Callable[[Passage], None]] = []
         """Called with every datagram that is sent, also with those that do not arrive."""
+        self.after_step: list[Callable[[], None]] = []
+        """Called whenever everything of one moment has happened."""
         self.passages: list[Passage] = []
         self._seed = seed
         self._random = random.Random(f"net {seed}")  # noqa: S311  repeatable, not secret
@@ -232,17 +234,23 @@ class FakeNet:
         return node
 
     def create(
-        self, name: str, *, identity: Identity | None = None, announces: bool = True, **settings: Any
+        self,
+        name: str,
+        *,
+        identity: Identity | None = None,
+        entropy: Entropy | None = None,
+        announces: bool = True,
+        **settings: Any,
     ) -> FakeNode:
         """Make an engine and put it on the net; settings are the fields of EngineSettings.
 
-        Its identity and its randomness follow from the seed and the name. It announces itself, so that others find out
-        what it speaks.
+        Its identity and its randomness follow from the seed and the name, unless given. It announces itself, so that
+        others find out what it speaks.
         """
-        entropy = self.entropy(name)
-        who = identity or Identity.generate(entropy)
+        chance = entropy or self.entropy(name)
+        who = identity or Identity.generate(chance)
         chosen = EngineSettings(**{"psk": PSK, **settings})
-        node = self.add(name, Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=entropy))
+        node = self.add(name, Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=chance))
         if announces:
             with node.turn() as (engine, now, out):
                 engine.announce(CapabilitySet(), now, out)
@@ -345,10 +353,12 @@ class FakeNet:
         for turn in count():
             due = [name for name in self._timers.over(at) if name in self.nodes]
             if not due:
-                return
+                break
             assert turn < MAX_TURNS, f"the timers of {due} do not move on from {at}"
             for name in due:
                 self.carry_out(self.nodes[name], self.nodes[name].engine.tick(at))
+        for look in self.after_step:
+            look()
 
     def _set_timer(self, node: FakeNode) -> None:
         timer = node.engine.next_timer()
