@@ -2,7 +2,8 @@
 
 import pytest
 
-from meshbus.engine.announce import MAX_VERSION, REPEATS_S, AnnounceConfig, Announcer, Nat
+from meshbus.engine.announce import MAX_VERSION, REPEATS_S, AnnounceConfig, Announcer
+from meshbus.engine.nat import Nat, NatStatus
 from meshbus.engine.packets import Output
 from meshbus.engine.peer import PeerTable
 from meshbus.errors import ConfigError, LocalProtocolError
@@ -11,6 +12,7 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.registry import SubprotocolRegistry
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement, decode_announcement
 from tests.engine.wires import FarEnd
 from tests.vectors import load
@@ -105,15 +107,22 @@ def test_the_tags_of_subprotocols_can_be_switched_off() -> None:
 def test_a_new_way_of_being_reached_is_announced() -> None:
     world, out = World(), Output()
     far = FarEnd(world.peers, 7)
-    world.announcer.set_nat(Nat.OPEN, 0.0, out)
+    opened = NatStatus(Nat.OPEN, Address("192.0.2.1", 9001))
+    world.announcer.set_nat(opened, 0.0, out)
     assert far.read(out) == []
     world.announce(ONE, 0.0)
-    world.announcer.set_nat(Nat.OPEN, 20.0, out)
+    world.announcer.set_nat(opened, 20.0, out)
     assert far.read(out) == []
-    world.announcer.set_nat(Nat.SYMMETRIC, 20.0, out)
+    world.announcer.set_nat(NatStatus(Nat.SYMMETRIC), 20.0, out)
     [announcement] = heard(far, out)
     assert "nat:symmetric" in announcement.tags
     assert "nat:open" not in announcement.tags
+    assert announcement.reflex_addr is None
+    out = Output()
+    world.announcer.set_nat(opened, 40.0, out)
+    [announcement] = heard(far, out)
+    assert "nat:open" in announcement.tags
+    assert announcement.reflex_addr == "192.0.2.1:9001"
 
 
 def test_the_node_finds_itself_once_it_announced() -> None:

@@ -1,6 +1,14 @@
 from __future__ import annotations
 
-from meshbus.engine.budget import MAX_SOURCES, SOURCE_BURST, SOURCE_RATE, TOTAL_BURST, TOTAL_RATE, HandshakeBudget
+from meshbus.engine.budget import (
+    MAX_SOURCES,
+    SOURCE_BURST,
+    SOURCE_RATE,
+    TOTAL_BURST,
+    TOTAL_RATE,
+    HandshakeBudget,
+    Rates,
+)
 
 
 def test_a_source_has_a_burst_and_then_a_rate() -> None:
@@ -30,3 +38,13 @@ def test_sources_are_forgotten_one_by_one_and_the_busy_last() -> None:
     for number in range(MAX_SOURCES):
         budget.admit(number, 0.0)
     assert budget.admit("early", 0.0)  # unheard among so many others, and new again
+
+
+def test_a_rate_for_each_thing_is_remembered_within_bounds() -> None:
+    rates: Rates[int] = Rates(1.0, 2.0, 4)
+    assert [rates.take(1, 0.0) for _ in range(3)] == [True, True, False]
+    assert rates.take(2, 0.0)
+    assert rates.take(1, 1.0)
+    for key in range(100):
+        rates.take(key, 1.0)
+    assert len(rates) == 4

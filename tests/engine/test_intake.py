@@ -100,6 +100,9 @@ class Desk:
     def on_pingwave(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
         self.found.append(("pingwave", source, len(datagram)))
 
+    def on_keepalive(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
+        self.found.append(("keepalive", source, len(datagram)))
+
     def drops(self) -> dict[str, int]:
         return self.counters.snapshot().get("drop", {})
 
@@ -167,7 +170,6 @@ def _damaged(desk: Desk) -> dict[str, bytes]:
     beat = desk.far[5].sealer.heartbeat()
     return {
         "unreadable": b"what?",
-        "keepalive": pack_keepalive(Keepalive(node_id=1)),
         "truncated": good[: HEADER_BYTES - 1],
         "unknown_version": good[:2] + b"\2" + good[3:],
         "bad_length": good + b"\0",
@@ -187,6 +189,14 @@ def test_every_refusal_has_a_reason_alone_and_in_company(reason: str, company: i
     found = desk.receive(*honest[:5], bad, *honest[5:])
     assert found == [("packet", 5, n, b"honest") for n in range(company)]
     assert desk.drops() == {reason.strip(): 1}
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_keepalives_are_handed_on(count: int) -> None:
+    desk = Desk()
+    datagram = pack_keepalive(Keepalive(node_id=1))
+    assert desk.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count
+    assert desk.drops() == {}
 
 
 @pytest.mark.parametrize("singly", [True, False])

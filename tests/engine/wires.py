@@ -5,10 +5,11 @@ from __future__ import annotations
 from hashlib import blake2s
 
 from meshbus.engine.link import Link
-from meshbus.engine.packets import Output
+from meshbus.engine.packets import Address, Output
 from meshbus.engine.peer import Peer, PeerTable
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.route import RouteHeader
 
 Message = tuple[int, bytes]
 """Subprotocol id and content."""
@@ -17,10 +18,19 @@ Message = tuple[int, bytes]
 class FarEnd:
     """The other end of one session of a node."""
 
-    def __init__(self, peers: PeerTable, node_id: int, now: float = 0.0, *, session: int = 0) -> None:
+    def __init__(
+        self,
+        peers: PeerTable,
+        node_id: int,
+        now: float = 0.0,
+        *,
+        session: int = 0,
+        address: Address | None = None,
+        route: RouteHeader | None = None,
+    ) -> None:
         secret = blake2s(f"{node_id} {session}".encode()).digest()
-        self.address = f"{node_id:x}/{session}"
-        link = Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, self.address, now)
+        self.address = f"{node_id:x}/{session}" if address is None else address
+        link = Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, self.address, now, route=route)
         self.peer: Peer = peers.establish(node_id, link, now)
         self.node_id = node_id
         self._opener = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, "near", now).opener

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from meshbus.engine.announce import Nat
+from meshbus.engine.nat import Nat, NatStatus
 from meshbus.engine.packets import Output
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 from meshbus.node.driver import Driver
@@ -110,7 +110,7 @@ async def test_it_begins_a_routed_handshake_through_a_third_node(lab: Lab) -> No
     peer, middle, node = lab.peer(permissive_channels=True), lab.peer(), await lab.node(membership_ack_timeout_s=0.5)
     tap = await join_both(lab, peer, middle, node)
     out = Output()
-    node._live.announcer.set_nat(Nat.SYMMETRIC, Driver.now(), out)
+    node._live.announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), out)
     node._running.apply(out)
     await eventually_there(peer.call, "peer_nat_type", node.node_id, gives=lambda kind: kind == "symmetric")
     await asyncio.to_thread(connect_direct, peer, node, middle)

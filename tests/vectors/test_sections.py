@@ -12,7 +12,6 @@ TESTS = HERE.parent
 LIVE_NODE = "needs a live node: sessions, roster, fan-out"
 REPLICATION = "belongs to log replication"
 COMPUTE = "belongs to daemons, their migration and their causal chains"
-NAT = "belongs to rendezvous and hole punching"
 ABOUT = "describes the file"
 
 NOT_READ = {
@@ -31,9 +30,6 @@ NOT_READ = {
         "identities": "the same derivations as in transport",
         "daemon_identity": COMPUTE,
         "reflex": "the same messages as in transport",
-        "rendezvous": NAT,
-        "nat_pair_matrix": NAT,
-        "nat_classification": NAT,
         "causal_chain": COMPUTE,
         "horizon_bloom": COMPUTE,
         "state_snapshot": COMPUTE,

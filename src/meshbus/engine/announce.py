@@ -18,11 +18,11 @@ What other nodes announce is heard in engine/directory.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from heapq import heappop, heappush
 
 import msgspec
 
+from meshbus.engine.nat import NAT_TAG, NatStatus
 from meshbus.engine.packets import Output
 from meshbus.engine.peer import Peer, PeerTable
 from meshbus.engine.recent import Recent
@@ -42,20 +42,10 @@ MAX_TOLD = 65_536
 
 MAX_VERSION = 0xFFFFFFFFFFFFFFFF
 
-_NAT_PREFIX = "nat:"
 _MS = 1_000_000
 
 Wall = Callable[[float], int]
 """Gives unix nanoseconds for a monotonic reading."""
-
-
-class Nat(StrEnum):
-    """How this node is reached from outside, as its announcement says."""
-
-    UNKNOWN = "unknown"
-    OPEN = "open"
-    CONE = "cone"
-    SYMMETRIC = "symmetric"
 
 
 class AnnounceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +79,7 @@ class Announcer:
         registry: SubprotocolRegistry,
         *,
         wall: Wall,
+        nat: NatStatus = NatStatus(),  # noqa: B008  frozen
         config: AnnounceConfig | None = None,
     ) -> None:
         self.config = config or AnnounceConfig()
@@ -100,7 +91,7 @@ class Announcer:
         self._registry = registry
         self._wall = wall
         self._content = CapabilitySet()
-        self._nat = Nat.UNKNOWN
+        self._nat = nat
         self._message = b""
         self._version = 0
         self._broadcast_at: float | None = None
@@ -126,9 +117,9 @@ class Announcer:
         self._broadcast_or_defer(now, out)
         return self._version
 
-    def set_nat(self, nat: Nat, now: float, out: Output) -> None:
-        """Say how this node is reached; announced when it changes something that was announced."""
-        if nat is not self._nat and self.current is not None:
+    def set_nat(self, nat: NatStatus, now: float, out: Output) -> None:
+        """Say how and where this node is reached; announced when it changes something that was announced."""
+        if nat != self._nat and self.current is not None:
             self._issue(self._content, nat, now)
             self._broadcast_or_defer(now, out)
         self._nat = nat
@@ -174,7 +165,7 @@ class Announcer:
                 self._issue(self._content, self._nat, now)
             self._broadcast(now, out)
 
-    def _issue(self, content: CapabilitySet, nat: Nat, now: float) -> None:
+    def _issue(self, content: CapabilitySet, nat: NatStatus, now: float) -> None:
         """Make and sign the next version; all or nothing."""
         announced = self._enriched(content, nat)
         wall_ns = self._wall(now)
@@ -187,15 +178,16 @@ class Announcer:
             ttl_secs=self.config.ttl_s,
             tags=tuple(announced.tags),
             metadata=dict(announced.metadata),
+            reflex_addr=None if nat.reflex is None else str(nat.reflex),
         ).sign(self._identity)
         self._message = encode_announcement(announcement)
         self.current, self._version = announcement, version
         self._content, self._nat = content, nat
         self._index.apply(self._identity.node_id, announced, version, self.config.ttl_s, now)
 
-    def _enriched(self, content: CapabilitySet, nat: Nat) -> CapabilitySet:
-        plain = content.without_tags([tag for tag in content.tags if tag.startswith(_NAT_PREFIX)])
-        told = plain.with_tags([_NAT_PREFIX + nat])
+    def _enriched(self, content: CapabilitySet, nat: NatStatus) -> CapabilitySet:
+        plain = content.without_tags([tag for tag in content.tags if tag.startswith(NAT_TAG)])
+        told = plain.with_tags([NAT_TAG + nat.nat])
         return self._registry.enrich_capabilities(told) if self.config.enrich else told
 
     def _broadcast_or_defer(self, now: float, out: Output) -> None:

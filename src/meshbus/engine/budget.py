@@ -7,6 +7,9 @@ bound of their own and cannot use up what routed ones need.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
 from meshbus.engine.packets import Address
 from meshbus.engine.recent import Recent
 from meshbus.policy.limits import TokenBucket
@@ -18,21 +21,42 @@ TOTAL_RATE, TOTAL_BURST = 500.0, 1000.0
 """Tries a second, each direct and routed: about a tenth of a core."""
 
 
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Rates(Generic[Key]):
+    """A rate for each of some things; of too many, the one not asked for longest is forgotten."""
+
+    __slots__ = ("_buckets", "_burst", "_rate")
+
+    def __init__(self, rate: float, burst: float, bound: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._buckets: Recent[Key, TokenBucket] = Recent(bound)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key: Key, now: float) -> bool:
+        """Admit one more of a thing, or not."""
+        bucket = self._buckets.get(key) or TokenBucket(self._rate, self._burst)
+        self._buckets.put(key, bucket)
+        return bucket.take(1, now)
+
+
 class HandshakeBudget:
     """What is left to spend on strangers."""
 
     __slots__ = ("_direct", "_routed", "_sources")
 
     def __init__(self) -> None:
-        self._sources: Recent[Address, TokenBucket] = Recent(MAX_SOURCES)
+        self._sources: Rates[Address] = Rates(SOURCE_RATE, SOURCE_BURST, MAX_SOURCES)
         self._direct = TokenBucket(TOTAL_RATE, TOTAL_BURST)
         self._routed = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 
     def admit(self, source: Address, now: float) -> bool:
-        """Take a message from a source, or not; of too many sources the one not heard for longest is forgotten."""
-        bucket = self._sources.get(source) or TokenBucket(SOURCE_RATE, SOURCE_BURST)
-        self._sources.put(source, bucket)
-        return bucket.take(1, now)
+        """Take a message from a source, or not."""
+        return self._sources.take(source, now)
 
     def afford_direct(self, now: float) -> bool:
         """Try a direct message for one expected node, or not."""

@@ -56,6 +56,22 @@ class PeerGone(msgspec.Struct, frozen=True):
     reason: DownReason
 
 
+class Path(StrEnum):
+    """How a node that may be behind a NAT was reached."""
+
+    DIRECT = "direct"
+    PUNCHED = "punched"
+    """Without a relay, after both sides sent at the same moment."""
+    RELAYED = "relayed"
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """A node that we wanted to reach past NATs has a session with us."""
+
+    node_id: int
+    path: Path
+
+
 class Acked(msgspec.Struct, frozen=True):
     """A publisher answered our subscribe or unsubscribe, or did not answer in time."""
 
@@ -187,6 +203,7 @@ Control: TypeAlias = (
     | PeerFailed
     | PeerRecovered
     | PeerGone
+    | Reached
     | Acked
     | Subscribed
     | Unsubscribed

@@ -37,7 +37,6 @@ from meshbus.engine.peer import Peer, PeerClaims, PeerTable
 from meshbus.engine.publication import Publication, Publications
 from meshbus.engine.publish import Planner, PublishConfig, PublishReport
 from meshbus.engine.reception import Reception
-from meshbus.engine.reflex import Reflex
 from meshbus.engine.relay import HandshakeRelay
 from meshbus.engine.request import Requester, Requests, Responder
 from meshbus.engine.settings import (
@@ -47,6 +46,7 @@ from meshbus.engine.settings import (
     EngineSettings,
     offered_services,
 )
+from meshbus.engine.traversal import Traversal
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Entropy, Identity
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -131,7 +131,19 @@ class Engine:
             routed_ttl=routed_ttl(settings.liveness.radius),
         )
         self.liveness = Liveness(identity.node_id, peers=self.peers, wall=wall, now=now, config=settings.liveness)
-        self.announcer = Announcer(identity, self.peers, index, self.registry, wall=wall, config=settings.announce)
+        self.announcer = Announcer(
+            identity, self.peers, index, self.registry, wall=wall, nat=settings.nat.status, config=settings.announce
+        )
+        self.traversal = Traversal(
+            identity.node_id,
+            peers=self.peers,
+            handshakes=self.handshakes,
+            announcer=self.announcer,
+            counters=self.counters,
+            wall=wall,
+            next_hop=self.mesh.next_hop,
+            config=settings.nat,
+        )
         self.directory = Directory(
             identity,
             self.peers,
@@ -162,7 +174,6 @@ class Engine:
             entropy=entropy,
             ack_timeout_s=settings.ack_timeout_s,
         )
-        self.reflex = Reflex(self.counters)
         self.following = Following(peers=self.peers, joined=self.joined, counters=self.counters, entropy=entropy)
         self.interests = Interests(
             admission=self.admission,
@@ -204,7 +215,8 @@ class Engine:
                 Subprotocol.MEMBERSHIP: self.membership.receive,
                 Subprotocol.STREAM_WINDOW: self.delivery.on_grant,
                 Subprotocol.CAPABILITY: self._on_announcement,
-                Subprotocol.REFLEX: self.reflex.receive,
+                Subprotocol.REFLEX: self.traversal.reflex.receive,
+                Subprotocol.RENDEZVOUS: self.traversal.rendezvous.receive,
                 Subprotocol.RELIABLE: self.delivery.on_reliable,
                 Subprotocol.INTEREST: self.interests.receive,
             },
@@ -213,6 +225,7 @@ class Engine:
             negotiator=self.negotiator,
             delivery=self.delivery,
             mesh=self.mesh,
+            punches=self.traversal.punches,
             counters=self.counters,
             establish=self._establish,
             recovered=self._recovered,
@@ -251,6 +264,7 @@ class Engine:
         for verdict in self.liveness.tick(now, out):
             self._peer_down(verdict, now, out)
         self.mesh.tick(now)
+        self.traversal.tick(now, out)
         self.announcer.tick(now, out)
         self.directory.tick(now, out)
         self.negotiator.tick(now, out)
@@ -394,6 +408,7 @@ class Engine:
 
     def _on_announced(self, peer: Peer, heard: Announcement, now: float) -> None:
         self.mesh.announced(heard.node_id, peer, heard.hop_count, now)
+        self.traversal.whereabouts.heard(peer, heard, now)
         if heard.signature is not None:
             self.mesh.boundary.heard(heard.node_id, heard.entity_id, now)
 
@@ -438,6 +453,7 @@ class Engine:
 
     def _finish(self, now: float, out: Output) -> None:
         """Do what follows from what happened in a call: agreements take effect, publishes go on."""
+        self.traversal.review(now, out)
         for event in out.control:
             if isinstance(event, Negotiated) and (peer := self.peers.get(event.node_id)) is not None:
                 peer.widen(self.settings.window if peer.uses(Subprotocol.RELIABLE) else STREAM_WINDOW)
@@ -465,6 +481,7 @@ class Engine:
             self.requests,
             self.delivery,
             self.publications,
+            self.traversal,
         )
 
     def _send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:

@@ -121,12 +121,20 @@ class Handshakes:
     # ── what the application asks ───────────────────────────────────────────────────────────
 
     def connect(
-        self, node_id: int, address: Address, public_key: bytes, now: float, out: Output, *, routed: bool = True
+        self,
+        node_id: int,
+        address: Address,
+        public_key: bytes,
+        now: float,
+        out: Output,
+        *,
+        routed: bool = True,
+        config: HandshakeConfig | None = None,
     ) -> None:
         """Begin a handshake; it ends in an `Established`, or in a HandshakeFailed in some call's output.
 
         Routed is what a running 0.23 node answers, at its own address or behind a relay's; it answers direct only
-        while it accepts, before it runs. Asking again for what is under way changes nothing; raises HandshakeError
+        while it accepts, before it runs. `config` says how patient this one is. Asking again for what is under way changes nothing; raises HandshakeError
         when another attempt with the same routing id is under way, or for a target that cannot be.
         """
         self._check_id(node_id)
@@ -140,13 +148,14 @@ class Handshakes:
                 HandshakeFault.REFUSED,
                 f"a handshake with node {under_way.target.node_id:016x} is under way: wait for its end, or cancel it",
             )
+        patience = config or self._config
         attempt = Attempt(
             target,
             node_id=self.node_id,
             psk=self._psk,
             entropy=self._entropy,
-            tries=self._config.tries,
-            timeout_s=self._config.timeout_s,
+            tries=patience.tries,
+            timeout_s=patience.timeout_s,
             carry=self._carry,
         )
         attempt.send(now, out)

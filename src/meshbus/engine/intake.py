@@ -93,6 +93,9 @@ class Receiver(Protocol):
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a pingwave."""
 
+    def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a keep-alive of a node that was introduced to us, or says so."""
+
 
 class Intake:
     """Reads datagrams for one node."""
@@ -234,7 +237,7 @@ class Intake:
             case DatagramKind.PINGWAVE:
                 self._receiver.on_pingwave(source, datagram, now, out)
             case DatagramKind.KEEPALIVE:
-                self._counters.add("drop", "keepalive")
+                self._receiver.on_keepalive(source, datagram, now, out)
             case DatagramKind.DROP:
                 self._counters.add("drop", "unreadable")
 

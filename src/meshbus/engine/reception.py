@@ -22,6 +22,7 @@ from meshbus.engine.mesh import Mesh
 from meshbus.engine.negotiate import Negotiator
 from meshbus.engine.packets import Address, Output
 from meshbus.engine.peer import Peer
+from meshbus.engine.punch import Punches
 from meshbus.engine.settings import RELIABLE_SERVICES
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import unpack_frames
@@ -47,6 +48,7 @@ class Reception:
         negotiator: Negotiator,
         delivery: Delivery,
         mesh: Mesh,
+        punches: Punches,
         counters: Counters,
         establish: Callable[[list[Established], float, Output], None],
         recovered: Callable[[Peer, float, Output], None],
@@ -59,6 +61,7 @@ class Reception:
         self._negotiator = negotiator
         self._delivery = delivery
         self._mesh = mesh
+        self._punches = punches
         self._counters = counters
         self._establish = establish
         self._recovered = recovered
@@ -141,6 +144,10 @@ class Reception:
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a pingwave."""
         self._mesh.pingwaves.receive(source, datagram, now, out)
+
+    def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a keep-alive."""
+        self._punches.receive(source, datagram, now, out)
 
     def _serve(
         self,

@@ -10,6 +10,7 @@ from meshbus.engine.directory import DirectoryConfig
 from meshbus.engine.dispatch import OpaqueMode
 from meshbus.engine.handshake import HandshakeConfig
 from meshbus.engine.liveness import LivenessConfig
+from meshbus.engine.nat import NatConfig
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
 from meshbus.policy.registry import SubprotocolRegistry
@@ -22,6 +23,7 @@ PLAIN_SERVICES = {
     Subprotocol.STREAM_WINDOW: "stream-window",
     Subprotocol.CAPABILITY: "capability",
     Subprotocol.REFLEX: "reflex",
+    Subprotocol.RENDEZVOUS: "rendezvous",
 }
 """What this engine handles of the 0.23 wire, and the door to the profile."""
 PROFILE_SERVICES = {
@@ -49,6 +51,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     liveness: LivenessConfig = LivenessConfig()
     announce: AnnounceConfig = AnnounceConfig()
     directory: DirectoryConfig = DirectoryConfig()
+    nat: NatConfig = NatConfig()
     opaque: OpaqueMode = OpaqueMode.STRICT
     ack_timeout_s: float = 5.0
     max_channels_per_peer: int = 1024

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
-from meshbus.wire.messages.address import ADDRESS_BYTES, Address, pack_address, parse_address, unpack_address
+from meshbus.wire.messages.address import ADDRESS_BYTES, Address, numeric, pack_address, parse_address, unpack_address
 from tests.fuzz import assert_survives
 from tests.wire.strategies import addresses, u16
 
@@ -26,6 +26,24 @@ def test_golden_addresses(address: Address, text: str, block: str) -> None:
 
 def test_an_address_is_the_pair_that_sockets_use() -> None:
     assert unpack_address(bytes.fromhex(GOLDEN[0][2])) == ("127.0.0.1", 59053)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "read"),
+    [
+        (("127.0.0.1", 9000), Address("127.0.0.1", 9000)),
+        (("2001:db8::1", 9, 0, 0), Address("2001:db8::1", 9)),
+        (("fe80::1%eth0", 9, 0, 2), Address("fe80::1", 9)),
+        (("::ffff:1.2.3.4", 9, 0, 0), Address("::ffff:1.2.3.4", 9)),
+        (("a-name", 9), None),
+        (("10.0.0.1", 1 << 16), None),
+        (("10.0.0.1", -1), None),
+        ("node-7", None),
+        (None, None),
+    ],
+)
+def test_what_sockets_spell_is_read(spelled: object, read: Address | None) -> None:
+    assert numeric(spelled) == read
 
 
 @given(addresses)

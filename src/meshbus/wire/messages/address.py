@@ -43,6 +43,17 @@ def parse_address(text: str) -> Address:
     return Address(_show(ip), int(port))
 
 
+def numeric(address: object) -> Address | None:
+    """Read an address as a socket spells it, or give None for what is no numeric host and port."""
+    match address:
+        case (str(host), int(port), *_) if 0 <= port <= 0xFFFF:
+            try:
+                return Address(_show(ip_address(host.partition("%")[0])), port)
+            except ValueError:
+                return None
+    return None
+
+
 def pack_address(address: Address) -> bytes:
     """Write the 19-byte block."""
     try:
