@@ -151,6 +151,10 @@ class Node:
         """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""
         return self._running.run(self._node.connect(address, **options))
 
+    def connect_direct(self, node_id: int, **options: Any) -> PeerInfo:
+        """Connect to a node past the NATs on both sides; options as in meshbus.Node.connect_direct."""
+        return self._running.run(self._node.connect_direct(node_id, **options))
+
     def accept(self, node_id: int) -> None:
         """Allow a node to begin a direct handshake with us."""
         self._running.call(lambda: self._node.accept(node_id))

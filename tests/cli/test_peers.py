@@ -20,7 +20,7 @@ def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request
             first.notice("announced")
             row = meshbus("peers", "--admin", first.admin).row
             assert row["node_id"] == second.status["node_id"]
-            assert row["health"] == "alive"
+            assert (row["health"], row["path"], row["nat"]) == ("alive", "direct", "unknown")
             assert "role:planner" in row["tags"]
             request.getfixturevalue("terminal")
             shown = meshbus("peers", "--admin", first.admin)

@@ -25,6 +25,7 @@ from meshbus.wire.messages.token import PermissionToken, Scope
 HEX = "0123456789abcdef" * 4
 FULL = f"""
 bind = "[::1]:9000"
+public_address = "[2001:db8::7]:9000"
 identity = "keys/identity.toml"
 psk_file = "keys/mesh.key"
 subnet = "3.7"
@@ -120,6 +121,7 @@ def test_defaults_are_the_documented_ones() -> None:
 def test_a_file_sets_everything(file: Path) -> None:
     config = NodeConfig.load(file, {})
     assert config.bind == Endpoint("::1", 9000)
+    assert config.public_address == Endpoint("2001:db8::7", 9000)
     assert config.identity == file.parent / "keys/identity.toml"
     assert config.psk_file == file.parent / "keys/mesh.key"
     assert config.admin_path() == file.parent / "run/admin.sock"
@@ -228,6 +230,8 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"heartbeat_s": 0}, "heartbeat_s (from an argument): expected a number of seconds above 0, at most 86400, got 0"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s (from an argument): expected a number of seconds"),
         ({"heartbeat_s": 30}, "session_timeout_s: 30 must be more than heartbeat_s, which is 30"),
+        ({"public_address": "robot.local:9000"}, "public_address (from an argument): robot.local:9000 is not an address"),
+        ({"public_address": "203.0.113.9:0"}, "public_address (from an argument): 203.0.113.9:0 is not an address"),
         ({"handshake_attempts": 0}, "handshake_attempts (from an argument): expected a whole number from 1"),
         ({"window_bytes": 100}, "window_bytes (from an argument): expected a whole number of bytes from 65536"),
         ({"psk": HEX, "psk_file": "x"}, "psk_file (from an argument): psk is given too: keep one of the two"),

@@ -119,6 +119,14 @@ def test_both_are_told_where_the_other_is_and_when_to_send() -> None:
     assert desk.counters.snapshot() == {"introduction": {"made": 1}}
 
 
+def test_a_neighbor_that_has_announced_no_address_is_where_we_see_it() -> None:
+    desk = Desk()
+    told = desk.take(desk.asker, request(THIRD))[ASKER.node_id]
+    assert told == [
+        PunchIntroduce(peer=THIRD.node_id, peer_reflex=Address("203.0.113.3", 43_000), fire_at_ms=NOW_MS + LEAD_MS)
+    ]
+
+
 def test_a_question_of_ours_is_one_message() -> None:
     desk, out = Desk(), Output()
     desk.rendezvous.ask(desk.third.peer, WANTED.node_id, SEEN, out)
@@ -133,8 +141,8 @@ def _relayed(desk: Desk) -> None:
     FarEnd(desk.peers, WANTED.node_id, session=1, route=RouteHeader(src_id=1, dest_id=WANTED.node_id))
 
 
-def _silent(desk: Desk) -> None:
-    desk.rendezvous._whereabouts = Whereabouts()
+def _nowhere(desk: Desk) -> None:
+    FarEnd(desk.peers, THIRD.node_id, session=1, address="a place without an address")
 
 
 @pytest.mark.parametrize(
@@ -146,8 +154,7 @@ def _silent(desk: Desk) -> None:
         ("no_session", PunchRequest(target=999, self_reflex=SEEN), None),
         ("no_session", request(), _no_session),
         ("no_session", request(), _relayed),
-        ("no_reflex", request(THIRD), None),
-        ("no_reflex", request(), _silent),
+        ("no_reflex", request(THIRD), _nowhere),
         ("address", request(reflex=Address("0.0.0.0", 9)), None),
         ("address", request(reflex=Address("127.0.0.1", 9)), None),
         ("address", request(reflex=Address(SEEN.host, 0)), None),

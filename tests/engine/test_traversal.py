@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 
 from meshbus.engine.control import HandshakeFailed, Path, Reached
-from meshbus.engine.nat import Nat
+from meshbus.engine.nat import Nat, NatConfig, NatStatus
+from meshbus.engine.traversal import ASK_S
+from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
+from meshbus.names.identity import Identity
 from meshbus.testing.fakenat import NatKind, NatNet
-from meshbus.testing.fakenet import FakeNode
+from meshbus.testing.fakenet import FakeNode, FakePath
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.datagram import DatagramKind
+from meshbus.wire.header import unpack_header
+from meshbus.wire.messages.address import Address
+from meshbus.wire.messages.rendezvous import PunchIntroduce, PunchRequest, RendezvousMessage, encode_rendezvous
+from meshbus.wire.punch import Keepalive, pack_keepalive
 
 OPEN, FULL, HOST, PORT, SYM = NatKind
 KINDS = {OPEN: Nat.OPEN, FULL: Nat.CONE, HOST: Nat.CONE, PORT: Nat.CONE, SYM: Nat.SYMMETRIC}
@@ -74,3 +85,239 @@ def test_every_pair_of_kinds_ends_in_a_session_that_carries_events(here: NatKind
     assert counts.get("punch_succeeded", 0) == (ENDS[here][there] is P)
     if (here, there) == (SYM, SYM):
         assert "punch_attempted" not in counts
+
+
+def test_who_has_a_direct_session_already_is_reached_at_once() -> None:
+    town = Town(OPEN, FULL)
+    town.reach()
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        assert out.control == [Reached(town.there.node_id, D)]
+        assert out.trains == []
+
+
+def test_asking_again_for_what_is_under_way_changes_nothing() -> None:
+    town = Town(FULL, FULL)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        assert engine.traversal.reaching == {town.there.node_id}
+        sent = len(out.trains)
+        engine.traversal.connect(town.there.node_id, now, out)
+        assert len(out.trains) == sent == 1
+    town.net.run(for_s=5)
+    assert town.here.happened(Reached) == [Reached(town.there.node_id, P)]
+    assert town.here.engine.traversal.reaching == set()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_relayed_session_goes_on_until_the_direct_one_takes_its_place(both: bool) -> None:
+    town = Town(PORT, PORT)
+    hub, here, there = town.hubs[0], town.here, town.there
+    with here.turn() as (engine, now, out):
+        engine.connect(there.node_id, None, there.engine.public_key, now, out)
+    town.net.run_until(lambda: here.has_session_with(there))
+    town.net.run(for_s=5)
+    assert here.engine.peers.require(there.node_id).link.home is None
+    here.subscribe(there, "town/news")
+    town.net.run(for_s=1)
+    for one, other in ((here, there), (there, here))[: 1 + both]:
+        with one.turn() as (engine, now, out):
+            engine.traversal.connect(other.node_id, now, out, coordinator=hub.node_id)
+    for number in range(100):
+        there.publish("town/news", [str(number).encode()], reliable=True)
+        town.net.run(for_s=0.1)
+    town.net.run(for_s=5)
+    assert here.payloads() == [str(number).encode() for number in range(100)]
+    for one, other in ((here, there), (there, here)):
+        assert one.engine.peers.require(other.node_id).link.home is not None
+    assert here.has_session_with(there)
+
+
+def test_two_that_reach_for_each_other_at_once_meet() -> None:
+    town = Town(PORT, HOST)
+    with town.there.turn() as (engine, now, out):
+        engine.traversal.connect(town.here.node_id, now, out)
+    assert town.reach() is P
+    town.net.run(for_s=5)
+    assert town.here.has_session_with(town.there)
+    assert [event.path for event in town.there.happened(Reached)] == [P]
+
+
+def test_a_node_that_was_asked_by_nobody_where_it_is_asks_its_coordinator() -> None:
+    """With one neighbor there is nothing to compare, so the kind stays unknown; punching works all the same."""
+    net = NatNet(3)
+    hub = net.create_at("hub", "198.51.100.1")
+    other = net.create_at("other", "198.51.100.2")
+    here = net.create_at("here", "203.0.113.1", PORT)
+    there = net.create_at("there", "203.0.113.2", PORT)
+    for node, neighbor in ((here, hub), (there, hub), (there, other)):
+        net.join(node, neighbor)
+    net.run(for_s=15)
+    assert here.engine.traversal.nat.status == NatStatus()
+    with here.turn() as (engine, now, out):
+        engine.traversal.connect(there.node_id, now, out)
+    net.run(for_s=3)
+    assert here.happened(Reached) == [Reached(there.node_id, P)]
+
+
+def test_without_a_coordinator_that_answers_the_relay_is_next() -> None:
+    town = Town(PORT, PORT)
+    for hub in town.hubs:
+        hub.engine._reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
+    begun = town.net.clock.now
+    assert town.reach() is R
+    assert ASK_S <= town.net.clock.now - begun < ASK_S + 1
+    wire = [p for p in town.net.passages if p.source == ("203.0.113.1", 40_000) and p.at >= begun]
+    asked = [p for p in wire if p.kind is DatagramKind.NET and unpack_header(p.datagram).subprotocol_id == 0x0D01]
+    assert len(asked) == 4, "asked again while there was time"
+
+
+def test_lost_messages_are_made_up_for() -> None:
+    paths = []
+    for seed in range(8):
+        town = Town(PORT, PORT, seed=seed)
+        town.net.path = FakePath(loss=0.2)
+        paths.append(town.reach())
+    assert None not in paths
+    assert paths.count(P) >= 6
+
+
+def test_a_coordinator_that_dies_leaves_a_named_failure() -> None:
+    town = Town(PORT, PORT)
+    for name in ("hub 1", "hub 2"):
+        town.net.remove(name)
+    assert town.reach() is None
+    [failed] = town.here.happened(HandshakeFailed)
+    assert failed.node_id == town.there.node_id
+    assert town.counts(town.here) == {"failed": 1, "relay_fallback": 1}
+    assert town.here.engine.traversal.reaching == set()
+
+
+def test_nobody_to_ask_and_nowhere_to_go_is_said_at_once() -> None:
+    town = Town(PORT, PORT)
+    stranger = Identity.from_seed(bytes(32))
+    with town.here.turn() as (engine, now, out):
+        with pytest.raises(PeerError, match="has not announced itself"):
+            engine.traversal.connect(stranger.node_id, now, out)
+        with pytest.raises(PeerError, match="no neighbor has heard of it"):
+            engine.traversal.connect(stranger.node_id, now, out, public_key=bytes(range(32)))
+        with pytest.raises(PeerError, match="connect to it first"):
+            engine.traversal.connect(town.there.node_id, now, out, coordinator=stranger.node_id)
+        assert out.trains == []
+    assert town.here.engine.traversal.reaching == set()
+
+
+def test_the_key_of_a_plain_node_must_be_given() -> None:
+    net = NatNet(4)
+    hub = net.create_at("hub", "198.51.100.1")
+    here = net.create_at("here", "203.0.113.1", PORT)
+    plain = net.create_at("plain", "203.0.113.2", PORT, profile=False)
+    for node in (here, plain):
+        net.join(node, hub)
+    net.run(for_s=5)
+    with here.turn() as (engine, now, out), pytest.raises(LocalProtocolError, match="give public_key"):
+        engine.traversal.connect(plain.node_id, now, out)
+
+
+def test_a_key_that_cannot_be_one_is_refused_at_once_and_forgotten() -> None:
+    town = Town(OPEN, OPEN)
+    with town.here.turn() as (engine, now, out), pytest.raises(HandshakeError):
+        engine.traversal.connect(town.there.node_id, now, out, public_key=bytes(32))
+    assert town.here.engine.traversal.reaching == set()
+
+
+def test_a_known_public_address_is_announced_from_the_start() -> None:
+    net = NatNet(5)
+    hub = net.create_at("hub", "198.51.100.1")
+    public = Address("203.0.113.9", 9000)
+    node = net.create("node", nat=NatConfig(public_address=public))
+    announcement = node.engine.announcer.current
+    assert announcement is not None
+    assert announcement.reflex_addr == str(public)
+    assert "nat:open" in announcement.tags
+    assert hub.engine.announcer.current is not None
+    assert hub.engine.announcer.current.reflex_addr is None
+
+
+# ── hostile ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Mallory:
+    """A member of the mesh that wants others to send to a victim."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.victim = Address("192.0.2.66", 53)
+        self.sent: list[bytes] = []
+        inject = town.net.inject
+
+        def watch(source: Hashable, dest: Hashable, datagram: bytes) -> None:
+            if isinstance(dest, tuple) and dest[0] == self.victim.host:
+                self.sent.append(datagram)
+            inject(source, dest, datagram)
+
+        town.net.inject = watch  # type: ignore[method-assign]
+
+    def say(self, node: FakeNode, to: FakeNode, message: RendezvousMessage) -> None:
+        with node.turn() as (engine, _now, out):
+            engine.peers.require(to.node_id).send_message(Subprotocol.RENDEZVOUS, encode_rendezvous(message), out)
+
+
+def test_a_request_with_somebody_else_s_address_goes_nowhere() -> None:
+    town = Town(PORT, PORT)
+    mallory, hub = Mallory(town), town.hubs[0]
+    for _ in range(100):
+        mallory.say(town.here, hub, PunchRequest(target=town.there.node_id, self_reflex=mallory.victim))
+    town.net.run(for_s=10)
+    assert mallory.sent == []
+    refused = hub.engine.counters.snapshot()["refuse"]
+    assert sum(refused.values()) == 100
+    assert set(refused) == {"introduction_foreign_address", "introduction_rate"}
+
+
+def test_a_lying_coordinator_makes_a_node_send_less_than_it_spends() -> None:
+    town = Town(PORT, PORT)
+    mallory, hub = Mallory(town), town.hubs[0]
+    spent: list[int] = []
+    town.net.taps.append(lambda p: spent.append(len(p.datagram)) if p.dest == "there" else None)
+    for number in range(1000):
+        introduction = PunchIntroduce(peer=number + 1, peer_reflex=mallory.victim, fire_at_ms=0)
+        mallory.say(hub, town.there, introduction)
+    town.net.run(for_s=10)
+    assert {len(datagram) for datagram in mallory.sent} == {14}
+    assert len(mallory.sent) == 3 * 64
+    assert 10 * sum(map(len, mallory.sent)) < sum(spent)
+    assert len(town.there.engine.traversal.punches) == 0
+    assert town.there.engine.counters.total("refuse") == 1000 - 64
+
+
+def test_forged_keepalives_start_nothing_and_end_nothing() -> None:
+    town = Town(PORT, FULL)
+    begun = len(town.net.passages)
+    forged = pack_keepalive(Keepalive(node_id=town.here.node_id))
+    for number in range(1000):
+        town.net.inject(("192.0.2.66", number + 1), ("203.0.113.2", 40_000), forged)
+    town.net.run(for_s=0.5)
+    answers = [
+        p for p in town.net.passages[begun:] if p.source == ("203.0.113.2", 40_000) and p.kind != DatagramKind.NET
+    ]
+    assert [p for p in answers if p.kind is DatagramKind.KEEPALIVE] == []
+    assert town.there.engine.counters.get("drop", "keepalive_unexpected") == 1000
+    assert town.reach() is P
+
+
+def test_an_address_of_a_neighbor_is_not_believed_to_be_another_node_s() -> None:
+    """Whoever announces the coordinator's own address would take its session away from us."""
+    town = Town(OPEN, OPEN)
+    hub_address = town.net.address_of(town.hubs[0])
+    with town.there.turn() as (engine, now, out):
+        engine.announcer.set_nat(NatStatus(Nat.OPEN, hub_address), now + 20, out)
+    town.net.run(for_s=15)
+    found = town.here.engine.traversal.whereabouts.get(town.there.node_id, town.net.clock.now)
+    assert found is not None
+    assert found.reflex == hub_address
+    assert town.reach() is not None
+    assert town.counts(town.here)["foreign_address"] >= 1
+    hub = town.here.engine.peers.by_address(hub_address)
+    assert hub is not None
+    assert hub.node_id == town.hubs[0].node_id

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.announce import Nat
+from meshbus.engine.nat import Nat, NatStatus
 from meshbus.engine.packets import Output
 from meshbus.node.driver import Driver
 from meshbus.node.node import Node
@@ -34,7 +34,7 @@ async def symmetric(lab: Lab) -> Node:
     node = await lab.node(**OUR_TIMES)
     running = node.running()
     assert running is not None
-    running[0].announcer.set_nat(Nat.SYMMETRIC, Driver.now(), Output())
+    running[0].announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), Output())
     return node
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from meshbus.config.node import NodeConfig
 from meshbus.engine.dispatch import OpaqueMode
+from meshbus.engine.nat import NatConfig
 from meshbus.errors import LocalProtocolError
 from meshbus.node.setup import engine_settings, parse_key, wall
 from meshbus.wire.constants import ROUTED_PAYLOAD
@@ -59,3 +60,10 @@ def test_the_wall_clock_follows_the_monotonic_one() -> None:
     now = time.monotonic()
     assert abs(wall(now) - time.time_ns()) < 10**9
     assert wall(now + 5) - wall(now) > 4 * 10**9
+
+
+def test_what_is_known_about_the_address_reaches_the_engine() -> None:
+    config = NodeConfig.load(env={}, public_address="203.0.113.9:9000")
+    nat = engine_settings(config, PSK, bound=("10.0.0.1", 9000)).nat
+    assert (nat.bind, nat.public_address) == (("10.0.0.1", 9000), ("203.0.113.9", 9000))
+    assert engine_settings(NodeConfig.load(env={}), PSK).nat == NatConfig()

@@ -16,5 +16,5 @@ def peers(way: Way | None = None, *, json: Json = False) -> None:
         async with open_door(way) as door:
             return await door.peers()
 
-    columns = ("node_id", "address", "health", "subnet", "profile", "tags")
+    columns = ("node_id", "address", "path", "nat", "health", "subnet", "profile", "tags")
     show_rows(asyncio.run(look()), columns, json=json, empty="no peers yet: connect to one, or wait for one to connect")

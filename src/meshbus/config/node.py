@@ -43,6 +43,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.token import PermissionToken
 
 PREFIX = "MESHBUS_"
@@ -120,6 +121,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     bind: Endpoint = Endpoint("127.0.0.1", 0)
     """Where to listen; port 0 is any free one."""
+    public_address: Endpoint | None = None
+    """Where other networks reach this node, when that is known, as with a forwarded port: digits, no name."""
     identity: Path | None = None
     """The identity file, made on first use; without it, the one under the user's configuration folder."""
     ephemeral: bool = False
@@ -198,6 +201,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return build(cls, gather(path, env, **arguments), READERS)
 
     def __post_init__(self) -> None:
+        if self.public_address is not None and not (numeric(self.public_address) and self.public_address.port):
+            raise ConfigError(
+                "public_address", f"{self.public_address} is not an address that others could use: digits and a port"
+            )
         if self.psk is not None and self.psk_file is not None:
             raise ConfigError("psk_file", "psk is given too: keep one of the two")
         if self.session_timeout_s <= self.heartbeat_s:

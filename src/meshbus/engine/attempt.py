@@ -50,6 +50,9 @@ class Target(msgspec.Struct, frozen=True):
     """The peer's own address, or that of a relay on the way to it."""
     public_key: bytes
     routed: bool
+    straight: bool = False
+    """The address is known to be the peer's own: its answer may still come by another way, as a 0.23 node's does when
+    it has heard of us from a third one."""
 
 
 class Phase(Enum):

@@ -129,16 +129,18 @@ class Handshakes:
         out: Output,
         *,
         routed: bool = True,
+        straight: bool = False,
         config: HandshakeConfig | None = None,
     ) -> None:
         """Begin a handshake; it ends in an `Established`, or in a HandshakeFailed in some call's output.
 
         Routed is what a running 0.23 node answers, at its own address or behind a relay's; it answers direct only
-        while it accepts, before it runs. `config` says how patient this one is. Asking again for what is under way changes nothing; raises HandshakeError
+        while it accepts, before it runs. `straight` says that there is no relay at the
+        address, `config` how patient this one is. Asking again for what is under way changes nothing; raises HandshakeError
         when another attempt with the same routing id is under way, or for a target that cannot be.
         """
         self._check_id(node_id)
-        target = Target(node_id, address, public_key, routed)
+        target = Target(node_id, address, public_key, routed, straight)
         key = routing_id(node_id)
         under_way = self._attempts.get(key)
         if under_way is not None:
@@ -232,8 +234,9 @@ class Handshakes:
         for attempt in tried:
             keys = attempt.read(message, source, now)
             if keys is not None:
-                relayed = route.hop_count > 0 or not same_place(source, attempt.target.address)
-                return self._finish(attempt, keys, self._route(attempt.target.node_id) if relayed else None, now)
+                target = attempt.target
+                relayed = not target.straight and (route.hop_count > 0 or not same_place(source, target.address))
+                return self._finish(attempt, keys, self._route(target.node_id) if relayed else None, now)
         if len(message) < _ROUTED_FIRST_BYTES:
             return self._unread(tried)
         if not self._budget.afford_routed(now):

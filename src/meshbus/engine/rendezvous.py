@@ -1,13 +1,13 @@
 """Rendezvous (0x0D01): introduce two neighbors to each other, and take part in introductions by others.
 
 As coordinator we know both sides: each has a session with us without a relay, and the wanted one has announced where it
-is seen. Both are told where the other is and to send in half a second; when a keep-alive arrives, its receiver says so
+is seen; as long as it has not, where we see it is the next best. Both are told where the other is and to send in half a second; when a keep-alive arrives, its receiver says so
 through us. A request that cannot be met is dropped without an answer, as the wire has none, and counted:
 
     rate             this peer asks too often, or all of them together
     target           for itself, or for us
     no_session       one of the two is no neighbor of ours
-    no_reflex        the wanted node has not announced where it is seen
+    no_reflex        nobody knows where the wanted node is seen
     address          the asking node names an address that no host can have
     foreign_address  … or one that is neither where we see it nor where it has announced to be: somebody else's
 
@@ -97,13 +97,11 @@ class Rendezvous:
                 self._pass_on(peer, heard, now, out)
 
     def _coordinate(self, asking: Peer, request: PunchRequest, now: float, out: Output) -> None:
-        found = self._whereabouts.get(request.target, now)
-        reflex = None if found is None else found.reflex
-        refusal = self._refusal(asking, request, reflex, now)
-        if refusal or reflex is None:
+        wanted, reflex = self._peers.get(request.target), self._address_of(request.target, now)
+        refusal = self._refusal(asking, request, wanted, reflex, now)
+        if refusal or wanted is None or reflex is None:
             self._counters.add("refuse", f"introduction_{refusal}")
             return
-        wanted = self._peers.require(request.target)
         fire_at_ms = self._wall(now) // 1_000_000 + LEAD_MS
         _send(asking, PunchIntroduce(peer=wanted.node_id, peer_reflex=reflex, fire_at_ms=fire_at_ms), out)
         _send(wanted, PunchIntroduce(peer=asking.node_id, peer_reflex=request.self_reflex, fire_at_ms=fire_at_ms), out)
@@ -111,13 +109,15 @@ class Rendezvous:
         self._introduced.put((wanted.node_id, asking.node_id), now + ACK_S)
         self._counters.add("introduction", "made")
 
-    def _refusal(self, asking: Peer, request: PunchRequest, reflex: Address | None, now: float) -> str:
+    def _refusal(
+        self, asking: Peer, request: PunchRequest, wanted: Peer | None, reflex: Address | None, now: float
+    ) -> str:
         """Give the reason not to introduce, or nothing."""
         if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
             return "rate"
         if request.target in {0, self._node_id, asking.node_id}:
             return "target"
-        wanted, home = self._peers.get(request.target), asking.link.home
+        home = asking.link.home
         if home is None or wanted is None or wanted.link.home is None:
             return "no_session"
         if reflex is None:
@@ -129,6 +129,13 @@ class Rendezvous:
         if request.self_reflex.host not in {place.host for place in believed if place is not None}:
             return "foreign_address"
         return ""
+
+    def _address_of(self, node_id: int, now: float) -> Address | None:
+        """Give where a neighbor has announced to be seen, or else where we see it."""
+        found, peer = self._whereabouts.get(node_id, now), self._peers.get(node_id)
+        if found is not None and found.reflex is not None:
+            return found.reflex
+        return None if peer is None else numeric(peer.link.home)
 
     def _pass_on(self, sender: Peer, ack: PunchAck, now: float, out: Output) -> None:
         until = self._introduced.pop((sender.node_id, ack.to_peer)) if ack.from_peer == sender.node_id else None

@@ -147,7 +147,7 @@ class Traversal:
             match event:
                 case SessionUp(node_id=node_id):
                     self.nat.session_up(now)
-                    self._on_session(node_id, out)
+                    self._on_session(node_id, now, out)
                 case PeerGone(node_id=node_id):
                     self.nat.forget(node_id)
                 case HandshakeFailed(node_id=node_id) if (climb := self._climbs.get(node_id)) is not None:
@@ -222,7 +222,13 @@ class Traversal:
     def _shake(self, climb: _Climb, rung: Rung, address: Address, now: float, out: Output) -> None:
         climb.enter(rung)
         self.punches.forget(climb.node_id)
-        self._handshakes.connect(climb.node_id, address, climb.public_key, now, out, config=QUICK)
+        holder = self._peers.by_address(address)
+        if holder is not None and holder.node_id != climb.node_id:
+            # A neighbor's session would be lost to whoever claims its address.
+            self._counters.add("traversal", "foreign_address")
+            self._descend(climb, now, out)
+            return
+        self._handshakes.connect(climb.node_id, address, climb.public_key, now, out, straight=True, config=QUICK)
 
     def _relay(self, climb: _Climb, now: float, out: Output) -> None:
         """Go through somebody else; what is there already is good enough."""
@@ -269,17 +275,19 @@ class Traversal:
             except HandshakeError:
                 self._descend(climb, now, out)
 
-    def _on_session(self, node_id: int, out: Output) -> None:
-        """Take a new session, begun by us or by them; one behind a relay is not what we are after."""
+    def _on_session(self, node_id: int, now: float, out: Output) -> None:
+        """Take a new session, begun by us or by them; one behind a relay is not yet what we are after."""
         climb, peer = self._climbs.get(node_id), self._peers.get(node_id)
         if climb is None or peer is None:
             return
         if peer.link.home is not None:
-            punched = climb.rung is Rung.SHAKE
+            punched = climb.rung in {Rung.PUNCH, Rung.SHAKE}
             self._counters.add("traversal", "punch_succeeded" if punched else "direct")
             self._reached(climb, Path.PUNCHED if punched else Path.DIRECT, out)
         elif climb.rung is Rung.RELAY:
             self._reached(climb, Path.RELAYED, out)
+        elif climb.rung in {Rung.DIRECT, Rung.SHAKE} and node_id not in self._handshakes.connecting:
+            self._descend(climb, now, out)  # it took the place of our handshake
 
     def _on_failure(self, climb: _Climb, event: HandshakeFailed, now: float, out: Output) -> None:
         if climb.rung is Rung.RELAY:

@@ -191,6 +191,8 @@ def status_row(node: Node) -> dict[str, Any]:
         "noise_public_key": node.noise_public_key.hex(),
         "address": node.address,
         "subnet": str(node.config.subnet),
+        "nat": str(node.mesh.nat.nat),
+        "reflex": node.mesh.nat.reflex and str(node.mesh.nat.reflex),
         "peers": len(node.peers),
     }
 
@@ -201,6 +203,8 @@ def peer_row(peer: PeerInfo) -> dict[str, Any]:
     return {
         "node_id": f"{peer.node_id:016x}",
         "address": str(Endpoint(host, port)),
+        "path": "relayed" if peer.relayed else "direct",
+        "nat": str(peer.nat),
         "health": str(peer.health),
         "subnet": str(peer.subnet),
         "profile": peer.profile,

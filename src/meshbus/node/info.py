@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from meshbus.engine.nat import Nat
 from meshbus.engine.peer import Health, Peer
 from meshbus.names.subnet import SubnetId
 
@@ -19,16 +20,23 @@ class PeerInfo(msgspec.Struct, frozen=True):
     profile: bool
     """Whether it speaks the meshbus profile with us."""
     session_id: int
+    relayed: bool
+    """Whether packets for it go by way of others."""
+    nat: Nat
+    """The kind of NAT that it announces to be behind."""
 
 
 def info_of(peer: Peer) -> PeerInfo:
     """Say what is known about a peer now."""
+    tags = tuple(sorted(peer.claims.capabilities.tags))
     return PeerInfo(
         peer.node_id,
         peer.link.address,
         peer.health,
         peer.claims.subnet,
-        tuple(sorted(peer.claims.capabilities.tags)),
+        tags,
         bool(peer.negotiated.compatible),
         peer.link.session_id,
+        bool(peer.link.route),
+        Nat.of_tags(tags),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from meshbus.engine.core import Engine
 from meshbus.engine.forward import Recorder
+from meshbus.engine.nat import NatStatus
 from meshbus.engine.proximity import GraphNode
 from meshbus.engine.routing import RouteInfo
 from meshbus.node.driver import Driver
@@ -35,6 +36,11 @@ class MeshView:
     def gateway(self) -> GatewayStats:
         """How many forwarded packets were judged, and how; a plain relay judges only how far they may go."""
         return self._engine.mesh.boundary.gateway.stats
+
+    @property
+    def nat(self) -> NatStatus:
+        """What kind of NAT this node is behind, and where others see it, as far as two neighbors have told."""
+        return self._engine.traversal.nat.status
 
     def record(self, recorder: Recorder | None) -> None:
         """Hand every batch of packets that is forwarded, delivered or dropped on its way to a recorder; None ends it.

@@ -17,12 +17,13 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from meshbus.config.node import NodeConfig
-from meshbus.config.spelling import Endpoint, parse_endpoint
+from meshbus.config.spelling import Endpoint
 from meshbus.engine.control import (
     Acked,
     HandshakeFailed,
     Matched,
     Negotiated,
+    Reached,
     Replied,
     Requested,
     RequestFailed,
@@ -39,15 +40,14 @@ from meshbus.errors import (
     AuthFault,
     ChannelError,
     ChannelFault,
-    HandshakeError,
     LocalProtocolError,
-    MeshError,
     SlowConsumer,
     Timeout,
 )
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity, derive_node_id, noise_public_key
+from meshbus.names.identity import Identity
 from meshbus.node.answer import Answers, Handler, answer_of
+from meshbus.node.dialing import Dialer
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
@@ -55,7 +55,7 @@ from meshbus.node.meshview import MeshView
 from meshbus.node.notices import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.router import Router, Wish
-from meshbus.node.setup import engine_settings, parse_key, wall
+from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
 from meshbus.node.waiting import Waiting
@@ -82,6 +82,7 @@ class Node:
         self._answers = Answers(self.running)
         self._notices = Notices()
         self._waiting = Waiting()
+        self._dialer = Dialer(lambda: self._both, self._waiting)
         self._engine: Engine | None = None
         self._driver: Driver | None = None
 
@@ -120,7 +121,7 @@ class Node:
         )
         self._engine = Engine(
             self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer),
+            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
             now=Driver.now(),
             wall=wall,
             entropy=os.urandom,
@@ -228,22 +229,18 @@ class Node:
         its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the mesh finds the
         way. Raises HandshakeError when no session comes about, PeerError when no way is known.
         """
-        key = parse_key(public_key)
-        target = derive_node_id(key) if node_id is None else node_id
-        noise_key = noise_public_key(key) if node_id is None else key
-        where = None if address is None else self._running.socket.resolve(*parse_endpoint(address))
-        waiting = self._waiting.for_("session", target)
-        out = Output()
-        try:
-            self._live.connect(target, where, noise_key, Driver.now(), out, routed=routed, profile=Profile(profile))
-        except MeshError:
-            self._waiting.drop("session", target)
-            raise
-        self._running.apply(out)
-        match await waiting:
-            case HandshakeFailed(fault=fault, problem=problem):
-                raise HandshakeError(fault, problem)
-        return next(peer for peer in self.peers if peer.node_id == target)
+        return await self._dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
+
+    async def connect_direct(
+        self, node_id: int, *, public_key: bytes | str | None = None, coordinator: int | None = None
+    ) -> PeerInfo:
+        """Connect to a node past the NATs on both sides, or through a relay when nothing else works.
+
+        A neighbor that knows both introduces them: `coordinator`, or one that is found. The key of a meshbus node
+        follows from its announcement; that of a net-mesh 0.23 node, its Noise key, must be given. Raises PeerError
+        when nothing can be tried, HandshakeError when nothing worked.
+        """
+        return await self._dialer.connect_direct(node_id, public_key, coordinator)
 
     def accept(self, node_id: int) -> None:
         """Allow a node to begin a direct handshake with us, as 0.23 nodes do when they `connect`."""
@@ -479,6 +476,9 @@ class Node:
                     self._joiner.welcome(node_id)
                 case HandshakeFailed(node_id=node_id):
                     self._waiting.wake("session", node_id, event)
+                    self._waiting.wake("reach", node_id, event)
+                case Reached(node_id=node_id):
+                    self._waiting.wake("reach", node_id, event)
                 case Acked(request=request):
                     self._waiting.wake("ack", request, event)
                 case Matched(request=request):

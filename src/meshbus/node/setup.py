@@ -10,11 +10,13 @@ from meshbus.engine.directory import DirectoryConfig
 from meshbus.engine.dispatch import OpaqueMode
 from meshbus.engine.handshake import HandshakeConfig
 from meshbus.engine.liveness import LivenessConfig
+from meshbus.engine.nat import NatConfig
 from meshbus.engine.settings import EngineSettings
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
 from meshbus.node.udp import BUFFER_BYTES
 from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREAM_WINDOW
+from meshbus.wire.messages.address import numeric
 
 NETWORK_PACKET = 1452
 """What a packet is filled up to when peers are not all on this machine: no path splits it."""
@@ -24,8 +26,10 @@ BUFFERED_WINDOWS = 4
 Nodes are set up alike, so what our system granted us is taken for what others can buffer."""
 
 
-def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES) -> EngineSettings:
-    """Give the engine's settings for a configuration, and for the receive buffer that the system granted."""
+def engine_settings(
+    config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES, bound: object = None
+) -> EngineSettings:
+    """Give the engine's settings for a configuration, and for the receive buffer and the address that it got."""
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
     packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
@@ -40,6 +44,7 @@ def engine_settings(config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER
         gateway=config.gateway_config(),
         announce=AnnounceConfig(),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),
+        nat=NatConfig(bind=numeric(bound), public_address=numeric(config.public_address)),
         opaque=OpaqueMode.COMPATIBLE if config.unknown_subprotocols is Unknown.DELIVER else OpaqueMode.STRICT,
         ack_timeout_s=config.membership_ack_timeout_s,
         max_channels_per_peer=config.max_channels_per_peer,

@@ -1,0 +1,117 @@
+"""Connecting as a user does, on loopback: at an address, and past NATs that the nodes only believe in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from meshbus.engine.control import Path, Reached
+from meshbus.engine.nat import Nat, NatStatus
+from meshbus.engine.packets import Output
+from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
+from meshbus.node.driver import Driver
+from meshbus.node.node import Node
+from meshbus.wire.messages.address import parse_address
+
+PSK = "5a" * 32
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[list[Node]]:
+    """Give two hubs, and two nodes that are connected to both and have found out that they are open."""
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node.open(psk=PSK, ephemeral=True)) for _ in range(4)]
+        for node in nodes[2:]:
+            for hub in nodes[:2]:
+                await node.connect(hub.address, public_key=hub.public_key)
+        yield nodes
+
+
+async def eventually(node: Node, other: Node, kind: Nat) -> None:
+    """Wait until a node has heard what kind of NAT another is behind."""
+    async with asyncio.timeout(20):
+        while True:
+            found = node._live.traversal.whereabouts.get(other.node_id, Driver.now())
+            if found is not None and found.nat is kind and node.mesh.nat.nat is not Nat.UNKNOWN:
+                return
+            await asyncio.sleep(0.01)
+
+
+def pretend(node: Node, kind: Nat) -> None:
+    """Let a node believe that it is behind a NAT, and say so without waiting for its next announcement."""
+    status, out = NatStatus(kind, parse_address(node.address)), Output()
+    node._live.traversal.nat.status = status
+    node._live.announcer.set_nat(status, Driver.now(), out)
+    node._live.announcer._broadcast(Driver.now(), out)
+    node._running.apply(out)
+
+
+async def test_open_nodes_reach_each_other_directly(town: list[Node]) -> None:
+    *_, here, there = town
+    await eventually(here, there, Nat.OPEN)
+    assert str(here.mesh.nat.reflex) == here.address
+    reached = await here.connect_direct(there.node_id)
+    assert (reached.node_id, reached.relayed) == (there.node_id, False)
+    assert here.counters["traversal"] == {"direct": 1}
+    assert await here.connect_direct(there.node_id) is not None, "and again"
+
+
+@pytest.mark.parametrize("key", ["public_key", "noise_public_key"])
+async def test_key_and_coordinator_are_enough_before_anything_was_announced(town: list[Node], key: str) -> None:
+    hub, _, here, there = town
+    here._live.traversal.whereabouts._nodes.pop(there.node_id)
+    given = getattr(there, key).hex()
+    reached = await here.connect_direct(there.node_id, public_key=given, coordinator=hub.node_id)
+    assert not reached.relayed
+
+
+async def test_nodes_behind_nats_are_introduced(town: list[Node]) -> None:
+    hub, _, here, there = town
+    await eventually(here, there, Nat.OPEN)
+    for node in (here, there):
+        pretend(node, Nat.CONE)
+    await eventually(here, there, Nat.CONE)
+    reached = await here.connect_direct(there.node_id, coordinator=hub.node_id)
+    assert not reached.relayed
+    assert here.counters["traversal"] == {"punch_attempted": 1, "punch_succeeded": 1}
+    assert hub.counters["introduction"]["made"] == 1
+    async with there.subscribe("town/news", publisher=here.node_id) as news:
+        await here.publisher("town/news").publish(b"hello")
+        assert (await anext(aiter(news))).payload == b"hello"
+
+
+async def test_where_no_punch_can_work_a_neighbor_relays(town: list[Node]) -> None:
+    *_, here, there = town
+    await eventually(here, there, Nat.OPEN)
+    for node in (here, there):
+        pretend(node, Nat.SYMMETRIC)
+    await eventually(here, there, Nat.SYMMETRIC)
+    reached = await here.connect_direct(there.node_id)
+    assert reached.relayed
+    async with there.subscribe("town/news", publisher=here.node_id) as news:
+        await here.publisher("town/news").publish(b"hello")
+        assert (await anext(aiter(news))).payload == b"hello"
+    notices = here.notices()
+    async with asyncio.timeout(5):
+        while not isinstance(notice := await anext(notices), Reached):
+            pass
+    assert notice == Reached(there.node_id, Path.RELAYED)
+
+
+async def test_what_cannot_be_tried_is_said_at_once(town: list[Node]) -> None:
+    here = town[2]
+    with pytest.raises(PeerError, match="has not announced itself"):
+        await here.connect_direct(12345)
+    with pytest.raises(LocalProtocolError, match="public key"):
+        await here.connect_direct(12345, public_key="abc")
+    with pytest.raises(LocalProtocolError, match="public key"):
+        await here.connect("127.0.0.1:9", public_key="abc")
+
+
+async def test_a_failed_connect_says_why() -> None:
+    async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.05, handshake_attempts=1) as node:
+        with pytest.raises(HandshakeError, match="no answer"):
+            await node.connect("127.0.0.1:9", public_key=node.public_key[::-1], node_id=7)
