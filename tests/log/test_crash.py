@@ -167,8 +167,8 @@ def recorded(folder: Path, fsync: Fsync) -> tuple[list[Step], Path]:
     (folder / "empty").mkdir()
     recorder = Recorder(folder / "live")
     live(recorder, folder / "live" / "root", fsync)
-    whats = {step.what for step in recorder.steps}
-    assert whats == {"mkdir", "create", "write", "fsync", "rename", "remove", "fsync_folder", "mark"}
+    kinds = {step.what for step in recorder.steps}
+    assert kinds == {"mkdir", "create", "write", "fsync", "rename", "remove", "fsync_folder", "mark"}
     return recorder.steps, folder / "empty"
 
 
