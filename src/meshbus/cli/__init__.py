@@ -25,6 +25,7 @@ VERBS = {
     "peers": ("meshbus.cli.peers:peers", "List the peers of a node."),
     "key": ("meshbus.cli.key:app", "Make and show identities and mesh keys."),
     "token": ("meshbus.cli.token:app", "Issue, hand on, show and verify permissions."),
+    "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
     "config": ("meshbus.cli.config:app", "Show what a node would run with."),
     "check": ("meshbus.cli.check:check", "Check a configuration and this machine, and say what to do."),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from meshbus.errors import ChannelFault, MeshError
+from meshbus.errors import ChannelFault, LogError, LogFault, MeshError
 
 
 class Exit(IntEnum):
@@ -47,6 +47,7 @@ _BY_CHANNEL_FAULT = {
     ChannelFault.INVALID_FORMAT: Exit.USAGE,
     ChannelFault.INVALID_CHAR: Exit.USAGE,
 }
+_BY_LOG_FAULT = {LogFault.UNKNOWN: Exit.USAGE, LogFault.READ_ONLY: Exit.DENIED}
 
 
 def code_of(error: BaseException) -> Exit:
@@ -55,6 +56,8 @@ def code_of(error: BaseException) -> Exit:
         return Exit.UNREACHABLE
     if not isinstance(error, MeshError):
         return Exit.FAILED
+    if isinstance(error, LogError):
+        return _BY_LOG_FAULT.get(error.fault, Exit.FAILED)
     code = error.answered if isinstance(error, Refusal) else error.code
     if code == "channel":
         return _BY_CHANNEL_FAULT.get(ChannelFault(getattr(error, "fault", "")), Exit.FAILED)

@@ -39,18 +39,22 @@ class ChannelEntry(msgspec.Struct, frozen=True):
     log_id: str
 
 
-def list_channels(root: Path) -> list[ChannelEntry]:
-    """List the logs below a folder by name; other folders are passed over.
+def log_folders(root: Path) -> list[Path]:
+    """List the folders below a root that hold a log; other things are passed over.
 
-    Raises LogError when the folder is not there, or a manifest in it cannot be read.
+    Raises LogError when the root is no folder.
     """
-    try:
-        folders = sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
-        if not root.is_dir():
-            raise FileNotFoundError
-    except OSError:
-        raise LogError(LogFault.UNKNOWN, f"{root} is no folder of logs: check the path") from None
-    manifests = [(load_manifest(folder), folder) for folder in folders]
+    if not root.is_dir():
+        raise LogError(LogFault.UNKNOWN, f"{root} is no folder of logs: check the path")
+    return sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
+
+
+def list_channels(root: Path) -> list[ChannelEntry]:
+    """List the logs below a root by name.
+
+    Raises LogError when the root is no folder, or a manifest below it cannot be read.
+    """
+    manifests = [(load_manifest(folder), folder) for folder in log_folders(root)]
     return sorted(
         (ChannelEntry(manifest.channel, folder, manifest.log_id) for manifest, folder in manifests),
         key=lambda entry: entry.channel,

@@ -1,0 +1,186 @@
+"""`meshbus log`: look into logs on disk. Only `seal` writes; the others need no lock, and a node may be writing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from cyclopts import App, Parameter
+
+from meshbus.cli.exit import Exit
+from meshbus.cli.output import Json, for_people, note, show_facts, show_line, show_rows, show_text
+
+if TYPE_CHECKING:
+    from meshbus.log.event import LogEvent
+    from meshbus.log.verify import Finding
+
+app = App(name="log")
+
+Root: TypeAlias = Annotated[Path, Parameter(help="The folder that holds the logs.")]
+Channel: TypeAlias = Annotated[str, Parameter(help="A channel name such as sensors/lidar.")]
+Since: TypeAlias = Annotated[int | None, Parameter(help="The first sequence; the first available by default.")]
+Raw: TypeAlias = Annotated[bool, Parameter(help="Write payloads as they are, a line each.", show_default=False)]
+
+
+@app.command
+def ls(root: Root, /, *, json: Json = False) -> Exit:
+    """List the logs in a folder; ends with 5 when some cannot be read."""
+    from meshbus.errors import LogError
+    from meshbus.log.manifest import load_manifest
+    from meshbus.log.reader import LogReader, log_folders
+
+    rows, unreadable = [], 0
+    for folder in log_folders(root):
+        try:
+            channel = load_manifest(folder).channel
+            rows.append(_log_row(LogReader(root, channel)))
+        except LogError as error:
+            unreadable += 1
+            note(str(error))
+    columns = ("channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id")
+    rows.sort(key=lambda row: str(row["channel"]))
+    show_rows(rows, columns, json=json, empty=f"there are no logs in {root}")
+    return Exit.PARTIAL if unreadable else Exit.OK
+
+
+@app.command
+def cat(
+    root: Root,
+    channel: Channel,
+    /,
+    *,
+    since: Since = None,
+    until: Annotated[int | None, Parameter(help="One past the last sequence; everything by default.")] = None,
+    raw: Raw = False,
+    json: Json = False,
+) -> None:
+    """Show the events of a log, from the sealed ones to the newest."""
+    from meshbus.log.reader import LogReader
+
+    for event in LogReader(root, channel).snapshot().events(since, until):
+        _show_event(event, raw=raw, json=json)
+
+
+@app.command
+def tail(
+    root: Root,
+    channel: Channel,
+    /,
+    *,
+    since: Since = None,
+    count: Annotated[int | None, Parameter(help="Stop after this many events.")] = None,
+    timeout: Annotated[float | None, Parameter(help="Stop when nothing came for this many seconds.")] = None,
+    raw: Raw = False,
+    json: Json = False,
+) -> Exit:
+    """Follow a log: from `--since`, or only what comes from now on; ends with 5 when fewer than `--count` came."""
+    from meshbus.log.reader import LogReader
+    from meshbus.log.tail import MAX_EVENTS, Followed, Tail
+
+    reader = LogReader(root, channel)
+    follower = Tail(Followed(reader), reader.snapshot().end if since is None else since)
+    left = count
+    while left is None or left > 0:
+        events = follower.take(MAX_EVENTS if left is None else min(left, MAX_EVENTS))
+        for event in events:
+            _show_event(event, raw=raw, json=json)
+        left = None if left is None else left - len(events)
+        if not events and not follower.wait(timeout):
+            note(f"nothing came for {timeout:g} s")
+            return Exit.PARTIAL if count is not None else Exit.OK
+    return Exit.OK
+
+
+@app.command
+def verify(
+    root: Root,
+    channel: Annotated[str | None, Parameter(help="One channel; all of them by default.")] = None,
+    /,
+    *,
+    json: Json = False,
+) -> Exit:
+    """Read every byte of the logs and check it; ends with 1 when something is wrong."""
+    from meshbus.log.reader import LogReader, list_channels
+    from meshbus.log.verify import verify_log
+
+    channels = [channel] if channel is not None else [entry.channel for entry in list_channels(root)]
+    rows: list[dict[str, Any]] = []
+    for name in channels:
+        rows += [_finding_row(name, finding) for finding in verify_log(LogReader(root, name).snapshot())]
+    show_rows(rows, ("channel", "file", "first", "end", "problem"), json=json, empty=f"{len(channels)} logs are good")
+    if rows:
+        note(f"{len(rows)} problems, the first: {rows[0]['file']}: {rows[0]['problem']}")
+    return Exit.FAILED if rows else Exit.OK
+
+
+@app.command
+def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
+    """Make Parquet of everything in a log that nobody writes: a node seals its own."""
+    from meshbus.log.log import Redex
+    from meshbus.log.reader import LogReader
+
+    LogReader(root, channel).snapshot()  # so that a mistyped name makes no log
+    with Redex(root, background=False) as redex:
+        log = redex.open(channel)
+        sealed = log.seal()
+        show_facts(
+            {"channel": channel, "sealed_events": sealed, "segments": len(log.snapshot().manifest.segments)}, json=json
+        )
+
+
+def _log_row(reader: Any) -> dict[str, Any]:
+    snapshot = reader.snapshot()
+    if snapshot.damage:
+        note(snapshot.damage)
+    segments = snapshot.manifest.segments
+    return {
+        "channel": snapshot.channel,
+        "first": snapshot.first,
+        "next": snapshot.end,
+        "segments": len(segments),
+        "sealed_bytes": sum(segment.bytes for segment in segments),
+        "hot_events": snapshot.end - snapshot.manifest.hot_from,
+        "log_id": snapshot.manifest.log_id,
+    }
+
+
+def _finding_row(channel: str, finding: Finding) -> dict[str, Any]:
+    import msgspec
+
+    row: dict[str, Any] = msgspec.to_builtins(finding)
+    return {"channel": channel, **row}
+
+
+def _show_event(event: LogEvent, *, raw: bool, json: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(event.payload + b"\n")
+        sys.stdout.buffer.flush()
+    elif for_people(json):
+        show_text(f"{event.seq}  {_time(event.ts_ns)}  {_payload(event.payload).get('payload', event.payload)}")
+    else:
+        show_line(_event_row(event))
+
+
+def _event_row(event: LogEvent) -> dict[str, Any]:
+    row: dict[str, Any] = {"seq": event.seq, "ts": _time(event.ts_ns), "ts_ns": event.ts_ns}
+    row |= {"origin": f"{event.origin:016x}", "pub_seq": event.pub_seq, **_payload(event.payload)}
+    if event.headers is not None:
+        row["headers"] = {key: value.decode("utf-8", "backslashreplace") for key, value in event.headers.items()}
+    return row
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    """Give a payload as text where it is text."""
+    from base64 import b64encode
+
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": b64encode(payload).decode()}
+
+
+def _time(ns: int) -> str:
+    from datetime import UTC, datetime, timedelta
+
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1_000)).isoformat()

@@ -1,0 +1,159 @@
+"""Logs on disk from a shell: good ones shown, bad ones answered in one sentence."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from meshbus.cli.exit import Exit
+from meshbus.log.durability import Retention
+from meshbus.log.log import Redex
+from tests.cli.conftest import Meshbus
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    root = tmp_path / "logs"
+    with Redex(root, background=False, clock=lambda: 1_700_000_000_123_456_789) as redex:
+        log = redex.open("sensors/lidar", retention=Retention(max_events=5), origin=255)
+        log.append_batch([b"gone"] * 2)
+        log.seal()
+        log.append_batch([b"two", b"\xff\x00", b"four"])
+        log.seal()
+        log.append_batch([b"five", b"six"], headers={"kind": b"text"})
+        log.expire()
+        redex.open("a").append(b"x")
+    return root
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def test_ls_tells_what_each_log_holds(meshbus: Meshbus, logs: Path) -> None:
+    result = meshbus("log", "ls", logs)
+    assert (result.code, result.err) == (Exit.OK, "")
+    assert [row["channel"] for row in result.rows] == ["a", "sensors/lidar"]
+    row = result.rows[1]
+    assert (row["first"], row["next"], row["segments"], row["hot_events"]) == (2, 7, 1, 2)
+    assert len(row["log_id"]) == 32
+
+
+def test_ls_shows_a_table_to_people(meshbus: Meshbus, logs: Path, terminal: None) -> None:
+    result = meshbus("log", "ls", logs)
+    assert "sensors/lidar" in result.out
+    assert "hot events" in result.out
+    (logs / "empty").mkdir()
+    assert "there are no logs" in meshbus("log", "ls", logs / "empty").err
+
+
+def test_cat_shows_events_sealed_and_hot(meshbus: Meshbus, logs: Path) -> None:
+    rows = meshbus("log", "cat", logs, "sensors/lidar").rows
+    assert [row["seq"] for row in rows] == [2, 3, 4, 5, 6]
+    assert [row.get("payload") for row in rows] == ["two", None, "four", "five", "six"]
+    assert rows[1]["payload_base64"] == "/wA="
+    assert rows[0]["ts"] == "2023-11-14T22:13:20.123456+00:00"
+    assert (rows[0]["origin"], rows[0]["pub_seq"]) == ("00000000000000ff", 2)
+    assert "headers" not in rows[0]
+    assert rows[4]["headers"] == {"kind": "text"}
+    assert [row["seq"] for row in meshbus("log", "cat", logs, "sensors/lidar", "--since", 3, "--until", 5).rows] == [
+        3,
+        4,
+    ]
+
+
+def test_cat_for_people_and_raw(meshbus: Meshbus, logs: Path, request: pytest.FixtureRequest) -> None:
+    assert meshbus("log", "cat", logs, "sensors/lidar", "--raw", "--since", 4).out == "four\nfive\nsix\n"
+    request.getfixturevalue("terminal")
+    shown = meshbus("log", "cat", logs, "sensors/lidar", "--since", 4).out
+    assert shown.splitlines()[0] == "4  2023-11-14T22:13:20.123456+00:00  four"
+
+
+def test_tail_follows_a_log_that_is_being_written(meshbus: Meshbus, logs: Path) -> None:
+    with Redex(logs, background=False) as redex:
+        log = redex.open("sensors/lidar")
+        writer = threading.Timer(0.2, lambda: log.append(b"live"))
+        writer.start()
+        result = meshbus("log", "tail", logs, "sensors/lidar", "--since", 5, "--count", 3, "--timeout", 10)
+        writer.join()
+    assert result.code == Exit.OK
+    assert [row["payload"] for row in result.rows] == ["five", "six", "live"]
+
+
+def test_tail_without_since_waits_for_what_is_new(meshbus: Meshbus, logs: Path) -> None:
+    result = meshbus("log", "tail", logs, "a", "--timeout", 0.05)
+    assert (result.code, result.out) == (Exit.OK, "")
+    assert "nothing came for 0.05 s" in result.err
+    assert meshbus("log", "tail", logs, "a", "--timeout", 0, "--count", 1).code == Exit.PARTIAL
+
+
+def test_verify_finds_nothing_and_then_something(meshbus: Meshbus, logs: Path) -> None:
+    assert meshbus("log", "verify", logs) == (Exit.OK, "", "")
+    (segment,) = logs.glob("sensors_lidar-*/*.parquet")
+    damage(segment)
+    result = meshbus("log", "verify", logs)
+    assert (result.code, result.row["channel"], result.row["file"]) == (Exit.FAILED, "sensors/lidar", segment.name)
+    assert "1 problems, the first" in result.err
+    assert meshbus("log", "verify", logs, "a").code == Exit.OK
+
+
+def test_seal_makes_parquet_of_the_rest(meshbus: Meshbus, logs: Path) -> None:
+    assert meshbus("log", "seal", logs, "sensors/lidar").row == {
+        "channel": "sensors/lidar", "sealed_events": 2, "segments": 2,
+    }  # fmt: skip
+    assert len(list(logs.glob("sensors_lidar-*/*.parquet"))) == 2
+    with Redex(logs, background=False) as redex:
+        redex.open("sensors/lidar")
+        result = meshbus("log", "seal", logs, "sensors/lidar")
+        assert (result.code, result.err.count("\n")) == (Exit.FAILED, 1)
+        assert "is being written by another process" in result.err
+
+
+@pytest.mark.parametrize("verb", ["cat", "tail", "verify", "seal"])
+def test_a_channel_that_is_not_there_is_said_and_not_made(meshbus: Meshbus, logs: Path, verb: str) -> None:
+    result = meshbus("log", verb, logs, "sensors/radar")
+    assert result.code == Exit.USAGE
+    assert "there is no log of sensors/radar" in result.err
+    assert len(list(logs.iterdir())) == 2
+    assert meshbus("log", verb, logs, "Sensors").code == Exit.USAGE
+
+
+@pytest.mark.parametrize("verb", ["ls", "verify"])
+def test_a_bad_path_is_one_sentence(meshbus: Meshbus, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "nowhere", tmp_path / "file"):
+        result = meshbus("log", verb, place)
+        assert result.code == Exit.USAGE
+        assert result.err == f"meshbus: {place} is no folder of logs: check the path\n"
+
+
+def test_a_damaged_log_does_not_hide_the_others(meshbus: Meshbus, logs: Path) -> None:
+    (manifest,) = logs.glob("sensors_lidar-*/_manifest.json")
+    damage(manifest)
+    result = meshbus("log", "ls", logs)
+    assert (result.code, result.row["channel"]) == (Exit.PARTIAL, "a")
+    assert "restore it from a copy" in result.err
+    assert result.err.count("\n") == 1
+    cat = meshbus("log", "cat", logs, "sensors/lidar")
+    assert (cat.code, cat.out) == (Exit.FAILED, "")
+    assert "restore it from a copy" in cat.err
+
+
+def test_damage_behind_good_events_is_said_after_them(meshbus: Meshbus, logs: Path) -> None:
+    with Redex(logs, background=False) as redex:
+        redex.open("sensors/lidar").append(b"what is before this is synced")
+    (hot,) = logs.glob("sensors_lidar-*/_hot/*.hot")
+    content = bytearray(hot.read_bytes())
+    content[100] ^= 1
+    hot.write_bytes(content)
+    result = meshbus("log", "cat", logs, "sensors/lidar")
+    assert result.code == Exit.FAILED
+    assert [row["seq"] for row in result.rows] == [2, 3, 4]
+    assert "were synced and are damaged" in result.err
+    assert "were synced and are damaged" in meshbus("log", "ls", logs).err
+
+
+def test_a_range_that_is_gone_names_the_first_available(meshbus: Meshbus, logs: Path) -> None:
+    result = meshbus("log", "cat", logs, "sensors/lidar", "--since", 0)
+    assert (result.code, result.out) == (Exit.FAILED, "")
+    assert "the first available is 2" in result.err
