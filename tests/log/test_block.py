@@ -19,6 +19,7 @@ from meshbus.log.block import (
     pack_block,
     pack_file_header,
     pack_one,
+    plain_form,
     read_rows,
     scalars_at,
     unpack_block,
@@ -82,8 +83,8 @@ def test_a_block_comes_back_as_it_was(data: st.DataObject, events: list[bytes], 
 
 @given(st.binary(max_size=40), st.integers(0, 99))
 def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin: int) -> None:
-    cells = cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77})
-    assert pack_one(5, cells, payload, written_ns=9, durable=3) == block_of(
+    form = plain_form(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
+    assert pack_one(5, *form, payload, written_ns=9, durable=3) == block_of(
         [payload], {"origin": origin, "pub_seq": 5, "ts_ns": 77}
     )
 

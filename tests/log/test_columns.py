@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log import columns
+from meshbus.log.block import plain_form
 from meshbus.log.columns import Columns, Defaults, number, pack_events
 from meshbus.log.rows import NULL, OWN, PLACES, Cells, Kind
 from meshbus.log.schema import EVENTS
@@ -78,6 +79,13 @@ def test_defaults_are_now_and_who_writes() -> None:
     assert cells[PLACES["origin"]] == Cells(Kind.SAME, 7)
     assert cells[PLACES["session_id"]] is NULL
     assert number(cells, 12)[PLACES["pub_seq"]] == Cells(Kind.COUNT, 12)
+
+
+@given(st.integers(0, 9), st.integers(0, 9))
+def test_the_short_way_for_one_event_is_the_same(recorder: int, origin: int) -> None:
+    defaults = Defaults(recorder=recorder, origin=origin)
+    cells, _ = defaults.cells({}, 1, 99)
+    assert defaults.one(12, 99) == plain_form(number(cells, 12))
 
 
 def test_publish_numbers_are_the_logs_own_unless_said_otherwise() -> None:

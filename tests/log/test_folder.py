@@ -59,6 +59,10 @@ def test_only_segments_look_like_data_to_other_readers() -> None:
     assert OLD in old_path(Path("c"), segment.name).parts
 
 
+def test_a_log_that_lost_its_empty_folder_has_no_hot_files(tmp_path: Path) -> None:
+    assert hot_files(tmp_path) == []
+
+
 def test_other_files_are_no_segments_and_no_hot_files(tmp_path: Path) -> None:
     (tmp_path / HOT).mkdir()
     for name in (hot_name(7), hot_name(3), "notes.txt", "7.hot", aside(Path(hot_name(9))).name):

@@ -15,7 +15,7 @@ import numpy as np
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.rows import PLACES, Rows
 from meshbus.log.schema import EVENTS, arrow_schema
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import hash_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,13 +130,18 @@ class _Maker:
     def _constant(self, name: str, kind: Any) -> Any:
         import pyarrow as pa
 
-        channel = ChannelName(self._header.channel)
-        if name == "channel" and pa.types.is_dictionary(kind):
-            return pa.DictionaryArray.from_arrays(np.zeros(self._count, np.int32), pa.array([str(channel)]))
-        known = {"channel": str(channel), "log_id": self._header.log_id, "chash": channel.wire_hash}
-        if name == "chash64":
-            return pa.array(np.full(self._count, channel.hash, np.uint64).view(np.int64))
-        return pa.repeat(pa.scalar(known[name], kind), self._count)
+        channel = self._header.channel
+        match name:
+            case "channel" if pa.types.is_dictionary(kind):
+                return pa.DictionaryArray.from_arrays(np.zeros(self._count, np.int32), pa.array([channel]))
+            case "channel":
+                return pa.repeat(pa.scalar(channel, kind), self._count)
+            case "log_id":
+                return pa.repeat(pa.scalar(self._header.log_id, kind), self._count)
+            case "chash64":
+                return pa.array(np.full(self._count, hash_name(channel), np.uint64).view(np.int64))
+            case _:
+                return pa.array(np.full(self._count, hash_name(channel) & 0xFFFF, np.int32))
 
 
 def from_binary(column: Any) -> tuple[NDArray[np.int64], memoryview]:

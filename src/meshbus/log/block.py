@@ -47,6 +47,7 @@ _BLOCK = struct.Struct("<4sIQQqQII16s")
 _NUMBER = struct.Struct("<q")
 _PAIR = struct.Struct("<ii")
 _ZEROS = bytes(8)
+_NUMBERED = (Kind.SAME, Kind.COUNT)
 
 
 class HotHeader(msgspec.Struct, frozen=True):
@@ -147,13 +148,11 @@ def pack_block(
 
 
 def pack_one(
-    first: int, cells: Sequence[Cells], payload: bytes | memoryview, *, written_ns: int, durable: int
+    first: int, kinds: bytes, numbers: Sequence[int], payload: bytes | memoryview, *, written_ns: int, durable: int
 ) -> bytes:
-    """Give a block of one event without headers, none of whose columns is an array, in one piece."""  # hot
-    numbers = [column.value for column in cells if column.kind in {Kind.SAME, Kind.COUNT}]
+    """Give a block of one event that has neither arrays nor headers, in one piece."""  # hot
     size = len(payload)
     body = struct.pack(f"<{len(numbers)}q", *numbers) + _PAIR.pack(0, size)
-    kinds = bytes([*(column.kind for column in cells), 0])
     pad = _ZEROS[: -size & 7]
     length = len(body) + size + len(pad)
     checked = _BLOCK.pack(BLOCK_MAGIC, length, 0, first, written_ns, durable, 1, size, kinds)
@@ -187,7 +186,7 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     for kind, column in zip(header.kinds, STORED, strict=False):
         array = valid = None
         value = 0
-        if kind in {Kind.SAME, Kind.COUNT}:
+        if kind in _NUMBERED:
             (value,) = _NUMBER.unpack_from(buffer, place)
             place += 8
         if kind == Kind.SOME:
@@ -210,8 +209,14 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
 
 def scalars_at(kinds: bytes) -> dict[int, int]:
     """Say where in the body the number of each SAME or COUNT column is, in a block without arrays and headers."""
-    numbered = [place for place, kind in enumerate(kinds[:-1]) if kind in {Kind.SAME, Kind.COUNT}]
+    numbered = [place for place, kind in enumerate(kinds[:-1]) if kind in _NUMBERED]
     return {place: 8 * position for position, place in enumerate(numbered)}
+
+
+def plain_form(cells: Sequence[Cells]) -> tuple[bytes, list[int]]:
+    """Give the kinds and the numbers of cells without arrays, for `pack_one`."""
+    kinds = bytes([*(column.kind for column in cells), 0])
+    return kinds, [column.value for column in cells if column.kind in _NUMBERED]
 
 
 def is_plain(kinds: bytes) -> bool:
@@ -220,7 +225,7 @@ def is_plain(kinds: bytes) -> bool:
 
 
 def _pack_cells(column: Cells, parts: list[bytes | memoryview]) -> None:
-    if column.kind in {Kind.SAME, Kind.COUNT}:
+    if column.kind in _NUMBERED:
         parts.append(_NUMBER.pack(column.value))
     if column.valid is not None:
         _add(parts, column.valid.data)

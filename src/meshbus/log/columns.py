@@ -13,7 +13,7 @@ import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.arrow import from_binary
-from meshbus.log.block import MAX_BLOCK_BYTES
+from meshbus.log.block import MAX_BLOCK_BYTES, plain_form, scalars_at
 from meshbus.log.headers import Headers
 from meshbus.log.rows import NULL, OWN, PLACES, STORED, ZERO, Cells, Kind, Numbers, Own, as_headers, make_cells
 from meshbus.log.rows import pack_payloads as pack_list
@@ -63,6 +63,17 @@ class Defaults:
         cells[PLACES["origin"]] = make_cells("origin", origin, 1)
         cells[_PUB] = OWN_CELLS
         self._cells = cells
+        cells[_TS] = cells[_RECV] = Cells(Kind.SAME)
+        self._kinds, self._numbers = plain_form(cells)
+        numbered = sorted(scalars_at(self._kinds))
+        self._ts, self._recv = numbered.index(_TS), numbered.index(_RECV)
+
+    def one(self, first: int, now_ns: int) -> tuple[bytes, list[int]]:
+        """Give the kinds and numbers of one event of which nothing is said."""  # hot
+        numbers = self._numbers.copy()
+        numbers[0] = first  # publish numbers are the first column
+        numbers[self._ts] = numbers[self._recv] = now_ns
+        return self._kinds, numbers
 
     def cells(self, columns: Columns, count: int, now_ns: int) -> tuple[list[Cells], Headers | None]:
         """Make the cells of one append; both times are now unless said otherwise.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from meshbus.log.rows import Rows
+from meshbus.log.schema import unsigned
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -26,11 +26,9 @@ class LogEvent(msgspec.Struct, frozen=True):
 COLUMNS = ("seq", "payload", "ts_ns", "origin", "pub_seq", "headers")
 """What is read for it."""
 
-_MASK = (1 << 64) - 1
 
-
-def events_of_rows(rows: Rows, start: int, stop: int) -> Iterator[LogEvent]:
-    """Give the events of a range, which the caller has cut to what is there."""
+def events_of_rows(rows: Rows, start: int, stop: int) -> list[LogEvent]:
+    """Give the events of a range, which the caller has cut to what is there."""  # hot
     low, high = start - rows.first, stop - rows.first
     times, _ = rows.values("ts_ns")
     origins, _ = rows.values("origin")
@@ -40,23 +38,14 @@ def events_of_rows(rows: Rows, start: int, stop: int) -> Iterator[LogEvent]:
     published = [None] * (high - low) if numbers is None else numbers[low:high].tolist()
     if valid is not None:
         published = [number if valid[row >> 3] >> (row & 7) & 1 else None for row, number in enumerate(published, low)]
-    columns = zip(
-        range(start, stop),
-        rows.payloads(low, high),
-        times[low:high].tolist(),
-        origins[low:high].tolist(),
-        published,
-        strict=True,
-    )
-    for seq, payload, ts_ns, origin, pub_seq in columns:
-        headers = None if rows.headers is None else rows.headers.row(seq - rows.first)
-        yield LogEvent(seq, payload, ts_ns, origin & _MASK, pub_seq, headers)
+    headers = [None] * (high - low) if rows.headers is None else [rows.headers.row(row) for row in range(low, high)]
+    columns = (range(start, stop), rows.payloads(low, high), times[low:high].tolist())
+    return list(map(LogEvent, *columns, unsigned(origins[low:high]).tolist(), published, headers))
 
 
-def events_of_batch(batch: Any) -> Iterator[LogEvent]:
+def events_of_batch(batch: Any) -> list[LogEvent]:
     """Give the events of a record batch that has COLUMNS."""
-    seqs, payloads, times, origins, published, headers = (batch.column(name).to_pylist() for name in COLUMNS)
-    for seq, payload, ts_ns, origin, pub_seq, pairs in zip(
-        seqs, payloads, times, origins, published, headers, strict=True
-    ):
-        yield LogEvent(seq, payload, ts_ns, origin & _MASK, pub_seq, None if pairs is None else dict(pairs))
+    seqs, payloads, times, _, published, headers = (batch.column(name).to_pylist() for name in COLUMNS)
+    origins = unsigned(batch.column("origin").to_numpy()).tolist()
+    pairs = (None if row is None else dict(row) for row in headers)
+    return list(map(LogEvent, seqs, payloads, times, origins, published, pairs))

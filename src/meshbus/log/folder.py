@@ -53,6 +53,8 @@ def hot_name(first: int) -> str:
 
 def hot_files(folder: Path) -> list[tuple[int, Path]]:
     """List the hot files of a folder with their first sequences, in order."""
+    if not (folder / HOT).is_dir():
+        return []  # a crash while the log was made may have kept its manifest and lost this
     found = ((_HOT_NAME.fullmatch(path.name), path) for path in (folder / HOT).iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 

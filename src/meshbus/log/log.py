@@ -149,13 +149,12 @@ class RedexFile:
         size = len(payload)
         if size > MAX_BLOCK_BYTES:
             raise LogError(LogFault.TOO_LARGE, f"an event of {size} bytes: at most {MAX_BLOCK_BYTES} fit")
-        now = self._clock()
-        cells, headers = self._defaults.cells(columns, 1, now)
-        if columns and (headers is not None or any(column.array is not None for column in cells)):
+        if columns:
             return self.write_batch([bytes(payload)], **columns).start
+        now = self._clock()
 
         def pack(first: int, durable: int) -> list[bytes]:
-            return [pack_one(first, number(cells, first), payload, written_ns=now, durable=durable)]
+            return [pack_one(first, *self._defaults.one(first, now), payload, written_ns=now, durable=durable)]
 
         return self._writer.write(pack, 1, now, self.config.seal_bytes)
 

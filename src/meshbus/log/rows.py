@@ -112,7 +112,11 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 
     def payloads(self, start: int, stop: int) -> Iterator[bytes]:
         """Give some payloads as bytes; costs an object per event."""
-        return (bytes(self.data[a:b]) for a, b in pairwise(self.offsets[start : stop + 1].tolist()))
+        if start >= stop:
+            return iter(())
+        edges = self.offsets[start : stop + 1].tolist()
+        raw, base = bytes(self.data[edges[0] : edges[-1]]), edges[0]
+        return (raw[a - base : b - base] for a, b in pairwise(edges))
 
     def values(self, name: str) -> tuple[NDArray[Any] | None, NDArray[np.uint8] | None]:
         """Give a column as an array of its stored type and its bitmap; (None, None) when all is null."""

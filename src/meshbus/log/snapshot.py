@@ -11,7 +11,7 @@ happened to the files since.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,15 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         def read(snapshot: Snapshot, low: int, high: int) -> Iterator[Any]:
             return snapshot._batches(low, high, want)
 
-        return self._patiently(read, len, start, stop)
+        return self._patiently(read, start, stop)
 
     def events(self, start: int | None = None, stop: int | None = None) -> Iterator[LogEvent]:
         """Give the same rows as objects, one by one; hot rows need no pyarrow."""
 
-        def read(snapshot: Snapshot, low: int, high: int) -> Iterator[LogEvent]:
+        def read(snapshot: Snapshot, low: int, high: int) -> Iterator[list[LogEvent]]:
             return snapshot._events(low, high)
 
-        return self._patiently(read, lambda _: 1, start, stop)
+        return chain.from_iterable(self._patiently(read, start, stop))
 
     def splits(
         self, start: int | None = None, stop: int | None = None, *, rows: int = SPLIT_ROWS
@@ -118,19 +118,18 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     def _patiently(
         self,
         read: Callable[[Snapshot, int, int], Iterator[Any]],
-        rows_of: Callable[[Any], int],
         start: int | None,
         stop: int | None,
     ) -> Iterator[Any]:
-        """Read a range, and go on with a newer snapshot where a file went away."""
+        """Read a range in pieces, and go on with a newer snapshot where a file went away."""
         at, high = self.check_range(start, stop)
         snapshot, tries = self, 0
         while at < high:
             try:
-                for item in read(snapshot, at, high):
-                    at += rows_of(item)
+                for piece in read(snapshot, at, high):
+                    at += len(piece)
                     tries = 0
-                    yield item
+                    yield piece
                 if at < high:
                     raise LogError(LogFault.CORRUPT, f"{self.folder}: there is nothing at sequence {at}")
             except FileNotFoundError as error:
@@ -149,13 +148,13 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
             for rows in view.rows(begin, end):
                 yield to_batch(rows, view.header, want, max(begin, rows.first), min(end, rows.end))
 
-    def _events(self, low: int, high: int) -> Iterator[LogEvent]:
+    def _events(self, low: int, high: int) -> Iterator[list[LogEvent]]:
         for segment in self._segments(low, high):
             for batch in read_segment(self.folder, segment, wanted(COLUMNS), low, high):
-                yield from events_of_batch(batch)
+                yield events_of_batch(batch)
         for view, begin, end in self._views(low, high):
             for rows in view.rows(begin, end):
-                yield from events_of_rows(rows, max(begin, rows.first), min(end, rows.end))
+                yield events_of_rows(rows, max(begin, rows.first), min(end, rows.end))
 
     def _segments(self, low: int, high: int) -> Iterator[Segment]:
         return (segment for segment in self.manifest.segments if segment.end > low and segment.first < high)
