@@ -100,15 +100,27 @@ def test_a_log_seals_itself_by_size_and_by_age(tmp_path: Path) -> None:
 
 
 def test_keeping_compacts_and_expires(tmp_path: Path) -> None:
-    with open_log(tmp_path, retention=Retention(max_events=2)) as log:
+    with open_log(tmp_path, retention=Retention(max_events=14)) as log:
         for first in range(0, 12, 3):
             log.append_batch(numbered(first, 3))
             log.seal()
         log.keep()
-        assert log.stats.compactions == 1
-        log.append_batch(numbered(12, 3))
+        assert (log.stats.compactions, log.first_seq) == (1, 0)
+        log.append_batch(numbered(12, 14))
         log.keep()
         assert (log.first_seq, log.stats.expired) == (12, 12)
+
+
+def test_a_full_disk_does_not_keep_retention_from_making_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with open_log(tmp_path, seal_bytes=100, retention=Retention(max_events=3)) as log:
+        monkeypatch.setattr(module, "seal", full)
+        for first in range(0, 12, 3):
+            log.append_batch(numbered(first, 3), src=1)
+        log.keep()
+        assert log.first_seq == 9
 
 
 def test_without_pyarrow_sealing_waits_and_says_so_once(

@@ -4,12 +4,16 @@ import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log import snapshot as snapshot_module
 from meshbus.log.durability import Retention
+from meshbus.log.manifest import Segment
 from meshbus.log.reader import LogReader
+from meshbus.log.segment import read_segment
 from meshbus.log.tail import Followed, Tail
 from tests.log.making import CHANNEL, numbered, open_log, payloads
 
@@ -42,13 +46,34 @@ def test_a_tail_takes_what_fits(tmp_path: Path) -> None:
         assert len(tail.take(3)) == 3
         assert len(tail.take(max_bytes=25)) == 3, "the event that reaches the limit is the last"
         assert tail.next_seq == 6
-        assert [len(batch) for batch in tail.take_batches(["seq"], 3)] == [3]
-        assert len(tail.take()) == 1
+        assert [len(batch) for batch in tail.take_batches(["seq"])] == [4]
         assert tail.take() == []
         assert not tail.wait(0)
         log.append(b"more")
         assert tail.wait(0)
         assert payloads(tail.take()) == [b"more"]
+
+
+def test_taking_little_by_little_reads_each_part_of_a_segment_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def counted(folder: Path, segment: Segment, *rest: Any) -> Iterator[Any]:
+        opened.append(segment.name)
+        return read_segment(folder, segment, *rest)
+
+    monkeypatch.setattr(snapshot_module, "read_segment", counted)
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 30))
+        log.seal()
+        log.append_batch(numbered(30, 5))
+        tail = log.tail()
+        assert [len(tail.take(4)) for _ in range(9)] == [4] * 8 + [3]
+        assert tail.take() == []
+        tail.next_seq = 28
+        assert payloads(tail.take()) == numbered(28, 7)
+    assert len(opened) == 2
 
 
 def test_a_tail_may_start_before_there_is_anything(tmp_path: Path) -> None:
@@ -64,7 +89,6 @@ def test_a_tail_that_is_overtaken_says_where_to_go_on(tmp_path: Path) -> None:
     with open_log(tmp_path, retention=Retention(max_events=2), grace_s=0) as log:
         log.append_batch(numbered(0, 4))
         tail = log.tail(0)
-        assert len(tail.take(1)) == 1
         log.seal()
         log.append_batch(numbered(4, 4))
         log.expire()

@@ -291,13 +291,13 @@ class RedexFile:
             writer.sync()
         with self._upkeep:
             writer.roll(now, lambda hot: self._is_due(hot, now))
+            self.expire()  # first: it makes room for the others
             if has_arrow():
                 self._seal_rolled()
                 self._compact(fewest=FEWEST)
             elif len(writer.hot) > 1 and not self._warned:
                 self._warned = True
                 _log.warning("log of %s: sealing waits for pyarrow: pip install 'meshbus[arrow]'", self.channel)
-            self.expire()
 
     def _is_due(self, hot: HotIndex, now: int) -> bool:
         old = now - hot.header.created_ns >= self.config.seal_age_s * _NS

@@ -5,8 +5,8 @@
     for batch in snapshot.batches(columns=["seq", "payload"]): ...
     splits = snapshot.splits()            # plain dicts; in another process: read_split(split, ["seq", "payload"])
 
-A snapshot is consistent because the manifest is read before and after the hot files: when its generation is the same,
-nothing was sealed in between. Imports nothing of the writer; a Spark worker needs no more than this file.
+A snapshot is consistent because the manifest is read before and after the hot files: when it is the same, nothing was
+sealed in between. Imports nothing of the writer; a Spark worker needs no more than this file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
 from meshbus.log.folder import HOT, MANIFEST, folder_of
 from meshbus.log.hot import HotIndex, open_hot
-from meshbus.log.manifest import Manifest, Segment, load_manifest
+from meshbus.log.manifest import Manifest, Segment, decode_manifest, load_manifest
 from meshbus.log.segment import read_segment
 from meshbus.log.snapshot import Snapshot
 from meshbus.log.survey import survey
@@ -68,6 +68,8 @@ class LogReader:
         self.channel = ChannelName(channel)
         self.folder = folder_of(Path(root), self.channel)
         self._known: dict[Path, HotIndex] = {}
+        self._content = b""
+        self._decoded: Manifest | None = None
 
     def snapshot(self) -> Snapshot:
         """Give the log as it is now.
@@ -81,22 +83,27 @@ class LogReader:
             except FileNotFoundError:
                 continue
             self._known = {index.path: index for index in found.live}
-            if self._manifest().generation == manifest.generation:
+            if self._manifest() is manifest:
                 views = tuple(index.view() for index in found.live)
                 return Snapshot(self.folder, manifest, views, self.snapshot, found.damage)
         raise LogError(LogFault.FAILED, f"{self.folder}: is sealed faster than it can be read: try again")
 
     def _manifest(self) -> Manifest:
+        """Give the manifest, the same object as long as the file is the same."""
+        path = self.folder / MANIFEST
         try:
-            manifest = load_manifest(self.folder)
+            content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise LogError(
                 LogFault.UNKNOWN,
                 f"there is no log of {self.channel} in {self.folder.parent}: `meshbus log ls` shows what is there",
             ) from None
-        if manifest.channel != self.channel:
-            raise LogError(LogFault.FOREIGN, f"{self.folder} is the log of {manifest.channel}, not {self.channel}")
-        return manifest
+        if self._decoded is None or content != self._content:
+            manifest = decode_manifest(content, path)
+            if manifest.channel != self.channel:
+                raise LogError(LogFault.FOREIGN, f"{self.folder} is the log of {manifest.channel}, not {self.channel}")
+            self._content, self._decoded = content, manifest
+        return self._decoded
 
 
 def read_split(

@@ -28,6 +28,8 @@ from meshbus.log.segment import read_segment
 SPLIT_ROWS = 131_072
 """Rows of one split, about: a second of work for a Python worker at most."""
 
+_EVENTS = 4_096
+"""Rows of a segment that are made objects at a time."""
 _PATIENCE = 8
 """How often files may vanish below a reader without one row of progress."""
 
@@ -151,7 +153,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     def _events(self, low: int, high: int) -> Iterator[list[LogEvent]]:
         for segment in self._segments(low, high):
             for batch in read_segment(self.folder, segment, wanted(COLUMNS), low, high):
-                yield events_of_batch(batch)
+                for place in range(0, len(batch), _EVENTS):
+                    yield events_of_batch(batch.slice(place, _EVENTS))
         for view, begin, end in self._views(low, high):
             for rows in view.rows(begin, end):
                 yield events_of_rows(rows, max(begin, rows.first), min(end, rows.end))

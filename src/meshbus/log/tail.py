@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from meshbus.errors import LogError
 from meshbus.log.event import LogEvent
 from meshbus.log.reader import LogReader
 from meshbus.log.snapshot import Snapshot
@@ -34,8 +35,18 @@ class Tail:
 
     def __init__(self, source: Source, since: int) -> None:
         self._source = source
-        self.next_seq = since
-        """The sequence of the next event it will give."""
+        self._next = since
+        self._reading: Iterator[LogEvent] | None = None
+        """What is left of the snapshot that was begun."""
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence of the next event it will give; set it to go on elsewhere."""
+        return self._next
+
+    @next_seq.setter
+    def next_seq(self, seq: int) -> None:
+        self._next, self._reading = seq, None
 
     def __iter__(self) -> Iterator[LogEvent]:
         """Give events for ever, or until the log is closed."""
@@ -53,20 +64,37 @@ class Tail:
         """
         taken: list[LogEvent] = []
         size = 0
-        for event in self._source.snapshot().events(self.next_seq, self.next_seq + max_events):
-            taken.append(event)
-            self.next_seq = event.seq + 1
-            size += len(event.payload)
-            if max_bytes is not None and size >= max_bytes:
-                break
+        while len(taken) < max_events and (events := self._begin()) is not None:
+            for event in self._guarded(events):
+                taken.append(event)
+                self._next = event.seq + 1
+                size += len(event.payload)
+                if len(taken) >= max_events or (max_bytes is not None and size >= max_bytes):
+                    return taken
+            self._reading = None
         return taken
 
-    def take_batches(self, columns: list[str] | None = None, max_events: int | None = None) -> Iterator[Any]:
+    def take_batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Take what is there as record batches, without waiting."""
-        stop = None if max_events is None else self.next_seq + max_events
-        for batch in self._source.snapshot().batches(self.next_seq, stop, columns):
+        for batch in self._source.snapshot().batches(self.next_seq, None, columns):
             self.next_seq += len(batch)
             yield batch
+
+    def _begin(self) -> Iterator[LogEvent] | None:
+        """Go on with the snapshot that was begun, or begin one; None when there is nothing new."""
+        if self._reading is None:
+            snapshot = self._source.snapshot()
+            if snapshot.end > self._next:
+                self._reading = snapshot.events(self._next)
+        return self._reading
+
+    def _guarded(self, events: Iterator[LogEvent]) -> Iterator[LogEvent]:
+        """Give events, and forget the snapshot when it fails: the next try takes a newer one."""
+        try:
+            yield from events
+        except LogError:
+            self._reading = None
+            raise
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until there is something to take; False when the time is up or the log was closed."""

@@ -114,23 +114,7 @@ class Writer:
                 return  # another thread's sync covered it
             with self._lock:
                 self.check_open()
-                end, handle, debts = self.end, self._handle, tuple(self._debts)
-            try:
-                for debt in debts:
-                    self.files.fsync(debt)
-                if debts:
-                    self.files.fsync_folder(self.folder / HOT)
-                self.files.fsync(handle)
-            except OSError as error:
-                self.problem = log_error(error, self.folder, "cannot sync")
-                raise self.problem from error
-            with self._lock:
-                self.durable = max(self.durable, end)
-                self._debts = self._debts[len(debts) :]
-            for debt in debts:
-                self.files.close(debt)
-            self.stats.syncs += 1
-            self.synced_ns = self._clock()
+            self._sync_files()
 
     def adopt(self, manifest: Manifest) -> None:
         """Put a stored manifest in force, and remove the hot files that it made superfluous."""
@@ -161,19 +145,41 @@ class Writer:
 
     def close(self) -> None:
         """Sync, wake who waits, and let the next writer in; closing twice is fine."""
-        if self.closed:
-            return
-        try:
-            if self.problem is None:
-                self.sync()
-        finally:
+        with self._syncing:  # whose turn it is to sync has its handle until then
             with self._more:
+                if self.closed:
+                    return
                 self.closed = True
                 self._more.notify_all()
-            for handle in (*self._debts, self._handle, self._lock_handle):
-                self.files.close(handle)
-            self._debts.clear()
-            self._tell()
+            try:
+                if self.problem is None and (self.durable < self.end or self._debts):
+                    self._sync_files()
+            finally:
+                for handle in (*self._debts, self._handle, self._lock_handle):
+                    self.files.close(handle)
+                self._debts.clear()
+        self._tell()
+
+    def _sync_files(self) -> None:
+        """Sync what is written, the oldest file first, so that what survives is always a prefix."""
+        with self._lock:
+            end, handle, debts = self.end, self._handle, tuple(self._debts)
+        try:
+            for debt in debts:
+                self.files.fsync(debt)
+            if debts:
+                self.files.fsync_folder(self.folder / HOT)
+            self.files.fsync(handle)
+        except OSError as error:
+            self.problem = log_error(error, self.folder, "cannot sync")
+            raise self.problem from error
+        with self._lock:
+            self.durable = max(self.durable, end)
+            self._debts = self._debts[len(debts) :]
+        for debt in debts:
+            self.files.close(debt)
+        self.stats.syncs += 1
+        self.synced_ns = self._clock()
 
     def _take_lock(self) -> int:
         try:
