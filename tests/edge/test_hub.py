@@ -260,6 +260,17 @@ def test_messages_in_a_row_for_the_same_peers_are_one_buffer_shared_by_all(hub: 
     assert taken[0][0] is taken[1][0] is taken[2][0]
 
 
+def test_a_large_message_of_a_batch_is_not_copied() -> None:
+    hub = PubSubHub(lambda parts: parts)
+    hub.peer_up(b"a", 1)
+    hub.subscribe(b"a", 1, b"t")
+    body = bytes(1 << 20)
+    hub.publish_batch([[b"t1"], [b"t2"], [b"t3", body], [b"t4"], [b"t5"]])
+    taken = hub.take(b"a", 1, ALL)
+    assert taken == [b"t1t2", b"t3", body, b"t4t5"]
+    assert taken[2] is body
+
+
 # ── slow and dead peers ─────────────────────────────────────────────────────────────────────
 
 

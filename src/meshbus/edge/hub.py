@@ -33,7 +33,8 @@ from meshbus.policy.prefixes import SubscriptionIndex
 MAX_REMEMBERED = 65_536
 """Routing ids of peers that left, so that they get their key back; then the longest gone is forgotten."""
 PARCEL_BYTES = 64 << 10
-"""Messages of a batch for the same peers are joined up to this size: about what one write to a socket accepts."""
+"""Messages of a batch for the same peers are joined up to this size: about what one write to a socket accepts. A larger
+one stays as it is, and is not copied."""
 
 Encode = Callable[[Sequence[bytes]], Sequence[bytes]]
 """Gives the buffers of one message on the wire: one joined buffer, or several where copying a large part would cost."""
@@ -237,7 +238,7 @@ class PubSubHub:
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, parts: Sequence[bytes]) -> int:  # hot: bench_hub
+    def publish(self, parts: Sequence[bytes]) -> int:  # hot: bench_edge
         """Queue one message for every peer that asked for its topic, the first part; gives for how many.
 
         A message without parts is nothing. It is encoded only when somebody gets it.
@@ -251,7 +252,7 @@ class PubSubHub:
             return 0
         return self._queue(fan, pack_parcel([self._encode(parts)]))
 
-    def publish_batch(self, messages: Sequence[Sequence[bytes]]) -> int:  # hot: bench_hub
+    def publish_batch(self, messages: Sequence[Sequence[bytes]]) -> int:  # hot: bench_edge
         """Queue many messages, in order, as `publish` would one by one; gives how many deliveries were queued.
 
         Messages in a row that are for the same peers are joined, and cost each of these peers one step.
@@ -271,13 +272,13 @@ class PubSubHub:
             if not fan:
                 self._unmatched += 1
                 continue
-            if run and (fan is not run_fan or size >= PARCEL_BYTES):
-                queued += self._queue_run(run_fan, run)
-                run, size = [], 0
-            run_fan = fan
             buffers = self._encode(parts)
-            run.append(buffers)
             size += sum(map(len, buffers))
+            if run and (fan is not run_fan or size > PARCEL_BYTES):
+                queued += self._queue_run(run_fan, run)
+                run, size = [], sum(map(len, buffers))
+            run_fan = fan
+            run.append(buffers)
         return queued + (self._queue_run(run_fan, run) if run else 0)
 
     def ready(self) -> list[tuple[bytes, int]]:

@@ -82,18 +82,19 @@ class PeerQueue:
             return Loss.QUEUE_BYTES
         return None
 
-    def offer(self, parcel: Parcel) -> bool:  # hot: bench_hub
+    def offer(self, parcel: Parcel) -> bool:  # hot: bench_edge
         """Add a parcel when all of it fits, else drop all of it; says which."""
-        obstacle = self.obstacle(parcel)
-        if obstacle is not None:
-            self._dropped[obstacle] += parcel.messages
-            return False
+        pending, size = self.pending + parcel.messages, self.pending_bytes + parcel.size
+        if pending > self._high_water or size > self._max_bytes:
+            obstacle = self.obstacle(parcel)
+            if obstacle is not None:
+                self._dropped[obstacle] += parcel.messages
+                return False
         self._parcels.append(parcel)
-        self.pending += parcel.messages
-        self.pending_bytes += parcel.size
+        self.pending, self.pending_bytes = pending, size
         return True
 
-    def take(self, max_bytes: int) -> list[bytes]:  # hot: bench_hub
+    def take(self, max_bytes: int) -> list[bytes]:  # hot: bench_edge
         """Take buffers to write: about `max_bytes`, whole parcels, and at least one when any waits."""
         parcels = self._parcels
         if self.pending_bytes <= max_bytes:
