@@ -150,3 +150,6 @@ async def test_closing_twice_and_while_a_verdict_is_due() -> None:
         await pub.close()
         await peer.closed()
     assert pub.counters["closed"] == {"local": 1}
+    for late in (pub.bind(LOOPBACK), pub.connect("tcp://127.0.0.1:1")):
+        with pytest.raises(RuntimeError, match="closed"):
+            await late

@@ -100,6 +100,20 @@ async def test_a_stalled_peer_loses_the_newest_and_closing_does_not_wait_for_eve
     assert pub.stats.dropped[Loss.PEER_GONE] == 10
 
 
+@pytest.mark.parametrize("limits", [{"high_water": 10}, {"queue_bytes": 1000}])
+async def test_a_peer_that_keeps_up_loses_nothing_to_a_burst_or_a_batch(limits: dict[str, int]) -> None:
+    """The kernel takes a few hundred kilobytes at once: our queue is far smaller than what is published."""
+    async with Pub(**limits) as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:  # type: ignore[arg-type]
+        peer.send(subscribe(b""))
+        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        messages = [(b"%04d" % number, bytes(50)) for number in range(2_000)]
+        assert pub.publish_batch(messages) == len(messages)
+        for message in messages:
+            pub.publish(*message)
+        whole = b"".join(map(encode_message, messages)) * 2
+        assert (await peer.read(OUR_READY + len(whole)))[OUR_READY:] == whole
+
+
 async def test_closing_lets_messages_leave() -> None:
     async with await make_pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b""))

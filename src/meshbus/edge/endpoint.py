@@ -118,6 +118,7 @@ class Endpoint:
 
         Raises ConfigError when the address cannot be had, or when it would expose an endpoint that does not encrypt.
         """
+        self._refuse_when_closed()
         listener = await listen(parse_address(address, listening=True), exposed=self._exposed)
         self._listeners.append(listener)
         self._accept_from(listener)
@@ -130,6 +131,7 @@ class Endpoint:
         HandshakeError when the other side does not want us, Timeout when nobody was there in time; both end the
         attempt.
         """
+        self._refuse_when_closed()
         target = parse_address(address)
         dialer = self._dialers.get(str(target))
         if dialer is None:
@@ -229,6 +231,10 @@ class Endpoint:
         if dialed is not None:
             dialed.note_closed(closed)
 
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the endpoint was closed")
+
     # ── opening connections ─────────────────────────────────────────────────────────────────
 
     def _accept_from(self, listener: Listener) -> None:
@@ -282,7 +288,7 @@ class Endpoint:
 
     async def _judge_later(self, connection: Connection, verdict: Awaitable[Verdict]) -> None:
         try:
-            decided = await verdict
+            decided = Verdict(await verdict)
         except Exception:  # noqa: BLE001 - whatever the application did wrong, the peer stays out
             _log.exception("the authenticate callback failed for %s", connection.address)
             decided = Verdict.FAILED

@@ -35,12 +35,27 @@ CHUNKS_PER_TURN = 8
 """Writes to one peer before others get their turn."""
 BURST = 512
 BURST_BYTES = 128 << 10
-"""Messages, and about as many bytes, for which the end of a turn of the loop is not waited for; also never more than
-half of a queue, so that a subscriber that keeps up loses nothing to a burst."""
+"""Messages and bytes for which the end of a turn of the loop is not waited for. Nor is more than half a queue given to
+the hub at once: a subscriber that keeps up loses nothing to a burst or a batch."""
 MAX_EVENTS = 100_000
 """Events of an XPub that wait for the application."""
 NO_LIMIT = 1 << 62
 _ADDITIONS = frozenset({Change.FIRST, Change.ADDED})
+
+
+class PubOptions(EndpointOptions, total=False):
+    """What every publisher can be told."""
+
+    high_water: int
+    """Messages that may wait for each subscriber: 1000 when left out, 0 for no limit."""
+    queue_bytes: int
+    """Bytes that may wait for each subscriber: 64 MiB when left out, 0 for no limit."""
+    max_subscriptions: int
+    """Prefixes that each subscriber may hold."""
+    max_prefix_bytes: int
+    """The sum of their lengths."""
+    linger_s: float
+    """How long closing waits for messages to leave."""
 
 
 class Pub(Endpoint):
@@ -60,11 +75,7 @@ class Pub(Endpoint):
         linger_s: float = 1.0,
         **options: Unpack[EndpointOptions],
     ) -> None:
-        """Prepare a publisher.
-
-        `high_water` messages and `queue_bytes` bytes may wait for each subscriber, 0 for no limit; each may hold
-        `max_subscriptions` prefixes of `max_prefix_bytes` together. Closing waits `linger_s` for messages to leave.
-        """
+        """Prepare a publisher; the options are described in PubOptions."""
         super().__init__(**options)
         limits = HubLimits(
             high_water=high_water or NO_LIMIT,
@@ -78,7 +89,9 @@ class Pub(Endpoint):
         self._burst: list[tuple[bytes, ...]] = []
         """Published in this turn of the loop: what follows each other and is for the same peers is joined."""
         self._burst_bytes = 0
-        self._longest_burst = min(BURST, max(1, high_water // 2 if high_water else BURST))
+        self._longest_burst = max(1, min(BURST, limits.high_water // 2))
+        self._half_queue_bytes = limits.queue_bytes // 2
+        self._most_burst_bytes = min(BURST_BYTES, self._half_queue_bytes)
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -99,7 +112,7 @@ class Pub(Endpoint):
         burst.append(parts)  # type: ignore[arg-type]  # all bytes now
         self._burst_bytes += len(parts[-1])
         matched = self._hub.count_subscribers(parts[0])  # type: ignore[arg-type]
-        if len(burst) >= self._longest_burst or self._burst_bytes > BURST_BYTES:
+        if len(burst) >= self._longest_burst or self._burst_bytes >= self._most_burst_bytes:
             self._flush()
         return matched
 
@@ -109,8 +122,12 @@ class Pub(Endpoint):
         if set(map(type, chain.from_iterable(batch))) != {bytes}:
             batch = [as_bytes(message) for message in batch]
         self._flush()
-        queued = self._hub.publish_batch(batch)  # type: ignore[arg-type]  # all bytes now
-        self._flush()
+        largest = max(map(len, chain.from_iterable(batch)), default=0)
+        step = max(1, min(self._longest_burst, self._half_queue_bytes // max(largest, 1)))
+        queued = 0
+        for start in range(0, len(batch), step):
+            queued += self._hub.publish_batch(batch[start : start + step])  # type: ignore[arg-type]  # all bytes now
+            self._flush()
         return queued
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -240,15 +257,9 @@ class XPub(Pub):
 
     socket_type = SocketType.XPUB
 
-    def __init__(
-        self,
-        *,
-        verbosity: Verbosity = Verbosity.DISTINCT,
-        high_water: int = HIGH_WATER,
-        **options: Unpack[EndpointOptions],
-    ) -> None:
+    def __init__(self, *, verbosity: Verbosity = Verbosity.DISTINCT, **options: Unpack[PubOptions]) -> None:
         """Prepare a publisher that tells what `verbosity` says."""
-        super().__init__(high_water=high_water, **options)
+        super().__init__(**options)
         self._told = verbosity.value
         self._events: Mailbox[Request] = Mailbox()
 
