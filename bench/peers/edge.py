@@ -17,12 +17,11 @@ from collections.abc import Iterator, Sequence
 
 import zmq
 
+from bench.peers.pyzmq import take
 from bench.peers.task import Link, Meter, Task
 from meshbus.edge import Pub
 
 BATCH = 1000
-TURN = 1000
-"""Messages taken from one socket before the next gets its turn."""
 WAIT_MS = 500
 MATCHING = 10
 """One topic in so many is wanted, where there are topics."""
@@ -50,7 +49,7 @@ def consume(link: Link, task: Task, meter: Meter) -> None:
         return
     while not meter.done:
         for socket, _ in poller.poll(WAIT_MS):
-            meter.add(_take(socket))
+            meter.add(take(socket))
 
 
 def produce(link: Link, task: Task, meter: Meter) -> int:
@@ -139,13 +138,3 @@ def _batches(task: Task) -> Iterator[Sequence[tuple[bytes]]]:
         yield group[:left]
         left -= len(group)
         place += 1
-
-
-def _take(socket: zmq.Socket[bytes]) -> list[bytes]:
-    messages: list[bytes] = []
-    try:
-        while len(messages) < TURN:
-            messages.append(socket.recv(zmq.NOBLOCK))
-    except zmq.Again:
-        pass
-    return messages

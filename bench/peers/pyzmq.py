@@ -33,7 +33,7 @@ def consume(link: Link, task: Task, meter: Meter) -> None:
     link.tell("ready")
     while not meter.done:
         if pull.poll(WAIT_MS):
-            messages = _take(pull)
+            messages = take(pull)
             meter.add(_cut(messages) if task.mode == "framed" else messages)
 
 
@@ -58,7 +58,7 @@ def produce(link: Link, task: Task, meter: Meter) -> int:
     return task.events
 
 
-def _take(pull: zmq.Socket[bytes]) -> list[bytes]:
+def take(pull: zmq.Socket[bytes]) -> list[bytes]:
     """Take the messages that have arrived, a bounded number."""
     messages: list[bytes] = []
     try:

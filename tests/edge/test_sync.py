@@ -53,7 +53,7 @@ def test_closing_ends_the_thread() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         pub.publish("x")
     with pytest.raises(TypeError):
-        Sub(no_such_option=True)
+        Sub(no_such_option=True)  # type: ignore[call-arg]
     with Pub() as open_pub, pytest.raises(ConfigError):
         open_pub.bind("nowhere")
     assert "meshbus" not in names_of_threads()

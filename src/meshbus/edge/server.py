@@ -112,7 +112,7 @@ def _bind_unix(path: Path) -> socket.socket:
 
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
-    if sock.family != socket.AF_UNIX:
+    if sock.family in {socket.AF_INET, socket.AF_INET6}:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

@@ -12,17 +12,18 @@ batches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, Unpack
 
 from meshbus.background import BackgroundLoop
 from meshbus.edge import pub as asynchronous_pub
 from meshbus.edge import sub as asynchronous_sub
 from meshbus.edge.connection import ConnectionInfo
-from meshbus.edge.endpoint import Endpoint
+from meshbus.edge.endpoint import Endpoint, EndpointOptions
 from meshbus.edge.hub import HubStats
-from meshbus.edge.pub import Part
+from meshbus.edge.pub import Part, PubOptions
+from meshbus.edge.queue import HIGH_WATER
 from meshbus.errors import Timeout
 
 E = TypeVar("E", bound=Endpoint)
@@ -31,9 +32,14 @@ E = TypeVar("E", bound=Endpoint)
 class _Twin(Generic[E]):
     """What both twins have in common."""
 
-    def __init__(self, loop: BackgroundLoop, endpoint: E) -> None:
+    def __init__(self, make: Callable[[], E]) -> None:
+        loop = BackgroundLoop()
+        try:
+            self._endpoint = loop.call(make)
+        except BaseException:
+            loop.stop()
+            raise
         self._running: BackgroundLoop | None = loop
-        self._endpoint = endpoint
 
     def __enter__(self) -> Self:
         return self
@@ -82,13 +88,8 @@ class _Twin(Generic[E]):
 class Pub(_Twin[asynchronous_pub.Pub]):
     """A ZeroMQ PUB socket, blocking; options as of meshbus.edge.Pub."""
 
-    def __init__(self, **options: Any) -> None:
-        loop = BackgroundLoop()
-        try:
-            super().__init__(loop, loop.call(lambda: asynchronous_pub.Pub(**options)))
-        except BaseException:
-            loop.stop()
-            raise
+    def __init__(self, **options: Unpack[PubOptions]) -> None:
+        super().__init__(lambda: asynchronous_pub.Pub(**options))
 
     def publish(self, *parts: Part) -> int:
         """Send one message, its topic first; gives for how many subscribers it was queued."""
@@ -115,13 +116,8 @@ class Pub(_Twin[asynchronous_pub.Pub]):
 class Sub(_Twin[asynchronous_sub.Sub]):
     """A ZeroMQ SUB socket, blocking; options as of meshbus.edge.Sub."""
 
-    def __init__(self, **options: Any) -> None:
-        loop = BackgroundLoop()
-        try:
-            super().__init__(loop, loop.call(lambda: asynchronous_sub.Sub(**options)))
-        except BaseException:
-            loop.stop()
-            raise
+    def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
+        super().__init__(lambda: asynchronous_sub.Sub(high_water=high_water, **options))
         self._taken: deque[tuple[bytes, ...]] = deque()
         """Fetched in one go, and handed out one by one."""
 
