@@ -154,6 +154,20 @@ async def test_the_clock_ends_a_handshake_and_keeps_heartbeats(stages: list[Stag
     assert alive.connection.closed is None
 
 
+async def test_silence_proves_nothing_while_we_do_not_listen(stages: list[Stage]) -> None:
+    stages.append(stage := Stage(SocketType.SUB, heartbeat=Heartbeat(interval_s=0.005)))
+    stage.other.send(GREETING + READY)
+    await turns()
+    stage.connection.pause()
+    await asyncio.sleep(0.1)
+    assert stage.other.recv(10_000).count(b"\x04PING") > 2
+    assert stage.owner.told == [("ready", None)]
+    stage.connection.resume()
+    while not stage.connection.closed:  # noqa: ASYNC110 - the clock is waited for
+        await asyncio.sleep(0.005)
+    assert stage.owner.told[-1] == ("closed", CloseReason.SILENT)
+
+
 async def test_a_subscriber_tells_and_takes(stages: list[Stage]) -> None:
     stages.append(stage := Stage(SocketType.SUB))
     stage.connection.tell([Interest(b"too early", subscribe=True)])

@@ -184,4 +184,7 @@ class Connection:
 
     def _tick(self) -> None:
         self._timer = None
-        self._apply(self._session.tick(self._loop.time()))
+        now = self._loop.time()
+        if not self._stream.reading:
+            self._session.receive(b"", now)  # while we do not listen, silence proves nothing
+        self._apply(self._session.tick(now))

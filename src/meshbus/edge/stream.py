@@ -36,7 +36,8 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[memoryview | bytes] = []
         """What the kernel has not taken."""
-        self._reading = False
+        self.reading = False
+        """Whether the other end is listened to."""
         self._closed = False
         self.resume()
 
@@ -47,14 +48,14 @@ class Stream:
 
     def pause(self) -> None:
         """Stop reading: the other end will have to wait."""
-        if self._reading:
-            self._reading = False
+        if self.reading:
+            self.reading = False
             self._loop.remove_reader(self._socket)
 
     def resume(self) -> None:
         """Read again."""
-        if not self._reading and not self._closed:
-            self._reading = True
+        if not self.reading and not self._closed:
+            self.reading = True
             self._loop.add_reader(self._socket, self._readable)
 
     def write(self, buffers: Sequence[bytes]) -> None:  # hot: bench_edge
