@@ -1,10 +1,13 @@
 import asyncio
+import errno
 import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from meshbus.edge import endpoint as endpoint_module
+from meshbus.edge.dialer import Backoff
 from meshbus.edge.endpoint import Endpoint
 from meshbus.edge.pub import Pub
 from meshbus.edge.security import CurveServer as Curve
@@ -13,7 +16,7 @@ from meshbus.edge.sub import Sub
 from meshbus.edge.zmtp.frames import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
-from meshbus.errors import ConfigError, HandshakeError, HandshakeFault
+from meshbus.errors import ConfigError, HandshakeError, HandshakeFault, Timeout
 from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, turns
 
 LOOPBACK = "tcp://127.0.0.1:*"
@@ -153,3 +156,28 @@ async def test_closing_twice_and_while_a_verdict_is_due() -> None:
     for late in (pub.bind(LOOPBACK), pub.connect("tcp://127.0.0.1:1")):
         with pytest.raises(RuntimeError, match="closed"):
             await late
+
+
+async def test_nobody_there_in_time() -> None:
+    async with Sub(backoff=Backoff(first_s=0.001, longest_s=0.002)) as sub:
+        with pytest.raises(Timeout, match="connecting to tcp"):
+            await sub.connect("tcp://127.0.0.1:1", timeout_s=0.05)
+        assert sub.counters["closed"]["unreachable"] > 1
+
+
+async def test_a_system_without_descriptors_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "ACCEPT_PAUSE_S", 0.01)
+    async with Pub() as pub:
+        address = await pub.bind(LOOPBACK)
+        (listener,) = pub._listeners
+        accept, failures = listener.accept, iter([OSError(errno.EMFILE, "Too many open files")])
+
+        def failing_once() -> object:
+            for failure in failures:
+                raise failure
+            return accept()
+
+        monkeypatch.setattr(listener, "accept", failing_once)
+        async with await RawPeer.connect(address):
+            assert pub.counters["accept"] == {"failed": 1}
+            assert len(pub.connections) == 1

@@ -369,3 +369,13 @@ def test_ghost_peers_leave_nothing_behind(generated: bool) -> None:
     assert set(hub._index._fans._notes) <= {b"", b"topic/"}
     assert hub._index._fans._inner._prefixes == set()
     assert grown < CYCLES // 100, "blocks of memory that ten times as many cycles left behind"
+
+
+def test_who_would_get_a_topic_and_a_message_that_need_not_be_handed_over(hub: PubSubHub) -> None:
+    for routing_id in (b"a", b"b"):
+        hub.peer_up(routing_id, 1)
+        hub.subscribe(routing_id, 1, b"x")
+    assert (hub.count_subscribers(b"xy"), hub.count_subscribers(b"y")) == (2, 0)
+    hub.count_unmatched()
+    stats = hub.stats()
+    assert (stats.published, stats.unmatched, stats.matched) == (1, 1, 0)

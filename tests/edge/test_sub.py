@@ -2,9 +2,10 @@ import asyncio
 
 import pytest
 
-from meshbus.edge.pub import Pub
-from meshbus.edge.sub import Sub
+from meshbus.edge.pub import Pub, XPub
+from meshbus.edge.sub import Sub, XSub
 from meshbus.edge.zmtp.frames import encode_command, encode_message
+from meshbus.edge.zmtp.session import Upstream
 from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, turns
 
 LOOPBACK = "tcp://127.0.0.1:*"
@@ -98,3 +99,11 @@ async def test_a_message_above_the_limit_ends_the_connection_by_name() -> None:
             peer.send(GREETING + READY + b"\x02" + (1 << 62).to_bytes(8, "big"))
             await peer.closed()
         assert sub.counters["closed"] == {"too_long": 1}
+
+
+async def test_a_message_upstream() -> None:
+    async with XPub() as xpub, XSub() as xsub:
+        assert xsub.send("nobody there") == 0
+        await xsub.connect(await xpub.bind(LOOPBACK), timeout_s=WAIT_S)
+        assert xsub.send("hello", b"upstream") == 1
+        assert await asyncio.wait_for(xpub.next_event(), WAIT_S) == Upstream((b"hello", b"upstream"))

@@ -238,6 +238,11 @@ class PubSubHub:
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
+    def count_unmatched(self) -> None:
+        """Count a message that nobody asked for, as `count_subscribers` said: it need not be handed over."""
+        self._published += 1
+        self._unmatched += 1
+
     def publish(self, parts: Sequence[bytes]) -> int:  # hot: bench_edge
         """Queue one message for every peer that asked for its topic, the first part; gives for how many.
 

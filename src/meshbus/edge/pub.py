@@ -106,12 +106,15 @@ class Pub(Endpoint):
                 break
         if not parts:
             return 0
+        matched = self._hub.count_subscribers(parts[0])  # type: ignore[arg-type]  # all bytes now
+        if not matched:
+            self._hub.count_unmatched()
+            return 0
         burst = self._burst
         if not burst:
             self._loop.call_soon(self._flush)
-        burst.append(parts)  # type: ignore[arg-type]  # all bytes now
+        burst.append(parts)  # type: ignore[arg-type]
         self._burst_bytes += len(parts[-1])
-        matched = self._hub.count_subscribers(parts[0])  # type: ignore[arg-type]
         if len(burst) >= self._longest_burst or self._burst_bytes >= self._most_burst_bytes:
             self._flush()
         return matched
