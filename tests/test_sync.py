@@ -33,6 +33,14 @@ def talk(publisher: sync.Node, subscriber: sync.Node) -> list[bytes]:
     return got
 
 
+def test_a_third_node_is_reached_past_nats_without_await(pair: tuple[sync.Node, sync.Node]) -> None:
+    hub, here = pair
+    with sync.Node.open(psk=PSK, ephemeral=True) as there:
+        there.connect(hub.address, public_key=hub.public_key)
+        reached = here.connect_direct(there.node_id, public_key=there.public_key, coordinator=hub.node_id)
+        assert (reached.node_id, reached.relayed) == (there.node_id, False)
+
+
 def test_two_nodes_talk_without_await(pair: tuple[sync.Node, sync.Node]) -> None:
     first, second = pair
     assert talk(first, second) == [b"1", b"2", b"3"]

@@ -29,6 +29,7 @@ from meshbus.engine.reflex import Reflex
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.address import Address, parse_address
 from meshbus.wire.route import RouteHeader
+from tests.engine.wires import FarEnd
 from tests.vectors import load
 from tests.wire.strategies import addresses
 
@@ -125,6 +126,14 @@ def test_two_hosts_are_preferred_and_nobody_behind_a_relay_or_failed_is_asked() 
     desk.peer(5, "198.51.100.5")
     desk.peers.require(4).health = Health.FAILED
     assert desk.tick(1.0) == [("198.51.100.1", 1), ("198.51.100.5", 5)]
+
+
+def test_where_addresses_are_names_nobody_is_asked() -> None:
+    desk = Watch()
+    for node_id in (1, 2):
+        FarEnd(desk.peers, node_id)
+    desk.watch.session_up(0.0)
+    assert desk.tick(1.0) == []
 
 
 def test_one_host_is_better_than_nothing() -> None:

@@ -195,15 +195,16 @@ class NatWatch:
             self._changed(found, now, out)
 
     def _choose(self) -> list[Peer]:
-        """Give two neighbors to ask, at two hosts if possible."""
-        neighbors = [peer for peer in self._peers.neighbors() if peer.health is not Health.FAILED]
-        hosts: dict[object, Peer] = {}
-        for peer in neighbors:
+        """Give two neighbors to ask, at two hosts if possible; where addresses are names, there is nothing to ask."""
+        hosts: dict[str, Peer] = {}
+        rest: list[Peer] = []
+        for peer in self._peers.neighbors():
             place = numeric(peer.link.home)
-            hosts.setdefault(peer.link.home if place is None else place.host, peer)
-        spread = list(hosts.values())
-        rest = [peer for peer in neighbors if peer not in spread]
-        return [*spread, *rest][:SWEEP_PEERS]
+            if place is None or peer.health is Health.FAILED:
+                continue
+            if hosts.setdefault(place.host, peer) is not peer:
+                rest.append(peer)
+        return [*hosts.values(), *rest][:SWEEP_PEERS]
 
     def _sweep_by(self, time: float) -> None:
         if self._config.public_address is None:
