@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
-from meshbus.wire.layout import Layout
+from meshbus.wire.layout import Layout, pack_channel, take_field, unpack_channel
 
 PAIR = Layout("pair", "<BH")
 
@@ -32,3 +32,26 @@ def test_a_prefix_ignores_what_follows_but_not_what_is_missing() -> None:
     assert PAIR.unpack_prefix(memoryview(b"\x01\x02\x00rest")) == (1, 2)
     with pytest.raises(MalformedPacket):
         PAIR.unpack_prefix(b"\x01\x02")
+
+
+def test_a_field_with_its_length_in_front_is_cut_off() -> None:
+    assert take_field("thing", "name", memoryview(b"\x02abcd"), 1) == (b"ab", b"cd")
+    assert take_field("thing", "token", memoryview(b"\x01\x00a"), 2) == (b"a", b"")
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x03ab"])
+def test_a_field_that_ends_early_is_named(raw: bytes) -> None:
+    with pytest.raises(MalformedPacket, match="thing: truncated .the name ends early.") as caught:
+        take_field("thing", "name", memoryview(raw or b"\x01"), 1)
+    assert caught.value.fault is Fault.TRUNCATED
+
+
+def test_channel_names_are_checked_in_both_directions() -> None:
+    assert pack_channel("a/b") == b"a/b"
+    assert unpack_channel("thing", memoryview(b"a/b")) == "a/b"
+    with pytest.raises(LocalProtocolError):
+        pack_channel("A//b")
+    for raw in (b"", b"A", b"\xe9"):
+        with pytest.raises(MalformedPacket) as caught:
+            unpack_channel("thing", memoryview(raw))
+        assert caught.value.fault is Fault.BAD_NAME

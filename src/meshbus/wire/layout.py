@@ -1,4 +1,4 @@
-"""Fixed struct layouts that speak meshbus errors.
+"""Struct layouts and fields with a length in front, which speak meshbus errors.
 
 The one place of the small codecs where `struct.error` is translated: what we cannot write is a LocalProtocolError, what
 we cannot read is a MalformedPacket. What the fields mean is the business of the module that owns the layout.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPacket
+from meshbus.names.channel import ChannelName
 from meshbus.wire.header import Buffer
 
 
@@ -44,3 +45,28 @@ class Layout:
         if len(buffer) < self.size:
             raise MalformedPacket(self.what, Fault.TRUNCATED, f"{len(buffer)} of {self.size} bytes")
         return self._struct.unpack_from(buffer)
+
+
+def take_field(what: str, field: str, view: memoryview, width: int) -> tuple[memoryview, memoryview]:
+    """Cut off a field with its length in front, `width` bytes of it; gives the field and the rest."""
+    end = width + int.from_bytes(view[:width], "little")
+    if len(view) < end:
+        raise MalformedPacket(what, Fault.TRUNCATED, f"the {field} ends early")
+    return view[width:end], view[end:]
+
+
+def pack_channel(channel: str) -> bytes:
+    """Write a channel name, without its length; one that no peer would take raises LocalProtocolError."""
+    try:
+        return ChannelName(channel).encode()
+    except ChannelError as error:
+        raise LocalProtocolError(str(error)) from error
+
+
+def unpack_channel(what: str, raw: memoryview) -> ChannelName:
+    """Read a channel name."""
+    try:
+        # A legal name is ASCII; another byte becomes a character that the rules for names refuse.
+        return ChannelName(str(raw, "ascii", "replace"))
+    except ChannelError as error:
+        raise MalformedPacket(what, Fault.BAD_NAME, str(error)) from error

@@ -13,11 +13,11 @@ from typing import Self, TypeAlias
 
 import msgspec
 
-from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPacket
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
 from meshbus.names.channel import MAX_NAME_BYTES, ChannelName
 from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.header import Buffer
-from meshbus.wire.layout import Layout
+from meshbus.wire.layout import Layout, pack_channel, take_field, unpack_channel
 from meshbus.wire.messages.membership import MAX_GROUP_BYTES, AckReason
 
 _INTEREST = Layout("interest", "<BQ")
@@ -159,18 +159,15 @@ def _fitting(event: bytes) -> bytes:
 
 
 def _encode_match(match: Match) -> bytes:
-    try:
-        name = ChannelName(match.channel).encode()
-    except ChannelError as error:
-        raise LocalProtocolError(str(error)) from error
+    name = pack_channel(match.channel)
     return _MATCH.pack(match.verdict, len(name)) + name
 
 
 def _decode_interest(view: memoryview) -> Interest:
     _, req = _INTEREST.unpack_prefix(view)
-    prefix, rest = _take(view[_INTEREST.size :], 1, "prefix")
-    group, rest = _take(rest, 1, "queue group")
-    token, rest = _take(rest, 2, "token")
+    prefix, rest = take_field("interest", "prefix", view[_INTEREST.size :], 1)
+    group, rest = take_field("interest", "queue group", rest, 1)
+    token, rest = take_field("interest", "token", rest, 2)
     if rest:
         raise MalformedPacket("interest", Fault.TRAILING, f"{len(rest)} bytes")
     try:
@@ -178,14 +175,6 @@ def _decode_interest(view: memoryview) -> Interest:
     except UnicodeDecodeError as error:
         raise MalformedPacket("interest", Fault.BAD_TEXT, "the prefix or the queue group is not text") from error
     return Interest(req=req, prefix=texts[0], queue_group=texts[1], token=bytes(token))
-
-
-def _take(view: memoryview, width: int, what: str) -> tuple[memoryview, memoryview]:
-    """Cut off a field with its length in front; gives the field and the rest."""
-    end = width + int.from_bytes(view[:width], "little")
-    if len(view) < end:
-        raise MalformedPacket("interest", Fault.TRUNCATED, f"the {what} ends early")
-    return view[width:end], view[end:]
 
 
 def _decode_matches(view: memoryview) -> Matches:
@@ -209,8 +198,4 @@ def _decode_match(verdict: int, name: memoryview, length: int) -> Match:
         raise MalformedPacket("matches", Fault.TRUNCATED, f"a name of {length} bytes in {len(name)}")
     if verdict > Verdict.TOO_MANY_CHANNELS:
         raise MalformedPacket("matches", Fault.BAD_VALUE, f"verdict {verdict}")
-    try:
-        # A legal name is ASCII; another byte becomes a character that the rules for names refuse.
-        return Match(Verdict(verdict), ChannelName(str(name, "ascii", "replace")))
-    except ChannelError as error:
-        raise MalformedPacket("matches", Fault.BAD_NAME, str(error)) from error
+    return Match(Verdict(verdict), unpack_channel("matches", name))

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPacket
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
 from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.header import Buffer
-from meshbus.wire.layout import Layout
+from meshbus.wire.layout import Layout, pack_channel, unpack_channel
 
 _REQUEST = Layout("request", "<BQIB")
 _REPLY = Layout("reply", "<BQBB")
@@ -110,10 +110,7 @@ def decode_request(event: Buffer) -> RequestMessage:
 
 
 def _encode_request(request: Request) -> bytes:
-    try:
-        name = ChannelName(request.channel).encode()
-    except ChannelError as error:
-        raise LocalProtocolError(str(error)) from error
+    name = pack_channel(request.channel)
     head = _REQUEST.pack(_Kind.REQUEST, request.req, request.deadline_ms, len(name))
     return _fitting(head + name + request.payload)
 
@@ -129,11 +126,7 @@ def _decode_request(view: memoryview) -> Request:
     end = _REQUEST.size + length
     if len(view) < end:
         raise MalformedPacket("request", Fault.TRUNCATED, f"a name of {length} bytes in {len(view) - _REQUEST.size}")
-    try:
-        # A legal name is ASCII; another byte becomes a character that the rules for names refuse.
-        channel = ChannelName(str(view[_REQUEST.size : end], "ascii", "replace"))
-    except ChannelError as error:
-        raise MalformedPacket("request", Fault.BAD_NAME, str(error)) from error
+    channel = unpack_channel("request", view[_REQUEST.size : end])
     return Request(req=req, deadline_ms=deadline_ms, channel=channel, payload=bytes(view[end:]))
 
 

@@ -1,0 +1,298 @@
+"""History (0x4D02): read a channel's log at its publisher from a sequence on, and follow its end.
+
+The events of a CHUNK are columns: their times, their sizes, their bytes. Sequences count on from the first, because a
+log has no holes inside; what retention took away is a gap before the first, and flagged. A payload that does not fit
+the rest of a packet continues in the next chunk, under the same sequence. Who may read is decided in the engine, exactly
+as for a subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum, IntFlag
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+import numpy as np
+
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.names.channel import ChannelName
+from meshbus.wire.constants import MAX_EVENT, Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout, pack_channel, take_field, unpack_channel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_READ = Layout("history read", "<BQBQI")
+_CHUNK = Layout("history chunk", "<BQBQQI")
+_ERROR = Layout("history error", "<BQBQ")
+_CANCEL = Layout("history cancel", "<BQ")
+
+MAX_SEQ = (1 << 63) - 1
+"""Logs count in signed 64 bits, as tables do."""
+EVENT_COST = 12
+"""Time and size of each event in a chunk."""
+CHUNK_ROOM = MAX_EVENT - _CHUNK.size
+"""8074: what one chunk holds of events, their times and sizes."""
+
+_TIME, _SIZE = np.dtype("<i8"), np.dtype("<u4")
+
+
+class _Kind(IntEnum):
+    READ = 1
+    CHUNK = 2
+    ERROR = 3
+    CANCEL = 4
+
+
+class ReadFlags(IntFlag):
+    """How a log is to be read."""
+
+    NONE = 0
+    FOLLOW = 1
+    """Go on with what is published from then on."""
+    FROM_FIRST = 2
+    """Where the start is gone begin at the first event that is left, after a gap."""
+
+
+class ChunkFlags(IntFlag):
+    """What there is to say about a chunk."""
+
+    NONE = 0
+    CAUGHT_UP = 1
+    """Nothing was logged behind the last event when it was sent."""
+    GAP = 2
+    """What came before the first event is gone."""
+    CONTINUES = 4
+    """The payload of the last event goes on in the next chunk."""
+
+
+class ErrorCode(IntEnum):
+    """Why a log is not read, or no longer."""
+
+    UNKNOWN_CHANNEL = 1
+    """There is no such channel, or it is not logged."""
+    DENIED = 2
+    RANGE_GONE = 3
+    """The start is gone; the first sequence that is left is given."""
+    BUSY = 4
+    """Too many readers."""
+    CLOSED = 5
+    """The publisher stops serving this reader; it may ask again."""
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask for the log of a channel."""
+
+    req: int
+    """Chosen by the reader; the answers repeat it."""
+    channel: ChannelName
+    since: int
+    """The first sequence wanted."""
+    flags: ReadFlags = ReadFlags.NONE
+    max_bytes: int
+    """How many bytes of events may wait for this reader at the publisher, about."""
+    token: bytes = b""
+    """A permission token, or nothing."""
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events of a log, one after the other; none at all is an answer too."""
+
+    req: int
+    flags: ChunkFlags = ChunkFlags.NONE
+    first_available: int
+    """The first sequence that is left in the log."""
+    first_seq: int
+    """The sequence of the first event, or of the next one when there is none."""
+    stamps: bytes = b""
+    """The time of each event, unix nanoseconds, 8 bytes each."""
+    sizes: bytes = b""
+    """The length of each payload as far as it is in this chunk, 4 bytes each."""
+    data: bytes = b""
+    """The payloads, one after the other."""
+
+    def __len__(self) -> int:
+        return len(self.sizes) // _SIZE.itemsize
+
+    def times(self) -> NDArray[np.int64]:
+        """Give the times of the events."""
+        return np.frombuffer(self.stamps, _TIME)
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Give the edges of the payloads in `data`."""
+        edges = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(np.frombuffer(self.sizes, _SIZE), out=edges[1:])
+        return edges
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    """Say that a log is not read, or no longer."""
+
+    req: int
+    code: ErrorCode
+    first_available: int = 0
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop reading."""
+
+    req: int
+
+
+HistoryMessage: TypeAlias = Read | Chunk | Error | Cancel
+
+
+def history_stream(req: int) -> int:
+    """Give the reliable stream that the messages about one reading travel on."""
+    return Subprotocol.HISTORY << 32 | req & 0xFFFFFFFF
+
+
+def split_chunks(
+    req: int,
+    first_seq: int,
+    offsets: NDArray[np.int64],
+    data: NDArray[np.uint8],
+    times: NDArray[np.int64],
+    *,
+    first_available: int,
+    gap: bool = False,
+    caught_up: bool = False,
+) -> Iterator[Chunk]:
+    """Spread events over as few chunks as they fit into, in order; one empty chunk for no events.
+
+    Event `i` is `data[offsets[i] : offsets[i + 1]]`. The gap is flagged on the first chunk, the end on the last.
+    """
+    count, start = len(offsets) - 1, 0
+    costs = offsets + EVENT_COST * np.arange(count + 1)
+    flags = ChunkFlags.GAP if gap else ChunkFlags.NONE
+    while True:
+        stop = int(np.searchsorted(costs, costs[start] + CHUNK_ROOM, side="right")) - 1
+        edges = offsets[start : stop + 1]
+        if stop == start < count:  # one event that takes several chunks
+            stop = start + 1
+            inner = range(int(offsets[start]), int(offsets[stop]), CHUNK_ROOM - EVENT_COST)
+            for left, right in pairwise(inner):
+                yield Chunk(
+                    req=req,
+                    flags=flags | ChunkFlags.CONTINUES,
+                    first_available=first_available,
+                    first_seq=first_seq + start,
+                    stamps=times[start:stop].astype(_TIME).tobytes(),
+                    sizes=_SIZE.type(right - left).tobytes(),
+                    data=data[left:right].tobytes(),
+                )
+                flags = ChunkFlags.NONE
+            edges = np.array((inner[-1], offsets[stop]))
+        if caught_up and stop == count:
+            flags |= ChunkFlags.CAUGHT_UP
+        yield Chunk(
+            req=req,
+            flags=flags,
+            first_available=first_available,
+            first_seq=first_seq + start,
+            stamps=times[start:stop].astype(_TIME).tobytes(),
+            sizes=np.diff(edges).astype(_SIZE).tobytes(),
+            data=data[edges[0] : edges[-1]].tobytes(),
+        )
+        if stop == count:
+            return
+        start, flags = stop, ChunkFlags.NONE
+
+
+def encode_history(message: HistoryMessage) -> bytes:
+    """Write a history message.
+
+    Raises LocalProtocolError for what does not fit one packet; `split_chunks` makes events fit.
+    """
+    match message:
+        case Read():
+            return _encode_read(message)
+        case Chunk(req=req, flags=flags, first_available=first_available, first_seq=first_seq):
+            head = _CHUNK.pack(_Kind.CHUNK, req, flags, first_available, first_seq, len(message))
+            return _fitting(head + message.stamps + message.sizes + message.data)
+        case Error(req=req, code=code, first_available=first_available):
+            return _ERROR.pack(_Kind.ERROR, req, code, first_available)
+        case Cancel(req=req):
+            return _CANCEL.pack(_Kind.CANCEL, req)
+
+
+def decode_history(event: Buffer) -> HistoryMessage:
+    """Read a history message; payloads are copied."""
+    view = memoryview(event)
+    if not view:
+        raise MalformedPacket("history", Fault.TRUNCATED, "empty")
+    match view[0]:
+        case _Kind.READ:
+            return _decode_read(view)
+        case _Kind.CHUNK:
+            return _decode_chunk(view)
+        case _Kind.ERROR:
+            _, req, code, first_available = _ERROR.unpack(view)
+            if not ErrorCode.UNKNOWN_CHANNEL <= code <= ErrorCode.CLOSED or first_available > MAX_SEQ:
+                raise MalformedPacket("history error", Fault.BAD_VALUE, f"code {code}, first {first_available}")
+            return Error(req=req, code=ErrorCode(code), first_available=first_available)
+        case _Kind.CANCEL:
+            _, req = _CANCEL.unpack(view)
+            return Cancel(req=req)
+        case kind:
+            raise MalformedPacket("history", Fault.UNKNOWN_KIND, f"kind {kind}")
+
+
+def _encode_read(read: Read) -> bytes:
+    name = pack_channel(read.channel)
+    if len(read.token) > MAX_EVENT:
+        raise LocalProtocolError(f"history read: a token of {len(read.token)} bytes does not fit one packet")
+    head = _READ.pack(_Kind.READ, read.req, read.flags, read.since, read.max_bytes)
+    return _fitting(head + bytes((len(name),)) + name + len(read.token).to_bytes(2, "little") + read.token)
+
+
+def _fitting(event: bytes) -> bytes:
+    if len(event) > MAX_EVENT:
+        raise LocalProtocolError(f"history: {len(event)} bytes do not fit one packet of {MAX_EVENT}")
+    return event
+
+
+def _decode_read(view: memoryview) -> Read:
+    _, req, flags, since, max_bytes = _READ.unpack_prefix(view)
+    name, rest = take_field("history read", "name", view[_READ.size :], 1)
+    token, rest = take_field("history read", "token", rest, 2)
+    if rest:
+        raise MalformedPacket("history read", Fault.TRAILING, f"{len(rest)} bytes")
+    if flags > ReadFlags.FOLLOW | ReadFlags.FROM_FIRST or since > MAX_SEQ:
+        raise MalformedPacket("history read", Fault.BAD_VALUE, f"flags {flags}, since {since}")
+    return Read(
+        req=req,
+        channel=unpack_channel("history read", name),
+        since=since,
+        flags=ReadFlags(flags),
+        max_bytes=max_bytes,
+        token=bytes(token),
+    )
+
+
+def _decode_chunk(view: memoryview) -> Chunk:
+    _, req, flags, first_available, first_seq, count = _CHUNK.unpack_prefix(view)
+    sizes_at = _CHUNK.size + _TIME.itemsize * count
+    data_at = _CHUNK.size + EVENT_COST * count
+    if len(view) < data_at:
+        raise MalformedPacket("history chunk", Fault.TRUNCATED, f"{count} events in {len(view)} bytes")
+    sizes, data = bytes(view[sizes_at:data_at]), bytes(view[data_at:])
+    wanted = int(np.frombuffer(sizes, _SIZE).sum(dtype=np.int64))
+    if wanted != len(data):
+        fault = Fault.TRUNCATED if wanted > len(data) else Fault.TRAILING
+        raise MalformedPacket("history chunk", fault, f"{len(data)} bytes of {wanted}")
+    continues_nothing = flags & ChunkFlags.CONTINUES and not count
+    if flags > sum(ChunkFlags) or continues_nothing or max(first_available, first_seq + count) > MAX_SEQ:
+        raise MalformedPacket("history chunk", Fault.BAD_VALUE, f"flags {flags}, {count} events from {first_seq}")
+    return Chunk(
+        req=req,
+        flags=ChunkFlags(flags),
+        first_available=first_available,
+        first_seq=first_seq,
+        stamps=bytes(view[_CHUNK.size : sizes_at]),
+        sizes=sizes,
+        data=data,
+    )
