@@ -495,13 +495,13 @@ def test_a_prefix_brings_the_channels_under_it_now_and_later() -> None:
     net.run(for_s=0.1)
     assert left.payloads() == [b"sensors/lidar", b"sensors/radar"]
 
-    with right.turn() as (engine, _now, out):
+    with right.turn() as (engine, now, out):
         engine.close_channel(ChannelName("sensors/radar"), out)
     net.run(for_s=0.1)
     assert left.happened(Matched)[-1].removed == (ChannelName("sensors/radar"),)
     with left.turn() as (engine, now, out):
-        assert engine.cancel_interest(right.node_id, request, now, out)
-        assert not engine.cancel_interest(right.node_id, request, now, out)
+        assert engine.following.unfollow(right.node_id, request, now, out)
+        assert not engine.following.unfollow(right.node_id, request, now, out)
     net.run(for_s=0.1)
     assert right.publish("sensors/lidar", [b"x"]).report().is_empty
 

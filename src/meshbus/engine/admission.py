@@ -108,7 +108,24 @@ class Admission:
         """Answer a peer's subscribe: None is yes."""
         if self.throttled(peer, now):
             return Refusal.THROTTLED
-        refusal = self.admit(peer, channel, now, out, token=token, queue_group=queue_group)
+        return self._note(peer, self.admit(peer, channel, now, out, token=token, queue_group=queue_group), now)
+
+    def vet(self, peer: Peer, channel: ChannelName, now: float, *, token: bytes = b"") -> Refusal | None:
+        """Judge someone who wants to read a channel in another way than by being in the roster; None is yes."""
+        if self.throttled(peer, now):
+            return Refusal.THROTTLED
+        refusal = self.authorizer.judge(peer.claims, channel, now, token)
+        if refusal is not None:
+            self._counters.add("refuse", refusal)
+        return self._note(peer, refusal, now)
+
+    def may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
+        """Judge a question by the policy of its channel: NONE is yes."""
+        refusal = self.authorizer.judge(peer.claims, channel, now)
+        return AckReason.NONE if refusal is None else refusal.reason
+
+    def _note(self, peer: Peer, refusal: Refusal | None, now: float) -> Refusal | None:
+        """Count an answer for or against a peer, and give it on."""
         if refusal is None:
             self.note_success(peer)
         elif refusal.reason in _AGAINST_PEER:

@@ -7,7 +7,7 @@ layout); where each event was on the wire is kept per packet.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +32,8 @@ class Event(msgspec.Struct, frozen=True):
     """The publisher's number of this event on the channel, where it is known."""
     subprotocol_id: int = Subprotocol.EVENTS
     """Not 0 for opaque messages, which are never mixed with plain events."""
+    ts_ns: int | None = None
+    """When the publisher logged it, where it was read from the publisher's log."""
 
 
 class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -47,13 +49,17 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     subprotocol_id: int = Subprotocol.EVENTS
     origin_hash: int = 0
     packet_seqs: NDArray[np.uint64]
-    """Sequence numbers of the packets the events came in."""
+    """Sequence numbers of the packets the events came in; none where they came from a log."""
     packet_events: NDArray[np.int64]
     """Events in each of those packets."""
     pub_seq: int | None = None
     """The publisher's number of the first event, where it is known; the others count on."""
     received_ns: int = 0
     """Wall clock at receipt."""
+    reading: int | None = None
+    """The reading of a publisher's log that the events came by; None for those published to us."""
+    times: NDArray[np.int64] | None = None
+    """When each event was logged by its publisher (unix nanoseconds), where it came from a log."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -74,9 +80,10 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def __iter__(self) -> Iterator[Event]:
         """Go through the events one by one; costs an object per event."""
-        for number, payload in enumerate(self.payloads()):
+        times = repeat(None) if self.times is None else self.times.tolist()
+        for number, (payload, ts_ns) in enumerate(zip(self.payloads(), times, strict=False)):
             pub_seq = None if self.pub_seq is None else self.pub_seq + number
-            yield Event(payload, self.channel, self.publisher, pub_seq, self.subprotocol_id)
+            yield Event(payload, self.channel, self.publisher, pub_seq, self.subprotocol_id, ts_ns)
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Give some of the events, sharing their memory."""
@@ -93,6 +100,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             packet_seqs=self.packet_seqs[first:last],
             packet_events=counts,
             pub_seq=None if self.pub_seq is None else self.pub_seq + start,
+            times=None if self.times is None else self.times[start:stop],
         )
 
     def to_arrow(self) -> Any:

@@ -197,6 +197,69 @@ class RequestEnded(msgspec.Struct, frozen=True):
     reason: EndReason
 
 
+class HistoryWanted(msgspec.Struct, frozen=True):
+    """A peer reads a log of ours: read a page of it, and hand it to `engine.history` under its node id and request."""
+
+    node_id: int
+    request: int
+    channel: ChannelName
+    next_seq: int
+    """The first sequence that the peer lacks."""
+    max_bytes: int
+    """How many bytes of payloads are wanted, about; at least one event."""
+
+
+class HistoryOpened(msgspec.Struct, frozen=True):
+    """A publisher lets us read the log of a channel: events follow."""
+
+    reading: int
+    node_id: int
+    channel: ChannelName
+
+
+class HistoryCaughtUp(msgspec.Struct, frozen=True):
+    """Everything that a publisher had logged has come; what follows is new."""
+
+    reading: int
+    node_id: int
+    channel: ChannelName
+    next_seq: int
+
+
+class HistoryGap(msgspec.Struct, frozen=True):
+    """Events that we wanted are gone from the log of a publisher."""
+
+    reading: int
+    node_id: int
+    channel: ChannelName
+    expected: int
+    first_available: int
+    """It goes on here; everything from `expected` up to it is lost."""
+
+
+class HistoryFault(StrEnum):
+    """Why a log of a publisher is not read, or no longer."""
+
+    UNKNOWN_CHANNEL = "unknown_channel"
+    DENIED = "denied"
+    RANGE_GONE = "range_gone"
+    BUSY = "busy"
+    BROKEN = "broken"
+    """The publisher does not keep to the protocol."""
+
+
+class HistoryEnded(msgspec.Struct, frozen=True):
+    """A log of a publisher was read to its end, or can be read no further."""
+
+    reading: int
+    node_id: int
+    channel: ChannelName
+    fault: HistoryFault | None = None
+    """None when everything came that was wanted."""
+    first_available: int = 0
+    """With RANGE_GONE."""
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -215,4 +278,9 @@ Control: TypeAlias = (
     | RequestFailed
     | Requested
     | RequestEnded
+    | HistoryWanted
+    | HistoryOpened
+    | HistoryCaughtUp
+    | HistoryGap
+    | HistoryEnded
 )

@@ -19,13 +19,14 @@ from meshbus.engine.announce import Announcer
 from meshbus.engine.authorize import Authorizer
 from meshbus.engine.boundary import Boundary
 from meshbus.engine.catalog import JoinedChannels, LocalChannels
-from meshbus.engine.control import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp
+from meshbus.engine.control import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp, StreamFailed
 from meshbus.engine.counters import Counters
 from meshbus.engine.delivery import Delivery, Hooks
 from meshbus.engine.directory import Directory
 from meshbus.engine.dispatch import Dispatch
 from meshbus.engine.follow import Following
 from meshbus.engine.handshake import Established, Handshakes
+from meshbus.engine.history import History
 from meshbus.engine.intake import Intake
 from meshbus.engine.interest import Interests
 from meshbus.engine.liveness import Liveness
@@ -38,6 +39,7 @@ from meshbus.engine.publication import Publication, Publications
 from meshbus.engine.publish import Planner, PublishConfig, PublishReport
 from meshbus.engine.reception import Reception
 from meshbus.engine.relay import HandshakeRelay
+from meshbus.engine.replay import Replays
 from meshbus.engine.request import Requester, Requests, Responder
 from meshbus.engine.settings import (
     PLAIN_SERVICES,
@@ -49,13 +51,12 @@ from meshbus.engine.settings import (
 from meshbus.engine.traversal import Traversal
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Entropy, Identity
-from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
-from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
+from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import STREAM_WINDOW, Subprotocol
 from meshbus.wire.messages.capability import Announcement
-from meshbus.wire.messages.membership import AckReason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,11 +184,6 @@ class Engine:
             counters=self.counters,
         )
         self.planner = Planner(self.admission, self.counters)
-        self.requests = Requests(
-            Requester(self.peers, self.counters, entropy=entropy, send=self._send_reliable),
-            Responder(self.peers, self.counters, may_request=self._may_request, send=self._send_reliable),
-            self.counters,
-        )
         self.delivery = Delivery(
             joined=self.joined,
             counters=self.counters,
@@ -196,6 +192,21 @@ class Engine:
             loopback=settings.loopback,
             served=RELIABLE_SERVICES,
             hooks=Hooks(self._serve_one, self.negotiator.missed, self.following.unknown_stream),
+        )
+        send = self.delivery.send_reliable
+        requester = Requester(self.peers, self.counters, entropy=entropy, send=send)
+        responder = Responder(self.peers, self.counters, may_request=self.admission.may_request, send=send)
+        self.requests = Requests(requester, responder, self.counters)
+        self.replays = Replays(
+            delivery=self.delivery, peers=self.peers, counters=self.counters, entropy=entropy, wall=wall
+        )
+        self.history = History(
+            admission=self.admission,
+            delivery=self.delivery,
+            replays=self.replays,
+            peers=self.peers,
+            counters=self.counters,
+            max_payload=settings.max_payload,
         )
         self.publications = Publications(
             self.planner,
@@ -272,6 +283,7 @@ class Engine:
         self.membership.tick(now, out)
         self.interests.tick(now, out)
         self.requests.tick(now, out)
+        self.history.tick(now, out)
         self.delivery.tick(now, out)
         self._finish(now, out)
         return out
@@ -306,6 +318,7 @@ class Engine:
         """Install the configurations of our channels; subscribers are judged by them at once."""
         self.interests.lapsed(self.admission.set_channel_configs(registry, now, out), out)
         self.interests.configure(registry, now, out)
+        self.history.recheck(now, out)
         self.mesh.boundary.set_channels(registry, now)
 
     def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
@@ -321,6 +334,7 @@ class Engine:
     def recheck(self, now: float, out: Output) -> None:
         """Judge all subscribers anew, as after tokens were revoked."""
         self.interests.lapsed(self.admission.sweep(now, out), out)
+        self.history.recheck(now, out)
         self.mesh.boundary.recheck(now)
 
     def subscribe(
@@ -347,10 +361,6 @@ class Engine:
         """Ask a meshbus publisher for all its channels under a prefix; `Matched` with the same number tells them."""
         peer = self.peers.require(publisher)
         return self.following.follow(peer, prefix, now, out, token=token, queue_group=queue_group)
-
-    def cancel_interest(self, publisher: int, request: int, now: float, out: Output) -> bool:
-        """Take an interest back; False when there is none under this number."""
-        return self.following.unfollow(publisher, request, now, out)
 
     def publish(
         self,
@@ -381,18 +391,6 @@ class Engine:
         """
         self.peers.require(node_id).send_events(events, out)
 
-    def find_nodes(
-        self, capability_filter: CapabilityFilter, now: float, scope: ScopeFilter | None = None
-    ) -> list[int]:
-        """Give the nodes that match, by what they announced."""
-        return self.directory.find_nodes(capability_filter, now, scope=scope)
-
-    def hold(self, publisher: int, stream_id: int, now: float, *, held: bool) -> None:
-        """Stop confirming a stream while the application cannot take more, or go on; what that sends is due at once."""
-        peer = self.peers.get(publisher)
-        if peer is not None:
-            self.delivery.traffic_of(peer).hold(stream_id, now, held=held)
-
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Forget a peer; the wire has no message for it."""
         if self.peers.remove(node_id) is not None:
@@ -413,9 +411,8 @@ class Engine:
             self.mesh.boundary.heard(heard.node_id, heard.entity_id, now)
 
     def _serve_one(self, peer: Peer, subprotocol_id: int, message: memoryview, now: float, out: Output) -> None:
-        """Handle a message that came in order on a reliable stream."""
-        if subprotocol_id == Subprotocol.REQUEST:
-            self.requests.receive(peer, message, now, out)
+        service = self.requests if subprotocol_id == Subprotocol.REQUEST else self.history
+        service.receive(peer, message, now, out)
 
     # ── peers coming and going ──────────────────────────────────────────────────────────────
 
@@ -430,6 +427,7 @@ class Engine:
             self.mesh.session_up(peer, now)
             self.liveness.session_up(peer, now, out)
             self.negotiator.session_up(peer, now, out)
+            self.history.session_up(peer, out)
             self.announcer.peer_up(peer, now, out)
             self.membership.rejoin(peer, now, out)
             for source, packet in new.held:
@@ -439,6 +437,7 @@ class Engine:
         self.announcer.peer_up(peer, now, out)
         self.membership.rejoin(peer, now, out)
         self.following.renew(peer, now, out)
+        self.replays.renew(peer, now, out)
 
     def _peer_down(self, verdict: PeerFailed | PeerGone, now: float, out: Output) -> None:
         node_id = verdict.node_id
@@ -447,6 +446,7 @@ class Engine:
         self.interests.forget(node_id)
         self.directory.forget(node_id)
         self.requests.peer_gone(node_id, out)
+        self.history.peer_down(node_id, now, out)
         if isinstance(verdict, PeerGone):
             self.negotiator.forget(node_id)
             self.delivery.drop(node_id)
@@ -459,11 +459,16 @@ class Engine:
                 peer.widen(self.settings.window if peer.uses(Subprotocol.RELIABLE) else STREAM_WINDOW)
                 self.delivery.traffic_of(peer).agreement_changed(now, out)
                 self.following.renew(peer, now, out)
+                self.replays.renew(peer, now, out)
+            elif isinstance(event, StreamFailed):
+                self.history.stream_failed(event.node_id, event.stream_id, now, out)
+        self.history.advance(now, out)
         self.publications.advance(now, out)
 
     def _claims_changed(self, peer: Peer, now: float, out: Output) -> None:
         self.interests.lapsed(self.admission.recheck(peer, now, out), out)
         self.interests.recheck(peer, now, out)
+        self.history.recheck(now, out, peer)
 
     # ── small parts ─────────────────────────────────────────────────────────────────────────
 
@@ -479,17 +484,11 @@ class Engine:
             self.membership,
             self.interests,
             self.requests,
+            self.history,
             self.delivery,
             self.publications,
             self.traversal,
         )
-
-    def _send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
-        self.delivery.traffic_of(peer).send_reliable(subprotocol_id, message, now, out)
-
-    def _may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
-        refusal = self.admission.authorizer.judge(peer.claims, channel, now)
-        return AckReason.NONE if refusal is None else refusal.reason
 
     def _own_claims(self) -> PeerClaims:
         return PeerClaims(self.identity.entity_id, self.announcer.capabilities, self.settings.subnet)

@@ -93,6 +93,17 @@ class Delivery:
         if traffic is not None:
             traffic.close()
 
+    def send_reliable(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
+        """Send one message on the reliable stream of its subprotocol; raises Backpressure when too many wait."""
+        self.traffic_of(peer).send_reliable(subprotocol_id, message, now, out)
+
+    def hold(self, node_id: int, stream_id: int, now: float, *, held: bool) -> None:
+        """Stop confirming a stream while the application cannot take more, or go on; what that sends is due at once."""
+        traffic = self._traffic.get(node_id)
+        if traffic is not None:
+            self._touched[node_id] = traffic
+            traffic.hold(stream_id, now, held=held)
+
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
     def confirm(self, now: float, out: Output) -> None:

@@ -134,6 +134,21 @@ class Reliable:
         tx.sent_one(sequence, payload, 1, now)
         self._time(tx)
 
+    def finish(self, stream_id: int, now: float, out: Output) -> None:
+        """End a stream when everything on it is acknowledged; then neither side keeps anything of it."""
+        sending = self._sending.get(stream_id)
+        if sending is not None:
+            self._resend(sending, sending.tx.finish(now), out)
+
+    def abandon(self, stream_id: int, out: Output) -> None:
+        """End a stream now, as we were asked to; that is no failure."""
+        sending = self._sending.pop(stream_id, None)
+        if sending is not None:
+            self._timers.drop(stream_id)
+            self._peer.tx.pop(stream_id, None)
+            if self.agreed:
+                self._say(sending.tx.cancel().messages, out)
+
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     def receive(self, payloads: Payloads, stream_id: int, subprotocol_id: int, origin_hash: int, now: float) -> Ready:
@@ -289,6 +304,7 @@ class Reliable:
         answer = self._receiving_for(fin.stream_id).rx.on_fin(fin)
         if answer is not None:
             self._drop_receiving(fin.stream_id)
+            self._peer.rx.pop(fin.stream_id, None)
             self._say([answer], out)
 
     def _take_reset(self, reset: Reset, out: Output) -> None:
@@ -317,6 +333,8 @@ class Reliable:
             out.control.append(StreamFailed(self._peer.node_id, tx.stream_id, tx.failed))
         if tx.failed is not None or tx.done:
             del self._sending[tx.stream_id]
+        if tx.done:
+            self._peer.tx.pop(tx.stream_id, None)
 
     def _time(self, tx: ReliableTx) -> None:
         """Keep the timer of a stream."""

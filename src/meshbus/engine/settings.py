@@ -29,12 +29,13 @@ PLAIN_SERVICES = {
 PROFILE_SERVICES = {
     Subprotocol.HANDSHAKE_RELAY: "handshake-relay",
     Subprotocol.RELIABLE: "reliable",
+    Subprotocol.HISTORY: "history",
     Subprotocol.INTEREST: "interest",
     Subprotocol.REQUEST: "request",
 }
 """What it offers to other meshbus nodes."""
-RELIABLE_SERVICES = frozenset({Subprotocol.REQUEST})
-"""Those whose messages travel on a reliable stream of their own."""
+RELIABLE_SERVICES = frozenset({Subprotocol.HISTORY, Subprotocol.REQUEST})
+"""Those whose messages travel on reliable streams of their own."""
 
 PROFILE_WINDOW = 512 * 1024
 """Byte credit of a stream between meshbus nodes."""

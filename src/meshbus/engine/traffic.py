@@ -8,6 +8,7 @@ once per batch of packets (`confirm`). Traffic belongs to the peer and outlives 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import inf
 
 from meshbus.engine.counters import Counters
@@ -18,7 +19,7 @@ from meshbus.engine.peer import Peer
 from meshbus.engine.reliable import Ready, Reliable
 from meshbus.errors import Backpressure, RemoteProtocolError
 from meshbus.names.identity import Entropy
-from meshbus.wire.constants import CONTROL_STREAM, PACKET_COST, Flags, Subprotocol
+from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, PACKET_COST, Flags, Subprotocol
 from meshbus.wire.frames import Packed, columns_of, encode_frames, pack_frames
 from meshbus.wire.header import Buffer, Header
 from meshbus.wire.messages.window import Grant, decode_grant, encode_grant
@@ -41,6 +42,8 @@ class Traffic:
         self._counters = counters
         self._grants: Deadlines[int] = Deadlines()
         """When each plain stream that owes a grant must send it."""
+        self._ending: dict[int, None] = {}
+        """Reliable streams that end when nothing waits for them any more."""
         self._now = 0.0
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
@@ -74,17 +77,42 @@ class Traffic:
 
         Raises Backpressure when too many wait already.
         """
-        packed = encode_frames(*columns_of([message]))
         if self.outbox.waiting(subprotocol_id) >= MAX_MESSAGES:
-            raise Backpressure(self.peer.tx_stream(subprotocol_id).credit, int(packed.bounds[-1]) + PACKET_COST)
-        header = Header(flags=_RELIABLE, subprotocol_id=subprotocol_id, stream_id=subprotocol_id)
-        self.send(Leg(Load(header, packed), inf, _forget), now, out)
+            cost = FRAME_PREFIX_BYTES + len(message) + PACKET_COST
+            raise Backpressure(self.peer.tx_stream(subprotocol_id).credit, cost)
+        self.send_messages(subprotocol_id, subprotocol_id, [message], _forget, now, out)
+
+    def send_messages(
+        self,
+        subprotocol_id: int,
+        stream_id: int,
+        messages: Sequence[bytes],
+        done: Callable[[Leg, bool], None],
+        now: float,
+        out: Output,
+    ) -> None:
+        """Send messages on a reliable stream, a packet each; `done` is told when the last one has gone out."""
+        header = Header(flags=_RELIABLE, subprotocol_id=subprotocol_id, stream_id=stream_id)
+        self.send(Leg(Load(header, encode_frames(*columns_of(messages), max_payload=1)), inf, done), now, out)
+
+    def finish(self, stream_id: int, now: float, out: Output) -> None:
+        """End a reliable stream as soon as everything that waits for it was sent and has arrived."""
+        self._ending[stream_id] = None
+        self._end_streams(now, out)
+
+    def abandon(self, stream_id: int, out: Output) -> None:
+        """End a reliable stream at once; what waits and what is on the way is dropped."""
+        self._ending.pop(stream_id, None)
+        self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
+        self.reliable.abandon(stream_id, out)
 
     def pump(self, now: float, out: Output) -> None:
         """Send what may be sent now."""
         if len(self.outbox):
             self._now = now
             self.outbox.pump(self.peer, out, self)
+            if self._ending:
+                self._end_streams(now, out)
 
     def room(self, leg: Leg) -> int:
         """Say how many packets of a leg its stream may send now, beside its credit."""
@@ -201,6 +229,11 @@ class Traffic:
 
     def _is_reliable(self, header: Header) -> bool:
         return bool(header.flags & _RELIABLE) and self.reliable.agreed
+
+    def _end_streams(self, now: float, out: Output) -> None:
+        for stream_id in [stream_id for stream_id in self._ending if not self.outbox.waiting(stream_id)]:
+            del self._ending[stream_id]
+            self.reliable.finish(stream_id, now, out)
 
     def _owes(self, stream_id: int) -> bool:
         """Say whether a grant may go out: not for a stream that is held, forgotten or of an earlier session."""

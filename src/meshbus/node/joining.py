@@ -79,7 +79,7 @@ class Joiner:
         out = Output()
         if wish.is_prefix:
             for node_id, request in self._interests.pop(wish.topic, ()):
-                engine.cancel_interest(node_id, request, Driver.now(), out)
+                engine.following.unfollow(node_id, request, Driver.now(), out)
         else:
             channel = ChannelName(wish.topic)
             for peer in engine.peers:

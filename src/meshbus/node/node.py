@@ -206,7 +206,7 @@ class Node:
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
     ) -> list[int]:
         """Give the nodes that announced capabilities matching the filter, this one included."""
-        return self._live.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope)
+        return self._live.directory.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope=scope)
 
     def notices(self) -> AsyncIterator[Notice]:
         """Give what happens to this node: sessions, failures, subscriptions, slow consumers."""
@@ -456,7 +456,7 @@ class Node:
         for peer in self._live.peers:
             for channel in self._live.joined.channels_of(peer.node_id):
                 if wish.covers(channel):
-                    self._live.hold(peer.node_id, channel.stream_id, now, held=held)
+                    self._live.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
         if not held:
             self._running.apply(self._live.tick(now))
 

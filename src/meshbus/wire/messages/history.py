@@ -160,20 +160,23 @@ def split_chunks(
     first_available: int,
     gap: bool = False,
     caught_up: bool = False,
+    max_message: int = MAX_EVENT,
 ) -> Iterator[Chunk]:
     """Spread events over as few chunks as they fit into, in order; one empty chunk for no events.
 
-    Event `i` is `data[offsets[i] : offsets[i + 1]]`. The gap is flagged on the first chunk, the end on the last.
+    Event `i` is `data[offsets[i] : offsets[i + 1]]`. The gap is flagged on the first chunk, the end on the last. A chunk
+    is written in `max_message` bytes at most, of which 43 is the least that holds something.
     """
+    room = max_message - _CHUNK.size
     count, start = len(offsets) - 1, 0
     costs = offsets + EVENT_COST * np.arange(count + 1)
     flags = ChunkFlags.GAP if gap else ChunkFlags.NONE
     while True:
-        stop = int(np.searchsorted(costs, costs[start] + CHUNK_ROOM, side="right")) - 1
+        stop = int(np.searchsorted(costs, costs[start] + room, side="right")) - 1
         edges = offsets[start : stop + 1]
         if stop == start < count:  # one event that takes several chunks
             stop = start + 1
-            inner = range(int(offsets[start]), int(offsets[stop]), CHUNK_ROOM - EVENT_COST)
+            inner = range(int(offsets[start]), int(offsets[stop]), room - EVENT_COST)
             for left, right in pairwise(inner):
                 yield Chunk(
                     req=req,
