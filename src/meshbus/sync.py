@@ -25,6 +25,7 @@ from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.info import PeerInfo
+from meshbus.node.logs import Logs
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.wire.messages.token import PermissionToken
@@ -146,6 +147,11 @@ class Node:
     def counters(self) -> dict[str, dict[str, int]]:
         """Everything that was dropped, refused, retried or failed, by what and why."""
         return self._running.call(lambda: self._node.counters)
+
+    @property
+    def logs(self) -> Logs:
+        """The logs of what this node published and received."""
+        return self._node.logs
 
     def connect(self, address: str, **options: Any) -> PeerInfo:
         """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""

@@ -109,6 +109,23 @@ def test_any_bytes_as_one_event(mesh: Path, node: Running) -> None:
     assert base64.b64decode(row["payload_base64"]) == blob
 
 
+def test_a_subscription_begins_in_the_log_of_the_publisher(meshbus: Meshbus, mesh: Path) -> None:
+    logged = 'log_dir = "logs"\n[[channels]]\nprefix = "test/"\nlog = "published"\n[[channels]]\nprefix = ""\n'
+    with running(mesh / "logged", logged) as node:
+        meshbus("pub", CHANNEL, "zero", "one", "two", "--admin", node.admin, "--wait", 0)
+        for since, expected in (("1", ["one", "two"]), ("first", ["zero", "one"])):
+            result = meshbus("sub", CHANNEL, *_own(mesh, node), "--since", since, "--count", 2)
+            assert result.code == Exit.OK
+            assert [row["payload"] for row in result.rows] == expected
+        for arguments, code, complaint in (
+            (("other", "--since", "0"), Exit.FAILED, "does not log it"),
+            ((CHANNEL, "--since", "soon"), Exit.USAGE, "no publish number"),
+        ):
+            result = meshbus("sub", *arguments, *_own(mesh, node))
+            assert (result.code, result.out) == (code, "")
+            assert complaint in result.err
+
+
 def test_nobody_there_ends_with_3(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("pub", "test/nobody", "x", "--admin", node.admin, "--wait", 0.1)
     assert result.code == Exit.UNREACHABLE

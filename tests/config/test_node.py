@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from meshbus.config import node as subject
-from meshbus.config.node import ChannelEntry, NodeConfig, PeerEntry, Unknown, gather
+from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, gather
 from meshbus.config.spelling import Endpoint
 from meshbus.engine.boundary import GatewayConfig
 from meshbus.engine.negotiate import Profile
 from meshbus.errors import ConfigError
 from meshbus.keyfile import create_psk, format_tokens
+from meshbus.log.durability import LogConfig, Retention, every_n
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -50,6 +51,7 @@ max_packet = 1452
 receive_buffer_bytes = 1048576
 window_bytes = 131072
 profile = false
+log_dir = "logs"
 admin_socket = "run/admin.sock"
 default_subnet = "9"
 tokens = ["tokens/lidar.token", "/etc/meshbus/other.token"]
@@ -66,6 +68,14 @@ require_token = true
 priority = 7
 reliable = true
 max_rate_pps = 1000
+
+log = "both"
+log_fsync = "every 10"
+log_retain_s = 86400
+log_retain_bytes = 1000000
+log_retain_events = 5000
+log_seal_bytes = 65536
+log_seal_age_s = 60
 
 [[channels]]
 prefix = "debug/"
@@ -126,6 +136,7 @@ def test_a_file_sets_everything(file: Path) -> None:
     assert config.psk_file == file.parent / "keys/mesh.key"
     assert config.admin_path() == file.parent / "run/admin.sock"
     assert config.tokens == (file.parent / "tokens/lidar.token", Path("/etc/meshbus/other.token"))
+    assert config.log_dir == file.parent / "logs"
     assert config.trusted_issuers == (bytes.fromhex(HEX),)
     assert config.unknown_subprotocols is Unknown.DELIVER
     assert config.max_packet == 1452
@@ -338,3 +349,54 @@ def test_without_platformdirs_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(ConfigError, match="pip install"):
         _load().load_identity()
+
+
+def test_how_a_channel_is_logged(file: Path) -> None:
+    config = NodeConfig.load(file, {})
+    entry = config.log_entry("sensors/lidar")
+    assert entry is not None
+    assert entry.log is Logged.BOTH
+    assert entry.log_config() == LogConfig(every_n(10), Retention(86400, 1_000_000, 5000), 65_536, 60)
+    assert config.log_entry("debug/x") is None
+    assert config.log_entry("other") is None
+
+
+def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None:
+    channels = [
+        {"prefix": "", "log": "received"},
+        {"prefix": "a/", "log": "published"},
+        {"prefix": "a/b/"},
+        {"name": "a/b/c", "log": "both"},
+    ]
+    config = _load(log_dir=str(tmp_path), channels=channels)
+    found = {name: config.log_entry(name) for name in ("x", "a/x", "a/b/x", "a/b/c")}
+    assert {name: entry and entry.log for name, entry in found.items()} == {
+        "x": Logged.RECEIVED,
+        "a/x": Logged.PUBLISHED,
+        "a/b/x": None,
+        "a/b/c": Logged.BOTH,
+    }
+
+
+@pytest.mark.parametrize(
+    ("channel", "complaint"),
+    [
+        ({"log": "published"}, "log_dir: is missing"),
+        ({"log": "everything"}, "channels[0].log"),
+        ({"log_fsync": "every 1"}, "channels[0].log (from an argument): is missing"),
+        ({"log": "both", "log_fsync": "sometimes"}, "expected 'never', 'every 100'"),
+        ({"log": "both", "log_retain_events": 0}, "channels[0].log_retain_events"),
+        ({"log": "both", "log_seal_bytes": 1}, "channels[0].log_seal_bytes"),
+    ],
+)
+def test_a_log_that_makes_no_sense_is_refused(channel: dict[str, object], complaint: str) -> None:
+    assert complaint in _complaint(channels=[{"name": "a", **channel}])
+
+
+def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> None:
+    config = NodeConfig.load(file, {})
+    bare = config.without_logs()
+    assert bare.log_dir is None
+    assert {entry.log for entry in bare.channels} == {None}
+    assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
+    assert set(config.changed()) - set(bare.changed()) == {"log_dir"}

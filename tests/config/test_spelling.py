@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshbus.config.spelling import READERS, Endpoint, Key, MaxPacket, NodeId, Secret, Socket, parse_endpoint
 from meshbus.errors import ConfigError, MeshError
+from meshbus.log.durability import NEVER, Fsync, every_n, interval
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 
@@ -122,3 +123,26 @@ def test_a_bad_secret_is_not_repeated(value: object) -> None:
 
 def test_every_reader_says_what_it_expects() -> None:
     assert all(reader.expected for reader in READERS.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("never", NEVER),
+        ("every 1", every_n(1)),
+        (" every  100 ", every_n(100)),
+        ("interval 0.5", interval(0.5)),
+        (every_n(7), every_n(7)),
+    ],
+)
+def test_when_a_log_waits_for_the_disk(text: object, policy: Fsync) -> None:
+    assert _read(Fsync, text) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "every", "every 0", "every -1", "every x", "every 1 2", "interval", "interval 0", "interval nan", "1", 5],
+)
+def test_what_no_log_can_keep_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected 'never', 'every 100'"):
+        _read(Fsync, text)

@@ -15,6 +15,7 @@ from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.limits import FailureThrottle
+from meshbus.wire.messages.membership import AckReason
 from tests.engine.stage import ROOT, Stage, channel_config, configs, entity, token
 from tests.vectors import load
 
@@ -330,3 +331,23 @@ def test_an_admission_makes_its_own_roster_and_guard() -> None:
     one, other = (Admission(authorizer=scene.authorizer, peers=scene.peers, counters=scene.counters) for _ in range(2))
     assert one.roster is not other.roster
     assert one.guard is not other.guard
+
+
+def test_a_reader_is_judged_as_a_subscriber_and_is_not_in_the_roster() -> None:
+    scene = stage()
+    peer = scene.peer(1)
+    assert scene.admission.vet(peer, OPEN, 0.0) is None
+    assert scene.admission.vet(peer, SKILLED, 0.0) is Refusal.CAPABILITY
+    assert scene.admission.vet(peer, SECRET, 0.0) is Refusal.TOKEN
+    assert scene.admission.roster.count(peer.node_id) == 0
+    assert scene.counters.get("refuse", Refusal.CAPABILITY) == 1
+    answers = [scene.admission.vet(peer, SKILLED, 0.0) for _ in range(100)]
+    assert answers[-1] is Refusal.THROTTLED
+
+
+def test_questions_are_judged_by_the_policy_of_their_channel() -> None:
+    scene = stage()
+    peer = scene.peer(1)
+    assert scene.admission.may_request(peer, OPEN, 0.0) is AckReason.NONE
+    assert scene.admission.may_request(peer, SKILLED, 0.0) is AckReason.UNAUTHORIZED
+    assert scene.admission.may_request(peer, ChannelName("else"), 0.0) is AckReason.UNKNOWN_CHANNEL

@@ -5,9 +5,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.engine.batch import Event, EventBatch
+from meshbus.engine.batch import Event, EventBatch, Stamp
 from meshbus.names.channel import ChannelName
 from meshbus.wire.frames import columns_of
+from meshbus.wire.header import Header, pack_header
 
 CHANNEL = ChannelName("sensors/lidar")
 
@@ -60,3 +61,29 @@ def test_a_slice_keeps_payloads_and_packet_places(content: list[list[bytes]], da
     told = [int(seq) for seq, count in zip(part.packet_seqs, part.packet_events, strict=True) for _ in range(count)]
     assert told == [packet for packet, _ in places[start:stop]]
     assert part.pub_seq == 7 + start
+
+
+def test_events_from_a_log_have_times_and_no_packets() -> None:
+    offsets, data = columns_of([b"a", b"b", b"c"])
+    batch = EventBatch(
+        offsets=offsets,
+        data=data,
+        publisher=9,
+        session_id=1,
+        stream_id=2,
+        channel=CHANNEL,
+        packet_seqs=np.empty(0, np.uint64),
+        packet_events=np.empty(0, np.int64),
+        pub_seq=40,
+        reading=1,
+        times=np.array([7, 8, 9]),
+    )
+    assert [event.ts_ns for event in batch] == [7, 8, 9]
+    part = batch.slice(1, 3)
+    assert [(event.payload, event.pub_seq, event.ts_ns) for event in part] == [(b"b", 41, 8), (b"c", 42, 9)]
+    assert len(part.packet_seqs) == 0
+
+
+def test_a_stamp_is_the_same_from_a_header_and_from_its_bytes() -> None:
+    header = Header(flags=5, hop_ttl=8, hop_count=3, subnet_id=0x03070000, priority=9, origin_hash=1 << 60)
+    assert Stamp.of(header) == Stamp.of_row(pack_header(header)) == Stamp(5, 8, 3, 0x03070000)

@@ -524,3 +524,16 @@ def test_two_nodes_agree_though_a_third_of_the_packets_is_lost(seed: int) -> Non
 def test_most_agree_within_seconds() -> None:
     times = [agree_over(0.3, seed, 10.0) for seed in range(200)]
     assert sum(time is not None for time in times) > 190
+
+
+def test_who_told_that_it_is_plain_is_not_waited_for() -> None:
+    low, _ = pair()
+    assert not low.negotiator.is_plain(low.peer)  # it may yet announce itself
+    low.announce()
+    assert low.negotiator.is_plain(low.peer)
+    low.announce(TAG)
+    assert not low.negotiator.is_plain(low.peer)
+    low.negotiator.configure(low.other_id, Profile.PLAIN)
+    assert low.negotiator.is_plain(low.peer)
+    low.negotiator.forget(low.other_id)
+    assert low.negotiator.is_plain(low.peer)

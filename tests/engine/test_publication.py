@@ -16,6 +16,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags
+from meshbus.wire.frames import columns_of
 from tests.engine.fleet import CHANNEL, Wiretap, meet, numbered, subscribed
 
 STREAM = ChannelName(CHANNEL).stream_id
@@ -277,3 +278,22 @@ def test_events_of_one_call_share_packets_up_to_the_target() -> None:
     assert [header.event_count for header in tap.data()] == [10, 10, 10, 1, 1]
     net.run(for_s=0.1)
     assert one.payloads(CHANNEL) == [*events, bytes(5000), b"end"]
+
+
+def test_what_was_prepared_is_sent_later_under_numbers_of_someone_else() -> None:
+    net, hub, (one, other) = fleet(2, profile=True)
+    config = PublishConfig(reliable=True)
+    with hub.turn() as (engine, now, out):
+        prepared = engine.publications.prepare(ChannelName(CHANNEL), *columns_of(numbered(3)), config, now)
+        assert out.trains == []
+    with one.turn() as (engine, now, out):
+        engine.unsubscribe(hub.node_id, ChannelName(CHANNEL), now, out)
+    net.run(for_s=0.5)
+    with hub.turn() as (engine, now, out):
+        publication = engine.publications.send(prepared, 700, now, out)
+    net.run(for_s=0.5)
+    assert publication.report().attempted == 1  # who left in between gets nothing
+    assert [node_id for node_id, _ in publication.report().filtered] == [one.node_id]
+    assert hub.engine.counters.get("filter", "not_authorized") == 1
+    assert one.received == 0
+    assert [event.pub_seq for batch in other.events for event in batch] == [700, 701, 702]

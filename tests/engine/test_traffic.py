@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from meshbus.engine.outbox import TURN_PACKETS
+from meshbus.engine.outbox import TURN_PACKETS, Leg
 from meshbus.engine.packets import Output
 from meshbus.engine.peer import MAX_STREAMS
 from meshbus.engine.stream import GRANT_DELAY_S
@@ -261,3 +263,61 @@ def test_grants_are_owed_for_a_bounded_number_of_streams() -> None:
     assert answered == MAX_STREAMS // 256
     assert len(ends.right.peer.rx) <= MAX_STREAMS
     assert traffic.next_timer() is None
+
+
+STREAM_OF_ONE = 0x4D02_0000_0001
+
+
+def told(outcomes: list[bool]) -> Callable[[Leg, bool], None]:
+    return lambda _leg, sent: outcomes.append(sent)
+
+
+def test_messages_on_a_stream_of_their_own_end_with_it() -> None:
+    ends = Ends()
+    left, right = ends.left, ends.right
+    out, outcomes = Output(), list[bool]()
+    left.traffic.send_messages(SERVED, STREAM_OF_ONE, [b"a", b"b"], told(outcomes), 0.0, out)
+    left.traffic.finish(STREAM_OF_ONE, 0.0, out)
+    assert outcomes == [True]
+    now = 0.0
+    ends.settle(out, right)
+    for _ in range(20):
+        now += 0.01
+        ends.settle(right.tick(now), left, now)
+        ends.settle(left.tick(now), right, now)
+    assert right.served == [(SERVED, b"a"), (SERVED, b"b")]
+    assert STREAM_OF_ONE not in left.peer.tx  # neither side keeps anything
+    assert STREAM_OF_ONE not in right.peer.rx
+    assert left.delivery.next_timer() is None
+    again = Output()
+    left.traffic.send_messages(SERVED, STREAM_OF_ONE, [b"c"], told(outcomes), now, again)
+    ends.settle(again, right, now)
+    assert right.served[-1] == (SERVED, b"c")
+
+
+def test_a_stream_ends_only_behind_what_waits_for_it() -> None:
+    ends = Ends(profile=False)
+    left, right = ends.left, ends.right
+    out, outcomes = Output(), list[bool]()
+    left.traffic.send_messages(SERVED, STREAM_OF_ONE, [b"a"], told(outcomes), 0.0, out)
+    left.traffic.finish(STREAM_OF_ONE, 0.0, out)
+    assert (out.trains, outcomes) == ([], [])
+    agreed, _ = ends.agree(1.0)
+    ends.settle(agreed, right, 1.0)
+    assert right.served == [(SERVED, b"a")]
+    assert outcomes == [True]
+
+
+def test_an_abandoned_stream_sends_nothing_more_and_is_no_failure() -> None:
+    ends = Ends()
+    left, right = ends.left, ends.right
+    out, outcomes = Output(), list[bool]()
+    left.traffic.send_messages(SERVED, STREAM_OF_ONE, [bytes(1000)] * 200, told(outcomes), 0.0, out)
+    assert left.traffic.outbox.waiting(STREAM_OF_ONE) == 1
+    left.traffic.abandon(STREAM_OF_ONE, out)
+    assert outcomes == [False]
+    ends.settle(out, right)
+    assert len(right.served) < 200
+    assert left.tick(60.0).trains == []
+    assert left.counters.get("fail", "reliable_stream") == 0
+    left.traffic.abandon(STREAM_OF_ONE, out)  # twice is fine

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meshbus.engine.batch import EventBatch
-from meshbus.errors import SlowConsumer
+from meshbus.errors import ChannelError, ChannelFault, SlowConsumer
 from meshbus.node.subscription import Subscription, WhenFull
 from tests.engine.test_batch import batch_of
 
@@ -125,3 +125,21 @@ async def test_memory_is_bounded_whatever_comes(policy: WhenFull) -> None:
             assert stats.pending <= 50
             assert stats.pending_bytes <= 1000
             assert stats.received == stats.dropped + stats.pending or policy is WhenFull.FAIL
+
+
+async def test_an_error_comes_after_what_waits() -> None:
+    desk = Desk()
+    desk.subscription.feed(events(b"a"))
+    desk.subscription.fail(ChannelError(ChannelFault.REJECTED, "sensors/lidar", "no more"))
+    batch = await desk.subscription.next_batch()
+    assert batch is not None
+    assert batch.payloads() == [b"a"]
+    with pytest.raises(ChannelError, match="no more"):
+        await desk.subscription.next_batch()
+
+
+async def test_what_a_log_no_longer_has_is_counted() -> None:
+    desk = Desk()
+    desk.subscription.miss(40)
+    desk.subscription.miss(2)
+    assert desk.subscription.stats.missed == 42

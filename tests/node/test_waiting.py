@@ -4,7 +4,23 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.control import PeerRecovered
+from meshbus.engine.control import (
+    Acked,
+    Announced,
+    Control,
+    HandshakeFailed,
+    HistoryEnded,
+    HistoryOpened,
+    Matched,
+    Negotiated,
+    PeerRecovered,
+    Replied,
+    RequestFailed,
+    RequestFault,
+    SessionUp,
+)
+from meshbus.errors import HandshakeFault
+from meshbus.names.channel import ChannelName
 from meshbus.node.waiting import Waiting
 
 
@@ -27,3 +43,31 @@ async def test_closing_cancels() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await future
+
+
+A = ChannelName("a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("session", SessionUp(1, 2, True)),
+        ("session", HandshakeFailed(1, HandshakeFault.TIMEOUT, "")),
+        ("agreement", Negotiated(1, frozenset())),
+        ("agreement", Announced(1, True)),
+        ("ack", Acked(1, 2, A, True)),
+        ("match", Matched(1, 2)),
+        ("request", Replied(1, 2, b"", True)),
+        ("request", RequestFailed(1, 2, A, RequestFault.BUSY)),
+        ("history", HistoryOpened(1, 2, A)),
+        ("history", HistoryEnded(1, 2, A)),
+    ],
+)
+async def test_each_event_wakes_those_whom_it_is_for(kind: str, event: Control) -> None:
+    waiting = Waiting()
+    future, other = waiting.for_(kind, 1), waiting.for_("other", 1)
+    waiting.tell(PeerRecovered(1))
+    assert not future.done()
+    waiting.tell(event)
+    assert await future is event
+    assert not other.done()

@@ -37,7 +37,7 @@ class Door(Protocol):
         """Publish one event, and give the report."""
 
     def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None
+        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
         """Give None once the subscription is live, and then its events."""
 
@@ -65,7 +65,7 @@ async def open_door(way: Way | None, *, publishes: str | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def own_node(config: NodeConfig, *, publishes: str | None = None) -> AsyncIterator[Node]:
-    """Be a node for a moment: on any free port, connected to the configured peers.
+    """Be a node for a moment: on any free port, connected to the configured peers, without logs.
 
     Raises the first error when no peer can be reached; those that cannot are noted otherwise.
     """
@@ -74,7 +74,7 @@ async def own_node(config: NodeConfig, *, publishes: str | None = None) -> Async
             "peers",
             "there is nobody to connect to: give --connect and --public-key, add [[peers]], or run `meshbus up`",
         )
-    quiet = msgspec.structs.replace(config, peers=(), bind=config.bind._replace(port=0))
+    quiet = msgspec.structs.replace(config.without_logs(), peers=(), bind=config.bind._replace(port=0))
     async with Node.open(quiet) as node:
         if publishes is not None:
             node.publisher(publishes)
@@ -129,11 +129,11 @@ class OwnDoor:
         return report_row(await self._node.publisher(channel, reliable=reliable).publish(payload))
 
     async def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None
+        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
         """Give None once the subscription is live, and then its events."""
         async with self._node.subscribe(
-            channel, queue_group=queue_group, when_full=when_full or "block"
+            channel, queue_group=queue_group, when_full=when_full or "block", since=since
         ) as subscription:
             yield None
             async for event in subscription:
@@ -170,10 +170,10 @@ class RemoteDoor:
         return report
 
     async def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None
+        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
         """Give None once the subscription is live, and then its events."""
-        await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full)
+        await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
         yield None
         while True:
             line = msgspec.json.decode(await self._client.receive())

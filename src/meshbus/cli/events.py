@@ -71,6 +71,9 @@ def sub(
     when_full: Annotated[
         Literal["block", "drop_oldest", "drop_newest", "fail"] | None, Parameter(help="What to do when too slow.")
     ] = None,
+    since: Annotated[
+        str | None, Parameter(help="Begin in the publisher's log, at this number or at the 'first' that is left.")
+    ] = None,
     raw: Annotated[bool, Parameter(help="Write payloads as they are, a line each.", show_default=False)] = False,
     way: Way | None = None,
     json: Json = False,
@@ -82,12 +85,13 @@ def sub(
     from meshbus.names.channel import ChannelName
 
     ChannelName(channel + "x" if channel.endswith("/") else channel)  # a channel, or the start of several
+    start = int(since) if since is not None and since.isascii() and since.isdigit() else since
     seen = 0
 
     async def receive() -> None:
         nonlocal seen
         async with open_door(way) as door:
-            async for row in door.subscribe(channel, queue_group=queue_group, when_full=when_full):
+            async for row in door.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
                 if row is None:
                     note(f"subscribed to {channel}")
                 else:

@@ -26,6 +26,7 @@ from meshbus.config.spelling import (
     Endpoint,
     Hops,
     Key,
+    LogSize,
     MaxPacket,
     NodeId,
     Seconds,
@@ -37,6 +38,7 @@ from meshbus.engine.boundary import GatewayConfig
 from meshbus.engine.negotiate import Profile
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
+from meshbus.log.durability import Fsync, LogConfig, Retention
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -77,8 +79,18 @@ class ExportEntry(msgspec.Struct, frozen=True, kw_only=True):
     """These, and what lies below them."""
 
 
+class Logged(StrEnum):
+    """Which events of a channel a node writes to its logs."""
+
+    PUBLISHED = "published"
+    """Those it publishes: others can read them again."""
+    RECEIVED = "received"
+    """Those it gets from others."""
+    BOTH = "both"
+
+
 class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of one channel, or of every name with a prefix: the fields of ChannelConfig."""
+    """One channel, or every name with a prefix: the fields of ChannelConfig, and how it is logged."""
 
     name: ChannelName | None = None
     prefix: str | None = None
@@ -90,6 +102,18 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     reliable: bool = False
     max_rate_pps: int | None = None
+    log: Logged | None = None
+    """What is logged; nothing by default."""
+    log_fsync: Fsync = LogConfig().fsync
+    """When a log waits for the disk: `never`, `every 100` events, or in an `interval` of seconds."""
+    log_retain_s: LogSize | None = None
+    """How long events are kept; without any of the three limits for ever."""
+    log_retain_bytes: LogSize | None = None
+    log_retain_events: LogSize | None = None
+    log_seal_bytes: Bytes = LogConfig().seal_bytes
+    """How much is collected before it becomes a Parquet file."""
+    log_seal_age_s: Seconds = LogConfig().seal_age_s
+    """How long at most."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
@@ -98,11 +122,19 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
             self.config()
         except ChannelError:
             raise ConfigError("prefix", f"no channel name can start with {self.prefix!r}") from None
+        if self.log is None and self.log_config() != LogConfig():
+            raise ConfigError("log", f"is missing: say which events the log is for, {', '.join(Logged)}")
 
     def config(self) -> ChannelConfig:
         """Give the policy; that of a prefix has the prefix as its label."""
-        rest = {field: getattr(self, field) for field in self.__struct_fields__ if field not in {"name", "prefix"}}
+        fields = set(ChannelConfig.__struct_fields__) & set(self.__struct_fields__)
+        rest = {field: getattr(self, field) for field in fields}
         return ChannelConfig(channel=self.name or ChannelName(f"{self.prefix}x"), **rest)
+
+    def log_config(self) -> LogConfig:
+        """Give how its logs are kept."""
+        retention = Retention(self.log_retain_s, self.log_retain_bytes, self.log_retain_events)
+        return LogConfig(self.log_fsync, retention, self.log_seal_bytes, self.log_seal_age_s)
 
 
 class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +206,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     loopback, unless another value is given, a quarter of that buffer."""
     profile: bool = True
     """Offer other meshbus nodes what the 0.23 wire does not have."""
+    log_dir: Path | None = None
+    """Where the logs of channels are kept, published and received ones apart."""
     admin_socket: Socket = "auto"
     """Where `meshbus up` listens for local commands: a path, `auto`, or nothing."""
     default_subnet: SubnetId = SubnetId.GLOBAL
@@ -219,6 +253,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.gateway and (self.peer_subnets or self.exports):
             key = "peer_subnets" if self.peer_subnets else "exports"
             raise ConfigError(key, "belongs to a gateway: set gateway = true too")
+        if self.log_dir is None and any(entry.log for entry in self.channels):
+            raise ConfigError("log_dir", "is missing: channels are to be logged, say in which folder")
         self.capabilities()
         self.channel_registry()
 
@@ -257,6 +293,22 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                     "channels", f"{str(entry.name or entry.prefix)!r} is configured twice: keep one of the two"
                 )
         return registry
+
+    def log_entry(self, channel: str) -> ChannelEntry | None:
+        """Find how a channel is logged: its own entry, or else that of the longest prefix; None when it is not."""
+        fitting = [
+            entry
+            for entry in self.channels
+            if entry.name == channel or (entry.prefix is not None and channel.startswith(entry.prefix))
+        ]
+        best = max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
+        return best if best is not None and best.log is not None else None
+
+    def without_logs(self) -> NodeConfig:
+        """Give the same settings for a node that logs nothing: a log has one writer, and another may run."""
+        kept = [field for field in ChannelEntry.__struct_fields__ if not field.startswith("log")]
+        entries = (ChannelEntry(**{field: getattr(entry, field) for field in kept}) for entry in self.channels)
+        return msgspec.structs.replace(self, log_dir=None, channels=tuple(entries))
 
     def subnet_policy(self) -> Assignment | None:
         """Give what puts peers into subnets, or None when nothing is configured."""

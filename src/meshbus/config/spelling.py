@@ -13,6 +13,7 @@ import msgspec
 
 from meshbus.config.source import Reader, Readers
 from meshbus.errors import ConfigError
+from meshbus.log.durability import NEVER, Fsync, every_n, interval
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import KEY_BYTES
 from meshbus.names.subnet import SubnetId
@@ -58,6 +59,7 @@ Bytes: TypeAlias = Annotated[
     int, msgspec.Meta(ge=4096, le=1 << 30, description=f"a whole number of bytes from 4096 to {1 << 30}")
 ]
 Hops: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=16, description="a whole number from 1 to 16")]
+LogSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1 on")]
 Window: TypeAlias = Annotated[
     int,
     msgspec.Meta(
@@ -118,6 +120,26 @@ def _read_node_id(value: object, _: Path) -> int:
     return number
 
 
+def _read_fsync(value: object, _: Path) -> Fsync:
+    if isinstance(value, Fsync):
+        return value
+    match str(value).split():
+        case ["never"]:
+            return NEVER
+        case ["every", count] if count.isascii() and count.isdigit() and int(count):
+            return every_n(int(count))
+        case ["interval", seconds] if _is_time(seconds):
+            return interval(float(seconds))
+    raise ValueError(f"expected {_FSYNC}, got {value!r}")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 86_400
+    except ValueError:
+        return False
+
+
 def _read_max_packet(value: object, _: Path) -> int | None:
     if value == "auto":
         return None
@@ -141,7 +163,10 @@ def _hex_bytes(value: object) -> bytes | None:
         return None
 
 
+_FSYNC = "'never', 'every 100' (events) or 'interval 0.5' (seconds)"
+
 READERS: Readers = {
+    Fsync: Reader(_FSYNC, _read_fsync),
     Endpoint: Reader("an address such as '10.0.0.7:9000'", _read_endpoint),
     Path: Reader("a path", _read_path),
     SubnetId: Reader("a subnet such as '3.7', or 'global'", _read_subnet),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,6 +37,26 @@ class Event(msgspec.Struct, frozen=True):
     """When the publisher logged it, where it was read from the publisher's log."""
 
 
+class Stamp(NamedTuple):
+    """What the header of a packet says about its way; of a batch, as the packet that came last on its stream says."""
+
+    flags: int = 0
+    hop_ttl: int = 0
+    hop_count: int = 0
+    subnet_id: int = 0
+    """The subnet of the sender, as it says."""
+
+    @classmethod
+    def of(cls, header: Header) -> Stamp:
+        """Take it from a header."""
+        return cls(header.flags, header.hop_ttl, header.hop_count, header.subnet_id)
+
+    @classmethod
+    def of_row(cls, row: bytes) -> Stamp:
+        """Take it from the bytes of a header."""
+        return cls(row[3], row[5], row[6], int.from_bytes(row[56:60], "little"))
+
+
 class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Events of one sender on one stream, in order."""
 
@@ -54,6 +75,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Events in each of those packets."""
     pub_seq: int | None = None
     """The publisher's number of the first event, where it is known; the others count on."""
+    stamp: Stamp = Stamp()
     received_ns: int = 0
     """Wall clock at receipt."""
     reading: int | None = None

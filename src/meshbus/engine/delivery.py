@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from meshbus.engine.batch import EventBatch
+from meshbus.engine.batch import EventBatch, Stamp
 from meshbus.engine.catalog import JoinedChannels
 from meshbus.engine.counters import Counters
 from meshbus.engine.deadline import Deadlines
@@ -26,7 +26,7 @@ from meshbus.engine.survey import Run
 from meshbus.engine.traffic import Traffic
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Entropy
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, Flags, Subprotocol
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
@@ -157,7 +157,8 @@ class Delivery:
                 headers["payload_len"][rows].astype(np.int64),
                 headers["event_count"][rows].astype(np.int64),
             )
-            came = Ready(subprotocol_id, stream_id, origin_hash, [payloads])
+            stamp = Stamp.of_row(headers[rows[-1]].tobytes())
+            came = Ready(subprotocol_id, stream_id, origin_hash, [payloads], stamp)
             self._take_stream(peer, came, int(payloads.lengths.sum()), is_reliable, now, out)
 
     def take_run(  # hot: bench_stream
@@ -172,7 +173,8 @@ class Delivery:
                 self.take(peer, run.subprotocol_id, headers, data, run.places, now, out)
                 return
         payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts)
-        ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads])
+        stamp = Stamp.of_row(run.rows[-HEADER_BYTES:].tobytes())
+        ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads], stamp)
         self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
 
     def take_one(  # hot: bench_publish
@@ -188,7 +190,7 @@ class Delivery:
         if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
             start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
             payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts)
-            came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads])
+            came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
             self._take_stream(peer, came, size, reliable, now, out)
             return
         self.traffic_of(peer).consumed(stream_id, 1, size, now)
@@ -203,6 +205,7 @@ class Delivery:
                 origin_hash=header.origin_hash,
                 packet_seqs=sequences,
                 packet_events=counts,
+                stamp=Stamp.of(header),
                 received_ns=self._wall(now),
             )
         )
@@ -225,7 +228,7 @@ class Delivery:
 
     def _take_stream(self, peer: Peer, came: Ready, nbytes: int, reliable: bool, now: float, out: Output) -> None:
         """Hand packets of one stream to it."""
-        subprotocol_id, stream_id, origin_hash, (payloads,) = came
+        subprotocol_id, stream_id, origin_hash, (payloads,), _ = came
         if reliable and not peer.uses(Subprotocol.RELIABLE):
             self._counters.add("drop", "not_negotiated", len(payloads))
             self._hooks.not_agreed(peer, now, out)
@@ -239,13 +242,13 @@ class Delivery:
             return
         traffic = self.traffic_of(peer)
         if reliable:
-            came = traffic.reliable.receive(payloads, stream_id, subprotocol_id, origin_hash, now)
+            came = traffic.reliable.receive(came, now)
         else:
             traffic.consumed(stream_id, len(payloads), nbytes, now)
         self._deliver(peer, came, now, out)
 
     def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output) -> None:
-        subprotocol_id, stream_id, origin_hash, runs = ready
+        subprotocol_id, stream_id, origin_hash, runs, stamp = ready
         if subprotocol_id in self._served and peer.uses(subprotocol_id):
             for payloads in runs:
                 for message in _messages(payloads):
@@ -273,6 +276,7 @@ class Delivery:
                     packet_seqs=payloads.sequences,
                     packet_events=found,
                     pub_seq=payloads.pub_seq,
+                    stamp=stamp,
                     received_ns=self._wall(now),
                 )
             )

@@ -112,6 +112,12 @@ class Negotiator:
             talk.announced = True
             self._advance(peer, now, out)
 
+    def is_plain(self, peer: Peer) -> bool:
+        """Say whether a peer will not speak the profile with us, as far as it has told; else it may yet agree."""
+        talk = self._talks.get(peer.node_id)
+        told = talk is not None and (talk.announced or self._profiles.get(peer.node_id) is Profile.PLAIN)
+        return talk is None or (told and not self._may_speak(peer, talk))
+
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Take a manifest that came from a peer."""
         talk = self._talks.get(peer.node_id)

@@ -8,7 +8,7 @@ publish goes on, in the call into the engine that ended it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,14 @@ class Publication:
         return self.fanout.report()
 
 
+class Prepared(NamedTuple):
+    """A publish that nothing speaks against, before anything of it is sent."""
+
+    plan: PublishPlan
+    config: PublishConfig
+    packed: Packed
+
+
 class Publications:
     """All publishes of one node."""
 
@@ -111,9 +119,25 @@ class Publications:
         out: Output,
     ) -> Publication:
         """Send events to the subscribers of a channel; errors as in Engine.publish."""
-        packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
-        plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
+        plan, _, packed = self.prepare(channel, offsets, data, config, now)
         return self._send(plan, config, packed, self._number(channel, len(offsets) - 1, now), now, out)
+
+    def prepare(
+        self,
+        channel: ChannelName,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        config: PublishConfig,
+        now: float,
+    ) -> Prepared:
+        """Do all of a publish that can be refused, and send nothing yet; errors as in Engine.publish."""
+        packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
+        return Prepared(self._planner.plan(channel, config, now, packets=max(len(packed), 1)), config, packed)
+
+    def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
+        """Send what was prepared, under numbers that somebody else counts: those of the log it was appended to."""
+        plan = self._planner.narrow(prepared.plan, now)
+        return self._send(plan, prepared.config, prepared.packed, number, now, out)
 
     def publish_one(  # hot: bench_publish
         self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output

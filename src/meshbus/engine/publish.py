@@ -188,6 +188,21 @@ class Planner:
             self._take_rate(channel, plan.max_rate_pps, len(plan.legs) * packets, now)
         return plan
 
+    def narrow(self, plan: PublishPlan, now: float) -> PublishPlan:
+        """Leave out who may no longer have a publish that was planned a while ago."""
+        policy = self._admission.authorizer.config_of(plan.channel)
+        verdicts = [
+            (node_id, self._admission.filter(node_id, plan.channel, plan.canonical, policy, now))
+            for node_id in plan.legs
+        ]
+        late = tuple((node_id, why) for node_id, why in verdicts if why is not None)
+        if not late:
+            return plan
+        for _, why in late:
+            self._counters.add("filter", why)
+        legs = tuple(node_id for node_id, why in verdicts if why is None)
+        return msgspec.structs.replace(plan, legs=legs, filtered=(*plan.filtered, *late))
+
     def _make(self, channel: ChannelName, config: PublishConfig, now: float) -> PublishPlan:
         admission, authorizer = self._admission, self._admission.authorizer
         policy = authorizer.config_of(channel)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from meshbus.engine.batch import Stamp
 from meshbus.engine.congestion import LOOPBACK_WINDOW, NETWORK_WINDOW
 from meshbus.engine.control import StreamFailed
 from meshbus.engine.counters import Counters
@@ -51,6 +52,7 @@ class Ready(NamedTuple):
     stream_id: int
     origin_hash: int
     payloads: list[Payloads]
+    stamp: Stamp = Stamp()
 
 
 _NOTHING = Ready(Subprotocol.EVENTS, 0, 0, [])
@@ -69,13 +71,14 @@ class _Sending:
 class _Receiving:
     """The receiving half of a stream, with what its packets have in common."""
 
-    __slots__ = ("origin_hash", "rx", "subprotocol_id")
+    __slots__ = ("origin_hash", "rx", "stamp", "subprotocol_id")
 
     def __init__(self, rx: ReliableRx) -> None:
         self.rx = rx
         self.subprotocol_id: int | None = None
         """None before the first packet."""
         self.origin_hash = 0
+        self.stamp = Stamp()
 
 
 class Reliable:
@@ -151,14 +154,16 @@ class Reliable:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
-    def receive(self, payloads: Payloads, stream_id: int, subprotocol_id: int, origin_hash: int, now: float) -> Ready:
-        """Take in packets of a stream; gives what is to be delivered."""
+    def receive(self, came: Ready, now: float) -> Ready:
+        """Take in packets of a stream, as they came; gives what is to be delivered."""
+        subprotocol_id, stream_id, origin_hash, (payloads,), stamp = came
         receiving = self._receiving_for(stream_id)
         if receiving.subprotocol_id is None:
             receiving.subprotocol_id, receiving.origin_hash = subprotocol_id, origin_hash
         elif receiving.subprotocol_id != subprotocol_id:
             self._counters.add("drop", "wrong_stream", len(payloads))
             return _NOTHING
+        receiving.stamp = stamp
         return self._taken(stream_id, receiving, receiving.rx.accept(payloads, now))
 
     def on_message(self, message: Buffer, now: float, out: Output) -> Ready:
@@ -289,7 +294,8 @@ class Reliable:
             self._acks.set(stream_id, due)
         for payloads in ready:
             self._peer.rx_stream(stream_id).absorb(len(payloads), int(payloads.lengths.sum()))
-        return Ready(receiving.subprotocol_id or Subprotocol.EVENTS, stream_id, receiving.origin_hash, ready)
+        subprotocol_id = receiving.subprotocol_id or Subprotocol.EVENTS
+        return Ready(subprotocol_id, stream_id, receiving.origin_hash, ready, receiving.stamp)
 
     def _take_ack(self, ack: Ack, now: float, out: Output) -> None:
         sending = self._sending.get(ack.stream_id)

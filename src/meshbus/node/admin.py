@@ -84,6 +84,8 @@ class Subscribe(Request, frozen=True, tag="subscribe"):
     queue_group: str = ""
     when_full: WhenFull = WhenFull.DROP_OLDEST
     """A reader that is too slow loses events, unless it asks for something else: it shall not stop the publisher."""
+    since: int | str | None = None
+    """Begin in the publisher's log."""
 
 
 class Revoke(Request, frozen=True, tag="revoke"):
@@ -141,7 +143,10 @@ class Admin:
                 return _accept(report_row(await publisher.publish(_payload(request))))
             case Subscribe():
                 subscription = node.subscribe(
-                    request.channel, queue_group=request.queue_group, when_full=request.when_full
+                    request.channel,
+                    queue_group=request.queue_group,
+                    when_full=request.when_full,
+                    since=request.since,
                 )
                 await subscription.__aenter__()  # so that a refusal is the answer, and not a part of the stream
                 return _events(subscription)

@@ -87,6 +87,20 @@ class Joiner:
                     engine.unsubscribe(peer.node_id, channel, Driver.now(), out)
         driver.apply(out)
 
+    def hold(self, subscription: Subscription, held: bool) -> None:
+        """Stop granting credit to the publishers of a subscription that is full, or go on."""
+        running = self._node.running()
+        if running is None:
+            return
+        engine, driver = running
+        now, wish = Driver.now(), Wish(subscription.topic)
+        for peer in engine.peers:
+            for channel in engine.joined.channels_of(peer.node_id):
+                if wish.covers(channel):
+                    engine.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
+        if not held:
+            driver.apply(engine.tick(now))
+
     def welcome(self, node_id: int) -> None:
         """Ask a peer that just came for the channels that every peer is asked for."""
         running = self._node.running()
@@ -125,16 +139,19 @@ class Joiner:
         driver.apply(out)
         return request
 
+    def tokens_for(self, wish: Wish) -> list[bytes]:
+        """Give what to present for the channel of a wish, in the order to try."""
+        running = self._node.running()
+        if wish.token is not None or running is None or wish.is_prefix:
+            return [wish.token or b""]
+        return self._tokens_for(running[0], ChannelName(wish.topic))
+
     async def _ask(self, node_id: int, wish: Wish) -> None:
         """Subscribe at one peer, with each of our tokens until one is good."""
-        running = self._node.running()
-        if running is None:
-            return
-        channel = ChannelName(wish.topic)
-        tokens = [wish.token] if wish.token is not None else self._tokens_for(running[0], channel)
+        tokens = self.tokens_for(wish)
         for number, one in enumerate(tokens):
             try:
-                await self._node.subscribe_channel(node_id, channel, token=one, queue_group=wish.queue_group)
+                await self._node.subscribe_channel(node_id, wish.topic, token=one, queue_group=wish.queue_group)
             except ChannelError:
                 if number + 1 == len(tokens):
                     raise

@@ -18,17 +18,7 @@ import msgspec
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
-from meshbus.engine.control import (
-    Acked,
-    HandshakeFailed,
-    Matched,
-    Negotiated,
-    Reached,
-    Replied,
-    Requested,
-    RequestFailed,
-    SessionUp,
-)
+from meshbus.engine.control import Acked, HistoryWanted, Matched, Negotiated, Requested, SessionUp
 from meshbus.engine.core import Engine
 from meshbus.engine.counters import Counters
 from meshbus.engine.negotiate import Profile
@@ -40,6 +30,7 @@ from meshbus.errors import (
     AuthFault,
     ChannelError,
     ChannelFault,
+    ConfigError,
     LocalProtocolError,
     SlowConsumer,
     Timeout,
@@ -49,8 +40,10 @@ from meshbus.names.identity import Identity
 from meshbus.node.answer import Answers, Handler, answer_of
 from meshbus.node.dialing import Dialer
 from meshbus.node.driver import Driver
+from meshbus.node.history import LogServer, Replayer
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
+from meshbus.node.logs import Logs
 from meshbus.node.meshview import MeshView
 from meshbus.node.notices import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
@@ -83,6 +76,8 @@ class Node:
         self._notices = Notices()
         self._waiting = Waiting()
         self._dialer = Dialer(lambda: self._both, self._waiting)
+        self._replayer = Replayer(self.running, self._waiting, config.membership_ack_timeout_s)
+        self._log_server = LogServer(self.running)
         self._engine: Engine | None = None
         self._driver: Driver | None = None
 
@@ -115,20 +110,19 @@ class Node:
             return
         warm()
         counters = Counters()
-        bind = self.config.bind
-        socket = UdpSocket.bind(
-            bind.host, bind.port, receive_buffer=self.config.receive_buffer_bytes, counters=counters
-        )
-        self._engine = Engine(
-            self.identity,
-            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
-            now=Driver.now(),
-            wall=wall,
-            entropy=os.urandom,
-            counters=counters,
-        )
-        self._driver = Driver(self._engine, socket, self._on_output)
+        bind, buffer = self.config.bind, self.config.receive_buffer_bytes
         try:
+            await self._log_server.open(self.config, self.identity, counters)
+            socket = UdpSocket.bind(bind.host, bind.port, receive_buffer=buffer, counters=counters)
+            self._engine = Engine(
+                self.identity,
+                engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
+                now=Driver.now(),
+                wall=wall,
+                entropy=os.urandom,
+                counters=counters,
+            )
+            self._driver = Driver(self._engine, socket, self._on_output)
             self._begin()
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
@@ -149,15 +143,17 @@ class Node:
 
     async def close(self) -> None:
         """Stop, and end every subscription; closing twice is fine."""
-        if self._driver is None:
-            return
-        for subscription in self._router.subscriptions():
-            await subscription.close()
-        driver, self._driver = self._driver, None
-        driver.close()
-        self._waiting.cancel()
-        self._answers.cancel()
-        self._notices.close()
+        if self._driver is not None:
+            for subscription in (*self._router.subscriptions(), *self._replayer.subscriptions()):
+                await subscription.close()
+            await self._log_server.drain()
+            self._act(lambda engine, now, out: engine.history.close(now, out))
+            self._driver.close()
+            self._driver = None
+            self._waiting.cancel()
+            self._answers.cancel()
+            self._notices.close()
+        await self._log_server.close()
 
     # ── who and where ───────────────────────────────────────────────────────────────────────
 
@@ -201,6 +197,13 @@ class Node:
     def counters(self) -> dict[str, dict[str, int]]:
         """Everything that was dropped, refused, retried or failed, by what and why."""
         return self._live.counters.snapshot()
+
+    @property
+    def logs(self) -> Logs:
+        """The logs of what this node published and received; raises ConfigError when it keeps none."""
+        if self._log_server.logs is None:
+            raise ConfigError("log_dir", "is not set: this node keeps no logs")
+        return self._log_server.logs
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
@@ -281,8 +284,10 @@ class Node:
             raise LocalProtocolError("give either a PublishConfig or single options, not both")
         name = ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
+        logs = self._log_server.logs
+        log = None if logs is None else logs.of_published(name)
         self._act(lambda engine, now, out: engine.open_channel(name, now, out))
-        return ChannelPublisher(name, chosen, lambda: self._both)
+        return ChannelPublisher(name, chosen, lambda: self._both, log)
 
     async def subscribe_channel(
         self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
@@ -311,6 +316,7 @@ class Node:
         publisher: int | None = None,
         queue_group: str = "",
         token: bytes | None = None,
+        since: int | str | None = None,
         when_full: WhenFull | str = WhenFull.BLOCK,
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
@@ -321,10 +327,17 @@ class Node:
         entering raises ChannelError when peers are there and all of them refuse. Prefixes reach meshbus nodes once
         they agreed with us on the profile; a plain 0.23 node knows single channels only. `token` defaults to what
         `add_token` and the configuration hold.
+
+        With `since` the events come from the publisher's log, from that publish number or the `"first"` that is left
+        on, and go on with what is new: each once and in order. That is for one channel of one meshbus publisher, which
+        must log it; entering raises LogError with the first available number when the start is gone.
         """
         wish = Wish(topic, publisher, queue_group, token)
 
         async def start(subscription: Subscription) -> None:
+            if since is not None:
+                await self._replayer.start(subscription, wish, since, self._joiner.tokens_for(wish))
+                return
             self._router.add(wish, subscription)
             try:
                 await self._joiner.join(subscription)
@@ -335,8 +348,8 @@ class Node:
         return Subscription(
             topic,
             start=start,
-            stop=self._joiner.leave,
-            hold=self._hold,
+            stop=self._joiner.leave if since is None else self._replayer.stop,
+            hold=self._joiner.hold if since is None else self._replayer.hold,
             notice=self._notice,
             when_full=WhenFull(when_full),
             max_events=max_events,
@@ -449,17 +462,6 @@ class Node:
             if error.fault is not AuthFault.NOT_AUTHORIZED:
                 raise
 
-    def _hold(self, subscription: Subscription, held: bool) -> None:
-        if self._driver is None:
-            return
-        now, wish = Driver.now(), Wish(subscription.topic)
-        for peer in self._live.peers:
-            for channel in self._live.joined.channels_of(peer.node_id):
-                if wish.covers(channel):
-                    self._live.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
-        if not held:
-            self._running.apply(self._live.tick(now))
-
     def _notice(self, event: Notice) -> None:
         if isinstance(event, SlowConsumer):
             self._live.counters.add("slow_consumer", event.subscription)
@@ -467,28 +469,22 @@ class Node:
 
     def _on_output(self, out: Output) -> None:
         for batch in out.events:
-            if not self._router.feed(batch):
+            if self._log_server.logs is not None:
+                self._log_server.logs.take(batch)
+            if not (self._router if batch.reading is None else self._replayer).feed(batch):
                 self._live.counters.add("drop", "nobody_listens", len(batch))
         for event in out.control:
+            self._waiting.tell(event)
             match event:
                 case SessionUp(node_id=node_id):
-                    self._waiting.wake("session", node_id, event)
                     self._joiner.welcome(node_id)
-                case HandshakeFailed(node_id=node_id):
-                    self._waiting.wake("session", node_id, event)
-                    self._waiting.wake("reach", node_id, event)
-                case Reached(node_id=node_id):
-                    self._waiting.wake("reach", node_id, event)
-                case Acked(request=request):
-                    self._waiting.wake("ack", request, event)
-                case Matched(request=request):
-                    self._waiting.wake("match", request, event)
                 case Negotiated(node_id=node_id):
                     self._joiner.agreed(node_id)
                 case Requested():
                     self._answers.take(event)
-                case Replied(request=request) | RequestFailed(request=request):
-                    self._waiting.wake("request", request, event)
+                case HistoryWanted():
+                    self._log_server.take(event)
+                    continue  # one for every page is no news
                 case _:
-                    pass
+                    self._replayer.take(event)
             self._notice(event)

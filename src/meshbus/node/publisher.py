@@ -15,6 +15,7 @@ from meshbus.engine.publish import PublishConfig, PublishReport
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
+from meshbus.node.logs import PublishedLog
 from meshbus.wire.frames import columns_of
 
 if TYPE_CHECKING:
@@ -27,20 +28,27 @@ class ChannelPublisher:
     """Publishes on one channel. Every call tells who got the events; none returns a bare None."""
 
     def __init__(
-        self, channel: ChannelName, config: PublishConfig, running: Callable[[], tuple[Engine, Driver]]
+        self,
+        channel: ChannelName,
+        config: PublishConfig,
+        running: Callable[[], tuple[Engine, Driver]],
+        log: PublishedLog | None = None,
     ) -> None:
         self.channel = channel
         self.config = config
         self._running = running
+        self._log = log
 
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
 
         Waits for credit where a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery when nobody could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError when this
-        node may not publish now.
+        node may not publish now, LogError when the channel is logged and the event cannot be.
         """
         event = payload.encode() if isinstance(payload, str) else bytes(payload)
+        if self._log is not None:
+            return await self._publish_logged(self._log, *columns_of([event]))
         engine, driver = self._running()
         out, now = Output(), driver.now()
         outcome = engine.publish_one(self.channel, event, self.config, now, out)
@@ -55,10 +63,28 @@ class ChannelPublisher:
         """
         engine, driver = self._running()
         offsets, data = columns_from(events)
+        if self._log is not None:
+            return await self._publish_logged(self._log, offsets, data)
         out = Output()
         publication = engine.publish(self.channel, offsets, data, self.config, driver.now(), out)
         driver.apply(out)
         return await self._finish(publication)
+
+    async def _publish_logged(
+        self, log: PublishedLog, offsets: NDArray[np.int64], data: NDArray[np.uint8]
+    ) -> PublishReport:
+        """Append, then send; what is refused is not appended, and what cannot be appended is not sent."""
+        engine, driver = self._running()
+        prepared = engine.publications.prepare(self.channel, offsets, data, self.config, driver.now())
+
+        def send(number: int) -> Publication:
+            out, now = Output(), driver.now()
+            publication = engine.publications.send(prepared, number, now, out)
+            engine.history.grew(self.channel, log.released, now, out)
+            driver.apply(out)
+            return publication
+
+        return await self._finish(await log.append(offsets, data, send))
 
     async def _finish(self, publication: Publication) -> PublishReport:
         if not publication.done:

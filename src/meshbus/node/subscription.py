@@ -49,6 +49,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True):
     pending: int
     """Events that wait."""
     pending_bytes: int
+    missed: int = 0
+    """Events that were gone from the publisher's log before they could be read."""
 
 
 class Subscription:
@@ -75,7 +77,7 @@ class Subscription:
         self._max_events, self._max_bytes = max_events, max_bytes
         self._queue: deque[EventBatch] = deque()
         self._pending = self._pending_bytes = 0
-        self._received = self._delivered = self._dropped = 0
+        self._received = self._delivered = self._dropped = self._missed = 0
         self._wake = asyncio.Event()
         self._held = self._behind = False
         self._closed = False
@@ -101,7 +103,9 @@ class Subscription:
     @property
     def stats(self) -> SubscriptionStats:
         """Count what happened so far."""
-        return SubscriptionStats(self._received, self._delivered, self._dropped, self._pending, self._pending_bytes)
+        return SubscriptionStats(
+            self._received, self._delivered, self._dropped, self._pending, self._pending_bytes, self._missed
+        )
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Give the events one by one; costs an object per event."""
@@ -149,6 +153,15 @@ class Subscription:
         self._queue.append(batch)
         self._pending += len(batch)
         self._pending_bytes += batch.nbytes
+        self._wake.set()
+
+    def miss(self, events: int) -> None:
+        """Count events that can no longer be had; called by the node."""
+        self._missed += events
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error to the reader, behind what waits; called by the node."""
+        self._error = error
         self._wake.set()
 
     def _is_full(self, batch: EventBatch | None = None) -> bool:

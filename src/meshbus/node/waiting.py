@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from meshbus.engine.control import Control
+from meshbus.engine.control import (
+    Acked,
+    Announced,
+    Control,
+    HandshakeFailed,
+    HistoryEnded,
+    HistoryOpened,
+    Matched,
+    Negotiated,
+    Reached,
+    Replied,
+    RequestFailed,
+    SessionUp,
+)
 
 
 class Waiting:
@@ -25,6 +38,27 @@ class Waiting:
         waiting = self._futures.pop((kind, key), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(event)
+
+    def tell(self, event: Control) -> None:
+        """Wake whoever waits for what an event says."""
+        match event:
+            case SessionUp(node_id=node_id):
+                self.wake("session", node_id, event)
+            case HandshakeFailed(node_id=node_id):
+                self.wake("session", node_id, event)
+                self.wake("reach", node_id, event)
+            case Reached(node_id=node_id):
+                self.wake("reach", node_id, event)
+            case Negotiated(node_id=node_id) | Announced(node_id=node_id):
+                self.wake("agreement", node_id, event)
+            case Acked(request=request):
+                self.wake("ack", request, event)
+            case Matched(request=request):
+                self.wake("match", request, event)
+            case Replied(request=request) | RequestFailed(request=request):
+                self.wake("request", request, event)
+            case HistoryOpened(reading=reading) | HistoryEnded(reading=reading):
+                self.wake("history", reading, event)
 
     def drop(self, kind: str, key: int) -> None:
         """Wait no longer."""

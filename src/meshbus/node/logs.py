@@ -1,0 +1,248 @@
+"""The logs of a node: the events it publishes and those it receives, of the channels that are configured so.
+
+Published and received events are kept apart, below `published/` and `received/`, because the sequence of a published
+event in its log is its publish number, and because only what a node published itself is read by others.
+
+    published   refused or not → appended → as durable as the policy says → fanned out, in the order of appending
+    received    appended → handed to subscriptions; the policy's sync follows in the background
+
+Appending copies into the system's cache and takes microseconds, so it is done in place; what waits for a disk is done in
+a thread, and publishes that wait at the same time share one sync. An append that fails is an error of `publish`, and
+nothing is fanned out; a received event that cannot be appended is counted and delivered all the same. The files are
+meshbus.log's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from meshbus.config.node import ChannelEntry, Logged, NodeConfig
+from meshbus.engine.batch import EventBatch
+from meshbus.engine.counters import Counters
+from meshbus.engine.history import Page
+from meshbus.engine.publication import HOP_TTL
+from meshbus.errors import ConfigError, LogError
+from meshbus.log.folder import folder_of
+from meshbus.log.log import Redex, RedexFile
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.node.pages import Pager
+from meshbus.wire.constants import Subprotocol
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("meshbus.node")
+
+
+class _Step(NamedTuple, Generic[T]):
+    """A publish that waits for the disk."""
+
+    seqs: range
+    send: Callable[[int], T]
+    outcome: asyncio.Future[T]
+
+
+class PublishedLog:
+    """The log of a channel that this node publishes."""
+
+    def __init__(self, file: RedexFile, subnet: SubnetId, counters: Counters) -> None:
+        self.file = file
+        self.released = file.next_seq
+        """Events below it were fanned out, and may be read by others."""
+        self._subnet = subnet
+        self._counters = counters
+        self._pager = Pager(file)
+        self._line: list[_Step[Any]] = []
+        self._syncing: asyncio.Task[None] | None = None
+
+    async def append(self, offsets: NDArray[np.int64], data: NDArray[np.uint8], send: Callable[[int], T]) -> T:
+        """Append events, and then have them sent under the number of the first; gives what `send` gives.
+
+        They are sent in the order in which they were appended, when they are as durable as the policy says; also when
+        whoever waits here is canceled meanwhile. Raises LogError when they cannot be appended: nothing is sent then.
+        """
+        try:
+            seqs = self.file.write_batch((offsets, data), src=self._subnet, dst=self._subnet, ttl=HOP_TTL)
+        except LogError:
+            self._counters.add("fail", "log_published", len(offsets) - 1)
+            raise
+        if self._syncing is None and not self.file.owes_sync:
+            return self._release(seqs, send)
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+        self._line.append(_Step(seqs, send, outcome))
+        if self._syncing is None:
+            self._syncing = loop.create_task(self._commit())
+        return await outcome
+
+    def page(self, next_seq: int, max_bytes: int) -> Page:
+        """Read what others may read, from a sequence on; blocks."""
+        return self._pager.read(next_seq, self.released, max_bytes)
+
+    async def drain(self) -> None:
+        """Wait for the publishes that wait for the disk."""
+        if self._syncing is not None:
+            await self._syncing
+
+    async def _commit(self) -> None:
+        """Sync for all who wait, and send what they wait to send, until nobody waits."""
+        while self._line:
+            steps, self._line = self._line, []
+            try:
+                await asyncio.to_thread(self.file.commit)
+            except LogError as error:
+                for step in steps:
+                    self._counters.add("fail", "log_published", len(step.seqs))
+                    if not step.outcome.done():
+                        step.outcome.set_exception(error)
+                continue
+            for step in steps:
+                result = self._release(step.seqs, step.send)
+                if not step.outcome.done():
+                    step.outcome.set_result(result)
+        self._syncing = None
+
+    def _release(self, seqs: range, send: Callable[[int], T]) -> T:
+        self.released = seqs.stop
+        return send(seqs.start)
+
+
+class ReceivedLog:
+    """The log of a channel that this node receives."""
+
+    def __init__(self, file: RedexFile, subnet: SubnetId) -> None:
+        self.file = file
+        self._subnet = subnet
+        self._syncing: asyncio.Task[None] | None = None
+
+    def take(self, batch: EventBatch) -> None:
+        """Append a batch; raises LogError when that cannot be done."""
+        stamp = batch.stamp
+        packet_seq = event_index = None
+        if len(batch.packet_seqs):
+            starts = np.cumsum(batch.packet_events) - batch.packet_events
+            packet_seq = np.repeat(batch.packet_seqs, batch.packet_events)
+            event_index = np.arange(len(batch)) - np.repeat(starts, batch.packet_events)
+        self.file.write_batch(
+            (batch.offsets, batch.data),
+            pub_seq=batch.pub_seq,
+            origin=batch.origin_hash,
+            ts_ns=batch.received_ns if batch.times is None else batch.times,
+            recv_ts_ns=batch.received_ns,
+            session_id=batch.session_id,
+            stream_id=batch.stream_id,
+            packet_seq=packet_seq,
+            event_index=event_index,
+            src=stamp.subnet_id,
+            dst=self._subnet,
+            ttl=stamp.hop_ttl,
+            hops=stamp.hop_count,
+            flags=stamp.flags,
+        )
+        if self.file.owes_sync and self._syncing is None:
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+
+    async def drain(self) -> None:
+        """Wait for a sync that is under way."""
+        if self._syncing is not None:
+            await self._syncing
+
+    async def _sync(self) -> None:
+        try:
+            await asyncio.to_thread(self.file.commit)
+        except LogError as error:
+            _logger.warning("log of %s: %s", self.file.channel, error)
+        self._syncing = None
+
+
+class Logs:
+    """Everything that a node logs. `published` and `received` are for reading; the node writes."""
+
+    def __init__(self, config: NodeConfig, identity: Identity, counters: Counters) -> None:
+        """Prepare; nothing is opened or made yet."""
+        if config.log_dir is None:
+            raise ConfigError("log_dir", "is not set: this node keeps no logs")
+        self._config = config
+        self._identity = identity
+        self._counters = counters
+        self.published = Redex(Path(config.log_dir) / "published", recorder=identity.node_id)
+        self.received = Redex(Path(config.log_dir) / "received", recorder=identity.node_id)
+        self._opening = threading.Lock()
+        self._published: dict[ChannelName, PublishedLog] = {}
+        self._received: dict[ChannelName, ReceivedLog | None] = {}
+
+    def open_configured(self) -> None:
+        """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first that fails."""
+        for entry in self._config.channels:
+            if entry.name is not None:
+                self.of_published(entry.name)
+                self._open_received(entry.name)
+
+    def of_published(self, channel: ChannelName, *, create: bool = True) -> PublishedLog | None:
+        """Give the log of a channel that is configured to be logged when published; blocks when it is not open yet.
+
+        Without `create` one that was never written is none. Raises LogError when it cannot be opened.
+        """
+        with self._opening:
+            log = self._published.get(channel)
+            if log is None and (entry := self._entry(channel, Logged.PUBLISHED)) is not None:
+                if not create and not folder_of(self.published.path, channel).exists():
+                    return None
+                file = self.published.open(channel, entry.log_config(), origin=self._identity.origin_hash)
+                log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
+            return log
+
+    def take(self, batch: EventBatch) -> None:  # hot: bench_stream
+        """Append a batch that was received, when its channel is logged so; a failure is counted."""
+        channel = batch.channel
+        if channel is None or batch.subprotocol_id != Subprotocol.EVENTS:
+            return
+        log = self._received[channel] if channel in self._received else self._find_received(channel)
+        if log is None:
+            return
+        try:
+            log.take(batch)
+        except LogError:
+            self._counters.add("fail", "log_received", len(batch))
+
+    async def drain(self) -> None:
+        """Wait for what waits for the disk."""
+        for log in (*self._published.values(), *self._received.values()):
+            if log is not None:
+                await log.drain()
+
+    def close(self) -> None:
+        """Sync and close all logs; blocks."""
+        self.published.close()
+        self.received.close()
+
+    def _find_received(self, channel: ChannelName) -> ReceivedLog | None:
+        try:
+            return self._open_received(channel)
+        except LogError as error:
+            _logger.warning("%s is not logged: %s", channel, error)
+            self._counters.add("fail", "log_open")
+            self._received[channel] = None
+            return None
+
+    def _open_received(self, channel: ChannelName) -> ReceivedLog | None:
+        entry, log = self._entry(channel, Logged.RECEIVED), None
+        if entry is not None:
+            log = ReceivedLog(self.received.open(channel, entry.log_config()), self._config.subnet)
+        self._received[channel] = log
+        return log
+
+    def _entry(self, channel: ChannelName, what: Logged) -> ChannelEntry | None:
+        entry = self._config.log_entry(channel)
+        return entry if entry is not None and entry.log in {what, Logged.BOTH} else None

@@ -1,0 +1,73 @@
+"""A log read page by page, as the engine wants it for a peer: columns of payloads and times, no object per event.
+
+Sealed events lie in row groups of many pages, so the group that was decoded last is kept until it is used up. A page is
+a copy: it stays what it is while the log is sealed, compacted and expired. Who may read is decided in the engine, and
+when to read in node/history.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshbus.engine.history import Page
+from meshbus.errors import LogError, LogFault
+from meshbus.log.arrow import from_binary, has_arrow
+from meshbus.log.log import RedexFile
+from meshbus.log.tail import Tail
+from meshbus.wire.frames import columns_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Columns = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+
+_COLUMNS = ("payload", "ts_ns")
+_TRIES = 8
+"""How often the start of a page may expire while it is looked for."""
+
+
+class Pager:
+    """Reads the log of one channel; any number of threads may use it."""
+
+    def __init__(self, log: RedexFile) -> None:
+        self._log = log
+        self._kept: tuple[int, Any] | None = None
+        """What was decoded last, with its first sequence."""
+
+    def read(self, start: int, stop: int, max_bytes: int) -> Page:
+        """Read from a sequence on, or from the first that is left, up to `stop` (excluded).
+
+        Gives payloads of about `max_bytes`, and at least one event where there is one. Raises LogError when the log
+        cannot be read.
+        """
+        for _ in range(_TRIES):
+            first = self._log.first_seq
+            begin = max(start, first)
+            if begin >= stop:
+                return Page(begin, *columns_of([]), np.empty(0, np.int64), first, stop)
+            try:
+                return Page(begin, *self._columns(begin, stop, max_bytes), first, stop)
+            except LogError as error:
+                if error.fault is not LogFault.RANGE_GONE:
+                    raise
+        raise LogError(LogFault.RANGE_GONE, f"the log of {self._log.channel!r} expires faster than it is read")
+
+    def _columns(self, begin: int, stop: int, max_bytes: int) -> Columns:
+        if not has_arrow():  # then nothing was ever sealed
+            events = Tail(self._log, begin).take(stop - begin, max_bytes)
+            times = np.fromiter((event.ts_ns for event in events), np.int64, len(events))
+            return *columns_of([event.payload for event in events]), times
+        kept = self._kept
+        if kept is None or not kept[0] <= begin < kept[0] + len(kept[1]):
+            kept = begin, next(self._log.read_batches(begin, None, _COLUMNS))
+        first, batch = kept
+        rows = batch.slice(begin - first, stop - begin)
+        edges, data = from_binary(rows.column("payload"))
+        count = max(int(np.searchsorted(edges, edges[0] + max_bytes)), 1)
+        edges = edges[: min(count, len(rows)) + 1]
+        used_up = begin + len(edges) - 1 >= first + len(batch)
+        self._kept = None if used_up else kept
+        payloads = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]].copy()
+        return edges - edges[0], payloads, rows.column("ts_ns").to_numpy()[: len(edges) - 1].copy()

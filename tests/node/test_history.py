@@ -1,0 +1,306 @@
+"""Live nodes with logs on disk: what was published is read again, joined to what is new; what cannot be is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshbus.sync
+from meshbus.engine.control import HistoryGap
+from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, LogError, LogFault, PeerError, Timeout
+from meshbus.log.durability import Retention
+from meshbus.names.identity import Identity
+from meshbus.node.history import FIRST
+from meshbus.node.node import Node
+from meshbus.node.subscription import Subscription
+from tests.node.test_node import QUICK, take, until
+
+LIDAR = "sensors/lidar"
+LOGGED: dict[str, Any] = {"name": LIDAR, "log": "published"}
+
+
+def numbered(first: int, stop: int) -> list[bytes]:
+    return [b"%d" % n for n in range(first, stop)]
+
+
+@asynccontextmanager
+async def pair(folder: Path, **entry: object) -> AsyncIterator[tuple[Node, Node]]:
+    """A publisher that logs a channel, and a subscriber connected to it."""
+    channel = {**LOGGED, **entry}
+    async with Node.open(log_dir=folder, channels=[channel], **QUICK) as publisher, Node.open(**QUICK) as subscriber:
+        await subscriber.connect(publisher.address, public_key=publisher.public_key)
+        yield publisher, subscriber
+
+
+async def publish(node: Node, first: int, stop: int) -> None:
+    await node.publisher(LIDAR).publish_batch(numbered(first, stop))
+
+
+async def numbers(subscription: Subscription, count: int) -> list[int | None]:
+    got: list[int | None] = []
+    async with asyncio.timeout(10):
+        async for event in subscription:
+            assert event.pub_seq is not None
+            assert event.ts_ns is not None
+            assert event.payload == b"%d" % event.pub_seq
+            got.append(event.pub_seq)
+            if len(got) == count:
+                break
+    return got
+
+
+async def test_the_past_comes_first_and_the_present_follows(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        await publish(publisher, 0, 500)
+        async with subscriber.subscribe(LIDAR, since=100) as subscription:
+            assert await numbers(subscription, 400) == list(range(100, 500))
+            for n in range(500, 520):
+                await publisher.publisher(LIDAR).publish(b"%d" % n)
+            await publish(publisher, 520, 600)
+            assert await numbers(subscription, 100) == list(range(500, 600))
+            assert publisher.roster.members(LIDAR) == []  # no second subscription
+        await until(lambda: not len(publisher.running()[0].history))  # type: ignore[index]
+
+
+async def test_publishing_while_a_reader_joins_neither_loses_nor_repeats(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        done = False
+
+        async def keep_publishing() -> None:
+            first = 0
+            while not done:
+                await publish(publisher, first, first + 37)
+                first += 37
+                await asyncio.sleep(0)
+
+        busy = asyncio.ensure_future(keep_publishing())
+        for since in (0, 5, 1000):
+            async with subscriber.subscribe(LIDAR, since=since) as subscription:
+                assert await numbers(subscription, 3000) == list(range(since, since + 3000))
+        done = True
+        await busy
+
+
+async def test_the_number_of_a_live_event_is_its_place_in_the_log(tmp_path: Path) -> None:
+    async with pair(tmp_path, reliable=True) as (publisher, subscriber):
+        await publish(publisher, 0, 7)
+        await until(lambda: publisher.peers and publisher.peers[0].profile)
+        async with subscriber.subscribe(LIDAR) as subscription:
+            await publish(publisher, 7, 10)
+            batch = await subscription.next_batch()
+            assert batch is not None
+            assert (batch.pub_seq, batch.payloads(), batch.reading) == (7, numbered(7, 10), None)
+        log = publisher.logs.published.open(LIDAR)
+        assert [(event.seq, event.pub_seq) for event in log.read_range(0, 10)] == [(n, n) for n in range(10)]
+
+
+async def test_numbers_go_on_over_restarts(tmp_path: Path) -> None:
+    for start in (0, 50):
+        async with pair(tmp_path) as (publisher, subscriber):
+            await publish(publisher, start, start + 50)
+            async with subscriber.subscribe(LIDAR, since=0) as subscription:
+                assert await numbers(subscription, start + 50) == list(range(start + 50))
+
+
+async def test_a_channel_below_a_prefix_is_served_before_anybody_publishes_again(tmp_path: Path) -> None:
+    below = {"name": None, "prefix": "sensors/"}
+    async with pair(tmp_path, **below) as (publisher, _):
+        await publish(publisher, 0, 5)
+    async with pair(tmp_path, **below) as (_, subscriber):
+        async with subscriber.subscribe(LIDAR, since=0) as subscription:
+            assert await numbers(subscription, 5) == [0, 1, 2, 3, 4]
+        with pytest.raises(ChannelError, match="does not log it"):
+            await subscriber.subscribe("sensors/never-published", since=0).__aenter__()
+    assert len(list((tmp_path / "published").iterdir())) == 1  # asking made nothing
+
+
+async def test_a_start_that_is_gone_names_the_first_that_is_left(tmp_path: Path) -> None:
+    async with pair(tmp_path, log_retain_events=100) as (publisher, subscriber):
+        log = publisher.logs.published.open(LIDAR, publisher.config.channels[0].log_config())
+        for first in range(0, 500, 100):
+            await publish(publisher, first, first + 100)
+            log.seal()
+        log.expire()
+        assert log.first_seq == 400
+        with pytest.raises(LogError, match="use since=400") as caught:
+            await subscriber.subscribe(LIDAR, since=399).__aenter__()
+        assert (caught.value.fault, caught.value.first_available) == (LogFault.RANGE_GONE, 400)
+        async with subscriber.subscribe(LIDAR, since=400) as subscription:
+            assert await numbers(subscription, 100) == list(range(400, 500))
+            assert subscription.stats.missed == 0
+        async with subscriber.subscribe(LIDAR, since=FIRST) as subscription:
+            assert await numbers(subscription, 100) == list(range(400, 500))
+            assert subscription.stats.missed == 400
+        notices = subscriber.notices()
+        async with asyncio.timeout(5):
+            gaps = [notice async for notice in _first_gap(notices)]
+        assert (gaps[0].expected, gaps[0].first_available) == (0, 400)
+
+
+async def _first_gap(notices: AsyncIterator[Any]) -> AsyncIterator[HistoryGap]:
+    async for notice in notices:
+        if isinstance(notice, HistoryGap):
+            yield notice
+            return
+
+
+async def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, subscriber):
+        cases: list[tuple[str, dict[str, Any], str]] = [
+            ("not/logged", {}, "does not log it"),
+            ("sensors/", {}, "is a prefix"),
+            (LIDAR, {"queue_group": "workers"}, "for himself"),
+            (LIDAR, {"since": -1}, "no publish number"),
+            (LIDAR, {"since": "last"}, "no publish number"),
+            (LIDAR, {"since": True}, "no publish number"),
+        ]
+        for topic, options, problem in cases:
+            with pytest.raises((ChannelError, LocalProtocolError), match=problem):
+                await subscriber.subscribe(topic, **{"since": 0, **options}).__aenter__()
+        assert not len(subscriber.running()[0].replays)  # type: ignore[index]
+        async with Node.open(**QUICK) as other:
+            await subscriber.connect(other.address, public_key=other.public_key)
+            with pytest.raises(LocalProtocolError, match="there are 2 peers"):
+                await subscriber.subscribe(LIDAR, since=0).__aenter__()
+            with pytest.raises(ChannelError) as caught:
+                await subscriber.subscribe(LIDAR, since=0, publisher=other.node_id).__aenter__()
+            assert caught.value.fault is ChannelFault.UNKNOWN
+        with pytest.raises(PeerError, match="connect to it first"):
+            await subscriber.subscribe(LIDAR, since=0, publisher=12345).__aenter__()
+
+
+async def test_a_plain_peer_cannot_serve_history(tmp_path: Path) -> None:
+    channel = {"log_dir": tmp_path, "channels": [LOGGED]}
+    async with (
+        Node.open(**{**QUICK, **channel}, profile=False) as plain,
+        Node.open(**QUICK, session_timeout_s=60) as subscriber,
+    ):
+        await subscriber.connect(plain.address, public_key=plain.public_key)
+        with pytest.raises(PeerError, match="cannot serve history"):
+            await subscriber.subscribe(LIDAR, since=0).__aenter__()
+
+
+async def test_a_publisher_that_never_answers_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        await until(lambda: subscriber.peers[0].profile)
+        monkeypatch.setattr(publisher.running()[0].history, "receive", lambda *_: None)  # type: ignore[index]
+        with pytest.raises(Timeout):
+            await subscriber.subscribe(LIDAR, since=0).__aenter__()
+        assert not len(subscriber.running()[0].replays)  # type: ignore[index]
+
+
+async def test_permissions_are_those_of_the_channel(tmp_path: Path) -> None:
+    async with pair(tmp_path, require_token=True) as (publisher, subscriber):
+        with pytest.raises(ChannelError, match="unauthorized") as caught:
+            await subscriber.subscribe(LIDAR, since=0).__aenter__()
+        assert caught.value.reason == "unauthorized"
+        assert len(publisher.running()[0].history) == 0  # type: ignore[index]
+
+
+async def test_losing_the_permission_ends_the_subscription_with_a_reason(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        await publish(publisher, 0, 3)
+        async with subscriber.subscribe(LIDAR, since=0) as subscription:
+            assert await take(subscription, 3) == numbered(0, 3)
+            registry = publisher.config.channel_registry()
+            closed = Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.channel_registry()
+            assert len(registry) == len(closed)
+            publisher.set_channel_configs(closed)
+            with pytest.raises(ChannelError, match="unauthorized"):
+                await asyncio.wait_for(subscription.next_batch(), 5)
+
+
+async def test_a_slow_reader_is_waited_for_and_loses_nothing(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        events = [bytes(1000)] * 20_000
+        await publisher.publisher(LIDAR).publish_batch(events)
+        async with subscriber.subscribe(LIDAR, since=0, max_events=100) as subscription:
+            await until(lambda: subscription.stats.pending >= 100)
+            await asyncio.sleep(0.3)
+            assert subscription.stats.pending < 10_000  # the rest waits in the log, not in memory
+            assert len(await take(subscription, 20_000)) == 20_000
+            assert subscription.stats.dropped == 0
+
+
+async def test_events_of_all_sizes_come_back(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        events = [bytes([n % 251]) * (n * 37 % 8105) for n in range(600)]
+        await publisher.publisher(LIDAR).publish_batch(events)
+        async with subscriber.subscribe(LIDAR, since=0) as subscription:
+            assert await take(subscription, 600) == events
+
+
+async def test_a_publisher_that_restarts_is_read_on(tmp_path: Path) -> None:
+    who = Identity.generate(lambda size: bytes([7]) * size)
+    secret = tmp_path / "identity.toml"
+    settings = {**QUICK, "ephemeral": False, "identity": secret, "log_dir": tmp_path / "logs", "channels": [LOGGED]}
+    assert who.node_id
+    async with Node.open(**QUICK) as subscriber:
+        async with Node.open(**settings) as publisher:
+            await publish(publisher, 0, 20)
+            await subscriber.connect(publisher.address, public_key=publisher.public_key)
+            subscription = await subscriber.subscribe(LIDAR, since=0).__aenter__()
+            assert await numbers(subscription, 20) == list(range(20))
+        async with Node.open(**settings) as publisher:
+            await publish(publisher, 20, 30)
+            await subscriber.connect(publisher.address, public_key=publisher.public_key)
+            assert await numbers(subscription, 10) == list(range(20, 30))
+            await subscription.close()
+
+
+async def test_closing_the_node_ends_the_subscription(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        await publish(publisher, 0, 3)
+        subscription = await subscriber.subscribe(LIDAR, since=0).__aenter__()
+        await subscriber.close()
+        assert [batch async for batch in subscription.batches()] or subscription.stats.received in {0, 3}
+
+
+async def test_a_log_that_cannot_be_read_is_counted_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        await publish(publisher, 0, 3)
+        log = publisher.logs.of_published(LIDAR)  # type: ignore[arg-type]
+        assert log is not None
+        real, broken = log.page, True
+
+        def page(next_seq: int, max_bytes: int) -> Any:
+            if broken:
+                raise LogError(LogFault.CORRUPT, "for now")
+            return real(next_seq, max_bytes)
+
+        monkeypatch.setattr(log, "page", page)
+        opening = asyncio.ensure_future(subscriber.subscribe(LIDAR, since=0).__aenter__())
+        await until(lambda: publisher.counters.get("fail", {}).get("log_read"))
+        broken = False
+        with pytest.raises(Timeout):  # the retry comes after a second, as patient as this subscriber is
+            await opening
+        async with subscriber.subscribe(LIDAR, since=0) as subscription:
+            assert await take(subscription, 3) == numbered(0, 3)
+
+
+def test_the_blocking_twin_reads_history_too(tmp_path: Path) -> None:
+    settings = {**QUICK, "log_dir": tmp_path, "channels": [LOGGED]}
+    with meshbus.sync.Node.open(**settings) as publisher, meshbus.sync.Node.open(**QUICK) as subscriber:
+        publisher.publisher(LIDAR).publish_batch([b"0", b"1"])
+        subscriber.connect(publisher.address, public_key=publisher.public_key)
+        with subscriber.subscribe(LIDAR, since=0) as subscription:
+            batch = subscription.next_batch(timeout_s=5)
+            assert batch is not None
+            assert [event.pub_seq for event in batch] == [0, 1]
+        assert publisher.logs.published.open(LIDAR).next_seq == 2
+
+
+def test_retention_is_told_in_the_words_of_the_log() -> None:
+    config = Node.open(
+        log_dir="logs",
+        channels=[{**LOGGED, "log_retain_s": 60, "log_retain_bytes": 1 << 20, "log_retain_events": 10}],
+        **QUICK,
+    ).config
+    assert config.channels[0].log_config().retention == Retention(60, 1 << 20, 10)

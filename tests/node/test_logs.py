@@ -1,0 +1,374 @@
+"""What a node logs: append precedes fan-out, in order and under the policy, and failures are errors, not losses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshbus.engine.batch import EventBatch, Stamp
+from meshbus.engine.counters import Counters
+from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
+from meshbus.log.files import Files
+from meshbus.log.log import RedexFile
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.node.logs import Logs
+from meshbus.node.node import Node
+from meshbus.wire.frames import columns_of
+from tests.node.test_history import LIDAR, LOGGED, numbered, pair, publish
+from tests.node.test_node import QUICK, take, until
+
+EVERY = {"log_fsync": "every 1"}
+
+
+def file_of(node: Node) -> RedexFile:
+    log = node.logs.of_published(ChannelName(LIDAR))
+    assert log is not None
+    return log.file
+
+
+class Gate:
+    """Holds every fsync back until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.waiting, self.broken = threading.Event(), threading.Event(), False
+        real = Files.fsync
+
+        def fsync(files: Files, handle: int) -> None:
+            self.waiting.set()
+            self.open.wait(10)
+            if self.broken:
+                raise OSError(errno.EIO, "the disk is gone")
+            real(files, handle)
+
+        monkeypatch.setattr(Files, "fsync", fsync)
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self.waiting.wait, 5)
+
+
+# ── published ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_nothing_is_sent_before_it_is_as_durable_as_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        pair(tmp_path, **EVERY) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as live,
+        subscriber.subscribe(LIDAR, since=0) as replay,
+    ):
+        gate = Gate(monkeypatch)
+        publishing = asyncio.ensure_future(publish(publisher, 0, 3))
+        await gate.reached()
+        await asyncio.sleep(0.1)
+        assert file_of(publisher).next_seq == 3
+        assert live.stats.received == replay.stats.received == 0  # appended, and nobody has it yet
+        gate.open.set()
+        await publishing
+        assert await take(live, 3) == numbered(0, 3)
+        assert await take(replay, 3) == numbered(0, 3)
+        assert file_of(publisher).durable_seq == 3
+
+
+async def test_publishes_that_wait_together_share_a_sync_and_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        pair(tmp_path, **EVERY, reliable=True) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as subscription,
+    ):
+        before = file_of(publisher).stats.syncs
+        gate = Gate(monkeypatch)
+        lidar = publisher.publisher(LIDAR)
+        tasks = [asyncio.ensure_future(lidar.publish(event)) for event in numbered(0, 200)]
+        await gate.reached()
+        gate.open.set()
+        reports = await asyncio.gather(*tasks)
+        assert {report.delivered for report in reports} == {1}
+        assert await take(subscription, 200) == numbered(0, 200)
+        assert file_of(publisher).stats.syncs - before < 20
+    assert file_of_closed(tmp_path) == numbered(0, 200)
+
+
+def file_of_closed(folder: Path) -> list[bytes]:
+    from meshbus.log.log import Redex
+
+    with Redex(folder / "published") as redex:
+        log = redex.open(LIDAR)
+        return [event.payload for event in log.read_range(0, log.next_seq)]
+
+
+async def test_one_that_need_not_wait_stays_behind_those_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        pair(tmp_path, log_fsync="every 3", reliable=True) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as subscription,
+    ):
+        gate = Gate(monkeypatch)
+        first = asyncio.ensure_future(publish(publisher, 0, 3))
+        await gate.reached()
+        second = asyncio.ensure_future(publish(publisher, 3, 4))
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        gate.open.set()
+        await asyncio.gather(first, second)
+        assert await take(subscription, 4) == numbered(0, 4)
+        await publish(publisher, 4, 5)  # nobody waits now
+        assert await take(subscription, 1) == numbered(4, 5)
+
+
+async def test_a_publisher_that_stops_waiting_has_published_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, **EVERY) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
+        gate = Gate(monkeypatch)
+        publishing = asyncio.ensure_future(publish(publisher, 0, 1))
+        await gate.reached()
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        gate.open.set()
+        assert await take(subscription, 1) == numbered(0, 1)
+
+
+async def test_closing_waits_for_what_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(tmp_path, **EVERY) as (publisher, _):
+        gate = Gate(monkeypatch)
+        publishing = asyncio.ensure_future(publish(publisher, 0, 5))
+        await gate.reached()
+        closing = asyncio.ensure_future(publisher.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        gate.open.set()
+        await asyncio.gather(publishing, closing)
+    assert file_of_closed(tmp_path) == numbered(0, 5)
+
+
+async def test_a_full_disk_is_an_error_and_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        pair(tmp_path) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as live,
+        subscriber.subscribe(LIDAR, since=0) as replay,
+    ):
+        await publish(publisher, 0, 2)
+        with monkeypatch.context() as full:
+            full.setattr(Files, "write_some", _no_space)
+            for _ in range(2):
+                with pytest.raises(LogError) as caught:
+                    await publish(publisher, 2, 5)
+                assert caught.value.fault is LogFault.NO_SPACE
+        assert publisher.counters["fail"]["log_published"] == 6
+        await publish(publisher, 2, 3)  # no number was used up
+        assert await take(live, 3) == numbered(0, 3)
+        assert await take(replay, 3) == numbered(0, 3)
+
+
+def _no_space(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+async def test_a_sync_that_fails_is_an_error_and_nothing_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        pair(tmp_path, **EVERY) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as live,
+        subscriber.subscribe(LIDAR, since=0) as replay,
+    ):
+        gate = Gate(monkeypatch)
+        gate.broken = True
+        gate.open.set()
+        for _ in range(2):
+            with pytest.raises(LogError, match="the disk is gone"):
+                await publish(publisher, 0, 3)
+        await asyncio.sleep(0.1)
+        assert live.stats.received == replay.stats.received == 0
+        assert publisher.counters["fail"]["log_published"] == 6
+
+
+@pytest.mark.parametrize(
+    ("policy", "events", "error"),
+    [
+        ({"publish_caps": {"require_tags": ["gpu"]}}, numbered(0, 1), AuthError),
+        ({}, [bytes(8105)], LocalProtocolError),
+    ],
+)
+async def test_what_is_refused_is_not_logged(
+    tmp_path: Path, policy: dict[str, Any], events: list[bytes], error: type[Exception]
+) -> None:
+    async with pair(tmp_path, **policy) as (publisher, _):
+        with pytest.raises(error):
+            await publisher.publisher(LIDAR).publish_batch(events)
+        assert file_of(publisher).next_seq == 0
+
+
+async def test_who_loses_the_permission_while_the_disk_works_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, **EVERY) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
+        gate = Gate(monkeypatch)
+        publishing = asyncio.ensure_future(publisher.publisher(LIDAR).publish(b"secret"))
+        await gate.reached()
+        closed = Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.channel_registry()
+        publisher.set_channel_configs(closed)
+        gate.open.set()
+        report = await publishing
+        assert report.attempted == 0
+        assert [node_id for node_id, _ in report.filtered] == [subscriber.node_id]
+        await asyncio.sleep(0.1)
+        assert subscription.stats.received == 0
+
+
+async def test_an_empty_publish_is_fine(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, _):
+        assert (await publisher.publisher(LIDAR).publish_batch([])).all_delivered
+        assert file_of(publisher).next_seq == 0
+
+
+async def test_rows_of_published_events_name_their_publisher(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (publisher, _):
+        await publish(publisher, 0, 2)
+        (batch,) = file_of(publisher).read_batches(columns=["origin", "pub_seq", "recorder", "session_id", "ttl"])
+        rows = batch.to_pylist()
+    signed = np.array([publisher.identity.origin_hash, publisher.node_id], np.uint64).view(np.int64).tolist()
+    assert [(row["origin"], row["recorder"]) for row in rows] == [tuple(signed)] * 2
+    assert [(row["pub_seq"], row["session_id"], row["ttl"]) for row in rows] == [(0, None, 8), (1, None, 8)]
+
+
+def as_signed(number: int) -> int:
+    """Give a number of 64 bits as a table holds it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+# ── received ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_received_events_keep_their_place_on_the_wire(tmp_path: Path, reliable: bool) -> None:
+    received: dict[str, Any] = {"log_dir": tmp_path, "channels": [{"prefix": "sensors/", "log": "received"}]}
+    async with Node.open(subnet="3.7", **QUICK) as publisher, Node.open(**received, subnet="5", **QUICK) as recorder:
+        await recorder.connect(publisher.address, public_key=publisher.public_key)
+        await until(lambda: recorder.peers[0].profile and publisher.peers[0].profile)
+        async with recorder.subscribe(LIDAR) as subscription:
+            lidar = publisher.publisher(LIDAR, reliable=reliable)
+            await lidar.publish_batch([b"x" * 3000] * 5)
+            await lidar.publish(b"single")
+            assert len(await take(subscription, 6)) == 6
+        session = recorder.peers[0].session_id
+        log = recorder.logs.received.open(LIDAR, recorder.config.channels[0].log_config())
+        rows = [row for batch in log.read_batches() for row in batch.to_pylist()]
+    assert [row["payload"] for row in rows] == [b"x" * 3000] * 5 + [b"single"]
+    assert [row["event_index"] for row in rows] == [0, 1, 0, 1, 0, 0]
+    starts = [row["packet_seq"] for row in rows]
+    assert [seq - starts[0] for seq in starts] == [0, 0, 1, 1, 2, 3]
+    assert {row["session_id"] for row in rows} == {as_signed(session)}
+    assert {row["stream_id"] for row in rows} == {as_signed(ChannelName(LIDAR).stream_id)}
+    assert {row["origin"] for row in rows} == {as_signed(publisher.identity.origin_hash)}
+    assert {row["recorder"] for row in rows} == {as_signed(recorder.node_id)}
+    assert {(row["src"], row["dst"], row["ttl"], row["hops"], row["flags"]) for row in rows} == {
+        (int(np.int64(publisher.config.subnet).astype(np.int32)), int(recorder.config.subnet), 8, 0, int(reliable))
+    }
+    numbers = [row["pub_seq"] for row in rows]
+    assert numbers == [None] * 6 if not reliable else numbers == list(range(numbers[0], numbers[0] + 6))
+    assert all(row["ts_ns"] == row["recv_ts_ns"] for row in rows)
+
+
+async def test_a_recorder_that_reads_history_has_the_publishers_numbers_and_times(tmp_path: Path) -> None:
+    received = {"log_dir": tmp_path / "r", "channels": [{**LOGGED, "log": "received", "log_fsync": "every 2"}]}
+    async with pair(tmp_path / "p") as (publisher, _), Node.open(**{**QUICK, **received}) as recorder:
+        await publish(publisher, 0, 100)
+        await recorder.connect(publisher.address, public_key=publisher.public_key)
+        async with recorder.subscribe(LIDAR, since=10) as subscription:
+            assert len(await take(subscription, 90)) == 90
+        log = recorder.logs.received.open(LIDAR, recorder.config.channels[0].log_config())
+        times = [event.ts_ns for event in file_of(publisher).read_range(10, 100)]
+        events = list(log.read_range(0, 90))
+        await until(lambda: log.durable_seq == 90)
+    assert [(event.pub_seq, event.ts_ns) for event in events] == list(zip(range(10, 100), times, strict=True))
+    assert {event.origin for event in events} == {publisher.identity.origin_hash}
+
+
+async def test_a_node_logs_both_ways_apart(tmp_path: Path) -> None:
+    both = {**LOGGED, "log": "both"}
+    async with Node.open(log_dir=tmp_path, channels=[both], **QUICK) as left, Node.open(**QUICK) as right:
+        await left.connect(right.address, public_key=right.public_key)
+        async with left.subscribe(LIDAR) as subscription:
+            await right.publisher(LIDAR).publish(b"theirs")
+            assert await take(subscription, 1) == [b"theirs"]
+        await left.publisher(LIDAR).publish(b"ours")
+        config = left.config.channels[0].log_config()
+        for redex, expected in ((left.logs.published, b"ours"), (left.logs.received, b"theirs")):
+            assert [event.payload for event in redex.open(LIDAR, config).read_range(0, 9)] == [expected]
+
+
+async def test_received_events_that_cannot_be_logged_are_delivered_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = {"log_dir": tmp_path, "channels": [{**LOGGED, "log": "received"}]}
+    async with Node.open(**QUICK) as publisher, Node.open(**{**QUICK, **received}) as recorder:
+        await recorder.connect(publisher.address, public_key=publisher.public_key)
+        async with recorder.subscribe(LIDAR) as subscription:
+            monkeypatch.setattr(Files, "write_some", _no_space)
+            await publisher.publisher(LIDAR).publish_batch(numbered(0, 5))
+            assert await take(subscription, 5) == numbered(0, 5)
+            assert recorder.counters["fail"]["log_received"] == 5
+
+
+async def test_a_log_that_cannot_be_opened_keeps_the_node_from_starting(tmp_path: Path) -> None:
+    async with Node.open(log_dir=tmp_path, channels=[LOGGED], **QUICK):
+        second = Node.open(log_dir=tmp_path, channels=[LOGGED], **QUICK)
+        with pytest.raises(LogError) as caught:
+            await second.start()
+        assert caught.value.fault is LogFault.LOCKED
+    async with Node.open(log_dir=tmp_path, channels=[LOGGED], **QUICK) as third:  # nothing is held any more
+        assert third.logs.published.path.exists()
+
+
+async def test_a_prefix_log_that_cannot_be_opened_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "received").write_text("no folder")
+    received = {"log_dir": tmp_path, "channels": [{"prefix": "", "log": "received"}]}
+    async with Node.open(**QUICK) as publisher, Node.open(**{**QUICK, **received}) as recorder:
+        await recorder.connect(publisher.address, public_key=publisher.public_key)
+        async with recorder.subscribe(LIDAR) as subscription:
+            for n in range(3):
+                await publisher.publisher(LIDAR).publish(b"%d" % n)
+            assert await take(subscription, 3) == numbered(0, 3)
+            assert recorder.counters["fail"] == {"log_open": 1}
+
+
+async def test_a_node_without_logs_says_so() -> None:
+    async with Node.open(**QUICK) as node:
+        with pytest.raises(ConfigError, match="log_dir"):
+            _ = node.logs
+    with pytest.raises(ConfigError, match="log_dir"):
+        Logs(node.config, Identity.generate(bytes), Counters())
+
+
+async def test_opaque_messages_and_events_without_a_channel_are_not_logged(tmp_path: Path) -> None:
+    config = Node.open(log_dir=tmp_path, channels=[{"prefix": "", "log": "both"}], **QUICK).config
+    logs = Logs(config, Identity.generate(bytes), Counters())
+    offsets, data = columns_of([b"x"])
+    nothing: dict[str, Any] = {
+        "offsets": offsets,
+        "data": data,
+        "publisher": 1,
+        "session_id": 2,
+        "stream_id": 3,
+        "packet_seqs": np.zeros(1, np.uint64),
+        "packet_events": np.ones(1, np.int64),
+        "stamp": Stamp(),
+    }
+    logs.take(EventBatch(**nothing))
+    logs.take(EventBatch(**nothing, channel=ChannelName(LIDAR), subprotocol_id=0x7777))
+    assert not (tmp_path / "received").exists()
+    logs.take(EventBatch(**nothing, channel=ChannelName(LIDAR)))
+    assert (tmp_path / "received").exists()
+    logs.close()
