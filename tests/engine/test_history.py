@@ -419,6 +419,20 @@ def test_a_token_that_runs_out_ends_the_reading(appends: bool) -> None:
     assert reader.received == 5
 
 
+def test_a_reader_that_no_longer_sees_the_channel_waits_and_loses_nothing() -> None:
+    net, publisher, reader, archive = scene(events=5, subnet=SubnetId.new([3]))
+    configure(publisher)
+    read(reader, publisher)
+    until(net, archive, lambda: reader.received >= 5)
+    configure(publisher, visibility=Visibility.SUBNET_LOCAL)
+    archive.append(numbered(5, first=5))
+    passing(net, archive, SWEEP_INTERVAL_S + 1)
+    assert (reader.received, len(publisher.engine.history)) == (5, 1)
+    configure(publisher)
+    until(net, archive, lambda: reader.received >= 10)
+    assert numbers(reader) == list(range(10))
+
+
 def test_a_revoked_token_ends_the_reading_at_once() -> None:
     net, publisher, reader, archive = scene(events=5)
     configure(publisher, require_token=True)

@@ -277,7 +277,7 @@ async def test_a_log_that_cannot_be_read_is_counted_and_tried_again(
 
         monkeypatch.setattr(log, "page", page)
         opening = asyncio.ensure_future(subscriber.subscribe(LIDAR, since=0).__aenter__())
-        await until(lambda: publisher.counters.get("fail", {}).get("log_read"))
+        await until(lambda: publisher.counters.get("refuse", {}).get("history_closed"))
         broken = False
         with pytest.raises(Timeout):  # the retry comes after a second, as patient as this subscriber is
             await opening
@@ -304,3 +304,12 @@ def test_retention_is_told_in_the_words_of_the_log() -> None:
         **QUICK,
     ).config
     assert config.channels[0].log_config().retention == Retention(60, 1 << 20, 10)
+
+
+async def test_pages_that_nobody_can_wait_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.node.history.MAX_WAITING", 0)
+    async with pair(tmp_path) as (publisher, subscriber):
+        await publish(publisher, 0, 3)
+        with pytest.raises(ChannelError, match="busy") as caught:
+            await subscriber.subscribe(LIDAR, since=0).__aenter__()
+        assert caught.value.reason == "busy"

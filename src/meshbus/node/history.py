@@ -7,6 +7,7 @@ outcomes of readings become events of a subscription, or errors.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -43,8 +44,12 @@ FIRST = "first"
 Since: TypeAlias = int | str
 Running: TypeAlias = Callable[[], tuple[Engine, Driver] | None]
 
+_logger = logging.getLogger("meshbus.node")
+
 MAX_READS = 8
 """Pages that are read from disk at once."""
+MAX_WAITING = 1024
+"""Pages that may wait for their turn: twice as many as there are readers, for those that come and go."""
 
 
 class LogServer:
@@ -58,7 +63,10 @@ class LogServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, wanted: HistoryWanted) -> None:
-        """Begin to read a page."""
+        """Begin to read a page; there is a bound to how many peers can make us read."""
+        if len(self._tasks) >= MAX_WAITING:
+            self._answer(wanted, ErrorCode.BUSY)
+            return
         task = asyncio.get_running_loop().create_task(self._serve(wanted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -83,22 +91,24 @@ class LogServer:
             await asyncio.to_thread(logs.close)
 
     async def _serve(self, wanted: HistoryWanted) -> None:
-        answer, page = ErrorCode.UNKNOWN_CHANNEL, None
-        try:
-            async with self._turns:
+        async with self._turns:
+            try:
                 page = await asyncio.to_thread(self._read, wanted)
-        except LogError:
-            answer = ErrorCode.CLOSED  # the reader asks again: a disk may recover
+            except LogError as error:
+                _logger.warning("a page of %s could not be read: %s", wanted.channel, error)
+                self._answer(wanted, ErrorCode.CLOSED)  # the reader asks again: a disk may recover
+                return
+        self._answer(wanted, ErrorCode.UNKNOWN_CHANNEL if page is None else page)
+
+    def _answer(self, wanted: HistoryWanted, answer: Page | ErrorCode) -> None:
         running = self._running()
         if running is None:
             return
         engine, driver = running
         out, now = Output(), Driver.now()
-        if page is not None:
-            engine.history.page(wanted.node_id, wanted.request, page, now, out)
+        if isinstance(answer, Page):
+            engine.history.page(wanted.node_id, wanted.request, answer, now, out)
         else:
-            if answer is ErrorCode.CLOSED:
-                engine.counters.add("fail", "log_read")
             engine.history.refuse(wanted.node_id, wanted.request, answer, now, out)
         driver.apply(out)
 

@@ -108,10 +108,18 @@ class PublishedLog:
                         step.outcome.set_exception(error)
                 continue
             for step in steps:
-                result = self._release(step.seqs, step.send)
-                if not step.outcome.done():
-                    step.outcome.set_result(result)
+                self._finish(step)
         self._syncing = None
+
+    def _finish(self, step: _Step[Any]) -> None:
+        try:
+            result = self._release(step.seqs, step.send)
+        except Exception as error:  # noqa: BLE001 - whoever published is told, and those behind go on
+            if not step.outcome.done():
+                step.outcome.set_exception(error)
+        else:
+            if not step.outcome.done():
+                step.outcome.set_result(result)
 
     def _release(self, seqs: range, send: Callable[[int], T]) -> T:
         self.released = seqs.stop
