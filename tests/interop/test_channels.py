@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.errors import AuthError, ChannelError
+from meshbus.errors import AuthError, ChannelError, PeerError
 from meshbus.keyfile import format_tokens
 from meshbus.names.identity import Identity
 from meshbus.node.node import Node
@@ -60,6 +60,15 @@ async def known(node: Node, peer: RealPeer) -> None:
 
 
 # ── we subscribe ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_its_past_cannot_be_read_and_that_is_said(lab: Lab) -> None:
+    peer, node = await lab.pair({"channels": THEIRS})
+    await announced(node, peer)
+    with pytest.raises(PeerError, match="cannot serve history"):
+        await node.subscribe("theirs/open", publisher=peer.node_id, since=0).__aenter__()
+    async with node.subscribe("theirs/open", publisher=peer.node_id):  # and it is none the worse for it
+        assert len(node.peers) == 1
 
 
 async def test_we_subscribe_to_its_channel_get_events_and_leave(lab: Lab) -> None:
