@@ -419,6 +419,27 @@ def test_a_token_that_runs_out_ends_the_reading(appends: bool) -> None:
     assert reader.received == 5
 
 
+def test_what_waits_to_be_sent_is_not_sent_without_the_permission() -> None:
+    net, publisher, reader, archive = scene(window=65_536)
+    configure(publisher, require_token=True)
+    archive.append([bytes(1000)] * 500)
+    reading = read(reader, publisher, token=token_for(publisher, reader, 1000))
+    until(net, archive, lambda: reader.received > 0)
+    reader.engine.replays.hold(reading, net.clock.now, held=True)
+    passing(net, archive, 1.0)
+    held_at = reader.received
+    publisher.engine.tokens.revoke_below(publisher.engine.identity.entity_id, 1)
+    with publisher.turn() as (engine, now, out):
+        engine.recheck(now, out)
+    reader.engine.replays.hold(reading, net.clock.now, held=False)
+    with reader.turn() as (engine, now, out):
+        out.merge(engine.tick(now))
+    until(net, archive, lambda: bool(reader.happened(HistoryEnded)))
+    assert fault_of(reader) is HistoryFault.DENIED
+    assert reader.received <= held_at + 65  # what was on the way: a window
+    assert reader.received < 500
+
+
 def test_a_reader_that_no_longer_sees_the_channel_waits_and_loses_nothing() -> None:
     net, publisher, reader, archive = scene(events=5, subnet=SubnetId.new([3]))
     configure(publisher)

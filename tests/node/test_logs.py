@@ -13,6 +13,7 @@ import pytest
 
 from meshbus.engine.batch import EventBatch, Stamp
 from meshbus.engine.counters import Counters
+from meshbus.engine.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.log.log import RedexFile
@@ -240,7 +241,7 @@ async def test_rows_of_published_events_name_their_publisher(tmp_path: Path) -> 
         rows = batch.to_pylist()
     signed = np.array([publisher.identity.origin_hash, publisher.node_id], np.uint64).view(np.int64).tolist()
     assert [(row["origin"], row["recorder"]) for row in rows] == [tuple(signed)] * 2
-    assert [(row["pub_seq"], row["session_id"], row["ttl"]) for row in rows] == [(0, None, 8), (1, None, 8)]
+    assert [(row["pub_seq"], row["session_id"], row["ttl"]) for row in rows] == [(0, None, HOP_TTL), (1, None, HOP_TTL)]
 
 
 def as_signed(number: int) -> int:
@@ -274,7 +275,13 @@ async def test_received_events_keep_their_place_on_the_wire(tmp_path: Path, reli
     assert {row["origin"] for row in rows} == {as_signed(publisher.identity.origin_hash)}
     assert {row["recorder"] for row in rows} == {as_signed(recorder.node_id)}
     assert {(row["src"], row["dst"], row["ttl"], row["hops"], row["flags"]) for row in rows} == {
-        (int(np.int64(publisher.config.subnet).astype(np.int32)), int(recorder.config.subnet), 8, 0, int(reliable))
+        (
+            int(np.int64(publisher.config.subnet).astype(np.int32)),
+            int(recorder.config.subnet),
+            HOP_TTL,
+            0,
+            int(reliable),
+        )
     }
     numbers = [row["pub_seq"] for row in rows]
     assert numbers == [None] * 6 if not reliable else numbers == list(range(numbers[0], numbers[0] + 6))

@@ -324,10 +324,11 @@ class History:
         self._send(peer, reader, [encode_history(chunk) for chunk in chunks], now, out)
 
     def _end(self, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0) -> None:
-        """End a reader, and tell it why as long as it is a peer."""
+        """End a reader, and tell it why as long as it is a peer; it gets no more of the page that is being sent."""
         self._forget(reader)
         peer = self._peers.get(reader.node_id)
         if peer is not None:
+            self._delivery.traffic_of(peer).withdraw(reader.stream_id)
             self._say_error(peer, reader, code, now, out, first_available=first_available)
 
     def _say_error(

@@ -100,10 +100,14 @@ class Traffic:
         self._ending[stream_id] = None
         self._end_streams(now, out)
 
+    def withdraw(self, stream_id: int) -> None:
+        """Drop what waits for a stream; what is on the way still arrives."""
+        self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
+
     def abandon(self, stream_id: int, out: Output) -> None:
         """End a reliable stream at once; what waits and what is on the way is dropped."""
         self._ending.pop(stream_id, None)
-        self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
+        self.withdraw(stream_id)
         self.reliable.abandon(stream_id, out)
 
     def pump(self, now: float, out: Output) -> None:

@@ -167,42 +167,38 @@ def split_chunks(
     Event `i` is `data[offsets[i] : offsets[i + 1]]`. The gap is flagged on the first chunk, the end on the last. A chunk
     is written in `max_message` bytes at most, of which 43 is the least that holds something.
     """
-    room = max_message - _CHUNK.size
-    count, start = len(offsets) - 1, 0
-    costs = offsets + EVENT_COST * np.arange(count + 1)
-    flags = ChunkFlags.GAP if gap else ChunkFlags.NONE
-    while True:
-        stop = int(np.searchsorted(costs, costs[start] + room, side="right")) - 1
-        edges = offsets[start : stop + 1]
-        if stop == start < count:  # one event that takes several chunks
-            stop = start + 1
-            inner = range(int(offsets[start]), int(offsets[stop]), room - EVENT_COST)
-            for left, right in pairwise(inner):
-                yield Chunk(
-                    req=req,
-                    flags=flags | ChunkFlags.CONTINUES,
-                    first_available=first_available,
-                    first_seq=first_seq + start,
-                    stamps=times[start:stop].astype(_TIME).tobytes(),
-                    sizes=_SIZE.type(right - left).tobytes(),
-                    data=data[left:right].tobytes(),
-                )
-                flags = ChunkFlags.NONE
-            edges = np.array((inner[-1], offsets[stop]))
-        if caught_up and stop == count:
+    cuts = list(_cuts(offsets, max_message - _CHUNK.size)) or [(0, offsets[:1], False)]
+    for place, (start, edges, continues) in enumerate(cuts):
+        flags = ChunkFlags.CONTINUES if continues else ChunkFlags.NONE
+        if gap and place == 0:
+            flags |= ChunkFlags.GAP
+        if caught_up and place == len(cuts) - 1:
             flags |= ChunkFlags.CAUGHT_UP
         yield Chunk(
             req=req,
             flags=flags,
             first_available=first_available,
             first_seq=first_seq + start,
-            stamps=times[start:stop].astype(_TIME).tobytes(),
+            stamps=times[start : start + len(edges) - 1].astype(_TIME).tobytes(),
             sizes=np.diff(edges).astype(_SIZE).tobytes(),
             data=data[edges[0] : edges[-1]].tobytes(),
         )
-        if stop == count:
-            return
-        start, flags = stop, ChunkFlags.NONE
+
+
+def _cuts(offsets: NDArray[np.int64], room: int) -> Iterator[tuple[int, NDArray[np.int64], bool]]:
+    """Say what goes into each chunk: its first event, the edges of its payloads, and whether the last one goes on."""
+    costs = offsets + EVENT_COST * np.arange(len(offsets))
+    start = 0
+    while start < len(offsets) - 1:
+        stop = int(np.searchsorted(costs, costs[start] + room, side="right")) - 1
+        if stop > start:
+            yield start, offsets[start : stop + 1], False
+            start = stop
+            continue
+        begin, end = offsets[start : start + 2].tolist()
+        for left, right in pairwise([*range(begin, end, room - EVENT_COST), end]):
+            yield start, np.array((left, right)), right < end
+        start += 1
 
 
 def encode_history(message: HistoryMessage) -> bytes:
