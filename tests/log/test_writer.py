@@ -65,6 +65,32 @@ def test_a_full_disk_uses_up_no_sequence_and_leaves_nothing_behind(tmp_path: Pat
         assert payloads(log.read_range(0, 9)) == numbered(0, 4)
 
 
+def test_a_system_that_takes_a_few_bytes_at_a_time_changes_nothing(tmp_path: Path) -> None:
+    class Short(Files):
+        def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
+            return super().write_some(handle, [memoryview(b"".join(parts))[:17]], at)
+
+    with open_log(tmp_path, files=Short()) as log:
+        log.append_batch(numbered(0, 9))
+        log.append(numbered(9, 1)[0])
+        log.seal()
+        log.append_batch(numbered(10, 5))
+        assert payloads(log.read_range(0, 15)) == numbered(0, 15)
+        assert log.verify() == []
+
+
+@pytest.mark.parametrize(("number", "fault"), [(errno.EROFS, LogFault.READ_ONLY), (errno.EIO, LogFault.FAILED)])
+def test_a_disk_that_refuses_at_opening_is_one_sentence(tmp_path: Path, number: int, fault: LogFault) -> None:
+    class Refusing(Files):
+        def create(self, *_: object) -> int:
+            raise OSError(number, "said the system")
+
+    with pytest.raises(LogError, match=r"cannot open .*said the system") as caught:
+        open_log(tmp_path, files=Refusing())
+    assert caught.value.fault is fault
+    open_log(tmp_path).close()
+
+
 def test_half_a_block_that_cannot_be_cut_stops_the_log_until_it_is_opened_again(tmp_path: Path) -> None:
     files = Faulty()
     log = open_log(tmp_path, files=files, fsync=NEVER)

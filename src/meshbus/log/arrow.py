@@ -144,7 +144,7 @@ class _Maker:
                 return pa.array(np.full(self._count, hash_name(channel) & 0xFFFF, np.int32))
 
 
-def from_binary(column: Any) -> tuple[NDArray[np.int64], memoryview]:
+def from_binary(column: Any) -> tuple[NDArray[Any], memoryview]:
     """See the payloads of a pyarrow binary or string array (or chunked array) as offsets and data.
 
     Raises ConfigError for another type, or nulls.
@@ -162,4 +162,4 @@ def from_binary(column: Any) -> tuple[NDArray[np.int64], memoryview]:
     if not len(whole):
         return np.zeros(1, np.int64), memoryview(b"")
     edges = np.frombuffer(offsets, width, len(whole) + 1, whole.offset * np.dtype(width).itemsize)
-    return edges.astype(np.int64, copy=False), memoryview(data) if data is not None else memoryview(b"")
+    return edges, memoryview(data) if data is not None else memoryview(b"")

@@ -118,7 +118,9 @@ def pack_events(events: Events) -> tuple[NDArray[np.int32], memoryview]:
             LogFault.TOO_LARGE,
             f"{stop - start} bytes in one append, at most {MAX_BLOCK_BYTES} fit: append less at once",
         )
-    return (offsets - start).astype(np.int32), data[start:stop]
+    if start or offsets.dtype != np.int32:
+        offsets = (offsets - start).astype(np.int32)
+    return np.ascontiguousarray(offsets), data[start:stop]
 
 
 def _bytes_of(data: Any) -> memoryview:
