@@ -105,7 +105,7 @@ def test_one_changed_bit_in_a_payload_is_noticed(tmp_path: Path, monkeypatch: py
     content[len(content) // 4] ^= 1
     path.write_bytes(content)
     with pytest.raises(LogError, match="is damaged: "):
-        list(read_segment(snapshot.folder, segment, wanted(), 0, 1))
+        list(read_segment(snapshot.folder, segment, wanted(), 0, 1, check=True))
 
 
 def test_a_segment_with_other_rows_than_the_manifest_says_is_damaged(

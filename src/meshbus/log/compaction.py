@@ -41,7 +41,7 @@ def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segmen
 
     def batches() -> Iterator[Any]:
         for segment in run:
-            yield from read_segment(folder, segment, want, first, end)
+            yield from read_segment(folder, segment, want, first, end, check=True)
 
     per_group = max(segment.group_rows for segment in run)
     return write_segment(

@@ -2,7 +2,7 @@
 
 Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Compressed
 with zstd; columns of few different values are dictionaries, payloads and counters are not. Every page has a checksum,
-which our reader checks.
+which is checked where it matters more than speed: when a log is verified, and when segments are merged.
 
 Files are written aside and get their name from log/upkeep.py. A reader finds a segment under its name, or where it
 waits when it was replaced (log/folder.py).
@@ -124,10 +124,13 @@ def segment_path(folder: Path, name: str) -> Path:
     raise FileNotFoundError(f"{path} is gone")
 
 
-def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop: int) -> Iterator[Any]:
+def read_segment(
+    folder: Path, segment: Segment, want: Wanted, start: int, stop: int, *, check: bool = False
+) -> Iterator[Any]:
     """Give the rows of a range of a segment as record batches, a few row groups at a time.
 
-    Raises FileNotFoundError when the segment is gone, and LogError when it is damaged.
+    Raises FileNotFoundError when the segment is gone, and LogError when it is damaged; with `check`, by the checksum
+    of each page, which costs a quarter more.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -137,7 +140,7 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
         return
     path = segment_path(folder, segment.name)
     try:
-        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=check) as file:
             if file.metadata.num_rows != segment.end - segment.first:
                 raise _damaged(path, f"it has {file.metadata.num_rows} rows")
             at = (start - segment.first) // segment.group_rows
