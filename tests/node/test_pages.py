@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -184,12 +185,19 @@ def test_any_order_of_work_reads_as_a_list(
                     getattr(log, step)()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_log_at_work_is_read_over_a_bad_network(make: Callable[..., RedexFile], seed: int) -> None:
-    """Acceptance: 30 % loss while the publisher appends, seals, compacts and retains."""
+class Reading(NamedTuple):
+    """How a reader of a log at work fared."""
+
+    missing: int
+    """Events that retention took before it could read them."""
+    refused: bool
+    """Its start was gone when it asked."""
+
+
+def read_while_it_works(file: RedexFile, seed: int) -> Reading:
+    """Read over a network that loses 30 %, while the publisher appends, seals, compacts and retains."""
     chance = random.Random(seed)
     net, publisher, reader = pair(seed, left={"max_payload": 1500})
-    file = make(max_events=600)
     archive = Archive(publisher, DiskLog(file))
     end = 0
 
@@ -199,27 +207,45 @@ def test_a_log_at_work_is_read_over_a_bad_network(make: Callable[..., RedexFile]
         archive.append(numbered(count, 300, first=end))
         end += count
 
-    for _ in range(8):
-        grow()
+    def tidy() -> None:
+        file.seal()
+        file.expire()
+
+    for step in (grow, grow, tidy, grow, tidy, grow, grow):
+        step()
     net.path = BAD
     since = chance.randrange(end)
     read(reader, publisher, since)
     for _ in range(30):
         passing(net, archive, chance.choice((0.0, 0.01, 0.1)))
-        chance.choice((grow, grow, file.seal, file.compact, file.expire))()
+        chance.choice((grow, grow, grow, tidy, file.compact))()
     until(net, archive, lambda: bool(reader.happened(HistoryEnded)) or last(numbers(reader)) == end - 1)
-    passing(net, archive, 2.0)
-    if reader.happened(HistoryEnded):  # its start was gone before it could ask
+    passing(net, archive, 1.0)
+    assert (file.stats.expired > 0) == (file.config.retention.max_events is not None)
+    assert file.stats.seals > 1
+    if reader.happened(HistoryEnded):
         (ended,) = reader.happened(HistoryEnded)
         assert ended.fault is HistoryFault.RANGE_GONE
         assert since < ended.first_available
         assert reader.received == 0
-        return
+        return Reading(0, refused=True)
     missing = {n for gap in reader.happened(HistoryGap) for n in range(gap.expected, gap.first_available)}
     got = numbers(reader)
     assert got == sorted(set(got))
     assert sorted([*missing, *got]) == list(range(since, end))
     assert reader.payloads() == [numbered(1, 300, first=n)[0] for n in got]
+    return Reading(len(missing), refused=False)
+
+
+def test_a_log_at_work_is_read_over_a_bad_network(
+    make: Callable[..., RedexFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshbus.engine.replay.WANTED_BYTES", 8192)
+    kept = [read_while_it_works(make(), seed) for seed in range(0, 20, 2)]
+    assert set(kept) == {(0, False)}
+    retained = [read_while_it_works(make(max_events=100), seed) for seed in range(1, 20, 2)]
+    assert any(reading.refused for reading in retained)
+    assert any(reading.missing for reading in retained)
 
 
 def last(found: list[int]) -> int | None:
