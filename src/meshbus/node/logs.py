@@ -29,6 +29,7 @@ from meshbus.engine.counters import Counters
 from meshbus.engine.history import Page
 from meshbus.engine.publication import HOP_TTL
 from meshbus.errors import ConfigError, LogError
+from meshbus.log.arrow import has_arrow
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
 from meshbus.names.channel import ChannelName
@@ -192,6 +193,8 @@ class Logs:
 
     def open_configured(self) -> None:
         """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first that fails."""
+        if has_arrow():
+            import pyarrow.parquet  # noqa: F401  loading it takes a moment, which the first reader shall not wait for
         for entry in self._config.channels:
             if entry.name is not None:
                 self.of_published(entry.name)
