@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from meshbus.engine.control import HandshakeFailed, Path, Reached
+from meshbus.engine.control import HandshakeFailed, Path, PeerGone, Reached
 from meshbus.engine.nat import Nat, NatConfig, NatStatus
 from meshbus.engine.traversal import ASK_S
 from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
@@ -237,6 +237,98 @@ def test_a_known_public_address_is_announced_from_the_start() -> None:
     assert "nat:open" in announcement.tags
     assert hub.engine.announcer.current is not None
     assert hub.engine.announcer.current.reflex_addr is None
+
+
+def leave_hubs(town: Town) -> None:
+    """Let a node forget both open ones."""
+    with town.here.turn() as (engine, now, out):
+        for hub in town.hubs:
+            engine.disconnect(hub.node_id, now, out)
+
+
+def relayed(town: Town) -> None:
+    """Let both have a session by way of an open node."""
+    with town.here.turn() as (engine, now, out):
+        engine.connect(town.there.node_id, None, town.there.engine.public_key, now, out)
+    town.net.run_until(lambda: town.here.has_session_with(town.there))
+
+
+def test_a_relayed_session_is_as_good_as_it_gets_where_no_punch_can_work() -> None:
+    town = Town(SYM, SYM)
+    relayed(town)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        assert out.control == [Reached(town.there.node_id, R)]
+        assert out.trains == []
+
+
+def test_a_coordinator_must_be_a_neighbor() -> None:
+    town = Town(SYM, SYM)
+    relayed(town)
+    with town.here.turn() as (engine, now, out), pytest.raises(PeerError, match="must be a neighbor"):
+        engine.traversal.connect(7, now, out, public_key=bytes(range(32)), coordinator=town.there.node_id)
+
+
+def test_a_coordinator_that_does_not_say_where_we_are_seen_is_a_relay_still() -> None:
+    net = NatNet(3)
+    hub = net.create_at("hub", "198.51.100.1")
+    here, there = (net.create_at(name, f"203.0.113.{n}", PORT) for n, name in enumerate(("here", "there"), 1))
+    for node in (here, there):
+        net.join(node, hub)
+    net.run(for_s=5)
+    hub.engine._reception.handlers[Subprotocol.REFLEX] = lambda *_: None
+    with here.turn() as (engine, now, out):
+        engine.traversal.connect(there.node_id, now, out)
+    net.run(for_s=4)
+    assert here.happened(Reached) == [Reached(there.node_id, R)]
+
+
+@pytest.mark.parametrize("moment", ["before", "while direct", "while asking"])
+def test_without_any_neighbor_left_the_failure_says_so(moment: str) -> None:
+    town = Town(OPEN if moment == "while direct" else PORT, PORT)
+    for hub in town.hubs:
+        hub.engine._reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
+    if moment == "before":
+        leave_hubs(town)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+    if moment != "before":
+        town.net.run(for_s=0.5)
+        leave_hubs(town)
+    town.net.run(for_s=10)
+    [failed] = town.here.happened(HandshakeFailed)
+    assert "no neighbor leads to it" in failed.problem
+    assert town.here.engine.traversal.reaching == set()
+
+
+def test_a_handshake_of_the_application_s_own_is_not_disturbed() -> None:
+    town = Town(PORT, PORT)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        engine.connect(town.there.node_id, ("203.0.113.99", 9), town.there.engine.public_key, now, out)
+    town.net.run(for_s=3)
+    [failed] = town.here.happened(HandshakeFailed)
+    assert "under way" in failed.problem
+    assert town.here.engine.handshakes.connecting == {town.there.node_id}
+
+
+def test_a_relayed_session_that_comes_first_does_not_end_the_search() -> None:
+    town = Town(OPEN, PORT)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        engine.handshakes.cancel_connect(town.there.node_id)
+    relayed(town)
+    town.net.run(for_s=5)
+    assert town.here.happened(Reached) == [Reached(town.there.node_id, P)]
+
+
+def test_what_a_peer_that_is_gone_has_told_is_forgotten() -> None:
+    town = Town(PORT, PORT)
+    hub, nat = town.hubs[1], town.here.engine.traversal.nat
+    assert nat.seen_by(hub.node_id) is not None
+    town.net.remove("hub 2")
+    town.net.run_until(lambda: hub.node_id in {gone.node_id for gone in town.here.happened(PeerGone)}, 2000.0)
+    assert nat.seen_by(hub.node_id) is None
 
 
 # ── hostile ─────────────────────────────────────────────────────────────────────────────────
