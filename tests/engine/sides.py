@@ -10,7 +10,7 @@ import heapq
 import random
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from meshbus.engine.control import Control, SessionUp
 from meshbus.engine.counters import Counters
@@ -104,11 +104,12 @@ class Side:
         return self.handshakes.public_key
 
     def connect(
-        self, other: Side | Reference, now: float, *, via: Address | None = None, routed: bool = True, key: bytes = b""
+        self, other: Side | Reference, now: float, *, via: Address | None = None, key: bytes = b"", **options: Any
     ) -> Output:
+        """Begin with another side, by way of an address of its own or another; options as for Handshakes.connect."""
         out = Output()
         address = other.address if via is None else via
-        self.handshakes.connect(other.node_id, address, key or other.public_key, now, out, routed=routed)
+        self.handshakes.connect(other.node_id, address, key or other.public_key, now, out, **options)
         return out
 
     def session_with(self, other: Side | Reference) -> int | None:

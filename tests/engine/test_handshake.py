@@ -179,6 +179,17 @@ def test_an_answer_that_takes_another_way_means_a_relay() -> None:
     assert up.link.route
 
 
+def test_an_answer_that_takes_another_way_means_nothing_where_the_address_is_known_to_be_the_peer_s() -> None:
+    """A real node answers by the way that its routing table knows, whichever way it was asked."""
+    client, hub = Side(1), Side(9)
+    (first,) = client.connect(hub, 0.0, straight=True).trains
+    (second, *_) = hub.receive(client.address, bytes(first.data), 0.0).trains
+    relayed = bytearray(second.data)
+    relayed[3] = 1  # one hop
+    (up,) = client.handshakes.receive_routed(ELSEWHERE, bytes(relayed), 0.1, Output())
+    assert (up.link.address, up.link.route) == (hub.address, b"")
+
+
 # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -194,6 +205,18 @@ def test_nobody_answers_and_the_failure_says_what_to_check() -> None:
     assert "10.0.0.9:9000" in failed.problem
     assert 15.3 <= when <= 16.3
     assert client.handshakes.connecting == frozenset()
+
+
+def test_a_handshake_may_be_less_patient_than_the_others() -> None:
+    client, hub = Side(1), Side(9)
+    net = Net(client)
+    net.emit(client.address, client.connect(hub, 0.0, config=HandshakeConfig(tries=2, timeout_s=0.5)))
+    net.run(20.0)
+    assert len([1 for *_, datagram in net.sent if is_handshake(datagram)]) == 2
+    ((when, failed),) = client.log
+    assert isinstance(failed, HandshakeFailed)
+    assert "2 tries of 0.5 s" in failed.problem
+    assert when < 2
 
 
 def test_asking_again_for_the_same_changes_nothing() -> None:
