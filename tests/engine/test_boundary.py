@@ -69,10 +69,8 @@ class Place:
             stream_id=channel.hash | 1 << 48, channel_hash=channel.wire_hash, origin_hash=origin, subnet_id=subnet_id
         )
         headers = HeaderBatch.of(np.frombuffer(pack_header(header), HEADER_DTYPE))
-        judgment = self.boundary.judge(
-            headers, np.array([READER.node_id], np.uint64), np.array([8], np.uint8), now, guard=True
-        )
-        assert judgment.guard is not None
+        judgment = self.boundary.judge(headers, np.array([READER.node_id], np.uint64), np.array([8], np.uint8), now)
+        self.boundary.count(judgment.verdicts.item(0), 1)
         return judgment.verdicts.item(0), judgment.guard.item(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshbus.engine import forward
 from meshbus.engine.boundary import NOT_ASKED, Boundary
 from meshbus.engine.counters import Counters
 from meshbus.engine.forward import Fate, Forwarder, Passed, TransitReason
@@ -18,7 +19,6 @@ from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.tokens import TokenCache
-from meshbus.policy.transit import read_routes
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import ROUTE_BYTES, Flags
 from meshbus.wire.header import Header, pack_header
@@ -64,12 +64,11 @@ class Place:
             open_relay=open_relay,
         )
 
-    def forward(self, *packets: bytes, source: str = "a") -> list[tuple[Any, bytes]]:
+    def forward(self, *packets: bytes, source: str = "a", now: float = 0.0) -> list[tuple[Any, bytes]]:
         """Take packets in one batch; gives what was sent."""
         batch = PacketBatch.of([(source, packet) for packet in packets])
         out = Output()
-        routes = read_routes(batch.data, batch.starts)
-        self.forwarder.forward(source, batch.data, batch.starts, batch.lengths, routes, 0.0, out)
+        self.forwarder.forward(source, batch.data, batch.starts, batch.lengths, 0, len(batch), now, out)
         return [(train.address, datagram) for train in out.trains for datagram in train.datagrams()]
 
     def drops(self) -> dict[str, int]:
@@ -139,18 +138,18 @@ def test_an_observed_handshake_is_passed_on_byte_for_byte() -> None:
 
 def test_a_batch_is_cut_into_trains_by_next_hop_and_length() -> None:
     place = Place()
-    bodies = [bytes([n]) * size for n, size in enumerate((100, 100, 100, 90, 100, 100, 80, 80, 120))]
+    sizes = (100, 100, 100, 90, 100, 100, 80, 80, 120)
+    bodies = [pack_header(Header(sequence=n)) + bytes([n]) * (size - 68) for n, size in enumerate(sizes)]
     dests = [FAR, FAR, FAR, FAR, B, FAR, FAR, FAR, LOST]
     packets = [packet(dest, body=body) for dest, body in zip(dests, bodies, strict=True)]
     batch = PacketBatch.of([("a", one) for one in packets])
     out = Output()
-    routes = read_routes(batch.data, batch.starts)
-    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, routes, 0.0, out)
+    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, len(batch), 0.0, out)
     assert [(train.address, train.segment, len(train.data)) for train in out.trains] == [
         ("b", 118, 3 * 118 + 108),
         ("b", 118, 118),
-        ("b", 118, 118),
-        ("b", 98, 2 * 98),
+        ("b", 118, 118 + 98),
+        ("b", 98, 98),
     ]
     sent = [datagram for train in out.trains for datagram in train.datagrams()]
     assert sent == [passed_on(one) for one in packets[:-1]]
@@ -201,16 +200,58 @@ def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
     packets = [packet(), packet(LOST), packet(ttl=0), packet(B)]
     place.forward(*packets)
     place.forward(packet(), source="nobody")
-    (batch, stranger) = told
-    assert batch.fates.tolist() == [Fate.FORWARDED, Fate.DROPPED, Fate.DROPPED, Fate.FORWARDED]
-    assert batch.reasons.tolist() == [0, TransitReason.NO_ROUTE, DropReason.TTL_EXPIRED, 0]
-    assert batch.routes is not None
-    assert batch.routes["ttl"].tolist() == [8, 8, 0, 8], "as they arrived"
-    assert (batch.previous_hop, batch.next_hops.tolist()) == (A, [B, 0, 0, B])
-    assert (batch.sources, batch.dests, batch.guard) == (None, None, None)
-    assert (stranger.previous_hop, stranger.reasons.tolist()) == (None, [TransitReason.STRANGER])
+    *batches, stranger = told
+    assert [(one.fate, one.reason) for one in batches] == [
+        (Fate.FORWARDED, 0),
+        (Fate.DROPPED, TransitReason.NO_ROUTE),
+        (Fate.DROPPED, DropReason.TTL_EXPIRED),
+        (Fate.FORWARDED, 0),
+    ]
+    assert [one.routes["ttl"].tolist() for one in batches if one.routes is not None] == [[8], [8], [0], [8]]
+    assert [(one.previous_hop, one.next_hop) for one in batches] == [(A, B), (A, None), (A, None), (A, B)]
+    assert {(one.source, one.dest, one.guard) for one in batches} == {(None, None, None)}
+    assert (stranger.previous_hop, stranger.reason) == (None, TransitReason.STRANGER)
     assert max(TransitReason) < NOT_ASKED
 
 
 def test_reasons_of_forwarder_and_gateway_do_not_meet() -> None:
     assert not set(map(int, DropReason)) & set(map(int, TransitReason))
+
+
+def test_a_decision_is_kept_while_nothing_changes_that_it_rests_on() -> None:
+    place = Place()
+    bodies = [pack_header(Header(stream_id=7, sequence=n)) for n in range(40)]
+    for _ in range(3):
+        assert len(place.forward(*(packet(body=body) for body in bodies))) == 40
+    assert len(place.forwarder._decisions) == 1
+    place.table.install(FAR, "c", 1.0)
+    assert {address for address, _ in place.forward(packet(body=bodies[0]))} == {"c"}
+    place.table.withdraw_hop("c")
+    place.table.withdraw_hop("b")
+    assert place.forward(packet(body=bodies[0])) == []
+    assert place.drops() == {"transit_no_route": 1}
+
+
+def test_a_decision_ends_with_the_route() -> None:
+    place = Place()
+    assert len(place.forward(packet(), now=90.0)) == 1
+    assert place.forward(packet(), now=90.1) == []
+    assert place.forward(packet(), now=91.0) == []
+    assert place.drops() == {"transit_no_route": 2}
+
+
+def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "MAX_DECISIONS", 8)
+    place = Place()
+    streams = [pack_header(Header(stream_id=n)) for n in range(50)]
+    assert len(place.forward(*(packet(body=body) for body in streams))) == 50
+    assert len(place.forwarder._decisions) == 8
+
+
+def test_what_the_nonce_says_makes_no_difference() -> None:
+    place = Place()
+    bodies = [pack_header(Header(nonce=bytes([n]) * 12, session_id=n, sequence=n)) for n in range(20)]
+    batch = PacketBatch.of([("a", packet(body=body)) for body in bodies])
+    out = Output()
+    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, 20, 0.0, out)
+    assert len(out.trains) == 1

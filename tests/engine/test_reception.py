@@ -19,8 +19,8 @@ def test_a_recorder_is_told_what_was_delivered_here() -> None:
     events = sum(int(passed.headers["event_count"][passed.headers["subprotocol_id"] == 0].sum()) for passed in told)
     assert events == 2001
     assert {passed.previous_hop for passed in told} == {left.node_id}
-    assert {fate for passed in told for fate in passed.fates.tolist()} == {Fate.DELIVERED}
-    assert all(passed.routes is None and not passed.reasons.any() for passed in told)
+    assert {passed.fate for passed in told} == {Fate.DELIVERED}
+    assert all(passed.routes is None and not passed.reason for passed in told)
 
 
 def test_recording_changes_nothing_that_is_delivered() -> None:

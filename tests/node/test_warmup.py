@@ -11,7 +11,7 @@ from meshbus.policy import columns, transit, verdict
 from meshbus.wire import frames
 from meshbus.node.warmup import warm
 kernels = [frames._pack, frames._unpack, frames._measure, columns._read, survey._survey]
-kernels += [transit._read, transit._count, verdict.judge]
+kernels += [transit._read, transit._count, transit._stretch, transit._alike, verdict.judge]
 before = [kernel.run for kernel in kernels]
 warm()
 assert all(kernel.run != old for kernel, old in zip(kernels, before)), "a kernel is still cold"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.policy import transit
-from meshbus.policy.transit import ROUTE_DTYPE, count_hop, read_routes
+from meshbus.policy.transit import ROUTE_DTYPE, alike_run, count_hop, read_routes, routed_stretch, signature
 from meshbus.wire.constants import ROUTE_BYTES
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.route import RouteHeader, forwarded, pack_route, unpack_route
@@ -37,7 +37,7 @@ def laid_out(packets: list[bytes]) -> tuple[Any, Any]:
 
 def pass_on(packet: bytes) -> bytes:
     data, starts = laid_out([packet])
-    count_hop(data, starts, np.zeros(1, np.uint8))
+    count_hop(data, starts, 0, 1)
     return bytes(data.tobytes())
 
 
@@ -96,22 +96,80 @@ def test_reserved_bits_are_treated_as_observed() -> None:
     assert (passed[4], passed[5]) == (case["flags_out"], case["reserved_out"])
 
 
-@given(st.lists(st.tuples(routes, st.booleans(), st.booleans()), min_size=1, max_size=8), st.randoms())
-def test_the_loops_equal_their_references(rows: list[tuple[RouteHeader, bool, bool]], random: Any) -> None:
+@given(st.lists(st.tuples(routes, st.booleans()), min_size=2, max_size=8), st.randoms())
+def test_the_loops_that_copy_and_count_equal_their_references(
+    rows: list[tuple[RouteHeader, bool]], random: Any
+) -> None:
     packets = [
         pack_route(route) + (pack_header(Header(hop_ttl=random.randrange(3))) if packed else random.randbytes(68))
-        for route, packed, _ in rows
+        for route, packed in rows
     ]
     data, starts = laid_out(packets)
-    verdicts = np.array([dropped for _, _, dropped in rows], np.uint8)
     other = data.copy()
-    transit._count.reference(data, starts, verdicts)
-    transit._count.run(other, starts, verdicts)
+    transit._count.reference(data, starts, 1, len(starts))
+    transit._count.run(other, starts, 1, len(starts))
     assert data.tobytes() == other.tobytes()
+    assert data[: len(packets[0])].tobytes() == packets[0], "the first one was left out"
     one, two = np.empty(len(starts) * ROUTE_BYTES, np.uint8), np.empty(len(starts) * ROUTE_BYTES, np.uint8)
     transit._read.reference(data, starts, one)
     transit._read.run(data, starts, two)
     assert one.tobytes() == two.tobytes()
-    for packet, start, verdict in zip(packets, starts.tolist(), verdicts.tolist(), strict=True):
-        if verdict:
-            assert data[start : start + len(packet)].tobytes() == packet
+
+
+few_routes = st.builds(RouteHeader, ttl=st.integers(7, 8), src_id=st.just(5), dest_id=st.integers(1, 2))
+few_headers = st.builds(
+    Header,
+    flags=st.integers(0, 1),
+    hop_ttl=st.integers(0, 1),
+    channel_hash=st.integers(0, 1),
+    nonce=st.binary(min_size=12, max_size=12),
+    session_id=st.integers(0, 9),
+    stream_id=st.integers(0, 1),
+    sequence=st.integers(0, 9),
+    origin_hash=st.integers(0, 1),
+    subnet_id=st.integers(0, 1),
+)
+few_packets = st.one_of(
+    st.builds(
+        lambda route, header, size: pack_route(route) + pack_header(header) + bytes(size),
+        few_routes,
+        few_headers,
+        st.sampled_from([16, 16, 16, 20]),
+    ),
+    st.binary(min_size=1, max_size=100),
+    few_routes.map(lambda route: pack_route(route) + bytes(68)),
+)
+
+
+@given(st.lists(few_packets, min_size=1, max_size=12), st.integers(0, 3))
+def test_the_loops_that_find_runs_equal_their_references(packets: list[bytes], gap: int) -> None:
+    data, starts = laid_out([packet + bytes(gap) for packet in packets])
+    lengths = np.array([len(packet) for packet in packets], np.int64)
+    for first in range(len(packets)):
+        asked = (data, starts, lengths, first, len(packets))
+        for node_id in (1, 2):
+            assert routed_stretch(*asked, node_id) == transit._stretch.reference(*asked, np.uint64(node_id))
+        found = routed_stretch(*asked, 9)
+        if found > 0:
+            end = first + found
+            alike = alike_run(data, starts, lengths, first, end)
+            assert alike == transit._alike.reference(data, starts, lengths, first, end)
+            assert 1 <= alike <= found
+            run = packets[first : first + alike]
+            assert len({signature(memoryview(packet)) for packet in run}) == 1
+            assert len({len(packet) for packet in run[:-1]}) <= 1
+            if alike > 1:
+                assert gap == 0
+                assert len(run[-1]) <= len(run[0])
+
+
+def test_a_train_is_one_run_and_its_last_packet_may_be_shorter() -> None:
+    route = pack_route(RouteHeader(src_id=1, dest_id=2))
+    packets = [route + pack_header(Header(sequence=n, nonce=bytes([n]) * 12)) + bytes(100) for n in range(10)]
+    packets.append(packets[0][:-50])
+    packets.append(packets[0])
+    data, starts = laid_out(packets)
+    lengths = np.array([len(packet) for packet in packets], np.int64)
+    assert routed_stretch(data, starts, lengths, 0, 12, 9) == 12
+    assert routed_stretch(data, starts, lengths, 0, 12, 2) == -12
+    assert alike_run(data, starts, lengths, 0, 12) == 11

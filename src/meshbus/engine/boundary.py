@@ -10,6 +10,7 @@ Without a gateway configuration a node is a plain relay: hops are counted and li
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -62,8 +63,8 @@ class Judgment(NamedTuple):
     sources: NDArray[np.uint32]
     dests: NDArray[np.uint32]
     """Subnets, as judged."""
-    guard: NDArray[np.uint8] | None
-    """AuthVerdict codes, NOT_ASKED where the guard was not asked; only where wanted."""
+    guard: NDArray[np.uint8]
+    """AuthVerdict codes, NOT_ASKED where the guard was not asked."""
 
 
 class Boundary:
@@ -134,33 +135,43 @@ class Boundary:
         if self._recheck_at is not None and now >= self._recheck_at:
             self.recheck(now)
 
-    def judge(  # hot: bench_forward
-        self,
-        headers: HeaderBatch,
-        dests: NDArray[np.uint64],
-        ttl: NDArray[np.uint8],
-        now: float,
-        *,
-        guard: bool = False,
-    ) -> Judgment:
-        """Judge packets by their inner headers, the nodes they go to and the ttl of their routing headers."""
-        count = len(headers)
+    def judge(self, headers: HeaderBatch, dests: NDArray[np.uint64], ttl: NDArray[np.uint8], now: float) -> Judgment:
+        """Judge packets by their inner headers, the nodes they go to and the ttl of their routing headers.
+
+        Nothing is counted yet: each stands for all that fare alike, and `count` is told how many they were.
+        """
+        asked = np.full(len(headers), NOT_ASKED, _U8)
         if self.config is None:
-            nowhere = np.zeros(count, _U32)
-            return Judgment(
-                self.gateway.decide_batch(headers, nowhere, source=nowhere, ttl=ttl), nowhere, nowhere, None
-            )
+            nowhere = np.zeros(len(headers), _U32)
+            verdicts = self.gateway.decide_batch(headers, nowhere, source=nowhere, ttl=ttl)
+            self._uncount(verdicts)
+            return Judgment(verdicts, nowhere, nowhere, asked)
         self._now = now
         columns = headers.columns
         sources = _spread(columns["origin_hash"], self._subnet_of_origin)
         where = _spread(dests, self._subnet_of)
         claimed = columns["subnet_id"]
-        if claimed.any():
-            forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
-            self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
-        asked = np.full(count, NOT_ASKED, _U8) if guard else None
+        forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
+        self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
         verdicts = self.gateway.decide_batch(headers, where, source=sources, ttl=ttl, guard=asked)
+        self._uncount(verdicts)
         return Judgment(verdicts, sources, where, asked)
+
+    def count(self, verdict: int, packets: int) -> None:
+        """Count packets that fared like one that was judged."""
+        self.gateway.count(verdict, packets)
+
+    def versions(self) -> tuple[object, ...]:
+        """Give something that differs after every change that may change a verdict, but not with time."""
+        return self.version, self._index.version, len(self._nodes), self.gateway.version
+
+    def holds_until(self, origin: int, dest: int) -> float:
+        """Say until when a verdict about an origin and a destination holds, if nothing changes."""
+        if self.config is None:
+            return inf
+        known = self._origins.get(origin)
+        ends = [self._index.get(node_id) for node_id in ((dest,) if known is None else (dest, known[0]))]
+        return min((entry.expires_at for entry in ends if entry is not None), default=inf)
 
     def subnet_of(self, node_id: int, now: float) -> int:
         """Give the subnet of a node, or NOWHERE."""
@@ -184,6 +195,10 @@ class Boundary:
         if known is None:
             return SubnetId.GLOBAL if self._assignment is None else NOWHERE
         return self._subnet_of(known[0])
+
+    def _uncount(self, verdicts: NDArray[np.uint8]) -> None:
+        for verdict in verdicts.tolist():
+            self.gateway.count(verdict, -1)
 
     def _build(self) -> SubnetGateway:
         self.version += 1

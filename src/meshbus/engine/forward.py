@@ -2,9 +2,11 @@
 
     from a neighbor? → not ours coming back → a next hop, other than where it came from → the gateway's verdict
 
-A batch is judged as columns and rewritten where it lies: what leaves is the receive buffer itself, cut into trains, so
-nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied into a fair queue, from
-which the driver takes them by `release`. Every drop has a reason and a counter.
+What becomes of a packet depends on its routing header and a few fields behind it, so packets that agree in these fare
+alike: they are found as *runs*, judged once, and the decision is kept until something it rests on changes. Runs that
+were not met before are judged together, as columns. A run is rewritten where it lies and leaves as one train of the
+receive buffer itself: nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied
+into a fair queue, from which the driver takes them by `release`. Every drop has a reason and a counter.
 
 A recorder, where one is set, is handed everything that a verdict depended on; without one nothing is kept for it.
 """
@@ -13,21 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from meshbus.engine.boundary import Boundary
+from meshbus.engine.boundary import NOT_ASKED, Boundary
 from meshbus.engine.counters import Counters
 from meshbus.engine.fairqueue import FairQueue
 from meshbus.engine.packets import Address, Output, Train, place_of
 from meshbus.engine.peer import PeerTable
+from meshbus.engine.recent import Recent
 from meshbus.engine.routing import RoutingTable
 from meshbus.names.identity import routing_id
 from meshbus.policy.columns import HeaderBatch, HeaderStatus, read_headers
-from meshbus.policy.transit import count_hop
+from meshbus.policy.transit import alike_run, count_hop, read_routes, signature
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
 from meshbus.wire.route import RouteFlags
@@ -35,10 +37,11 @@ from meshbus.wire.route import RouteFlags
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MAX_DECISIONS = 8192
+"""Decisions that are kept: streams that cross a relay at the same time."""
 RELEASE_PACKETS = 256
 """Packets that leave the fair queue at once."""
 
-_U8, _U64 = np.dtype(np.uint8), np.dtype(np.uint64)
 _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
 
@@ -66,25 +69,25 @@ class Fate(IntEnum):
 
 
 class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Packets that had one fate after another, and everything that was known when it was decided."""
+    """Packets that fared alike, and everything that was known when it was decided."""
 
     at: float
     headers: NDArray[np.void]
-    """As they arrived."""
-    routes: NDArray[np.void] | None
+    """As they arrived: one row of HEADER_DTYPE for each packet. It is the recorder's to keep."""
+    routes: NDArray[np.void] | None = None
     """Their routing headers, as they arrived; None for packets that came without."""
-    fates: NDArray[np.uint8]
-    reasons: NDArray[np.uint8]
-    """DropReason or TransitReason codes; 0 where a packet was not dropped."""
-    previous_hop: int | None
+    fate: Fate
+    reason: int = 0
+    """A DropReason or a TransitReason; 0 when they were not dropped."""
+    previous_hop: int | None = None
     """The neighbor they came from, if it is one."""
-    next_hops: NDArray[np.uint64]
-    """The neighbor each was sent to; 0 for none, or for one without a session."""
-    sources: NDArray[np.uint32] | None
-    dests: NDArray[np.uint32] | None
-    """Subnets as judged; None when nothing was judged by them."""
-    guard: NDArray[np.uint8] | None
-    """AuthVerdict codes, boundary.NOT_ASKED where the guard played no part."""
+    next_hop: int | None = None
+    """The neighbor they were sent to, if it is one."""
+    source: int | None = None
+    dest: int | None = None
+    """Subnets as judged; None when they played no part."""
+    guard: int | None = None
+    """The AuthVerdict; None when the guard was not asked."""
     policy_version: int
 
 
@@ -92,6 +95,27 @@ Recorder = Callable[[Passed], None]
 
 _FORWARDED = ("transit", "forwarded")
 _COUNTERS = {int(reason): ("drop", f"transit_{reason.name.lower()}") for reason in (*DropReason, *TransitReason)}
+
+
+class _Decision(NamedTuple):
+    """What becomes of packets that agree in what matters."""
+
+    reason: int
+    hop: Address
+    judged: bool
+    """Whether the gateway was asked, which counts its verdicts."""
+    source: int
+    dest: int
+    guard: int
+    until: float
+
+
+class _Run(NamedTuple):
+    """Packets in a row that fare alike."""
+
+    first: int
+    last: int
+    key: tuple[Address, bytes]
 
 
 class Forwarder:
@@ -111,13 +135,16 @@ class Forwarder:
         self.recorder: Recorder | None = None
         self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
         """What waits while the socket takes no more."""
-        self._routing_id = np.uint32(routing_id(node_id))
+        self._routing_id = routing_id(node_id)
         self._peers = peers
         self._table = table
         self._boundary = boundary
         self._counters = counters
         self._open = open_relay
         self._held = False
+        self._decisions: Recent[tuple[Address, bytes], _Decision] = Recent(MAX_DECISIONS)
+        self._rests_on: tuple[object, ...] = ()
+        """What the decisions that are kept rest on."""
 
     def forward(  # hot: bench_forward
         self,
@@ -125,35 +152,39 @@ class Forwarder:
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        routes: NDArray[np.void],
+        first: int,
+        last: int,
         now: float,
         out: Output,
     ) -> None:
-        """Take routed packets of one source that are for others, and where each begins in a buffer.
+        """Take routed packets of one source that are for others: some in a row of those that lie in a buffer.
 
         The buffer is written to, and what is put into the output is part of it.
         """
-        headers = _readable(read_headers(data, starts + ROUTE_BYTES, lengths - ROUTE_BYTES))
-        dests = routes["dest_id"]
-        neighbor = self._peers.by_address(source)
-        if neighbor is None and not self._open:
-            reasons = np.full(len(starts), TransitReason.STRANGER, _U8)
-            hops: dict[int, Address | None] = {}
-        else:
-            reasons, hops = self._find_ways(source, dests, now)
-            own = routes["src_id"] == self._routing_id
-            if own.any():
-                reasons[own] = TransitReason.OWN
-        record = None if self.recorder is None else _Record(len(starts))
-        self._judge(headers, routes, reasons, now, record)
-        dropped = np.count_nonzero(reasons)
-        if dropped < len(reasons):
-            count_hop(data, starts, reasons)
-            self._send(data, starts, lengths, headers, routes, reasons, hops, out)
-        self._count(reasons)
-        if record is not None and self.recorder is not None:
-            previous = None if neighbor is None else neighbor.node_id
-            self.recorder(self._passed(headers, routes, reasons, hops, previous, now, record))
+        rests_on = self._table.version, self._peers.version, self._boundary.versions()
+        if rests_on != self._rests_on:
+            self._decisions, self._rests_on = Recent(MAX_DECISIONS), rests_on
+        place, view = place_of(source), data.data
+        runs: list[_Run] = []
+        missed: list[_Run] = []
+        while first < last:
+            count = alike_run(data, starts, lengths, first, last)
+            begin = starts.item(first)
+            run = _Run(first, first + count, (place, signature(view[begin : begin + ROUTE_BYTES + HEADER_BYTES])))
+            first += count
+            runs.append(run)
+            known = self._decisions.get(run.key)
+            if known is None or now > known.until:
+                missed.append(run)
+        if missed:
+            self._decide(source, data, starts, lengths, missed, now)
+        for run in runs:
+            decision = self._decisions.get(run.key)
+            if decision is None:  # crowded out by others of this batch
+                self._decide(source, data, starts, lengths, [run], now)
+                decision = self._decisions.get(run.key)
+                assert decision is not None
+            self._carry_out(run, decision, source, data, starts, lengths, now, out)
 
     def hold(self) -> None:
         """Let packets wait from now on: the socket is full."""
@@ -161,178 +192,155 @@ class Forwarder:
 
     def release(self, out: Output) -> None:
         """Send some of what waits; when nothing is left, packets no longer wait."""
-        waiting: dict[Address, list[bytes]] = {}
         for _ in range(RELEASE_PACKETS):
             item = self.queue.pop()
             if item is None:
                 self._held = False
-                break
-            waiting.setdefault(item[0], []).append(item[1])
-        for address, datagrams in waiting.items():
-            out.trains += [Train(address, datagram, len(datagram)) for datagram in datagrams]
-
-    def _find_ways(
-        self, source: Address, dests: NDArray[np.uint64], now: float
-    ) -> tuple[NDArray[np.uint8], dict[int, Address | None]]:
-        """Find the next hop of each destination, and the packets that have none."""
-        reasons = np.zeros(len(dests), _U8)
-        first = dests[0]
-        alike = len(dests) == 1 or bool((dests == first).all())
-        hops: dict[int, Address | None] = {}
-        for dest in [int(first)] if alike else dict.fromkeys(dests.tolist()):
-            hop = hops[dest] = self._table.lookup(dest, now)
-            if hop is not None and place_of(hop) != place_of(source):
-                continue
-            reason = TransitReason.NO_ROUTE if hop is None else TransitReason.RETURNING
-            reasons[slice(None) if alike else dests == np.uint64(dest)] = reason
-        return reasons, hops
-
-    def _judge(
-        self,
-        headers: HeaderBatch,
-        routes: NDArray[np.void],
-        reasons: NDArray[np.uint8],
-        now: float,
-        record: _Record | None,
-    ) -> None:
-        """Let the gateway judge what has a way, and enter its verdicts."""
-        rows: slice | NDArray[np.intp] = slice(None)
-        if reasons.any():
-            rows = np.flatnonzero(reasons == 0)
-            if not len(rows):
                 return
-            table = headers.rows.reshape(-1, HEADER_BYTES)[rows]
-            headers = HeaderBatch(np.ascontiguousarray(table).reshape(-1), headers.status[rows])
-        judged = routes[rows]
-        ttl = np.ascontiguousarray(judged["ttl"])
-        judgment = self._boundary.judge(headers, judged["dest_id"], ttl, now, guard=record is not None)
-        reasons[rows] = judgment.verdicts
-        if record is not None and self._boundary.config is not None:
-            record.sources[rows], record.dests[rows] = judgment.sources, judgment.dests
-            if judgment.guard is not None:
-                record.guard[rows] = judgment.guard
-            record.judged = True
+            out.send(*item)
 
-    def _send(
+    def _carry_out(
         self,
+        run: _Run,
+        decision: _Decision,
+        source: Address,
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        headers: HeaderBatch,
-        routes: NDArray[np.void],
-        reasons: NDArray[np.uint8],
-        hops: dict[int, Address | None],
+        now: float,
         out: Output,
     ) -> None:
-        """Cut what goes on into trains, or let it wait."""
-        going = np.flatnonzero(reasons == 0)
-        begins, sizes = starts[going], lengths[going]
-        dests = routes["dest_id"][going]
-        view = data.data
-        if self._held:
-            self._wait(view, begins, sizes, headers.columns[going], routes[going], hops, going, reasons)
+        first, last, _ = run
+        count, reason = last - first, decision.reason
+        if decision.judged:
+            self._boundary.count(reason, count)
+        if self.recorder is not None:
+            self._record(run, decision, source, data, starts, lengths, now)
+        if reason:
+            self._counters.add(*_COUNTERS[reason], count)
             return
-        ends = begins + sizes
-        # A train is one piece of the buffer: equal datagrams for one neighbor, of which the last may be shorter.
-        breaks = begins[1:] != ends[:-1]
-        breaks |= sizes[1:] != sizes[:-1]
-        if len(hops) > 1:
-            breaks |= dests[1:] != dests[:-1]
-        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(going)]
-        pieces = [
-            (begins.item(first), ends.item(last - 1), sizes.item(first), dests.item(first))
-            for first, last in pairwise(edges)
+        count_hop(data, starts, first, last)
+        if self._held:
+            count -= self._wait(run, decision, data, starts, lengths)
+        else:
+            begin, end = starts.item(first), starts.item(last - 1) + lengths.item(last - 1)
+            out.trains.append(Train(decision.hop, data.data[begin:end], lengths.item(first)))
+        self._counters.add(*_FORWARDED, count)
+
+    def _decide(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        runs: list[_Run],
+        now: float,
+    ) -> None:
+        """Judge runs by their first packets, all together, and keep the decisions."""
+        rows = np.array([run.first for run in runs], np.intp)
+        begins, sizes = starts[rows], lengths[rows]
+        routes = read_routes(data, begins)
+        headers = _readable(read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES))
+        dests, senders = routes["dest_id"].tolist(), routes["src_id"].tolist()
+        hops = [self._table.lookup(dest, now) for dest in dests]
+        reasons = [self._refuse(source, hop, sender) for hop, sender in zip(hops, senders, strict=True)]
+        asked = [number for number, reason in enumerate(reasons) if not reason]
+        table = np.ascontiguousarray(headers.rows.reshape(-1, HEADER_BYTES)[asked]).reshape(-1)
+        decisions = [
+            _Decision(reason, None, False, 0, 0, NOT_ASKED, self._table.stale_at(dest))
+            for reason, dest in zip(reasons, dests, strict=True)
         ]
-        number = 0
-        while number < len(pieces):
-            begin, end, size, dest = pieces[number]
-            number += 1
-            if number < len(pieces):
-                follower = pieces[number]
-                lone = follower[1] - follower[0] == follower[2]
-                if lone and follower[0] == end and follower[2] < size and follower[3] == dest:
-                    end = follower[1]
-                    number += 1
-            out.trains.append(Train(hops[dest], view[begin:end], size))
+        if asked:
+            judged = routes[asked]
+            ttl = np.ascontiguousarray(judged["ttl"])
+            verdicts, sources, where, guard = self._boundary.judge(
+                HeaderBatch(table, headers.status[asked]), judged["dest_id"], ttl, now
+            )
+            origins = headers.columns["origin_hash"].tolist()
+            for row, number in enumerate(asked):
+                decisions[number] = _Decision(
+                    verdicts.item(row),
+                    hops[number],
+                    True,
+                    sources.item(row),
+                    where.item(row),
+                    guard.item(row),
+                    min(
+                        self._table.stale_at(dests[number]),
+                        self._boundary.holds_until(origins[number], dests[number]),
+                    ),
+                )
+        for run, decision in zip(runs, decisions, strict=True):
+            self._decisions.put(run.key, decision)
+
+    def _refuse(self, source: Address, hop: Address | None, sender: int) -> int:
+        """Give the reason to drop a packet before a gateway is asked, or 0."""
+        if not self._open and self._peers.by_address(source) is None:
+            return TransitReason.STRANGER
+        if sender == self._routing_id:
+            return TransitReason.OWN
+        if hop is None:
+            return TransitReason.NO_ROUTE
+        return TransitReason.RETURNING if place_of(hop) == place_of(source) else 0
 
     def _wait(
         self,
-        view: memoryview,
-        begins: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        headers: NDArray[np.void],
-        routes: NDArray[np.void],
-        hops: dict[int, Address | None],
-        rows: NDArray[np.intp],
-        reasons: NDArray[np.uint8],
-    ) -> None:
-        """Copy packets into the fair queue; those without room get their reason."""
-        for row, begin, size, header, route in zip(
-            rows.tolist(), begins.tolist(), sizes.tolist(), headers, routes, strict=True
-        ):
-            stream = int(header["session_id"]), int(header["stream_id"])
-            urgent = bool(route["flags"] & _ROUTE_PRIORITY or header["flags"] & _PRIORITY)
-            packet = hops[int(route["dest_id"])], bytes(view[begin : begin + size])
-            weight = 1 + (int(header["priority"]) >> 5)
-            if not self.queue.push(stream, packet, size, weight=weight, urgent=urgent):
-                reasons[row] = TransitReason.CROWDED
+        run: _Run,
+        decision: _Decision,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> int:
+        """Copy packets into the fair queue; gives how many had no room."""
+        crowded, view = 0, data.data
+        for row in range(run.first, run.last):
+            begin, size = starts.item(row), lengths.item(row)
+            packet = bytes(view[begin : begin + size])
+            flags, priority = packet[ROUTE_BYTES + 3], packet[ROUTE_BYTES + 4]
+            urgent = bool(packet[4] & _ROUTE_PRIORITY or flags & _PRIORITY)
+            stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
+            weight = 1 + (priority >> 5)
+            crowded += not self.queue.push(stream, (decision.hop, packet), size, weight=weight, urgent=urgent)
+        self._counters.add(*_COUNTERS[TransitReason.CROWDED], crowded)
+        return crowded
 
-    def _count(self, reasons: NDArray[np.uint8]) -> None:
-        first = reasons.item(0)
-        counts = {first: len(reasons)}
-        if len(reasons) > 1 and not (reasons == first).all():
-            counts = dict(enumerate(np.bincount(reasons).tolist()))
-        for reason, count in counts.items():
-            what, why = _COUNTERS.get(reason, _FORWARDED)
-            self._counters.add(what, why, count)
-
-    def _passed(
+    def _record(
         self,
-        headers: HeaderBatch,
-        routes: NDArray[np.void],
-        reasons: NDArray[np.uint8],
-        hops: dict[int, Address | None],
-        previous: int | None,
+        run: _Run,
+        decision: _Decision,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
         now: float,
-        record: _Record,
-    ) -> Passed:
-        next_hops = np.zeros(len(reasons), _U64)
-        for dest, hop in hops.items():
-            neighbor = None if hop is None else self._peers.by_address(hop)
-            if neighbor is not None:
-                next_hops[(routes["dest_id"] == np.uint64(dest)) & (reasons == 0)] = neighbor.node_id
-        return Passed(
-            at=now,
-            headers=headers.columns,
-            routes=routes,
-            fates=np.where(reasons == 0, np.uint8(Fate.FORWARDED), np.uint8(Fate.DROPPED)),
-            reasons=reasons,
-            previous_hop=previous,
-            next_hops=next_hops,
-            sources=record.sources if record.judged else None,
-            dests=record.dests if record.judged else None,
-            guard=record.guard if record.judged else None,
-            policy_version=self._boundary.version,
+    ) -> None:
+        """Tell the recorder about packets, before their hop is counted."""
+        assert self.recorder is not None
+        begins, sizes = starts[run.first : run.last], lengths[run.first : run.last]
+        previous = self._peers.by_address(source)
+        following = None if decision.reason else self._peers.by_address(decision.hop)
+        by_subnet = decision.judged and self._boundary.config is not None
+        self.recorder(
+            Passed(
+                at=now,
+                headers=read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).columns,
+                routes=read_routes(data, begins),
+                fate=Fate.DROPPED if decision.reason else Fate.FORWARDED,
+                reason=decision.reason,
+                previous_hop=None if previous is None else previous.node_id,
+                next_hop=None if following is None else following.node_id,
+                source=decision.source if by_subnet else None,
+                dest=decision.dest if by_subnet else None,
+                guard=None if decision.guard == NOT_ASKED else decision.guard,
+                policy_version=self._boundary.version,
+            )
         )
-
-
-class _Record:
-    """What a recorder wants to know about a batch and nobody else does."""
-
-    __slots__ = ("dests", "guard", "judged", "sources")
-
-    def __init__(self, count: int) -> None:
-        self.sources = np.zeros(count, np.uint32)
-        self.dests = np.zeros(count, np.uint32)
-        self.guard = np.full(count, 0xFF, _U8)
-        self.judged = False
 
 
 def _readable(headers: HeaderBatch) -> HeaderBatch:
     """Blank what is no header, so that nothing is read into it: such packets are forwarded, hops counted."""
     status = headers.status
-    if not status.any():
-        return headers
-    junk = (status == HeaderStatus.BAD_MAGIC) | (status == HeaderStatus.BAD_VERSION)
-    headers.rows.reshape(-1, HEADER_BYTES)[junk] = 0
+    if status.any():
+        junk = (status == HeaderStatus.BAD_MAGIC) | (status == HeaderStatus.BAD_VERSION)
+        headers.rows.reshape(-1, HEADER_BYTES)[junk] = 0
     return headers

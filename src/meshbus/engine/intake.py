@@ -21,7 +21,7 @@ from meshbus.engine.peer import Peer, PeerTable
 from meshbus.engine.survey import Run, survey
 from meshbus.errors import MalformedPacket, RemoteProtocolError
 from meshbus.policy.columns import HeaderStatus, read_headers
-from meshbus.policy.transit import ROUTE_DTYPE, read_routes
+from meshbus.policy.transit import read_routes, routed_stretch
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
@@ -35,6 +35,8 @@ _HANDSHAKE = int(Flags.HANDSHAKE)
 _HEARTBEAT = int(Flags.HEARTBEAT)
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 _AT_ZERO = np.zeros(1, _I64)
+_ROUTED = ROUTE_MAGIC & 0xFF
+"""How a routed packet begins."""
 FEW_PACKETS = 3
 """Up to so many packets the scalar path is quicker."""
 RUN_SHARE = 4
@@ -83,12 +85,13 @@ class Receiver(Protocol):
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        routes: NDArray[np.void],
+        first: int,
+        last: int,
         now: float,
         out: Output,
         /,
     ) -> None:
-        """Take routed packets of one source for other nodes, where they begin, and their routing headers."""
+        """Take routed packets of one source for other nodes: some in a row of those that lie in a buffer."""
 
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a pingwave."""
@@ -114,6 +117,11 @@ class Intake:
             self._receive_singly(batch, range(count), now, out)
             return
         while first < count:
+            if batch.data.item(starts.item(first)) == _ROUTED and (
+                routed := self._receive_routed_row(batch, first, now, out)
+            ):
+                first += routed
+                continue
             run = survey(batch.data, starts[first:], lengths[first:]) if first else survey(batch.data, starts, lengths)
             if run is None or len(run) * RUN_SHARE < count - first:
                 self._receive_mixed(batch, first, now, out)
@@ -155,17 +163,26 @@ class Intake:
         if ordinary.any():
             self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
 
+    def _receive_routed_row(self, batch: PacketBatch, first: int, now: float, out: Output) -> int:
+        """Take in routed packets in a row, of one source, all for others or all for us; gives how many."""
+        source, last = _run_at(batch, first)
+        data, starts, lengths = batch.data, batch.starts, batch.lengths
+        count = routed_stretch(data, starts, lengths, first, last, self._node_id)
+        if count > 0:
+            self._receiver.on_transit(source, data, starts, lengths, first, first + count, now, out)
+        elif count < 0:
+            self._receive_relayed(batch, np.arange(first, first - count), now, out)
+        return abs(count)
+
     def _receive_routed_batch(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
-        """Take in routed packets: for others, or for us."""
+        """Take in routed packets that lie between others: for others, or for us."""
         starts, lengths = batch.starts[rows], batch.lengths[rows]
-        routes = read_routes(batch.data, starts)
-        mine = routes["dest_id"] == self._node_id
+        mine = read_routes(batch.data, starts)["dest_id"] == self._node_id
         if mine.any():
             self._receive_relayed(batch, rows[mine], now, out)
-            others = ~mine
-            rows, starts, lengths, routes = rows[others], starts[others], lengths[others], routes[others]
-        for source, part in _by_source(batch, rows):
-            self._receiver.on_transit(source, batch.data, starts[part], lengths[part], routes[part], now, out)
+            rows, starts, lengths = rows[~mine], starts[~mine], lengths[~mine]
+        for source, first, last in _by_source(batch, rows):
+            self._receiver.on_transit(source, batch.data, starts, lengths, first, last, now, out)
 
     def _receive_relayed(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
         """Take in routed packets for us, without their routing headers; a second one behind the first is junk."""
@@ -246,9 +263,7 @@ class Intake:
         if route.dest_id != self._node_id:
             data = np.frombuffer(datagram, _U8)
             lengths = np.full(1, len(datagram), _I64)
-            self._receiver.on_transit(
-                source, data, _AT_ZERO, lengths, data[:ROUTE_BYTES].view(ROUTE_DTYPE).copy(), now, out
-            )
+            self._receiver.on_transit(source, data, _AT_ZERO, lengths, 0, 1, now, out)
             return
         inner = datagram[ROUTE_BYTES:]
         flags = inner[3]
@@ -283,18 +298,24 @@ class Intake:
         self._receiver.on_packet(peer, header, payload, now, out)
 
 
-def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, slice]]:
-    """Say which of these rows came from which source."""
-    if len(batch.runs) == 1:
-        if len(rows):
-            yield batch.runs[0][0], slice(None)
-        return
+def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
+    """Give the source of a packet, and where the packets in a row from there end."""
+    end = 0
+    for source, count in batch.runs:
+        end += count
+        if row < end:
+            return source, end
+    raise IndexError(row)
+
+
+def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:
+    """Say which of these rows came from which source: from one place to another."""
     end = first = 0
     for source, count in batch.runs:
         end += count
         last = int(np.searchsorted(rows, end))
         if last > first:
-            yield source, slice(first, last)
+            yield source, first, last
         first = last
 
 

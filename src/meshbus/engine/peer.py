@@ -138,6 +138,8 @@ class PeerTable:
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
         self._by_place: dict[Address, Peer] = {}
+        self.version = 0
+        """Grows when a peer comes, goes or gets another session."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -170,6 +172,7 @@ class PeerTable:
 
     def establish(self, node_id: int, link: Link, now: float) -> Peer:
         """Give a node a new session; what it had before goes on with it."""
+        self.version += 1
         peer = self._by_id.get(node_id)
         if peer is None:
             peer = self._by_id[node_id] = Peer(node_id, link, now)
@@ -196,6 +199,7 @@ class PeerTable:
         return peer
 
     def _unlink(self, peer: Peer) -> None:
+        self.version += 1
         self._by_session.pop(peer.link.session_id, None)
         if peer.link.home is not None and self.by_address(peer.link.home) is peer:
             del self._by_place[place_of(peer.link.home)]

@@ -134,12 +134,14 @@ class Reception:
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        routes: NDArray[np.void],
+        first: int,
+        last: int,
         now: float,
         out: Output,
+        /,
     ) -> None:
         """Take routed packets for other nodes."""
-        self._mesh.forwarder.forward(source, data, starts, lengths, routes, now, out)
+        self._mesh.forwarder.forward(source, data, starts, lengths, first, last, now, out)
 
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
         """Take a pingwave."""
@@ -174,19 +176,12 @@ class Reception:
         """Tell the recorder about packets that were for us."""
         recorder = self._mesh.forwarder.recorder
         assert recorder is not None
-        count = len(headers)
         recorder(
             Passed(
                 at=now,
                 headers=headers,
-                routes=None,
-                fates=np.full(count, Fate.DELIVERED, np.uint8),
-                reasons=np.zeros(count, np.uint8),
+                fate=Fate.DELIVERED,
                 previous_hop=peer.node_id,
-                next_hops=np.zeros(count, np.uint64),
-                sources=None,
-                dests=None,
-                guard=None,
                 policy_version=self._mesh.boundary.version,
             )
         )

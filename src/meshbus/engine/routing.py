@@ -19,6 +19,7 @@ engine/pingwaves.py, what is done when one fails in engine/reroute.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 import msgspec
 
@@ -87,7 +88,9 @@ class RoutingTable:
         self, config: RoutingConfig | None = None, *, changed: RouteChanged = lambda _dest, _hop: None
     ) -> None:
         self.config = config or RoutingConfig()
-        self._changed = changed
+        self.version = 0
+        """Grows when a next hop changes."""
+        self._tell = changed
         self._routes: dict[int, _Route] = {}
 
     def __len__(self) -> int:
@@ -142,6 +145,11 @@ class RoutingTable:
         if route is None or now - route.heard_at > self.config.max_age_s:
             return None
         return route.hop
+
+    def stale_at(self, dest: int) -> float:
+        """Say until when `lookup` gives what it gives now, if nothing changes."""
+        route = self._routes.get(dest)
+        return inf if route is None else route.heard_at + self.config.max_age_s
 
     def metric(self, dest: int) -> int | None:
         """Give the metric of a route."""
@@ -222,6 +230,10 @@ class RoutingTable:
             RouteInfo(dest, route.hop, route.way.metric, now - route.heard_at)
             for dest, route in sorted(self._routes.items())
         ]
+
+    def _changed(self, dest: int, hop: Address | None) -> None:
+        self.version += 1
+        self._tell(dest, hop)
 
     def _note(self, route: _Route, hop: Address, metric: int, now: float) -> None:
         way = route.ways.get(hop)

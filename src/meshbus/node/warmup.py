@@ -16,7 +16,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.columns import read_headers
 from meshbus.policy.gateway import SubnetGateway
-from meshbus.policy.transit import count_hop, read_routes
+from meshbus.policy.transit import alike_run, count_hop, read_routes, routed_stretch
 from meshbus.wire.constants import ROUTE_BYTES
 from meshbus.wire.frames import columns_of, decode_frames, encode_frames
 from meshbus.wire.header import Header, pack_header
@@ -49,13 +49,15 @@ def warm() -> None:
 def _warm_forwarding() -> None:
     """Load what judges and rewrites the packets for others."""
     packet = pack_route(RouteHeader(src_id=0, dest_id=0)) + pack_header(Header())
-    batch = PacketBatch.of([(None, packet)])
-    routes = read_routes(batch.data, batch.starts)
-    headers = read_headers(batch.data, batch.starts + ROUTE_BYTES, batch.lengths - ROUTE_BYTES)
-    subnets, ttl = np.zeros(1, np.uint32), np.ascontiguousarray(routes["ttl"])
+    batch = PacketBatch.of([(None, packet), (None, packet)])
+    data, starts, lengths = batch.data, batch.starts, batch.lengths
+    assert routed_stretch(data, starts, lengths, 0, 2, 1) == alike_run(data, starts, lengths, 0, 2) == 2
+    routes = read_routes(data, starts)
+    headers = read_headers(data, starts + ROUTE_BYTES, lengths - ROUTE_BYTES)
+    subnets, ttl = np.zeros(2, np.uint32), np.ascontiguousarray(routes["ttl"])
     gateway = SubnetGateway(SubnetId.GLOBAL, channels=ChannelConfigRegistry())
-    verdicts = gateway.decide_batch(headers, subnets, source=subnets, ttl=ttl)
-    count_hop(batch.data, batch.starts, verdicts)
+    gateway.decide_batch(headers, subnets, source=subnets, ttl=ttl)
+    count_hop(data, starts, 0, 2)
 
 
 def _keep_memory() -> None:

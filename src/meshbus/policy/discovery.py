@@ -88,6 +88,8 @@ class CapabilityIndex:
     """The nodes heard of, searchable by filter."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
+        self.version = 0
+        """Grows with every change, for those who keep something derived."""
         self.refused = 0
         """Nodes not taken in because the index was full."""
         self._max_nodes = max_nodes
@@ -114,6 +116,7 @@ class CapabilityIndex:
                 self.refused += 1
                 return False
         self.remove(node_id)
+        self.version += 1
         self._entries[node_id] = Entry(capabilities, version, now + ttl_s)
         for claim in capabilities.claims:
             self._by_claim.setdefault(claim, set()).add(node_id)
@@ -152,6 +155,7 @@ class CapabilityIndex:
         entry = self._entries.pop(node_id, None)
         if entry is None:
             return False
+        self.version += 1
         for claim in entry.capabilities.claims:
             nodes = self._by_claim[claim]
             nodes.discard(node_id)

@@ -89,6 +89,7 @@ class SubnetGateway:
         self._verify_publisher = verify_publisher
         self._exports: dict[ChannelName, tuple[SubnetId, ...]] = {}
         self._counts = np.zeros(VERDICTS, np.int64)
+        self._changes = 0
         self._policy: NDArray[np.uint64] | None = None
         self._policy_version = -1
 
@@ -101,16 +102,19 @@ class SubnetGateway:
         """Register a subnet beyond the boundary."""
         self._peer_subnets.add(SubnetId(subnet))
         self._policy = None
+        self._changes += 1
 
     def remove_peer_subnet(self, subnet: int) -> None:
         """Forget a subnet beyond the boundary."""
         self._peer_subnets.discard(SubnetId(subnet))
         self._policy = None
+        self._changes += 1
 
     def export(self, channel: str, subnets: Iterable[int]) -> None:
         """Let an EXPORTED channel reach these subnets and what lies below them; replaces the earlier list."""
         self._exports[ChannelName(channel)] = tuple(SubnetId(subnet) for subnet in subnets)
         self._policy = None
+        self._changes += 1
 
     def exports_of(self, channel: str) -> tuple[SubnetId, ...]:
         """Give the subnets an EXPORTED channel may reach."""
@@ -131,6 +135,16 @@ class SubnetGateway:
         decision = self._decide(channel_hash, SubnetId(source), SubnetId(dest), ttl, hop_count)
         self.record(decision)
         return decision
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """Differs after everything that may change a decision, for those who keep one."""
+        guard = 0 if self._publishers is None else self._publishers.version
+        return self._changes, self._channels.version, guard
+
+    def count(self, verdict: int, packets: int) -> None:
+        """Count packets that fared like one that was judged."""
+        self._counts[verdict] += packets
 
     def record(self, decision: ForwardDecision) -> None:
         """Count a decision that other code made by this gateway's rules."""
