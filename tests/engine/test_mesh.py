@@ -246,3 +246,19 @@ def test_announcements_are_not_sent_back_the_way_their_origin_is() -> None:
     net.run(for_s=2)
     assert nodes[0].engine.mesh.next_hop(nodes[3].node_id, net.clock.now) == nodes[1].node_id
     assert nodes[3].node_id in nodes[0].engine.directory._index
+
+
+def test_a_handshake_under_way_follows_the_route() -> None:
+    net, left, middle, right = triangle()
+    net.run(for_s=1)
+    with right.turn() as (engine, now, out):
+        engine.disconnect(left.node_id, now, out)
+    with left.turn() as (engine, now, out):
+        engine.disconnect(right.node_id, now, out)
+        cut(net, left, right)
+        engine.mesh.table.install(right.node_id, "nowhere", now)
+        engine.connect(right.node_id, None, right.engine.public_key, now, out)
+        engine.mesh.table.install(right.node_id, middle.name, now)
+    begun = net.clock.now
+    net.run_until(lambda: left.has_session_with(right))
+    assert net.clock.now - begun < 0.5, "without waiting for the first try to time out"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from meshbus.engine.forward import Fate, Passed
+from meshbus.errors import PeerError
 from meshbus.node.node import Node
 
 PSK = bytes(32).hex()
@@ -20,9 +23,6 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
         middle.mesh.record(passed.append)
         for outer in (left, right):
             await outer.connect(middle.address, public_key=middle.public_key)
-        async with asyncio.timeout(5):
-            while right.node_id not in {route.node_id for route in left.mesh.routes}:  # noqa: ASYNC110 - pingwaves tell
-                await asyncio.sleep(0.01)
         await left.connect(public_key=right.public_key)
         async with right.subscribe("sensors/lidar", publisher=left.node_id) as subscription:
             await left.publisher("sensors/lidar", reliable=True).publish_batch([b"over", b"the", b"middle"])
@@ -42,3 +42,12 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
         forwarded = sum(len(batch.headers) for batch in passed if batch.fate is Fate.FORWARDED)
         assert middle.mesh.gateway.forwarded == forwarded == middle.counters["transit"]["forwarded"]
         middle.mesh.record(None)
+
+
+async def test_a_node_that_nobody_has_heard_of_is_named_unreachable_when_the_time_is_over() -> None:
+    async with (
+        Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.1) as node,
+        Node.open(psk=PSK, ephemeral=True) as stranger,
+    ):
+        with pytest.raises(PeerError, match="no neighbor has heard of it"):
+            await node.connect(public_key=stranger.public_key)

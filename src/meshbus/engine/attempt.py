@@ -79,6 +79,7 @@ class Attempt:
         "_timeout_s",
         "_tries",
         "due",
+        "follows",
         "link",
         "number",
         "phase",
@@ -96,9 +97,12 @@ class Attempt:
         tries: int,
         timeout_s: float,
         carry: Carry = carry_routed,
+        follows: bool = False,
     ) -> None:
         """Prepare the first try, so that a public key that cannot be one is refused before anything is sent."""
         self.target = target
+        self.follows = follows
+        """Whether its address is what the routing table said, and changes with it."""
         self._node_id = node_id
         self._psk = psk
         self._entropy = entropy
@@ -134,6 +138,13 @@ class Attempt:
         self.number += 1
         self.phase = Phase.WAITING
         self.due = now + self._timeout_s
+
+    def redirect(self, address: Address) -> None:
+        """Try another way at once; the try that was under way does not count."""
+        if self.follows and self.phase is not Phase.YIELDING and not same_place(address, self.target.address):
+            self.target = msgspec.structs.replace(self.target, address=address)
+            self.phase, self.due = Phase.PAUSING, 0.0
+            self.number = max(self.number - 1, 1)
 
     def read(self, message: Buffer, source: Address, now: float) -> SessionKeys | None:
         """Take a message as message 2; None when it is not, and the attempt goes on."""

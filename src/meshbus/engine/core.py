@@ -112,6 +112,7 @@ class Engine:
             now=now,
             liveness=settings.liveness,
             open_relay=settings.open_relay,
+            redirect=self._on_way,
         )
         self._relay = HandshakeRelay(
             identity.node_id,
@@ -307,7 +308,7 @@ class Engine:
         """
         where = self.mesh.way_to(node_id, now) if address is None else address
         self.negotiator.configure(node_id, profile)
-        self.handshakes.connect(node_id, where, public_key, now, out, routed=routed)
+        self.handshakes.connect(node_id, where, public_key, now, out, routed=routed, follows=address is None)
 
     def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:
         """Tell every peer, now and in the future, what this node can do."""
@@ -432,6 +433,9 @@ class Engine:
             self.membership.rejoin(peer, now, out)
             for source, packet in new.held:
                 self._intake.receive_one(source, memoryview(bytearray(packet)), now, out)
+
+    def _on_way(self, node_id: int, address: Address) -> None:
+        self.handshakes.redirect(node_id, address)
 
     def _recovered(self, peer: Peer, now: float, out: Output) -> None:
         self.announcer.peer_up(peer, now, out)

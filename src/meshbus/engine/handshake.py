@@ -131,12 +131,14 @@ class Handshakes:
         routed: bool = True,
         straight: bool = False,
         config: HandshakeConfig | None = None,
+        follows: bool = False,
     ) -> None:
         """Begin a handshake; it ends in an `Established`, or in a HandshakeFailed in some call's output.
 
         Routed is what a running 0.23 node answers, at its own address or behind a relay's; it answers direct only
         while it accepts, before it runs. `straight` says that there is no relay at the
-        address, `config` how patient this one is. Asking again for what is under way changes nothing; raises HandshakeError
+        address, `config` how patient this one is; one that `follows` goes elsewhere when `redirect` says so. Asking
+        again for what is under way changes nothing; raises HandshakeError
         when another attempt with the same routing id is under way, or for a target that cannot be.
         """
         self._check_id(node_id)
@@ -159,9 +161,16 @@ class Handshakes:
             tries=patience.tries,
             timeout_s=patience.timeout_s,
             carry=self._carry,
+            follows=follows,
         )
         attempt.send(now, out)
         self._attempts[key] = attempt
+
+    def redirect(self, node_id: int, address: Address) -> None:
+        """Tell that a node is now reached by another way."""
+        attempt = self._attempt(node_id)
+        if attempt is not None:
+            attempt.redirect(address)
 
     def cancel_connect(self, node_id: int) -> bool:
         """Stop trying to reach a node; says whether that was under way."""

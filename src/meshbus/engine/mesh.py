@@ -50,9 +50,12 @@ class Mesh:
         now: float,
         liveness: LivenessConfig,
         open_relay: bool = False,
+        redirect: Callable[[int, Address], None] = lambda _node_id, _address: None,
     ) -> None:
+        """Set up; `redirect` is told of every new way to a node."""
         self._node_id = node_id
         self._peers = peers
+        self._redirect = redirect
         self._counters = counters
         self._interval_s = liveness.heartbeat_s
         self._timeout_s = liveness.session_timeout_s
@@ -155,6 +158,8 @@ class Mesh:
 
     def _route_changed(self, dest: int, hop: Address | None) -> None:
         """Let the packets for a peer take the way that the table now says."""
+        if hop is not None:
+            self._redirect(dest, hop)
         peer = self._peers.get(dest)
         if peer is None:
             return

@@ -5,6 +5,7 @@ What is tried and in which order is the engine's; this file turns spellings into
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from meshbus.config.spelling import parse_endpoint
@@ -18,6 +19,9 @@ from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.setup import parse_key
 from meshbus.node.waiting import Waiting
+
+LOOK_S = 0.02
+"""Pause between two looks for a route: pingwaves come every few seconds."""
 
 
 class Dialer:
@@ -36,6 +40,8 @@ class Dialer:
         key = parse_key(public_key)
         target = derive_node_id(key) if node_id is None else node_id
         noise_key = noise_public_key(key) if node_id is None else key
+        if address is None:
+            await _way_known(engine, target)
         where = None if address is None else driver.socket.resolve(*parse_endpoint(address))
         return await self._await(
             "session",
@@ -70,3 +76,11 @@ class Dialer:
             case HandshakeFailed(fault=fault, problem=problem):
                 raise HandshakeError(fault, problem)
         return info_of(engine.peers.require(node_id))
+
+
+async def _way_known(engine: Engine, node_id: int) -> None:
+    """Wait as long as a handshake may take until there is a way to a node; raises PeerError when there is none then."""
+    deadline = Driver.now() + engine.settings.handshake.timeout_s
+    while Driver.now() < deadline and engine.mesh.table.lookup(node_id, Driver.now()) is None:  # noqa: ASYNC110 - packets tell
+        await asyncio.sleep(LOOK_S)
+    engine.mesh.way_to(node_id, Driver.now())

@@ -230,7 +230,8 @@ class Node:
 
         A meshbus node needs only its public key. For a net-mesh 0.23 node give its node id too; `public_key` is then
         its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the mesh finds the
-        way. Raises HandshakeError when no session comes about, PeerError when no way is known.
+        way; it has `handshake_timeout_s` to hear of the node. Raises HandshakeError when no session comes about,
+        PeerError when no way is known.
         """
         return await self._dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2s
 from typing import Any
 
+from meshbus.engine.handshake import HandshakeConfig
 from meshbus.engine.liveness import LivenessConfig
 from meshbus.engine.pingwaves import MAX_HOPS
 from meshbus.engine.routing import MAX_ROUTES
@@ -94,7 +95,8 @@ class Simulation:
         self.down: set[int] = set()
         """Nodes that crashed and have not come back."""
         liveness = LivenessConfig(heartbeat_s=heartbeat_s, session_timeout_s=session_timeout_s, radius=radius)
-        self._settings = {"liveness": liveness, **settings}
+        handshake = HandshakeConfig(timeout_s=heartbeat_s)
+        self._settings = {"liveness": liveness, "handshake": handshake, **settings}
         self._rules: list[Rule] = [_hops_are_limited, _memory_is_bounded, *rules]
         self._nodes: dict[int, FakeNode] = {}
         self._identities: dict[int, Identity] = {}
