@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, every_n, interval
     from meshbus.log.event import LogEvent
     from meshbus.log.log import Redex, RedexFile
+    from meshbus.log.packets.reader import PacketReader, list_recorders
     from meshbus.log.reader import LogReader, list_channels, read_split
     from meshbus.names.channel import ChannelId, ChannelName, ChannelRegistry
     from meshbus.names.identity import Identity
@@ -87,6 +88,7 @@ _HOMES = {
         "meshbus.log.durability": "Fsync LogConfig NEVER Retention every_n interval",
         "meshbus.log.event": "LogEvent",
         "meshbus.log.log": "Redex RedexFile",
+        "meshbus.log.packets.reader": "PacketReader list_recorders",
         "meshbus.log.reader": "LogReader list_channels read_split",
         "meshbus.names.channel": "ChannelId ChannelName ChannelRegistry",
         "meshbus.names.identity": "Identity",
@@ -158,6 +160,7 @@ __all__ = [
     "Node",
     "NodeConfig",
     "OnFailure",
+    "PacketReader",
     "PartialDelivery",
     "PeerError",
     "PermissionToken",
@@ -195,6 +198,7 @@ __all__ = [
     "every_n",
     "interval",
     "list_channels",
+    "list_recorders",
     "negotiate",
     "read_split",
 ]

@@ -10,14 +10,16 @@ import pytest
 from meshbus.engine import forward
 from meshbus.engine.boundary import NOT_ASKED, Boundary
 from meshbus.engine.counters import Counters
-from meshbus.engine.forward import Fate, Forwarder, Passed, TransitReason
+from meshbus.engine.forward import Forwarder
 from meshbus.engine.link import Link
 from meshbus.engine.packets import Output, PacketBatch
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.routing import RoutingTable
+from meshbus.engine.witness import Passed, Witness
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.fate import Fate, TransitReason
 from meshbus.policy.tokens import TokenCache
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import ROUTE_BYTES, Flags
@@ -55,11 +57,13 @@ class Place:
             wall=lambda now: round(now * 1e9),
             config=None,
         )
+        self.witness = Witness(self.peers, lambda: boundary.gateway.policy)
         self.forwarder = Forwarder(
             NODE.node_id,
             peers=self.peers,
             table=self.table,
             boundary=boundary,
+            witness=self.witness,
             counters=self.counters,
             open_relay=open_relay,
         )
@@ -196,26 +200,34 @@ def test_a_full_queue_is_a_reason() -> None:
 def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
     place = Place()
     told: list[Passed] = []
-    place.forwarder.recorder = told.append
+    place.witness.recorder = told.append
     packets = [packet(), packet(LOST), packet(ttl=0), packet(B)]
     place.forward(*packets)
     place.forward(packet(), source="nobody")
     *batches, stranger = told
-    assert [(one.fate, one.reason) for one in batches] == [
+    assert [(one.fates.item(0), one.reasons.item(0)) for one in batches] == [
         (Fate.FORWARDED, 0),
         (Fate.DROPPED, TransitReason.NO_ROUTE),
         (Fate.DROPPED, DropReason.TTL_EXPIRED),
         (Fate.FORWARDED, 0),
     ]
     assert [one.routes["ttl"].tolist() for one in batches if one.routes is not None] == [[8], [8], [0], [8]]
-    assert [(one.previous_hop, one.next_hop) for one in batches] == [(A, B), (A, None), (A, None), (A, B)]
-    assert {(one.source, one.dest, one.guard) for one in batches} == {(None, None, None)}
-    assert (stranger.previous_hop, stranger.reason) == (None, TransitReason.STRANGER)
+    assert [(one.previous_hops.item(0), one.next_hops.item(0)) for one in batches] == [(A, B), (A, 0), (A, B), (A, B)]
+    assert {(one.sources, one.dests, one.guard) for one in batches} == {(None, None, None)}
+    assert (stranger.previous_hops.item(0), stranger.reasons.item(0)) == (0, TransitReason.STRANGER)
     assert max(TransitReason) < NOT_ASKED
 
 
-def test_reasons_of_forwarder_and_gateway_do_not_meet() -> None:
-    assert not set(map(int, DropReason)) & set(map(int, TransitReason))
+def test_a_recorder_is_told_which_packets_found_no_room() -> None:
+    place = Place()
+    told: list[Passed] = []
+    place.witness.recorder = told.append
+    place.forwarder.hold()
+    place.forwarder.queue.depth = 5
+    place.forward(*(packet() for _ in range(8)))
+    fates = [fate for one in told for fate in one.fates.tolist()]
+    assert fates == [Fate.FORWARDED] * 5 + [Fate.DROPPED] * 3
+    assert told[-1].reasons.tolist()[-1] == TransitReason.CROWDED
 
 
 def test_a_decision_is_kept_while_nothing_changes_that_it_rests_on() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from meshbus.engine import publication
-from meshbus.engine.boundary import NOWHERE, GatewayConfig
-from meshbus.engine.forward import Fate, Passed
+from meshbus.engine.boundary import NOT_ASKED, NOWHERE, GatewayConfig
+from meshbus.engine.witness import Passed
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.fate import Fate
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.verdict import DropReason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
@@ -164,7 +165,7 @@ def test_every_decision_is_made_counted_recorded_and_felt(
     assert {(header.hop_ttl == 0, header.subnet_id == 0) for header in headers} == {(form == "plain", form == "plain")}
 
     before = gateway.boundary.gateway.stats
-    gateway.forwarder.recorder = fleet.told.append
+    gateway.witness.recorder = fleet.told.append
     at = fleet.net.clock.now
     for packet in packets:
         fleet.net.inject("publisher", "gateway", packet)
@@ -204,21 +205,26 @@ def check_records(
     own = {packet[ROUTE_BYTES + 12 : ROUTE_BYTES + 32] for packet in packets}
     rows: dict[bytes, tuple[object, ...]] = {}
     for passed in fleet.told:
-        if passed.previous_hop != fleet.publisher.node_id:
+        if passed.previous_hops.item(0) != fleet.publisher.node_id:
             continue  # what readers answered
-        assert (passed.at, passed.policy_version) >= (at, 1)
-        told = (passed.reason, passed.fate, passed.next_hop, passed.source, passed.dest, passed.guard)
+        assert passed.at >= at
+        assert passed.policy is fleet.gateway.engine.mesh.boundary.gateway.policy
+        told = tuple(
+            column.item(0)
+            for column in (passed.reasons, passed.fates, passed.next_hops, passed.sources, passed.dests, passed.guard)
+            if column is not None
+        )
         rows |= {key: told for header in passed.headers if (key := header.tobytes()[12:32]) in own}
     assert len(rows) == len(packets)
     for packet, (channel, reader, _), verdict in zip(packets, cases, verdicts, strict=True):
         reason, fate, next_hop, source, dest, guard = rows[packet[ROUTE_BYTES + 12 : ROUTE_BYTES + 32]]
         assert reason == verdict
         assert fate == (Fate.DROPPED if verdict else Fate.FORWARDED)
-        assert next_hop == (None if verdict else fleet.readers[reader].node_id)
+        assert verdict or next_hop == fleet.readers[reader].node_id
         assert source == (HERE if publisher_known else NOWHERE)
         assert dest == PLACES.get(reader, NOWHERE)
         if channel not in {"allowed", "denied", "tokened"}:
-            assert guard is None
+            assert guard == NOT_ASKED
         elif verdict in {FORWARDED, DropReason.UNAUTHORIZED_PUBLISHER}:
             assert guard == (AuthVerdict.DENIED if verdict else AuthVerdict.ALLOWED)
 

@@ -15,6 +15,7 @@ from meshbus.engine.intake import Intake, Opened
 from meshbus.engine.link import Link
 from meshbus.engine.packets import Address, Output, PacketBatch
 from meshbus.engine.peer import Peer, PeerTable
+from meshbus.engine.witness import Witness
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.handshake import encode_handshake, encode_routed_handshake
@@ -38,7 +39,7 @@ class Desk:
         self.peers = PeerTable()
         self.far = {node_id: self._session(node_id) for node_id in (5, 6)}
         self.found: list[tuple[object, ...]] = []
-        self.intake = Intake(NODE, self.peers, self.counters, self)
+        self.intake = Intake(NODE, self.peers, self.counters, self, Witness(self.peers, lambda: np.zeros(0, np.uint64)))
 
     def _session(self, node_id: int) -> Link:
         secret = blake2s(bytes([node_id])).digest()
@@ -64,8 +65,9 @@ class Desk:
     def on_handshake(self, source: Address, datagram: memoryview, _now: float, _out: Output, *, routed: bool) -> None:
         self.found.append(("handshake", source, bytes(datagram), routed))
 
-    def on_stranger(self, source: Address, packet: bytes, _now: float, _out: Output) -> None:
+    def on_stranger(self, source: Address, packet: bytes, _now: float, _out: Output) -> bool:
         self.found.append(("stranger", source, packet))
+        return False
 
     def on_heartbeat(self, peer: Peer, _now: float, _out: Output) -> None:
         self.found.append(("heartbeat", peer.node_id))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshbus.engine.forward import Fate, Passed
+from meshbus.engine.witness import Passed
+from meshbus.policy.fate import Fate
 from tests.engine.fleet import CHANNEL, numbered, pair, subscribed
 
 
@@ -10,7 +11,7 @@ def test_a_recorder_is_told_what_was_delivered_here() -> None:
     net, left, right = pair()
     subscribed(right, left)
     told: list[Passed] = []
-    right.engine.mesh.forwarder.recorder = told.append
+    right.engine.mesh.witness.recorder = told.append
     left.publish(CHANNEL, numbered(2000, 100))
     net.run(for_s=0.1)
     left.publish(CHANNEL, [b"one alone"])
@@ -18,9 +19,9 @@ def test_a_recorder_is_told_what_was_delivered_here() -> None:
     assert len(right.payloads()) == 2001
     events = sum(int(passed.headers["event_count"][passed.headers["subprotocol_id"] == 0].sum()) for passed in told)
     assert events == 2001
-    assert {passed.previous_hop for passed in told} == {left.node_id}
-    assert {passed.fate for passed in told} == {Fate.DELIVERED}
-    assert all(passed.routes is None and not passed.reason for passed in told)
+    assert {passed.previous_hops.item(0) for passed in told} == {left.node_id}
+    assert {passed.fates.item(0) for passed in told} == {Fate.DELIVERED}
+    assert all(passed.routes is None and not passed.reasons.any() for passed in told)
 
 
 def test_recording_changes_nothing_that_is_delivered() -> None:
@@ -28,7 +29,7 @@ def test_recording_changes_nothing_that_is_delivered() -> None:
     for recorded in (False, True):
         net, left, right = pair()
         if recorded:
-            right.engine.mesh.forwarder.recorder = lambda _passed: None
+            right.engine.mesh.witness.recorder = lambda _passed: None
         subscribed(right, left)
         for size in (1, 2, 3, 50):
             left.publish(CHANNEL, numbered(size, 1000), reliable=bool(size % 2))

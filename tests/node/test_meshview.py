@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.forward import Fate, Passed
+from meshbus.engine.witness import Passed
 from meshbus.errors import PeerError
 from meshbus.node.node import Node
+from meshbus.policy.fate import Fate
 
 PSK = bytes(32).hex()
 
@@ -39,7 +40,7 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
                 assert (await anext(aiter(inbox))).payload == b"straight to you"
         assert [node.node_id for node in left.mesh.nodes if node.hops == 2] == [right.node_id]
         assert {route.metric for route in left.mesh.routes} == {1}
-        forwarded = sum(len(batch.headers) for batch in passed if batch.fate is Fate.FORWARDED)
+        forwarded = sum(len(batch.headers) for batch in passed if batch.fates.item(0) == Fate.FORWARDED)
         assert middle.mesh.gateway.forwarded == forwarded == middle.counters["transit"]["forwarded"]
         middle.mesh.record(None)
 

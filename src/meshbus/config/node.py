@@ -23,6 +23,7 @@ from meshbus.config.spelling import (
     READERS,
     Bytes,
     Count,
+    DiskBytes,
     Endpoint,
     Hops,
     Key,
@@ -208,6 +209,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Offer other meshbus nodes what the 0.23 wire does not have."""
     log_dir: Path | None = None
     """Where the logs of channels are kept, published and received ones apart."""
+    record_packets: bool = False
+    """Keep a record of every packet that is forwarded, delivered or dropped here, below log_dir."""
+    record_sampling: Count = 1
+    """Record one in so many packets; every node of a mesh chooses the same ones."""
+    record_retain_bytes: DiskBytes = 1 << 30
+    record_retain_hours: Count = 168
+    """Whichever of the two asks for more to go wins."""
     admin_socket: Socket = "auto"
     """Where `meshbus up` listens for local commands: a path, `auto`, or nothing."""
     default_subnet: SubnetId = SubnetId.GLOBAL
@@ -246,6 +254,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "session_timeout_s",
                 f"{self.session_timeout_s:g} must be more than heartbeat_s, which is {self.heartbeat_s:g}",
             )
+        if self.record_packets and self.log_dir is None:
+            raise ConfigError("log_dir", "is missing: packets are to be recorded, say in which folder")
         if self.subnet_rules and self.level_rules:
             raise ConfigError("level_rules", "subnet_rules are given too: keep one of the two")
         if self.level_rules and not self.default_subnet.is_global:

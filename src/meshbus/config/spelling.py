@@ -58,6 +58,9 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="
 Bytes: TypeAlias = Annotated[
     int, msgspec.Meta(ge=4096, le=1 << 30, description=f"a whole number of bytes from 4096 to {1 << 30}")
 ]
+DiskBytes: TypeAlias = Annotated[
+    int, msgspec.Meta(ge=16 << 20, le=1 << 50, description=f"a whole number of bytes from {16 << 20} to {1 << 50}")
+]
 Hops: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=16, description="a whole number from 1 to 16")]
 LogSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1 on")]
 Window: TypeAlias = Annotated[

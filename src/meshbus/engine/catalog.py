@@ -80,7 +80,13 @@ class JoinedChannels:
     """
 
     def __init__(self) -> None:
+        self.version = 0
+        """Grows with every change, for those who keep something derived."""
         self._streams: dict[int, dict[int, tuple[ChannelName, set[Request]]]] = {}
+
+    def __iter__(self) -> Iterator[ChannelName]:
+        """Go through the channels of all publishers; one comes as often as it has publishers."""
+        return (channel for streams in self._streams.values() for channel, _ in streams.values())
 
     def add(self, node_id: int, channel: ChannelName, request: Request = None) -> bool:
         """Note that a request asks for a channel of a publisher; True when none did before."""
@@ -89,6 +95,7 @@ class JoinedChannels:
         # Names of one stream cannot be told apart, and the first keeps it; there are 2^63 streams.
         if found is None:
             streams[channel.stream_id] = (channel, {request})
+            self.version += 1
             return True
         found[1].add(request)
         return False
@@ -103,6 +110,7 @@ class JoinedChannels:
         if found[1]:
             return False
         del streams[channel.stream_id]
+        self.version += 1
         if not streams:
             del self._streams[node_id]
         return True

@@ -242,7 +242,7 @@ class Engine:
             establish=self._establish,
             recovered=self._recovered,
         )
-        self._intake = Intake(identity.node_id, self.peers, self.counters, self._reception)
+        self._intake = Intake(identity.node_id, self.peers, self.counters, self._reception, self.mesh.witness)
 
     # ── what the driver calls ───────────────────────────────────────────────────────────────
 

@@ -26,6 +26,7 @@ from meshbus.engine.survey import Run
 from meshbus.engine.traffic import Traffic
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Entropy
+from meshbus.policy.fate import ArrivalReason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
@@ -209,6 +210,23 @@ class Delivery:
                 received_ns=self._wall(now),
             )
         )
+
+    def refusals(self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void]) -> NDArray[np.uint8]:
+        """Say for a record which packets of a subprotocol will not be taken as they are now, by ArrivalReason."""
+        streams, origins = headers["stream_id"], headers["origin_hash"]
+        unasked = {
+            (stream, origin)
+            for stream, origin in set(zip(streams.tolist(), origins.tolist(), strict=True))
+            if self._is_unasked(peer, subprotocol_id, stream, origin)
+        }
+        reasons = np.zeros(len(headers), np.uint8)
+        for stream, origin in unasked:
+            chosen = (streams == np.uint64(stream)) & (origins == np.uint64(origin))
+            reasons[chosen] = ArrivalReason.NOT_SUBSCRIBED
+        if not peer.uses(Subprotocol.RELIABLE):
+            reliable = (headers["sequence"] >= FIRST_SEQUENCE) & (headers["flags"] & _RELIABLE != 0)
+            reasons[reliable] = ArrivalReason.NOT_NEGOTIATED
+        return reasons
 
     def on_grant(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
         """Take a credit grant."""

@@ -8,16 +8,13 @@ were not met before are judged together, as columns. A run is rewritten where it
 receive buffer itself: nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied
 into a fair queue, from which the driver takes them by `release`. Every drop has a reason and a counter.
 
-A recorder, where one is set, is handed everything that a verdict depended on; without one nothing is kept for it.
+A recorder, where one is set (engine/witness.py), is told everything that a decision depended on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 
 from meshbus.engine.boundary import NOT_ASKED, Boundary
@@ -27,8 +24,10 @@ from meshbus.engine.packets import Address, Output, Train, place_of
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.recent import Recent
 from meshbus.engine.routing import RoutingTable
+from meshbus.engine.witness import Alike, Witness
 from meshbus.names.identity import routing_id
 from meshbus.policy.columns import HeaderBatch, HeaderStatus, read_headers
+from meshbus.policy.fate import TransitReason
 from meshbus.policy.transit import alike_run, count_hop, read_routes, signature
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
@@ -44,54 +43,6 @@ RELEASE_PACKETS = 256
 
 _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
-
-class TransitReason(IntEnum):
-    """Why a packet was not forwarded, beside the gateway's own reasons; the codes do not meet theirs."""
-
-    NO_ROUTE = 16
-    """No neighbor leads to its destination."""
-    OWN = 17
-    """We sent it: it came back."""
-    STRANGER = 18
-    """Whoever sent it is no peer of ours."""
-    RETURNING = 19
-    """Its next hop is where it came from."""
-    CROWDED = 20
-    """It had to wait, and there was no room."""
-
-
-class Fate(IntEnum):
-    """What became of a packet, as recorders write it down."""
-
-    FORWARDED = 0
-    DELIVERED = 1
-    DROPPED = 2
-
-
-class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Packets that fared alike, and everything that was known when it was decided."""
-
-    at: float
-    headers: NDArray[np.void]
-    """As they arrived: one row of HEADER_DTYPE for each packet. It is the recorder's to keep."""
-    routes: NDArray[np.void] | None = None
-    """Their routing headers, as they arrived; None for packets that came without."""
-    fate: Fate
-    reason: int = 0
-    """A DropReason or a TransitReason; 0 when they were not dropped."""
-    previous_hop: int | None = None
-    """The neighbor they came from, if it is one."""
-    next_hop: int | None = None
-    """The neighbor they were sent to, if it is one."""
-    source: int | None = None
-    dest: int | None = None
-    """Subnets as judged; None when they played no part."""
-    guard: int | None = None
-    """The AuthVerdict; None when the guard was not asked."""
-    policy_version: int
-
-
-Recorder = Callable[[Passed], None]
 
 _FORWARDED = ("transit", "forwarded")
 _COUNTERS = {int(reason): ("drop", f"transit_{reason.name.lower()}") for reason in (*DropReason, *TransitReason)}
@@ -128,17 +79,18 @@ class Forwarder:
         peers: PeerTable,
         table: RoutingTable,
         boundary: Boundary,
+        witness: Witness,
         counters: Counters,
         open_relay: bool = False,
     ) -> None:
         """Set up; an open relay forwards for everybody, as 0.23 nodes do."""
-        self.recorder: Recorder | None = None
         self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
         """What waits while the socket takes no more."""
         self._routing_id = routing_id(node_id)
         self._peers = peers
         self._table = table
         self._boundary = boundary
+        self._witness = witness
         self._counters = counters
         self._open = open_relay
         self._held = False
@@ -214,18 +166,22 @@ class Forwarder:
         count, reason = last - first, decision.reason
         if decision.judged:
             self._boundary.count(reason, count)
-        if self.recorder is not None:
-            self._record(run, decision, source, data, starts, lengths, now)
+        record = None if self._witness.recorder is None else self._copy(run, data, starts, lengths)
+        crowded: list[bool] = []
         if reason:
             self._counters.add(*_COUNTERS[reason], count)
-            return
-        count_hop(data, starts, first, last)
-        if self._held:
-            count -= self._wait(run, decision, data, starts, lengths)
         else:
-            begin, end = starts.item(first), starts.item(last - 1) + lengths.item(last - 1)
-            out.trains.append(Train(decision.hop, data.data[begin:end], lengths.item(first)))
-        self._counters.add(*_FORWARDED, count)
+            count_hop(data, starts, first, last)
+            if self._held:
+                crowded = self._wait(run, decision, data, starts, lengths)
+            else:
+                begin, end = starts.item(first), starts.item(last - 1) + lengths.item(last - 1)
+                out.trains.append(Train(decision.hop, data.data[begin:end], lengths.item(first)))
+            self._counters.add(*_FORWARDED, count - sum(crowded))
+        if record is not None:
+            by_subnet = decision.judged and self._boundary.config is not None
+            alike = Alike(reason, decision.source, decision.dest, decision.guard, by_subnet)
+            self._witness.forwarded(*record, source, decision.hop, alike, crowded, now)
 
     def _decide(
         self,
@@ -290,9 +246,9 @@ class Forwarder:
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-    ) -> int:
-        """Copy packets into the fair queue; gives how many had no room."""
-        crowded, view = 0, data.data
+    ) -> list[bool]:
+        """Copy packets into the fair queue; says of each whether there was no room."""
+        crowded, view = [], data.data
         for row in range(run.first, run.last):
             begin, size = starts.item(row), lengths.item(row)
             packet = bytes(view[begin : begin + size])
@@ -300,41 +256,17 @@ class Forwarder:
             urgent = bool(packet[4] & _ROUTE_PRIORITY or flags & _PRIORITY)
             stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
             weight = 1 + (priority >> 5)
-            crowded += not self.queue.push(stream, (decision.hop, packet), size, weight=weight, urgent=urgent)
-        self._counters.add(*_COUNTERS[TransitReason.CROWDED], crowded)
+            crowded.append(not self.queue.push(stream, (decision.hop, packet), size, weight=weight, urgent=urgent))
+        self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
         return crowded
 
-    def _record(
-        self,
-        run: _Run,
-        decision: _Decision,
-        source: Address,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        now: float,
-    ) -> None:
-        """Tell the recorder about packets, before their hop is counted."""
-        assert self.recorder is not None
+    def _copy(
+        self, run: _Run, data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
+        """Copy the headers and routing headers of a run, before its hop is counted."""
         begins, sizes = starts[run.first : run.last], lengths[run.first : run.last]
-        previous = self._peers.by_address(source)
-        following = None if decision.reason else self._peers.by_address(decision.hop)
-        by_subnet = decision.judged and self._boundary.config is not None
-        self.recorder(
-            Passed(
-                at=now,
-                headers=read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).columns,
-                routes=read_routes(data, begins),
-                fate=Fate.DROPPED if decision.reason else Fate.FORWARDED,
-                reason=decision.reason,
-                previous_hop=None if previous is None else previous.node_id,
-                next_hop=None if following is None else following.node_id,
-                source=decision.source if by_subnet else None,
-                dest=decision.dest if by_subnet else None,
-                guard=None if decision.guard == NOT_ASKED else decision.guard,
-                policy_version=self._boundary.version,
-            )
-        )
+        headers = _readable(read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES))
+        return headers.columns, read_routes(data, begins)
 
 
 def _readable(headers: HeaderBatch) -> HeaderBatch:

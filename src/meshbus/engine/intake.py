@@ -19,8 +19,10 @@ from meshbus.engine.counters import Counters
 from meshbus.engine.packets import Address, Output, PacketBatch
 from meshbus.engine.peer import Peer, PeerTable
 from meshbus.engine.survey import Run, survey
-from meshbus.errors import MalformedPacket, RemoteProtocolError
+from meshbus.engine.witness import Arrival, Witness
+from meshbus.errors import MalformedPacket, RemoteProtocolError, Replayed
 from meshbus.policy.columns import HeaderStatus, read_headers
+from meshbus.policy.fate import ArrivalReason
 from meshbus.policy.transit import read_routes, routed_stretch
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
@@ -53,12 +55,14 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
     """Where the plaintext of each packet begins."""
     run: Run | None = None
     """What the packets have in common, when they are exactly one run."""
+    arrival: Arrival | None = None
+    """How they came, while somebody records it."""
 
     @classmethod
-    def of(cls, header: Header, payload: bytes) -> Opened:
+    def of(cls, header: Header, payload: bytes, arrival: Arrival | None = None) -> Opened:
         """Put one packet into columns."""
-        columns = np.frombuffer(pack_header(header), HEADER_DTYPE)
-        return cls(columns, np.frombuffer(payload, np.uint8), np.zeros(1, np.int64))
+        columns = np.frombuffer(bytearray(pack_header(header)), HEADER_DTYPE)
+        return cls(columns, np.frombuffer(payload, np.uint8), np.zeros(1, np.int64), arrival=arrival)
 
 
 class Receiver(Protocol):
@@ -67,8 +71,8 @@ class Receiver(Protocol):
     def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
         """Take a handshake packet, with its routing header if it has one."""
 
-    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> None:
-        """Take a packet of a session that is no peer's current one."""
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
+        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
         """Take note of a verified heartbeat."""
@@ -103,11 +107,14 @@ class Receiver(Protocol):
 class Intake:
     """Reads datagrams for one node."""
 
-    def __init__(self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver) -> None:
+    def __init__(
+        self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver, witness: Witness
+    ) -> None:
         self._node_id = node_id
         self._peers = peers
         self._counters = counters
         self._receiver = receiver
+        self._witness = witness
 
     def receive(self, batch: PacketBatch, now: float, out: Output) -> None:  # hot: bench_stream
         """Take in a batch of datagrams."""
@@ -139,12 +146,14 @@ class Intake:
         starts = batch.starts if count == len(batch) else batch.starts[first : first + count]
         plain, genuine, fresh = peer.link.open_run(batch.data, starts, run)
         headers = np.frombuffer(run.rows, HEADER_DTYPE)
+        arrival = self._witness.arrival(batch, starts, slice(first, first + count))
         if genuine is None or fresh is None:
-            self._receiver.on_packets(peer, Opened(headers, plain, run.places, run), now, out)
+            self._receiver.on_packets(peer, Opened(headers, plain, run.places, run, arrival), now, out)
             return
-        self._count_refused(genuine, fresh)
+        self._refuse(headers, arrival, genuine, fresh, now)
         if fresh.any():
-            self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh]), now, out)
+            arrival = None if arrival is None else arrival.only(fresh)
+            self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh], arrival=arrival), now, out)
 
     def _receive_mixed(self, batch: PacketBatch, first: int, now: float, out: Output) -> None:
         """Take in the packets of a batch, from one on, that are of several kinds."""
@@ -188,7 +197,9 @@ class Intake:
         """Take in routed packets for us, without their routing headers; a second one behind the first is junk."""
         sources = batch.runs if len(batch.runs) == 1 else [(source, 1) for source in _sources(batch)]
         runs = [(sources[0][0], len(rows))] if len(sources) == 1 else [sources[row] for row in rows.tolist()]
-        inner = PacketBatch(batch.data, batch.starts[rows] + ROUTE_BYTES, batch.lengths[rows] - ROUTE_BYTES, runs)
+        inner = PacketBatch(
+            batch.data, batch.starts[rows] + ROUTE_BYTES, batch.lengths[rows] - ROUTE_BYTES, runs, routed=True
+        )
         run = survey(inner.data, inner.starts, inner.lengths)
         if run is not None and len(run) == len(inner):
             self._receive_run(inner, 0, run, now, out)
@@ -227,28 +238,45 @@ class Intake:
             self._receive_singly(batch, rows.tolist(), now, out)
             return
         data, places, genuine, fresh = peer.link.open_batch(batch.data, starts, columns)
+        arrival = self._witness.arrival(batch, starts, rows)
         if not fresh.all():
-            self._count_refused(genuine, fresh)
+            self._refuse(columns, arrival, genuine, fresh, now)
             columns, places = columns[fresh], places[fresh]
+            arrival = None if arrival is None else arrival.only(fresh)
         if len(columns):
-            self._receiver.on_packets(peer, Opened(columns, data, places), now, out)
+            self._receiver.on_packets(peer, Opened(columns, data, places, arrival=arrival), now, out)
 
-    def _count_refused(self, genuine: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
+    def _refuse(
+        self,
+        headers: NDArray[np.void],
+        arrival: Arrival | None,
+        genuine: NDArray[np.bool_],
+        fresh: NDArray[np.bool_],
+        now: float,
+    ) -> None:
+        """Count and record packets that are not what their sender sealed, or not new."""
         self._counters.add("drop", "bad_tag", int(np.count_nonzero(~genuine)))
         self._counters.add("drop", "replayed", int(np.count_nonzero(genuine & ~fresh)))
+        if arrival is not None:
+            reasons = np.where(genuine, _U8.type(ArrivalReason.REPLAYED), _U8.type(ArrivalReason.BAD_TAG))
+            self._witness.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
 
     def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
         view, sources = batch.data.data, _sources(batch)
         starts, lengths = batch.starts, batch.lengths
         for row in rows:
             start = starts.item(row)
-            self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
+            if batch.routed:
+                route = view[start - ROUTE_BYTES : start]
+                self._receive_packet(sources[row], view[start : start + lengths.item(row)], route, now, out)
+            else:
+                self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         """Take in one datagram."""
         match classify(datagram):
             case DatagramKind.NET:
-                self._receive_packet(source, datagram, now, out)
+                self._receive_packet(source, datagram, None, now, out)
             case DatagramKind.ROUTED:
                 self._receive_routed(source, datagram, now, out)
             case DatagramKind.PINGWAVE:
@@ -272,9 +300,11 @@ class Intake:
         elif flags & _HANDSHAKE:
             self._receiver.on_handshake(source, datagram, now, out, routed=True)
         else:
-            self._receive_packet(source, inner, now, out)
+            self._receive_packet(source, inner, datagram[:ROUTE_BYTES], now, out)
 
-    def _receive_packet(self, source: Address, packet: memoryview, now: float, out: Output) -> None:  # hot
+    def _receive_packet(  # hot
+        self, source: Address, packet: memoryview, route: memoryview | None, now: float, out: Output
+    ) -> None:
         try:
             header = unpack_header(packet)
         except RemoteProtocolError as error:
@@ -284,18 +314,23 @@ class Intake:
             self._receiver.on_handshake(source, packet, now, out, routed=False)
             return
         peer = self._peers.by_session(header.session_id)
+        arrival = None if self._witness.recorder is None else self._witness.arrival_of(source, route)
         if peer is None:
-            self._receiver.on_stranger(source, bytes(packet), now, out)
+            if not self._receiver.on_stranger(source, bytes(packet), now, out):
+                self._witness.refused(packet, arrival, ArrivalReason.UNKNOWN_SESSION, now)
             return
         try:
             payload = peer.link.opener.decrypt(header, packet)
         except RemoteProtocolError as error:
             self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            self._witness.refused(packet, arrival, _reason_of(error), now)
             return
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
-            return
-        self._receiver.on_packet(peer, header, payload, now, out)
+        elif arrival is None:
+            self._receiver.on_packet(peer, header, payload, now, out)
+        else:
+            self._receiver.on_packets(peer, Opened.of(header, payload, arrival), now, out)
 
 
 def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
@@ -306,6 +341,12 @@ def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
         if row < end:
             return source, end
     raise IndexError(row)
+
+
+def _reason_of(error: RemoteProtocolError) -> ArrivalReason:
+    if isinstance(error, MalformedPacket):
+        return ArrivalReason.MALFORMED
+    return ArrivalReason.REPLAYED if isinstance(error, Replayed) else ArrivalReason.BAD_TAG
 
 
 def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:

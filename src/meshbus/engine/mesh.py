@@ -22,6 +22,7 @@ from meshbus.engine.pingwaves import Pingwaves
 from meshbus.engine.proximity import ProximityGraph
 from meshbus.engine.reroute import ReroutePolicy
 from meshbus.engine.routing import LEARNED_METRIC, RoutingConfig, RoutingTable
+from meshbus.engine.witness import Witness
 from meshbus.errors import PeerError, PeerFault
 from meshbus.names.identity import routing_id
 from meshbus.wire.constants import HANDSHAKE_TTL, ROUTED_TTL
@@ -64,6 +65,7 @@ class Mesh:
         self._homes: dict[int, Address] = {}
         """The addresses of our neighbors, also of those that are already gone from the peer table."""
         self.boundary = boundary
+        self.witness = Witness(peers, lambda: boundary.gateway.policy)
         self.table = RoutingTable(
             RoutingConfig(patience_s=liveness.session_timeout_s, max_age_s=AGE_MISSES * liveness.session_timeout_s),
             changed=self._route_changed,
@@ -78,6 +80,7 @@ class Mesh:
             peers=peers,
             table=self.table,
             boundary=boundary,
+            witness=self.witness,
             counters=counters,
             open_relay=open_relay,
         )

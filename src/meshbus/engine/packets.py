@@ -35,6 +35,8 @@ class PacketBatch(msgspec.Struct, frozen=True):
     lengths: NDArray[np.int64]
     runs: Sequence[tuple[Address, int]]
     """Source address and how many packets in a row came from it."""
+    routed: bool = False
+    """Whether each packet lies behind the routing header that it came with."""
 
     @classmethod
     def of(cls, datagrams: Sequence[tuple[Address, bytes]]) -> PacketBatch:

@@ -14,7 +14,6 @@ import numpy as np
 from meshbus.engine.counters import Counters
 from meshbus.engine.delivery import Delivery
 from meshbus.engine.dispatch import Dispatch, Group, Way, split
-from meshbus.engine.forward import Fate, Passed
 from meshbus.engine.handshake import Established, Handshakes
 from meshbus.engine.intake import Opened
 from meshbus.engine.liveness import Liveness
@@ -24,12 +23,16 @@ from meshbus.engine.packets import Address, Output
 from meshbus.engine.peer import Peer
 from meshbus.engine.punch import Punches
 from meshbus.engine.settings import RELIABLE_SERVICES
+from meshbus.engine.witness import Arrival
+from meshbus.policy.fate import ArrivalReason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.header import Header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_REASONS = {reason.name.lower(): reason for reason in ArrivalReason}
 
 Handler = Callable[[Peer, memoryview, float, Output], object]
 """Takes one message of a subprotocol."""
@@ -71,13 +74,15 @@ class Reception:
         receive = self._handshakes.receive_routed if routed else self._handshakes.receive_direct
         self._establish(receive(source, datagram, now, out), now, out)
 
-    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> None:
-        """Take a packet of a session that is no peer's current one."""
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
+        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
         session_id = int.from_bytes(packet[24:32], "little")
-        if self._handshakes.knows(session_id):
+        known = self._handshakes.knows(session_id)
+        if known:
             self._establish(self._handshakes.claim(source, packet, now, out), now, out)
         else:
             self._counters.add("drop", "unknown_session")
+        return known
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
         """Take note of a verified heartbeat."""
@@ -90,16 +95,19 @@ class Reception:
         """Take opened packets: messages first, in order, then events."""
         if self._liveness.heard(peer, now, out, heartbeat=False):
             self._recovered(peer, now, out)
-        if self._mesh.forwarder.recorder is not None:
-            self._record(peer, opened.headers, now)
-        run = opened.run
+        run, arrival = opened.run, opened.arrival
         if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
+            if arrival is not None:
+                self._record(peer, run.subprotocol_id, opened.headers, arrival, now)
             self._delivery.take_run(peer, run, opened.data, now, out)
             return
         groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
         for subprotocol_id, rows in groups:
             headers, starts = opened.headers[rows], opened.starts[rows]
             fate = self._dispatch.fate(subprotocol_id, peer.negotiated)
+            if arrival is not None:
+                reason = _REASONS[fate.reason] if fate.way is Way.DROP else 0
+                self._record(peer, subprotocol_id, headers, arrival.only(rows), now, reason)
             if fate.way is Way.SERVICE:
                 self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
                 continue
@@ -117,7 +125,7 @@ class Reception:
         """Take one opened packet."""
         handle = self.handlers.get(header.subprotocol_id)
         served = handle is not None and self._dispatch.fate(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
-        if (header.subprotocol_id != Subprotocol.EVENTS and not served) or self._mesh.forwarder.recorder is not None:
+        if header.subprotocol_id != Subprotocol.EVENTS and not served:
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
         if self._liveness.heard(peer, now, out, heartbeat=False):
@@ -172,16 +180,18 @@ class Reception:
             for message in unpack_frames(view[start : start + size], count):
                 handle(peer, message, now, out)
 
-    def _record(self, peer: Peer, headers: NDArray[np.void], now: float) -> None:
-        """Tell the recorder about packets that were for us."""
-        recorder = self._mesh.forwarder.recorder
-        assert recorder is not None
-        recorder(
-            Passed(
-                at=now,
-                headers=headers,
-                fate=Fate.DELIVERED,
-                previous_hop=peer.node_id,
-                policy_version=self._mesh.boundary.version,
-            )
-        )
+    def _record(
+        self,
+        peer: Peer,
+        subprotocol_id: int,
+        headers: NDArray[np.void],
+        arrival: Arrival,
+        now: float,
+        reason: int = 0,
+    ) -> None:
+        """Tell the recorder about packets that were for us, before anything is done with them."""
+        if reason:
+            reasons = np.full(len(headers), reason, np.uint8)
+        else:
+            reasons = self._delivery.refusals(peer, subprotocol_id, headers)
+        self._mesh.witness.arrived(headers, arrival, reasons, now)

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.rows import PLACES, Rows
-from meshbus.log.schema import EVENTS, arrow_schema
+from meshbus.log.schema import EVENTS, Table, arrow_schema
 from meshbus.names.channel import hash_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from meshbus.log.block import HotHeader
 
-NAMES = tuple(column.name for column in EVENTS)
 _US = 1_000
 
 
@@ -34,17 +33,18 @@ class Wanted(NamedTuple):
     """Of those columns, in their order."""
 
 
-def wanted(columns: Sequence[str] | None = None, *, dictionaries: bool = True) -> Wanted:
-    """Choose columns by name, all of them by default; without `dictionaries` the channel is plain text.
+def wanted(columns: Sequence[str] | None = None, *, dictionaries: bool = True, table: Table = EVENTS) -> Wanted:
+    """Choose columns of a table by name, all of them by default; without `dictionaries` the channel is plain text.
 
     Raises ConfigError for a name that the table does not have, and LogError where pyarrow is missing.
     """
-    names = NAMES if columns is None else tuple(columns)
-    unknown = [name for name in names if name not in NAMES]
+    all_names = tuple(column.name for column in table)
+    names = all_names if columns is None else tuple(columns)
+    unknown = [name for name in names if name not in all_names]
     if unknown:
-        raise ConfigError("columns", f"there is no {', '.join(unknown)}; there are {', '.join(NAMES)}")
+        raise ConfigError("columns", f"there is no {', '.join(unknown)}; there are {', '.join(all_names)}")
     require_arrow()
-    whole = arrow_schema(EVENTS, dictionaries=dictionaries)
+    whole = arrow_schema(table, dictionaries=dictionaries)
     import pyarrow as pa
 
     return Wanted(names, pa.schema([whole.field(name) for name in names], whole.metadata))

@@ -120,8 +120,10 @@ PACKETS = Table(
         Column("ts_ns", _BIGINT, "The same in nanoseconds since 1970."),
         Column("sampling_rate", _INT, "One in so many packets was recorded; 1 is all of them."),
         # Where it came from and where it went.
-        Column("previous_hop", _BIGINT, "Peer it came from; null if sent from here.", nullable=True, bit_cast=True),
-        Column("next_hop", _BIGINT, "Peer it was forwarded to; null if it was not.", nullable=True, bit_cast=True),
+        Column(
+            "previous_hop", _BIGINT, "Neighbor it came from; null if that is no peer.", nullable=True, bit_cast=True
+        ),
+        Column("next_hop", _BIGINT, "Neighbor it was forwarded to; null if it was not.", nullable=True, bit_cast=True),
         Column("route_src", _INT, "src_id of the routing header; null if not relayed.", nullable=True, bit_cast=True),
         Column(
             "route_dst", _BIGINT, "dest_id of the routing header; null if not relayed.", nullable=True, bit_cast=True
@@ -151,10 +153,12 @@ PACKETS = Table(
         Column("event_count", _INT, "event_count."),
         # The decision, and what it depended on.
         Column("verdict", _SMALLINT, "What was done: 0 forwarded, 1 delivered here, 2 dropped."),
-        Column("reason", _SMALLINT, "Why it was dropped, a DropReason; 0 if it was not."),
-        Column("policy_version", _BIGINT, "Version of the policy in force."),
-        Column("channel", _STRING, "Name of the channel, if the policy knows it.", nullable=True),
-        Column("chash64", _BIGINT, "Canonical hash the packet was judged under, if any.", nullable=True, bit_cast=True),
+        Column("reason", _SMALLINT, "Why it was dropped, a code of meshbus.policy.fate; 0 if it was not."),
+        Column("policy_version", _BIGINT, "Number of the policy in force, at this recorder."),
+        Column("channel", _STRING, "Name of the channel, if the recorder knew it.", nullable=True),
+        Column(
+            "chash64", _BIGINT, "Canonical hash of the channel, if its name was known.", nullable=True, bit_cast=True
+        ),
         Column("src", _INT, "Source subnet as judged; null if it played no part.", nullable=True, bit_cast=True),
         Column("dst", _INT, "Destination subnet as judged; null if it played no part.", nullable=True, bit_cast=True),
         Column("guard", _SMALLINT, "AuthVerdict of the guard; null if it was not asked.", nullable=True),

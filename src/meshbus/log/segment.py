@@ -19,6 +19,7 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
 from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.manifest import Segment
+from meshbus.log.schema import EVENTS, Table
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
@@ -31,7 +32,7 @@ _AT_ONCE = 4
 """Row groups that are read together: Arrow then uses its threads, and memory stays at some 64 MiB."""
 _FEWEST, _MOST = 1_024, 131_072
 
-_PLAIN = ("payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "packet_seq")
+_PLAIN = ("payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "packet_seq", "counter")
 """Nearly every value differs: a dictionary would only cost."""
 
 
@@ -62,9 +63,17 @@ def group_rows(rows: int, size: int) -> int:
 
 
 def write_segment(
-    files: Files, folder: Path, batches: Iterable[Any], *, first: int, end: int, per_group: int, written_ns: int
+    files: Files,
+    folder: Path,
+    batches: Iterable[Any],
+    *,
+    first: int,
+    end: int,
+    per_group: int,
+    written_ns: int,
+    table: Table = EVENTS,
 ) -> Segment:
-    """Write record batches of a range as a segment under its name aside, synced, and describe it.
+    """Write record batches of a range of a table as a segment under its name aside, synced, and describe it.
 
     The caller renames `aside(folder / segment.name)`. Memory: about one row group.
     """
@@ -73,7 +82,7 @@ def write_segment(
 
     name = segment_name(first, end)
     place = aside(folder / name)
-    schema = wanted().schema
+    schema = wanted(table=table).schema
     dictionaries = [field.name for field in schema if field.name not in {*_PLAIN, "headers"}]
     files.remove(place)
     handle = files.create(place)

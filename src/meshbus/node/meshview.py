@@ -6,10 +6,10 @@ For looking only; the parts that decide are engine/mesh.py and what it composes.
 from __future__ import annotations
 
 from meshbus.engine.core import Engine
-from meshbus.engine.forward import Recorder
 from meshbus.engine.nat import NatStatus
 from meshbus.engine.proximity import GraphNode
 from meshbus.engine.routing import RouteInfo
+from meshbus.engine.witness import Recorder
 from meshbus.node.driver import Driver
 from meshbus.policy.gateway import GatewayStats
 
@@ -47,4 +47,4 @@ class MeshView:
 
         It is called on the packet path, before the memory of a batch is used again, and must not take long.
         """
-        self._engine.mesh.forwarder.recorder = recorder
+        self._engine.mesh.witness.recorder = recorder

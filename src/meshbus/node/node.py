@@ -47,6 +47,7 @@ from meshbus.node.logs import Logs
 from meshbus.node.meshview import MeshView
 from meshbus.node.notices import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
+from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.router import Router, Wish
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
@@ -80,6 +81,7 @@ class Node:
         self._log_server = LogServer(self.running)
         self._engine: Engine | None = None
         self._driver: Driver | None = None
+        self._recording: Recording | None = None
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
@@ -133,6 +135,7 @@ class Node:
             self._use_token(chain)
         if self.config.channels:
             self.set_channel_configs(self.config.channel_registry())
+        self._recording = start_recording(self._live, self.config, self._psk)
         self.announce(self.config.capabilities())
         connecting = [
             self.connect(str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile)
@@ -150,6 +153,7 @@ class Node:
             self._act(lambda engine, now, out: engine.history.close(now, out))
             self._driver.close()
             self._driver = None
+            await stop_recording(self._recording)
             self._waiting.cancel()
             self._answers.cancel()
             self._notices.close()
@@ -196,7 +200,8 @@ class Node:
     @property
     def counters(self) -> dict[str, dict[str, int]]:
         """Everything that was dropped, refused, retried or failed, by what and why."""
-        return self._live.counters.snapshot()
+        counts = self._live.counters.snapshot()
+        return counts if self._recording is None else {**counts, "record": self._recording.counters()}
 
     @property
     def logs(self) -> Logs:

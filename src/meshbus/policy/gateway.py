@@ -13,24 +13,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
+from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.columns import HeaderBatch
 from meshbus.policy.guard import AuthGuard, AuthVerdict
+from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.verdict import (
     ASK_GUARD,
-    EXPORTED,
     FORWARD,
-    GLOBAL,
-    LOCAL,
-    PARENT,
     VERDICTS,
-    ChannelRule,
     Drop,
     DropReason,
     ForwardDecision,
-    build_policy,
     canonical_of,
     judge,
 )
@@ -38,12 +33,6 @@ from meshbus.policy.verdict import (
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-_RULES = {
-    Visibility.SUBNET_LOCAL: LOCAL,
-    Visibility.PARENT_VISIBLE: PARENT,
-    Visibility.EXPORTED: EXPORTED,
-    Visibility.GLOBAL: GLOBAL,
-}
 _U32 = np.dtype(np.uint32)
 _U8 = np.dtype(np.uint8)
 _NO_SOURCE = np.empty(0, _U32)
@@ -183,7 +172,7 @@ class SubnetGateway:
     def policy(self) -> NDArray[np.uint64]:
         """The policy as the kernel reads it (see policy/verdict.py), rebuilt after a change."""
         if self._policy is None or self._policy_version != self._channels.version:
-            self._policy = self._build_policy()
+            self._policy = self.snapshot().words()
             self._policy_version = self._channels.version
         return self._policy
 
@@ -211,22 +200,22 @@ class SubnetGateway:
     def _knows(self, subnet: SubnetId) -> bool:
         return subnet.is_global or subnet == self.local_subnet or subnet in self._peer_subnets
 
-    def _build_policy(self) -> NDArray[np.uint64]:
-        rules: dict[int, ChannelRule] = {}
-        for config in self._channels:
-            stream = config.channel.hash | PUBLISH_STREAM_BIT
-            # Two names on one stream: a packet cannot say which it is, so it stays local.
-            rules[stream] = ChannelRule(0, LOCAL) if stream in rules else self._rule(config)
-        known = {self.local_subnet, *self._peer_subnets}
-        return build_policy(rules, known, forward_unknown=self._forward_unknown)
-
-    def _rule(self, config: ChannelConfig) -> ChannelRule:
-        names_publishers = config.publish_caps is not None or config.require_token
-        return ChannelRule(
-            canonical=config.channel.hash,
-            visibility=_RULES[config.visibility],
-            enforced=names_publishers and self._publishers is not None,
-            exports=self._exports.get(config.channel, ()),
+    def snapshot(self) -> GatewayPolicy:
+        """Give what verdicts go by, as a value."""
+        channels = [
+            ChannelPolicy(
+                str(config.channel),
+                config.visibility,
+                enforced=self._publishers is not None and (config.publish_caps is not None or config.require_token),
+                exports=tuple(int(subnet) for subnet in self._exports.get(config.channel, ())),
+            )
+            for config in sorted(self._channels, key=lambda config: config.channel)
+        ]
+        return GatewayPolicy(
+            local_subnet=int(self.local_subnet),
+            peer_subnets=tuple(int(subnet) for subnet in self.peer_subnets),
+            forward_unknown=self._forward_unknown,
+            channels=tuple(channels),
         )
 
     def continue_from(self, earlier: SubnetGateway) -> None:

@@ -1,0 +1,170 @@
+"""What the flight recorder costs a gateway: forwarding with full verdicts, unrecorded, recorded, and sampled.
+
+One process holds a source, a gateway on real UDP sockets, and a sink on loopback; the time of the source and the sink is
+taken off. `path` is the processor time of the thread that forwards, `clock` the time that passes for it, which also has
+what it waits for the interpreter. `all` adds the thread that writes, syncs and seals, and every row is sealed within the
+time, so it is the whole price on a machine without a spare core. Bias: loopback costs less than a network card, which makes the recorder look dearer; one stream of one session
+compresses well, which makes sealing look cheaper. There is no peer to compare with: the reference has no recorder.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from bench.harness import Cell, Table
+from meshbus.engine.boundary import GatewayConfig
+from meshbus.engine.core import Engine
+from meshbus.engine.link import Link
+from meshbus.engine.packets import Output, Train
+from meshbus.engine.settings import EngineSettings
+from meshbus.log.packets.recorder import PacketRecorder
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity, routing_id
+from meshbus.node.recording import Recording
+from meshbus.node.udp import UdpSocket
+from meshbus.node.warmup import warm
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.wire.constants import PACKET_COST, ROUTE_BYTES
+from meshbus.wire.header import Header, pack_header
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.route import RouteHeader, pack_route
+
+COMMITTED = 0.20
+CHANNEL = ChannelName("bench/events")
+_FULL, _TRAIN = 1434, 44
+"""Bytes of a full packet without its routing header on an ordinary network, and packets of a train: 64 KB."""
+_COUNTER_AT = ROUTE_BYTES + 16
+_NEAR, _FAR = 11, 22
+
+
+class Gateway:
+    """A gateway between a source and a sink."""
+
+    def __init__(self, packet_bytes: int, packets: int) -> None:
+        self.source, self.socket, self.sink = (UdpSocket.bind("127.0.0.1", 0) for _ in range(3))
+        self.others = 0.0
+        """Seconds of processor time that source and sink took."""
+        settings = EngineSettings(psk=bytes(32), gateway=GatewayConfig())
+        now = time.monotonic()
+        self.engine = Engine(Identity.generate(os.urandom), settings, now=now, wall=round, entropy=os.urandom)
+        registry = ChannelConfigRegistry()
+        registry.insert(ChannelConfig(channel=CHANNEL))
+        self.engine.set_channel_configs(registry, now, Output())
+        for node_id, place in ((_NEAR, self.source), (_FAR, self.sink)):
+            link = Link(derive_keys(bytes([node_id]) * 32, Role.INITIATOR), Role.INITIATOR, place.address, now)
+            self.engine.peers.establish(node_id, link, now)
+            self.engine.mesh.table.install(node_id, place.address, now)
+        header = Header(
+            hop_ttl=16,
+            channel_hash=CHANNEL.wire_hash,
+            stream_id=CHANNEL.stream_id,
+            session_id=77,
+            origin_hash=99,
+            payload_len=packet_bytes - PACKET_COST,
+            event_count=10,
+        )
+        route = RouteHeader(ttl=8, src_id=routing_id(_NEAR), dest_id=_FAR)
+        one = (pack_route(route) + pack_header(header)).ljust(ROUTE_BYTES + packet_bytes, b"\0")
+        self._size, self._packets = len(one), packets
+        self._train = np.frombuffer(bytearray(one * packets), np.uint8)
+        self._counters = np.lib.stride_tricks.as_strided(
+            self._train[_COUNTER_AT : _COUNTER_AT + 8].view("<u8"), (packets,), (self._size,)
+        )
+        self._counters[:] = np.arange(packets)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for socket in (self.source, self.socket, self.sink):
+            socket.close()
+
+    def forward(self, packets: int) -> None:
+        """Carry so many packets across."""
+        sent = received = 0
+        while received < packets:
+            began = time.thread_time()
+            if sent - received < 4 * self._packets and sent < packets:
+                self._counters += self._packets
+                self.source.send([Train(self.socket.address, self._train.data, self._size)])
+                sent += self._packets
+            self.others += time.thread_time() - began
+            while (batch := self.socket.drain()) is not None:
+                out = self.engine.receive(batch, time.monotonic())
+                self.socket.send(out.trains)
+            began = time.thread_time()
+            while (arrived := self.sink.drain()) is not None:
+                received += len(arrived)
+            self.others += time.thread_time() - began
+
+
+class Price:
+    """Nanoseconds of processor time per packet, round by round."""
+
+    def __init__(self) -> None:
+        self.path: list[float] = []
+        self.clock: list[float] = []
+        self.whole: list[float] = []
+        self.lost = 0
+
+
+def one_round(price: Price, packet_bytes: int, train: int, packets: int, sampling: int) -> None:
+    """Measure one round; a sampling of 0 is without a recorder."""
+    with tempfile.TemporaryDirectory() as folder, Gateway(packet_bytes, train) as gateway:
+        recording = None
+        if sampling:
+            recorder = PacketRecorder(Path(folder), gateway.engine.node_id, sampling=sampling)
+            recording = Recording(gateway.engine, recorder)
+        gateway.forward(packets // 10)
+        gateway.others, path, clock, whole = 0.0, time.thread_time(), time.perf_counter(), time.process_time()
+        gateway.forward(packets)
+        path, clock = (end - gateway.others for end in (time.thread_time() - path, time.perf_counter() - clock))
+        if recording is not None:
+            recording.recorder.seal()
+            price.lost += recording.recorder.stats.lost_full
+        whole = time.process_time() - whole - gateway.others
+        if recording is not None:
+            recording.close()
+    price.path.append(path * 1e9 / packets)
+    price.clock.append(clock * 1e9 / packets)
+    price.whole.append(whole * 1e9 / packets)
+
+
+def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int) -> Table:
+    """Compare forwarding without, with, and with a sampled record."""
+    cases = {"not recorded": 0, "every packet recorded": 1, "one in ten": 10}
+    prices = {name: Price() for name in cases}
+    for _ in range(rounds):
+        for name, sampling in cases.items():
+            one_round(prices[name], packet_bytes, train, packets, sampling)
+    base = prices["not recorded"]
+    rows: list[tuple[Cell, ...]] = []
+    for name, price in prices.items():
+        cells: list[Cell] = [name]
+        for mine, theirs in ((price.path, base.path), (price.clock, base.clock), (price.whole, base.whole)):
+            median = statistics.median(mine)
+            cells += [
+                f"{median:.0f} ({min(mine):.0f}-{max(mine):.0f})",
+                f"{median / statistics.median(theirs) - 1:+.0%}",
+            ]
+        rows.append((*cells, price.lost))
+    columns = ("packets", "path ns", "costs", "clock ns", "costs", "all ns", "costs", "rows lost")
+    return Table(title, columns, rows, (f"committed: the record costs the path at most {COMMITTED:.0%} in trains",))
+
+
+def run(quick: bool) -> list[Table]:
+    """Measure full packets in trains, and single packets."""
+    warm()
+    packets, rounds = (44_000, 3) if quick else (220_000, 5)
+    return [
+        measure("A gateway's packets of 1434 bytes in trains of 44", _FULL, _TRAIN, packets, rounds),
+        measure("A gateway's packets of 200 bytes one by one", 200, 1, packets // 10, rounds),
+    ]

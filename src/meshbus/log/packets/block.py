@@ -1,0 +1,129 @@
+"""The bytes of a hot file of packets: a header that says whose it is, then blocks of rows.
+
+    file header                                    block
+    0   magic "MBPK"                               0   magic "MBPB"
+    4   version u16                                4   4 zero bytes
+    6   length of this header u16                  8   checksum u64: xxh3 of everything from byte 16 on
+    8   checksum u64: xxh3 of bytes 16 on          16  number of the first row u64
+    16  number of the first row u64                24  written i64, nanoseconds since 1970
+    24  node id of the recorder u64                32  rows u32
+    32  created i64, nanoseconds since 1970        36  bytes of names u32
+    40  sampling rate u32                          40  names: JSON, those that no earlier block of the file has,
+    44  4 zero bytes                                   then rows, ROW_BYTES each (log/packets/row.py)
+
+A block that is cut off or damaged ends the file: what a crash tore is behind the last whole block. Pure: bytes in,
+values out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import xxhash
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.packets.arrow import Whose
+from meshbus.log.packets.row import ROW, ROW_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+FILE_MAGIC, BLOCK_MAGIC = b"MBPK", b"MBPB"
+_FILE = struct.Struct("<4sHHQQQqI4x")
+_BLOCK = struct.Struct("<4s4xQQqII")
+_CHECKED_FROM = 16
+_NO_NAMES = b""
+
+
+class UnknownFile(ValueError):
+    """Say why bytes are no hot file of packets."""
+
+
+class Content(msgspec.Struct, eq=False):
+    """What the whole blocks of a hot file hold."""
+
+    first: int
+    whose: Whose
+    created_ns: int
+    blocks: list[tuple[int, NDArray[np.void]]]
+    """Number of the first row, and the rows; views of what was read."""
+    names: dict[int, str]
+    """Channels by canonical hash."""
+    end: int
+    """One past the last row."""
+    size: int
+    """Bytes up to the end of the last whole block."""
+    written_ns: int
+    """When the last block was."""
+
+
+def pack_file_header(first: int, whose: Whose, created_ns: int) -> bytes:
+    """Give the bytes at the start of a hot file."""
+    fields = (first, whose.recorder, created_ns, whose.sampling)
+    packed = _FILE.pack(FILE_MAGIC, FORMAT_VERSION, _FILE.size, 0, *fields)
+    return _sealed(packed, xxhash.xxh3_64_intdigest(packed[_CHECKED_FROM:]))
+
+
+def pack_block(
+    first: int, rows: NDArray[np.void], names: Mapping[int, str], written_ns: int
+) -> list[bytes | memoryview]:
+    """Give a block as the pieces of memory to write one after the other; the rows are not copied."""
+    text = msgspec.json.encode({str(number): name for number, name in names.items()}) if names else _NO_NAMES
+    content = rows.view(np.uint8).data
+    packed = _BLOCK.pack(BLOCK_MAGIC, 0, first, written_ns, len(rows), len(text))
+    digest = xxhash.xxh3_64(packed[_CHECKED_FROM:])
+    digest.update(text)
+    digest.update(content)
+    return [_sealed(packed, digest.intdigest()), text, content]
+
+
+def read_content(data: bytes | memoryview) -> Content:
+    """Read a hot file as far as its blocks are whole.
+
+    Raises UnknownFile when it has no whole header, and LogError when a newer meshbus wrote it.
+    """
+    buffer = memoryview(data)
+    if len(buffer) < _FILE.size:
+        raise UnknownFile("the file is shorter than its header")
+    magic, version, size, checksum, first, recorder, created_ns, sampling = _FILE.unpack_from(buffer)
+    if magic != FILE_MAGIC:
+        raise UnknownFile("this is no hot file of packets")
+    if version > FORMAT_VERSION:
+        raise LogError(LogFault.NEWER, f"version {version} was written by a newer meshbus: use that one")
+    if size != _FILE.size or xxhash.xxh3_64_intdigest(buffer[_CHECKED_FROM:size]) != checksum:
+        raise UnknownFile("the header of the file is damaged")
+    content = Content(first, Whose(recorder, sampling), created_ns, [], {}, first, size, created_ns)
+    while _take_block(buffer, content):
+        pass
+    return content
+
+
+def _take_block(buffer: memoryview, content: Content) -> bool:
+    """Read one more block, if there is a whole one."""
+    at = content.size
+    if len(buffer) - at < _BLOCK.size:
+        return False
+    magic, checksum, first, written_ns, count, name_bytes = _BLOCK.unpack_from(buffer, at)
+    names_at = at + _BLOCK.size
+    rows_at = names_at + name_bytes
+    end = rows_at + count * ROW_BYTES
+    if magic != BLOCK_MAGIC or first != content.end or not count or len(buffer) < end:
+        return False
+    if xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : end]) != checksum:
+        return False
+    if name_bytes:
+        named = msgspec.json.decode(buffer[names_at:rows_at], type=dict[str, str])
+        content.names.update({int(number): name for number, name in named.items()})
+    content.blocks.append((first, np.frombuffer(buffer, ROW, count, rows_at)))
+    content.end, content.size = first + count, end
+    content.written_ns = written_ns
+    return True
+
+
+def _sealed(packed: bytes, checksum: int) -> bytes:
+    return packed[:8] + checksum.to_bytes(8, "little") + packed[_CHECKED_FROM:]

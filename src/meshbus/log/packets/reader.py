@@ -1,0 +1,176 @@
+"""Read what recorders wrote, from any process: no lock, no writer, no waiting.
+
+    for recorder in list_recorders(log_dir): ...
+    snapshot = PacketReader(log_dir, recorder).snapshot()
+    for batch in snapshot.batches(columns=["ts", "verdict", "reason"]): ...
+    splits = snapshot.splits()            # plain dicts; in another process: read_split(split, columns)
+    policies = load_policies(snapshot.folder)
+
+A row is never given twice: hot files are listed before sealed ones, and a hot file whose first row is sealed counts no
+more. When a file goes away below a reader, it was sealed, and its rows are read from there; or it expired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.arrow import Wanted, wanted
+from meshbus.log.folder import HOT, hot_files, segment_range
+from meshbus.log.manifest import Segment
+from meshbus.log.packets.arrow import to_batch
+from meshbus.log.packets.block import UnknownFile, read_content
+from meshbus.log.packets.store import GROUP_ROWS, RECORDERS, folder_of
+from meshbus.log.schema import PACKETS
+from meshbus.log.segment import read_segment
+
+SPLIT_ROWS = 4 * GROUP_ROWS
+"""Rows of one split, about: a second of work for a Python worker at most."""
+_TRIES = 64
+"""How often files may go away while one look is taken."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One file, and which rows it holds."""
+
+    name: str
+    first: int
+    end: int
+    sealed: bool
+
+
+def list_recorders(log_dir: Path | str) -> list[int]:
+    """List the nodes that have recorded packets below a log folder."""
+    folders = (Path(log_dir) / RECORDERS).glob("[0-9a-f]" * 16)
+    return sorted(int(path.name, 16) for path in folders)
+
+
+class PacketReader:
+    """The record of one node."""
+
+    def __init__(self, log_dir: Path | str, recorder: int) -> None:
+        self.folder = folder_of(Path(log_dir), recorder)
+        self.recorder = recorder
+
+    def snapshot(self) -> PacketSnapshot:
+        """Give what there is now; raises LogError when this node has recorded nothing here."""
+        return _look(self.folder)
+
+
+class PacketSnapshot(msgspec.Struct, frozen=True):
+    """What a record held at a moment."""
+
+    folder: Path
+    parts: tuple[Part, ...]
+    """In order of their rows."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first row that is there."""
+        return self.parts[0].first if self.parts else 0
+
+    @property
+    def end(self) -> int:
+        """One past the number of the last row."""
+        return self.parts[-1].end if self.parts else 0
+
+    def batches(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        dictionaries: bool = True,
+    ) -> Iterator[Any]:
+        """Give the rows from number `start` to `stop` (excluded) as `pyarrow.RecordBatch`es in order; all by default.
+
+        Rows that expire meanwhile are left out. Raises LogError when a file is damaged.
+        """
+        want = wanted(columns, dictionaries=dictionaries, table=PACKETS)
+        low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
+        for part in self.parts:
+            if part.end > low and part.first < high:
+                yield from _read_or_find(self.folder, part, want, max(low, part.first), min(high, part.end))
+
+    def splits(
+        self, start: int | None = None, stop: int | None = None, *, rows: int = SPLIT_ROWS
+    ) -> list[dict[str, Any]]:
+        """Divide a range into parts of about so many rows, as plain dicts that `read_split` takes in any process."""
+        low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
+        found = []
+        for part in self.parts:
+            step = max(rows // GROUP_ROWS, 1) * GROUP_ROWS if part.sealed else part.end - part.first
+            for begin, end in pairwise([*range(part.first, part.end, step), part.end]):
+                if max(begin, low) < min(end, high):
+                    where = {"v": 1, "folder": str(self.folder), "part": msgspec.to_builtins(part)}
+                    found.append({**where, "first": max(begin, low), "end": min(end, high)})
+        return found
+
+
+def read_split(
+    split: Mapping[str, Any], columns: Sequence[str] | None = None, *, dictionaries: bool = True
+) -> Iterator[Any]:
+    """Give the rows of a split as record batches, wherever they are by now.
+
+    Rows that have expired since are left out. Raises LogError when a file is damaged.
+    """
+    want = wanted(columns, dictionaries=dictionaries, table=PACKETS)
+    part = msgspec.convert(split["part"], Part)
+    yield from _read_or_find(Path(split["folder"]), part, want, int(split["first"]), int(split["end"]))
+
+
+def _look(folder: Path) -> PacketSnapshot:
+    for _ in range(_TRIES):
+        try:
+            hot = [_hot_part(first, path) for first, path in hot_files(folder)]
+        except FileNotFoundError:
+            if not (folder / HOT).is_dir():
+                raise LogError(
+                    LogFault.UNKNOWN, f"nothing was recorded in {folder}: set record_packets at the node"
+                ) from None
+            continue  # sealed meanwhile
+        sealed = [
+            Part(path.name, *span, sealed=True) for path in folder.iterdir() if (span := segment_range(path.name))
+        ]
+        sealed.sort(key=lambda part: part.first)
+        sealed_end = sealed[-1].end if sealed else 0
+        live = [part for part in hot if part is not None and part.first >= sealed_end]
+        return PacketSnapshot(folder, (*sealed, *live))
+    raise LogError(LogFault.FAILED, f"{folder}: is sealed faster than it can be read: try again")
+
+
+def _hot_part(first: int, path: Path) -> Part | None:
+    try:
+        content = read_content(path.read_bytes())
+    except UnknownFile:
+        return None  # it was just being made
+    return Part(path.name, first, content.end, sealed=False) if content.end > first else None
+
+
+def _read_or_find(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterator[Any]:
+    """Read rows of a file, or of the one that they are in by now."""
+    try:
+        yield from _read(folder, part, want, low, high)
+    except FileNotFoundError:
+        if part.sealed:
+            return  # expired
+        for newer in _look(folder).parts:
+            if newer.sealed and newer.end > low and newer.first < high:
+                yield from _read_or_find(folder, newer, want, max(low, newer.first), min(high, newer.end))
+
+
+def _read(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterator[Any]:
+    if part.sealed:
+        segment = Segment(part.name, part.first, part.end, 0, GROUP_ROWS, 0)
+        yield from read_segment(folder, segment, want, low, high)
+        return
+    content = read_content((folder / HOT / part.name).read_bytes())
+    for first, rows in content.blocks:
+        begin, end = max(low, first), min(high, first + len(rows))
+        if begin < end:
+            yield to_batch(rows[begin - first : end - first], content.names, content.whose, want)

@@ -1,0 +1,257 @@
+"""The flight recorder: takes packets as columns while they pass, and has them on the disk soon after.
+
+    recorder = PacketRecorder(log_dir, node_id, sampling=10)
+    recorder.set_policy(policy, channels)         what is in force, whenever it changes
+    recorder.take(headers, reasons, ...)          one kernel call per batch, into memory that is there already
+    recorder.close()
+
+`take` never waits for a disk. Rows go into one of two arenas of fixed size, and a thread writes one while the other
+fills: every DRAIN_S to the system, so that the death of the process loses no more than that, and every SYNC_S to the disk.
+When both are full, rows are dropped and counted; packets are never held up. The same thread seals and expires
+(log/packets/store.py). When the disk refuses, rows are lost and counted, and it is tried again with the next ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from meshbus.errors import ConfigError, LogError
+from meshbus.log.files import Files
+from meshbus.log.packets.arrow import Whose
+from meshbus.log.packets.policies import PolicyBook
+from meshbus.log.packets.row import ROW, ROW_BYTES, chooser, fill, name_table
+from meshbus.log.packets.store import Bounds, PacketStore, folder_of
+from meshbus.names.channel import ChannelName
+from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.wire.header import HEADER_DTYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ARENA_ROWS: Final = 65_536
+"""Rows of each arena: 9 MB, and a tenth of a second of the fastest traffic that a node forwards."""
+DRAIN_S: Final = 0.25
+SYNC_S: Final = 1.0
+_KEEP_S: Final = 1.0
+_MAX_SAMPLING: Final = (1 << 31) - 1
+_NO_BYTES: Final = np.zeros(0, np.uint8)
+_NO_SUBNETS: Final = np.zeros(0, np.uint32)
+_NOBODY: Final = np.zeros(1, np.uint64)
+_log = logging.getLogger("meshbus.log")
+
+
+class RecorderStats(msgspec.Struct):
+    """What a recorder has done since it was opened, in rows."""
+
+    seen: int = 0
+    """Packets that were offered."""
+    taken: int = 0
+    """Those that were chosen and found room."""
+    lost_full: int = 0
+    """Chosen, but there was no room in memory."""
+    lost_disk: int = 0
+    """Taken, but the disk refused them."""
+    written: int = 0
+    damaged: int = 0
+    """Written, but no longer there when they were sealed."""
+    expired: int = 0
+
+
+class PacketRecorder:
+    """Records the packets of one node."""
+
+    def __init__(
+        self,
+        log_dir: Path | str,
+        node_id: int,
+        *,
+        sampling: int = 1,
+        seed: int = 0,
+        bounds: Bounds | None = None,
+        files: Files | None = None,
+        clock: Callable[[], int] = time.time_ns,
+        background: bool = True,
+    ) -> None:
+        """Open the record of a node, and make it when there is none.
+
+        One in `sampling` packets is recorded, chosen by `seed`. `files` and `clock` are for tests, and so is
+        `background=False`: then nobody calls `drain` and `keep` but you. Raises LogError when the folder cannot be
+        written, or is being written by somebody else.
+        """
+        if not 1 <= sampling <= _MAX_SAMPLING:
+            raise ConfigError("record_sampling", f"{sampling} is not from 1 to {_MAX_SAMPLING}")
+        self.stats = RecorderStats()
+        self.folder = folder_of(Path(log_dir), node_id)
+        self._store = PacketStore(self.folder, Whose(node_id, sampling), bounds or Bounds(), clock=clock, files=files)
+        self._policies = PolicyBook(self.folder)
+        self._rule = chooser(sampling, seed)
+        self._table = name_table(())
+        self._names: dict[int, str] = {}
+        """Of the channels that are known, and of those that rows in memory may still name."""
+        self._current: dict[int, str] = {}
+        self._policy = 0
+        self._arenas = [np.frombuffer(bytearray(ARENA_ROWS * ROW_BYTES), ROW) for _ in range(2)]
+        for arena in self._arenas:
+            arena.view(np.uint8).fill(0)  # have all of its pages now: the first packets would wait for each
+        self._filled = 0
+        self._swap = threading.Lock()
+        """Held for a kernel call by who fills, and for an instant by who drains."""
+        self._storing = threading.RLock()
+        """Held by who works on the files."""
+        self._woken, self._stopped = threading.Event(), threading.Event()
+        self._synced_at = self._kept_at = time.monotonic()
+        if self._store.cut_bytes:
+            _log.warning("record in %s: cut %d torn bytes", self.folder, self._store.cut_bytes)
+        self._warm()
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._run, name="meshbus-recorder", daemon=True)
+            self._thread.start()
+
+    # ── what passes ─────────────────────────────────────────────────────────────────────────
+
+    def set_policy(self, policy: GatewayPolicy, channels: Iterable[ChannelName]) -> None:
+        """Record under this policy from now on, and know these channels by their streams."""
+        known = [*channels, *(name for name in policy.streams().values() if name is not None)]
+        self._table = name_table(known)
+        self._policy = self._policies.number_of(policy)
+        with self._swap:
+            self._current = {name.hash: str(name) for name in known}
+            self._names = {**self._names, **self._current}
+
+    def take(  # hot: bench_recorder
+        self,
+        headers: NDArray[np.void],
+        reasons: NDArray[np.uint8],
+        *,
+        ts_ns: int,
+        here: bool,
+        routes: NDArray[np.void] | None = None,
+        previous_hops: NDArray[np.uint64] = _NOBODY,
+        next_hops: NDArray[np.uint64] = _NOBODY,
+        sources: NDArray[np.uint32] | None = None,
+        dests: NDArray[np.uint32] | None = None,
+        guard: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Record packets about which something was decided at a time; nothing is kept of the arrays.
+
+        Headers and routing headers are as they arrived. `here` says that they were for this node. A reason is a code
+        of policy/fate.py, 0 for a packet that was not dropped. Every array but the headers may also have one entry for
+        all of them. A hop of 0 is none.
+        """
+        count, stats = len(headers), self.stats
+        if not headers.flags.writeable:
+            headers = headers.copy()  # for memory that may not be written to the kernel would be compiled anew
+        with self._swap:
+            at = self._filled
+            chosen = fill.run(
+                self._arenas[0],
+                at,
+                headers.view(np.uint8),
+                _NO_BYTES if routes is None else routes.view(np.uint8),
+                reasons,
+                int(here),
+                previous_hops,
+                next_hops,
+                _NO_SUBNETS if sources is None else sources,
+                _NO_SUBNETS if dests is None else dests,
+                _NO_BYTES if guard is None else guard,
+                self._table,
+                self._rule,
+                stats.seen,
+                ts_ns,
+                self._policy,
+            )
+            fitted = min(chosen, ARENA_ROWS - at)
+            self._filled = at + fitted
+        stats.seen += count
+        stats.taken += fitted
+        stats.lost_full += chosen - fitted
+        if self._filled * 2 > ARENA_ROWS and not self._woken.is_set():
+            self._woken.set()
+
+    # ── what the thread does ────────────────────────────────────────────────────────────────
+
+    def drain(self) -> None:
+        """Hand what was taken so far to the system; what it refuses is counted and lost."""
+        with self._storing:
+            with self._swap:
+                rows, names = self._arenas[0][: self._filled], self._names
+                self._arenas.reverse()
+                self._filled = 0
+                self._names = dict(self._current)
+            before = self._store.end
+            try:
+                self._policies.write(self._store.files)
+                self._store.append(rows, names)
+            except LogError as error:
+                _log.warning("record in %s: %s", self.folder, error)
+            written = self._store.end - before
+            self.stats.written += written
+            self.stats.lost_disk += len(rows) - written
+
+    def sync(self) -> None:
+        """Have everything that was taken so far on the disk when this returns, unless the disk refused it."""
+        with self._storing:
+            self.drain()
+            self._store.sync()
+
+    def keep(self) -> None:
+        """Seal what is due and let go what has expired; raises LogError when the disk refuses."""
+        with self._storing:
+            self._store.keep(self._drain_if_half_full)
+            self.stats.expired, self.stats.damaged = self._store.expired, self._store.damaged
+
+    def seal(self) -> None:
+        """Make Parquet of everything that was taken so far."""
+        with self._storing:
+            self.drain()
+            self._store.seal()
+
+    def close(self) -> None:
+        """Write what is left, sync, and let the next writer in; closing twice is fine."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.drain()
+        self._store.close()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._woken.wait(DRAIN_S)
+            self._woken.clear()
+            self._turn(time.monotonic())
+
+    def _turn(self, now: float) -> None:
+        self.drain()
+        try:
+            if now - self._synced_at >= SYNC_S:
+                self._synced_at = now
+                self.sync()
+            if now - self._kept_at >= _KEEP_S:
+                self._kept_at = now
+                self.keep()
+        except LogError as error:
+            _log.warning("record in %s: %s", self.folder, error)
+        except Exception:  # noqa: BLE001 - a thread that dies would end the record in silence
+            _log.exception("record in %s: the upkeep failed, and is tried again", self.folder)
+
+    def _drain_if_half_full(self) -> None:
+        if self._filled * 2 > ARENA_ROWS:
+            self.drain()
+
+    def _warm(self) -> None:
+        """Load the kernel now, so that no packet waits for it."""
+        self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
+        self._filled, self.stats = 0, RecorderStats()

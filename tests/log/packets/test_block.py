@@ -1,0 +1,74 @@
+"""The bytes of hot files of packets: what was written comes back, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshbus.errors import LogError
+from meshbus.log.packets.arrow import Whose
+from meshbus.log.packets.block import UnknownFile, pack_block, pack_file_header, read_content
+from meshbus.log.packets.row import ROW
+
+WHOSE = Whose(2**64 - 1, 7)
+
+
+def rows(first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    made = np.zeros(count, ROW)
+    made["header"]["counter"] = np.arange(first, first + count)
+    return made
+
+
+def a_file() -> tuple[bytes, list[int]]:
+    """Make a file of three blocks; gives it, and where its header and each block end."""
+    data, ends = pack_file_header(100, WHOSE, 5), []
+    ends.append(len(data))
+    for first, count, names in ((100, 3, {2**63: "a/b"}), (103, 1, {}), (104, 5, {7: "c"})):
+        data += b"".join(bytes(part) for part in pack_block(first, rows(first, count), names, first * 10))
+        ends.append(len(data))
+    return data, ends
+
+
+def test_a_file_comes_back() -> None:
+    data, ends = a_file()
+    content = read_content(data)
+    assert (content.first, content.end, content.size, content.whose) == (100, 109, ends[-1], WHOSE)
+    assert (content.created_ns, content.written_ns) == (5, 1040)
+    assert content.names == {2**63: "a/b", 7: "c"}
+    found = [number for _, part in content.blocks for number in part["header"]["counter"].tolist()]
+    assert found == list(range(100, 109))
+    assert [first for first, _ in content.blocks] == [100, 103, 104]
+
+
+def test_a_cut_file_gives_its_whole_blocks() -> None:
+    data, ends = a_file()
+    for size in range(ends[0], len(data)):
+        assert read_content(data[:size]).size == max(end for end in ends if end <= size)
+
+
+def test_whatever_is_changed_ends_the_file_there() -> None:
+    data, ends = a_file()
+    for place in range(len(data)):
+        changed = data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+        if place < ends[0]:
+            with pytest.raises((UnknownFile, LogError)):
+                read_content(changed)
+            continue
+        whole = max(end for end in ends if end <= place)
+        unused = place - whole in range(4, 8)  # zeros that no checksum covers, for what may come
+        assert read_content(changed).size == (ends[-1] if unused else whole)
+
+
+def test_what_is_no_file_of_ours_is_said() -> None:
+    for data in (b"", b"PAR1" * 20, bytes(48)):
+        with pytest.raises(UnknownFile):
+            read_content(data)
+    newer = bytearray(a_file()[0])
+    newer[4] = 9
+    with pytest.raises(LogError, match="newer meshbus"):
+        read_content(bytes(newer))
+
+
+def test_rows_that_do_not_follow_are_no_block() -> None:
+    data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(1, rows(1, 2), {}, 0))
+    assert read_content(data).end == 0

@@ -1,0 +1,54 @@
+"""Policies by number: one number for one policy, for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshbus.errors import LogError
+from meshbus.log.files import Files
+from meshbus.log.packets import policies
+from meshbus.log.packets.policies import POLICIES, PolicyBook, load_policies
+from meshbus.policy.channels import Visibility
+from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+
+
+def policy(number: int) -> GatewayPolicy:
+    channel = ChannelPolicy("a/b", Visibility.EXPORTED, enforced=True, exports=(number, 0xFFFFFFFF))
+    return GatewayPolicy(local_subnet=number, peer_subnets=(1, 2), channels=(channel,))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / POLICIES).mkdir()
+    return tmp_path
+
+
+def test_a_policy_keeps_its_number_over_changes_and_restarts(folder: Path) -> None:
+    book = PolicyBook(folder)
+    assert [book.number_of(policy(which)) for which in (5, 6, 5)] == [1, 2, 1]
+    assert load_policies(folder) == {}, "nothing is written on the way of packets"
+    book.write(Files())
+    again = PolicyBook(folder)
+    assert [again.number_of(policy(which)) for which in (6, 7, 5)] == [2, 3, 1]
+    again.write(Files())
+    assert load_policies(folder) == {1: policy(5), 2: policy(6), 3: policy(7)}
+
+
+def test_the_oldest_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "MOST", 3)
+    book = PolicyBook(folder)
+    for which in range(5):
+        book.number_of(policy(which))
+        book.write(Files())
+    assert sorted(load_policies(folder)) == [3, 4, 5]
+    assert book.number_of(policy(0)) == 6, "a number is never used again"
+
+
+def test_what_is_no_policy_is_named(folder: Path) -> None:
+    (folder / POLICIES / "notes.json").write_text("[]")
+    assert load_policies(folder) == {}
+    (folder / POLICIES / "0000000001.json").write_text("{}")
+    with pytest.raises(LogError, match=r"0000000001\.json is no policy"):
+        load_policies(folder)
