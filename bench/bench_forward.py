@@ -40,7 +40,7 @@ FORWARDERS: Mapping[str, Open] = {
 
 def run(quick: bool) -> list[Table]:
     """Measure full packets in trains, and full and small packets one by one."""
-    rounds, seconds = (2, 0.5) if quick else (5, 1.5)
+    rounds, seconds = (2, 0.5) if quick else (5, 1.0)
     tables = []
     for title, size, trains in (
         (f"forwarding full packets of {FULL} B in trains", FULL, True),
