@@ -403,4 +403,4 @@ def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> N
     assert bare.log_dir is None
     assert {entry.log for entry in bare.channels} == {None}
     assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
-    assert set(config.changed()) - set(bare.changed()) == {"log_dir"}
+    assert set(config.changed()) - set(bare.changed()) == {"log_dir", "record_packets"}

@@ -315,10 +315,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return best if best is not None and best.log is not None else None
 
     def without_logs(self) -> NodeConfig:
-        """Give the same settings for a node that logs nothing: a log has one writer, and another may run."""
+        """Give the same settings for a node that logs and records nothing: a log has one writer, and another may run."""
         kept = [field for field in ChannelEntry.__struct_fields__ if not field.startswith("log")]
         entries = (ChannelEntry(**{field: getattr(entry, field) for field in kept}) for entry in self.channels)
-        return msgspec.structs.replace(self, log_dir=None, channels=tuple(entries))
+        return msgspec.structs.replace(self, log_dir=None, record_packets=False, channels=tuple(entries))
 
     def subnet_policy(self) -> Assignment | None:
         """Give what puts peers into subnets, or None when nothing is configured."""

@@ -125,14 +125,12 @@ def read_split(
 
 
 def _look(folder: Path) -> PacketSnapshot:
+    if not (folder / HOT).is_dir():
+        raise LogError(LogFault.UNKNOWN, f"nothing was recorded in {folder}: set record_packets at the node")
     for _ in range(_TRIES):
         try:
             hot = [_hot_part(first, path) for first, path in hot_files(folder)]
         except FileNotFoundError:
-            if not (folder / HOT).is_dir():
-                raise LogError(
-                    LogFault.UNKNOWN, f"nothing was recorded in {folder}: set record_packets at the node"
-                ) from None
             continue  # sealed meanwhile
         sealed = [
             Part(path.name, *span, sealed=True) for path in folder.iterdir() if (span := segment_range(path.name))
