@@ -12,8 +12,11 @@ TYPE_CHECKING = False  # as type checkers know it; importing `typing` would be m
 if TYPE_CHECKING:
     from typing import Any
 
+    from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
+    from meshbus.edge.bridge import Bridge
     from meshbus.edge.hub import PubSubHub
+    from meshbus.edge.refusals import Refusal
     from meshbus.engine.batch import Event, EventBatch
     from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport, Reliability
     from meshbus.engine.roster import SubscriberRoster
@@ -74,8 +77,11 @@ if TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
+        "meshbus.config.edge": "EdgeEntry",
         "meshbus.config.node": "NodeConfig",
+        "meshbus.edge.bridge": "Bridge",
         "meshbus.edge.hub": "PubSubHub",
+        "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.batch": "Event EventBatch",
         "meshbus.engine.publish": "OnFailure PublishConfig PublishReport Reliability",
         "meshbus.engine.roster": "SubscriberRoster",
@@ -123,6 +129,7 @@ __all__ = [
     "AuthVerdict",
     "Backpressure",
     "BadTag",
+    "Bridge",
     "CapabilityFilter",
     "CapabilityIndex",
     "CapabilitySet",
@@ -137,6 +144,7 @@ __all__ = [
     "DeliveryError",
     "Drop",
     "DropReason",
+    "EdgeEntry",
     "Event",
     "EventBatch",
     "FORWARD",
@@ -170,6 +178,7 @@ __all__ = [
     "PublishReport",
     "Redex",
     "RedexFile",
+    "Refusal",
     "RegistryError",
     "Reliability",
     "RemoteProtocolError",

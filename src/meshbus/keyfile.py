@@ -1,4 +1,4 @@
-"""Secrets and permissions as files: the identity of a node, the key of a mesh, tokens.
+"""Secrets and permissions as files: the identity of a node, the key of a mesh, what edges ask for, tokens.
 
 A secret file is created with mode 0600 under a name of its own and only then linked to its place: nobody else can read
 it even for a moment, nothing half-written is ever seen, and nothing is overwritten. A secret file that others could
@@ -121,6 +121,24 @@ def parse_tokens(text: str, source: str = "") -> tuple[PermissionToken, ...]:
 def load_tokens(path: Path) -> tuple[PermissionToken, ...]:
     """Read a token file. Tokens are no secrets: only their subject can use them, so anyone may read the file."""
     return parse_tokens(_read(path, "token"), str(path))
+
+
+def load_passwords(path: Path) -> dict[str, str]:
+    """Read a private file of `name = "password"` lines."""
+    text = _read(path, "passwords", secret=True)
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        table = {}
+    if not table or not all(isinstance(word, str) for word in table.values()):
+        # What is wrong with it is not repeated: it would show a part of a secret.
+        raise _bad("passwords", 'is not a list of name = "password", a line each: correct it', path)
+    return table
+
+
+def load_curve_secret(path: Path) -> str:
+    """Read a private file that holds one CURVE key, in Z85."""
+    return _read(path, "curve_secret", secret=True).strip()
 
 
 def create_file(path: Path, text: str, what: str) -> None:

@@ -98,6 +98,10 @@ subnets = ["1", "global"]
 [[subnet_rules]]
 match_tags = ["region:eu", "fleet:1"]
 target_subnet = "2.1"
+
+[[edge]]
+publishers = "ipc:///run/meshbus/in.sock"
+channels_in = ["sensors/"]
 """
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.edge.address import IpcAddress, TcpAddress
+from meshbus.config.address import IpcAddress, TcpAddress
 from meshbus.edge.connection import Connection
 from meshbus.edge.dialer import Backoff, Dialer
 from meshbus.edge.zmtp.reason import CloseReason

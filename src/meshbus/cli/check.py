@@ -15,7 +15,7 @@ from meshbus.cli.settings import Config, Overrides
 from meshbus.errors import ConfigError, MeshError
 
 if TYPE_CHECKING:
-    from meshbus.config import NodeConfig
+    from meshbus.config import EdgeEntry, NodeConfig
 
 
 class Result(StrEnum):
@@ -67,6 +67,7 @@ def check_files(settings: NodeConfig) -> Iterator[Finding]:
         yield _identity(settings.identity or default_identity())
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
+    yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
         yield Finding("issuers", Result.ADVICE, "tokens of anyone count here", "set trusted_issuers instead")
 
@@ -108,6 +109,20 @@ def _token(path: Path) -> Finding:
     except MeshError as error:
         return Finding("token", Result.BAD, f"{path}: {error}", "ask its issuer for a new one")
     return Finding("token", Result.GOOD, f"{path}")
+
+
+def _edge(number: int, entry: EdgeEntry) -> Finding:
+    from meshbus.edge.bridge import security_of
+
+    name = f"edge[{number}]"
+    try:
+        security_of(entry)
+    except MeshError as error:
+        return Finding(name, Result.BAD, str(error), "correct it as said")
+    if entry.security == "null" and any("tcp://" in (place or "") for place in (entry.publishers, entry.subscribers)):
+        to_do = "use ipc:// for this user alone, or set security"
+        return Finding(name, Result.ADVICE, "every user of this machine acts as this node", to_do)
+    return Finding(name, Result.GOOD, f"security is {entry.security}")
 
 
 def _kernels() -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from meshbus.config import NodeConfig
+    from meshbus.edge.bridge import Bridge
     from meshbus.node.node import Node
 
 
@@ -53,7 +55,9 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         socket = config.admin_path()
         if socket is not None:
             await stack.enter_async_context(Admin(node).serve(socket))
-        show_facts({**status_row(node), "admin_socket": None if socket is None else str(socket)}, json=json)
+        doors = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
+        facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
+        show_facts({**facts, **({"edge": list(map(_places, doors))} if doors else {})}, json=json)
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(_tell(node, json=json))
             await stop.wait()
@@ -64,13 +68,33 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
 async def _tell(node: Node, *, json: bool) -> None:
     """Show what happens to a node."""
     async for event in node.notices():
-        row = notice_row(event)
-        if for_people(json):
-            note(
-                " ".join([str(row.pop("notice")).replace("_", " "), *(f"{key}={value}" for key, value in row.items())])
-            )
-        else:
-            show_line(row)
+        _show(event, json=json)
+
+
+def _show(event: object, *, json: bool) -> None:
+    row = notice_row(event)
+    if for_people(json):
+        note(" ".join([str(row.pop("notice")).replace("_", " "), *(f"{key}={value}" for key, value in row.items())]))
+    else:
+        show_line(row)
+
+
+def _bridges(node: Node, *, json: bool) -> list[Bridge]:
+    """Make the edges of a node, as it is configured; their refusals are shown as what happens to it."""
+    if not node.config.edge:
+        return []
+    import logging
+
+    from meshbus.edge.bridge import Bridge
+
+    logging.getLogger("meshbus.edge.refusals").addHandler(logging.NullHandler())  # shown here already
+    return [Bridge(node, entry, partial(_show, json=json)) for entry in node.config.edge]
+
+
+def _places(bridge: Bridge) -> dict[str, str]:
+    """Give where applications connect."""
+    places = {side: getattr(bridge, side) for side in ("publishers", "subscribers", "notices")}
+    return {side: place for side, place in places.items() if place is not None}
 
 
 def notice_row(event: object) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Everything that can be set about a node: file, then environment, then arguments, one spelling for all three.
 
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
-`[[peers]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment spells `heartbeat_s` as
+`[[peers]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment spells `heartbeat_s` as
 `MESHBUS_HEARTBEAT_S`, and an argument is `heartbeat_s=`. Relative paths in a file are relative to the file. A key that
 is unknown, or a value that does not fit, is refused with its place. How that is done is in config/source.py, how
 addresses, keys and the like are spelled in config/spelling.py, what files with secrets look like in keyfile.py.
@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from meshbus.config.edge import EdgeEntry
 from meshbus.config.source import Setting, build, read_arguments, read_environment, read_file
 from meshbus.config.spelling import (
     READERS,
@@ -222,6 +223,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where peers are that no subnet rule matches."""
     channels: tuple[ChannelEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
+    edge: tuple[EdgeEntry, ...] = ()
+    """Where ZeroMQ applications attach; `meshbus up` serves them, a program does it with meshbus.edge.Bridge."""
     exports: tuple[ExportEntry, ...] = ()
     """For a gateway: where channels of exported visibility may go."""
     subnet_rules: tuple[SubnetRule, ...] = ()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from meshbus.edge.address import EdgeAddress
+from meshbus.config.address import EdgeAddress
 from meshbus.edge.connection import Connection
 from meshbus.edge.server import dial
 from meshbus.edge.zmtp.reason import LASTING, CloseReason

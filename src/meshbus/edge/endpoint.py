@@ -17,7 +17,7 @@ from typing import ClassVar, Self, TypedDict
 
 import msgspec
 
-from meshbus.edge.address import parse_address
+from meshbus.config.address import parse_address
 from meshbus.edge.connection import Connection, ConnectionInfo
 from meshbus.edge.dialer import Backoff, Dialer
 from meshbus.edge.security import Null, Security

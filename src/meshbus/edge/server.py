@@ -14,7 +14,7 @@ import stat
 from ipaddress import ip_address
 from pathlib import Path
 
-from meshbus.edge.address import EdgeAddress, IpcAddress, TcpAddress
+from meshbus.config.address import EdgeAddress, IpcAddress, TcpAddress
 from meshbus.errors import ConfigError
 
 BACKLOG = 1024

@@ -220,6 +220,10 @@ class Node:
         """Give what happens to this node: sessions, failures, subscriptions, slow consumers."""
         return self._notices.follow()
 
+    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
+        """Call a listener with every notice as it happens, beside `notices`; gives what ends that."""
+        return self._notices.watch(listener)
+
     # ── peers ───────────────────────────────────────────────────────────────────────────────
 
     async def connect(
@@ -348,7 +352,7 @@ class Node:
             try:
                 await self._joiner.join(subscription)
             except BaseException:
-                self._router.remove(subscription)
+                await self._joiner.leave(subscription)  # some may have been asked already
                 raise
 
         return Subscription(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
 from meshbus.engine.control import Control
@@ -21,10 +21,18 @@ class Notices:
     def __init__(self) -> None:
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._came = asyncio.Event()
+        self._listeners: list[Callable[[Notice], None]] = []
         self._closed = False
+
+    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
+        """Call a listener with every notice, beside those who follow; gives what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def add(self, notice: Notice) -> None:
         """Add a notice."""
+        for listener in tuple(self._listeners):
+            listener(notice)
         self._notices.append(notice)
         self._came.set()
 

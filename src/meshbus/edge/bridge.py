@@ -1,0 +1,187 @@
+"""The bridge: ZeroMQ applications as citizens of the mesh, in any language and without a library of ours.
+
+    async with Node.open("node.toml") as node, Bridge(node, node.config.edge[0]) as bridge:
+        ...
+
+Applications connect their PUB sockets to one address and their SUB sockets to another. What they publish becomes events
+of this node, what they subscribe to is subscribed to by this node: the mesh sees the node's identity, capabilities and
+tokens, and judges by those. Who may attach is the endpoint's to decide. This file holds the endpoints and the tasks
+between them; the two directions are edge/ingress.py and edge/egress.py, what was refused is told by edge/refusals.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from meshbus.config.edge import EdgeEntry, EdgeSecurity, is_prefix
+from meshbus.edge.egress import Egress
+from meshbus.edge.ingress import Ingress
+from meshbus.edge.pub import Pub, XPub
+from meshbus.edge.refusals import Refusal, Refusals
+from meshbus.edge.security import CurveServer, Null, PlainServer, Security, known_keys, passwords
+from meshbus.edge.sub import Sub
+from meshbus.edge.topics import TopicMap
+from meshbus.edge.zmtp.session import Interest
+from meshbus.engine.counters import Counters
+from meshbus.errors import ConfigError
+from meshbus.keyfile import load_curve_secret, load_passwords
+from meshbus.names.channel import ChannelName
+from meshbus.node.node import Node
+
+MAX_PREFIXES = 4096
+"""Subscriptions that one application may hold."""
+MAX_PREFIX_BYTES = 1 << 20
+
+_log = logging.getLogger("meshbus.edge")
+
+E = TypeVar("E", Pub, XPub, Sub)
+
+
+class Bridge:
+    """One edge of a node; use it as an async context manager, inside that of the node."""
+
+    def __init__(self, node: Node, entry: EdgeEntry, on_refusal: Callable[[Refusal], None] | None = None) -> None:
+        """Prepare a bridge; `on_refusal` is called with what is told of refusals."""
+        self.entry = entry
+        self.publishers: str | None = None
+        """Where the PUB sockets of applications connect, with the port that was had."""
+        self.subscribers: str | None = None
+        """Where their SUB sockets connect."""
+        self.notices: str | None = None
+        """Where refusals are published, with `publish/` or `subscribe/` and their topic as topic, in JSON."""
+        self._node = node
+        self._on_refusal = on_refusal
+        self._counters = Counters()
+        self._refusals = Refusals(self._counters, self._tell)
+        self._topics = TopicMap(entry)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._endpoints: list[Pub | Sub] = []
+        self._notice_pub: Pub | None = None
+        self._egress: Egress | None = None
+        self._unwatch: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up, and end the subscriptions; closing twice is fine."""
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._endpoints:
+            await self._endpoints.pop().close()
+
+    @property
+    def wishes(self) -> list[str]:
+        """What the mesh is asked for on behalf of applications: channels, and prefixes that end in `/`."""
+        return [] if self._egress is None else self._egress.wishes
+
+    @property
+    def counters(self) -> dict[str, dict[str, int]]:
+        """What was published, delivered, refused and dropped, by what and why; of the endpoints too."""
+        result = self._counters.snapshot()
+        for endpoint in self._endpoints:
+            side = str(endpoint.socket_type).lower()
+            for what, counts in endpoint.counters.items():
+                result[f"{side}_{what}"] = counts
+            if isinstance(endpoint, XPub):
+                result["xpub_dropped"] = {str(loss): lost for loss, lost in endpoint.stats.dropped.items() if lost}
+        return result
+
+    async def _start(self) -> None:
+        security = security_of(self.entry)
+        if self.entry.notices is not None:
+            self._notice_pub = self._add(Pub(security=security, max_subscriptions=MAX_PREFIXES))
+            self.notices = await self._notice_pub.bind(self.entry.notices)
+        if self.entry.subscribers is not None:
+            await self._start_egress(self.entry.subscribers, security)
+        if self.entry.publishers is not None:
+            await self._start_ingress(self.entry.publishers, security)
+
+    async def _start_egress(self, address: str, security: Security) -> None:
+        endpoint = self._add(XPub(security=security, max_subscriptions=MAX_PREFIXES, max_prefix_bytes=MAX_PREFIX_BYTES))
+        egress = Egress(self._node, self._topics, self._counters, self._refusals, self._spawn, endpoint)
+        self._egress = egress
+        self._unwatch = self._node.watch(egress.hear)
+
+        async def follow_demand() -> None:
+            async for event in endpoint.events():
+                if isinstance(event, Interest):
+                    await egress.change(event)
+                else:
+                    self._counters.add("ignore", "upstream_message")
+
+        self._spawn(follow_demand())
+        self.subscribers = await endpoint.bind(address)
+
+    async def _start_ingress(self, address: str, security: Security) -> None:
+        # Everything is asked for: an application that may not publish something must not be left in the dark.
+        endpoint = self._add(Sub(security=security, max_message_bytes=1 << 20))
+        endpoint.subscribe()
+        ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._spawn)
+        for channel in self.entry.channels_in:
+            if not is_prefix(channel):
+                ingress.open(ChannelName(channel))
+
+        async def take_messages() -> None:
+            while messages := await endpoint.receive_batch():
+                for message in messages:
+                    ingress.take(message)
+                await asyncio.sleep(0)  # lanes move between two batches, however fast these come
+
+        self._spawn(take_messages())
+        self.publishers = await endpoint.bind(address)
+
+    def _add(self, endpoint: E) -> E:
+        self._endpoints.append(endpoint)
+        return endpoint
+
+    def _tell(self, refusal: Refusal) -> None:
+        if self._notice_pub is not None:
+            self._notice_pub.publish(f"{refusal.direction}/{refusal.topic}", msgspec.json.encode(refusal))
+        if self._on_refusal is not None:
+            self._on_refusal(refusal)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._counters.add("fail", "task")
+            _log.error("a part of the bridge failed: this is a defect, please report it", exc_info=error)
+
+
+def security_of(entry: EdgeEntry) -> Security:
+    """Give how an endpoint judges who attaches; reads the files that are named. Raises ConfigError."""
+    if entry.security is EdgeSecurity.PLAIN and entry.passwords_file is not None:
+        return PlainServer(passwords(load_passwords(entry.passwords_file)))
+    if entry.security is EdgeSecurity.CURVE and entry.curve_secret_file is not None:
+        try:
+            known = known_keys(entry.curve_clients)
+        except ConfigError as error:
+            raise ConfigError("curve_clients", error.problem) from None
+        return CurveServer(load_curve_secret(entry.curve_secret_file), known)
+    return Null()

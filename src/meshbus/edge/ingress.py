@@ -1,0 +1,143 @@
+"""From ZeroMQ publishers into the mesh: each message is an event on the channel of its topic, under its policy.
+
+Every channel has a lane of its own, so that one whose subscribers are slow does not hold up the others. Lanes are
+bounded in messages, all together in bytes; what exceeds that is dropped, the newest first, and counted. The other
+direction is edge/egress.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from meshbus.edge.queue import HIGH_WATER
+from meshbus.edge.refusals import Direction, Reason, Refusals
+from meshbus.edge.topics import TopicMap
+from meshbus.engine.counters import Counters
+from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport
+from meshbus.errors import ChannelError, ChannelFault, MeshError
+from meshbus.names.channel import ChannelName
+from meshbus.node.node import Node
+from meshbus.node.publisher import ChannelPublisher
+from meshbus.wire.constants import MAX_EVENT
+
+MAX_LANES = 1024
+"""Channels that one bridge publishes on."""
+MAX_BYTES = 64 << 20
+"""What may wait in all lanes together."""
+BATCH = 256
+"""Events handed to the node at once: many fit one packet, and a batch is refused or sent as a whole."""
+
+_CONFIG = PublishConfig(on_failure=OnFailure.COLLECT)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Future[None]"]
+"""Starts a task whose errors somebody hears of."""
+
+
+class _Lane:
+    """Events that wait for one channel."""
+
+    __slots__ = ("publisher", "running", "topic", "waiting")
+
+    def __init__(self, publisher: ChannelPublisher, topic: bytes) -> None:
+        self.publisher = publisher
+        self.topic = topic
+        self.waiting: deque[bytes] = deque()
+        self.running = False
+
+
+class Ingress:
+    """Publishes what applications send."""
+
+    def __init__(self, node: Node, topics: TopicMap, counters: Counters, refusals: Refusals, spawn: Spawn) -> None:
+        self._node = node
+        self._topics = topics
+        self._counters = counters
+        self._refusals = refusals
+        self._spawn = spawn
+        self._lanes: dict[bytes, _Lane] = {}
+        self._bytes = 0
+
+    def open(self, channel: ChannelName) -> None:
+        """Let the mesh know of a channel before anything is published on it. Raises MeshError."""
+        topic = self._topics.topic_of(channel)
+        self._lanes[topic] = _Lane(self._node.publisher(channel, _CONFIG), topic)
+
+    def take(self, message: tuple[bytes, ...]) -> None:
+        """Take one message of an application."""
+        topic = message[0]
+        if len(message) != 2:
+            problem = f"{len(message)} parts: send two, the topic and what it is about"
+            self._refuse(topic, Reason.PARTS, problem)
+            return
+        event = message[1]
+        if len(event) > MAX_EVENT:
+            self._refuse(topic, Reason.TOO_LARGE, f"{len(event)} bytes: an event has at most {MAX_EVENT}")
+            return
+        lane = self._lanes.get(topic) or self._new_lane(topic)
+        if lane is None:
+            return
+        if len(lane.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
+            problem = f"{len(lane.waiting)} messages wait for the mesh to take them: publish less, or more slowly"
+            self._refuse(topic, Reason.BEHIND, problem)
+            return
+        lane.waiting.append(event)
+        self._bytes += len(event)
+        if not lane.running:
+            lane.running = True
+            self._spawn(self._drain(lane))
+
+    def _new_lane(self, topic: bytes) -> _Lane | None:
+        try:
+            channel = self._topics.channel_of(topic)
+        except ChannelError as error:
+            self._refuse(topic, Reason.BAD_TOPIC, str(error))
+            return None
+        if not self._topics.takes(channel):
+            self._refuse(topic, Reason.NOT_EXPOSED, f"{str(channel)!r} is not in channels_in: add it there")
+            return None
+        if len(self._lanes) >= MAX_LANES:
+            self._refuse(topic, Reason.TOO_MANY_CHANNELS, f"{MAX_LANES} channels are published on already")
+            return None
+        try:
+            self.open(channel)
+        except MeshError as error:
+            self._refusals.add_error(Direction.PUBLISH, topic, error)
+        return self._lanes.get(topic)
+
+    async def _drain(self, lane: _Lane) -> None:
+        try:
+            while lane.waiting:
+                events = [lane.waiting.popleft() for _ in range(min(BATCH, len(lane.waiting)))]
+                self._bytes -= sum(map(len, events))
+                await self._publish(lane, events)
+        finally:
+            lane.running = False
+
+    async def _publish(self, lane: _Lane, events: list[bytes]) -> None:
+        try:
+            report = await lane.publisher.publish_batch(events)
+        except ChannelError as error:
+            if error.fault is ChannelFault.RATE_LIMITED and len(events) > 1:
+                for event in events:  # the rate may still admit some of them
+                    await self._publish(lane, [event])
+                return
+            self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
+        except MeshError as error:
+            self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
+        else:
+            self._counters.add("publish", "nobody" if report.is_empty else "sent", len(events))
+            self._tell(lane, report, len(events))
+
+    def _tell(self, lane: _Lane, report: PublishReport, events: int) -> None:
+        """Say which subscribers did not get something, and why."""
+        for node_id, why in report.filtered:
+            problem = f"subscriber {node_id:016x} may not have it, by the policy of the channel"
+            self._refusals.add(Direction.PUBLISH, lane.topic, why, problem, events)
+        for leg in report.errors:
+            self._refusals.add(Direction.PUBLISH, lane.topic, leg.code, leg.message, events)
+
+    def _refuse(self, topic: bytes, reason: Reason, problem: str) -> None:
+        self._refusals.add(Direction.PUBLISH, topic, reason, problem)

@@ -1,0 +1,110 @@
+"""What a bridge did not do for an application, and why: counted always, told as often as somebody can read it.
+
+ZeroMQ has no way to answer a PUB or a SUB, so a refusal is told beside it: to the log, to whoever watches the bridge,
+and to the applications that listen at its `notices` address. All three hear of the same topic and reason once in a
+while; the counters know every single one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from meshbus.engine.counters import Counters
+from meshbus.engine.recent import Recent
+from meshbus.errors import AuthError, ChannelError, MeshError
+
+TELL_EVERY_S = 10.0
+"""One telling per topic and reason in this time: who publishes all day what is not allowed must not fill a disk."""
+MAX_REMEMBERED = 4096
+"""Topics and reasons whose last telling is remembered."""
+MAX_TOLD_PER_S = 100
+"""Tellings of all topics together: new topics cost nothing to make up."""
+
+_log = logging.getLogger("meshbus.edge.refusals")
+
+
+class Direction(StrEnum):
+    """What an application wanted."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+class Reason(StrEnum):
+    """Why the bridge itself refuses or drops; publishers and the policy of channels have reasons of their own."""
+
+    NOT_EXPOSED = "not_exposed"
+    BAD_TOPIC = "bad_topic"
+    PARTS = "parts"
+    TOO_LARGE = "too_large"
+    TOO_MANY_CHANNELS = "too_many_channels"
+    TOO_MANY_PREFIXES = "too_many_prefixes"
+    BEHIND = "behind"
+    """The mesh takes less than the application gives."""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Something that an application wanted and did not get."""
+
+    direction: Direction
+    topic: str
+    reason: str
+    """A `Reason`, or as the mesh names it: `denied`, `rate_limited`, `unauthorized`, `not_visible`, …"""
+    problem: str
+    """What is wrong, in a sentence."""
+    count: int
+    """How often something was refused for this reason, whatever the topic."""
+
+
+class Refusals:
+    """Counts what is refused, and tells of it."""
+
+    def __init__(self, counters: Counters, tell: Callable[[Refusal], None]) -> None:
+        self._counters = counters
+        self._tell = tell
+        self._told: Recent[tuple[Direction, bytes, str], float] = Recent(MAX_REMEMBERED)
+        self._second = 0.0
+        self._told_in_second = 0
+
+    def add(self, direction: Direction, topic: bytes, reason: str, problem: str, count: int = 1) -> None:
+        """Note that something was refused."""
+        self._counters.add(f"refuse_{direction}", reason, count)
+        if not self._is_due((direction, topic, reason)):
+            return
+        total = self._counters.get(f"refuse_{direction}", reason)
+        refusal = Refusal(direction, topic.decode("utf-8", "backslashreplace"), reason, problem, total)
+        _log.warning("refused to %s %r: %s: %s (%d so far)", direction, refusal.topic, reason, problem, total)
+        self._tell(refusal)
+
+    def add_error(self, direction: Direction, topic: bytes, error: MeshError, count: int = 1) -> None:
+        """Note that the node refused something."""
+        self.add(direction, topic, reason_of(error), str(error), count)
+
+    def _is_due(self, what: tuple[Direction, bytes, str]) -> bool:
+        now, last = time.monotonic(), self._told.get(what)
+        if last is not None and now < last + TELL_EVERY_S:
+            return False
+        if now >= self._second + 1.0:
+            self._second, self._told_in_second = now, 0
+        self._told_in_second += 1
+        if self._told_in_second > MAX_TOLD_PER_S:
+            self._counters.add("drop", "telling")
+            return False
+        self._told.put(what, now)
+        return True
+
+
+def reason_of(error: MeshError) -> str:
+    """Give the shortest word for why something was refused."""
+    match error:
+        case ChannelError():
+            return error.reason or str(error.fault)
+        case AuthError():
+            return str(error.fault)
+        case _:
+            return error.code

@@ -1,0 +1,153 @@
+"""The node is subscribed to what applications want, and every event is handed on once, however wishes come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from meshbus.config.edge import EdgeEntry
+from meshbus.edge import egress as subject
+from meshbus.edge.egress import Egress
+from meshbus.edge.pub import Part, Pub
+from meshbus.edge.refusals import Refusal, Refusals
+from meshbus.edge.topics import TopicMap
+from meshbus.edge.zmtp.session import Interest
+from meshbus.engine.control import Acked, Matched
+from meshbus.engine.counters import Counters
+from meshbus.names.channel import ChannelName
+from meshbus.node.node import Node
+from meshbus.wire.messages.membership import AckReason
+from tests.edge.apps import until
+
+QUICK: dict[str, Any] = {
+    "psk": "5a" * 32,
+    "ephemeral": True,
+    "handshake_timeout_s": 1.0,
+    "membership_ack_timeout_s": 0.2,
+}
+
+
+class Recorder(Pub):
+    """An endpoint that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[tuple[Part, ...]] = []
+
+    def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:
+        """Keep them."""
+        self.got += map(tuple, messages)
+        return 0
+
+
+class Door:
+    """The way out of one node, without a socket."""
+
+    def __init__(self, node: Node, *channels: str) -> None:
+        self.refused: list[Refusal] = []
+        self.endpoint = Recorder()
+        self.tasks: list[asyncio.Future[None]] = []
+        topics = TopicMap(EdgeEntry(subscribers="tcp://127.0.0.1:*", channels_out=channels))
+        counters = Counters()
+        refusals = Refusals(counters, self.refused.append)
+        self.egress = Egress(node, topics, counters, refusals, self._spawn, self.endpoint)
+        self._unwatch = node.watch(self.egress.hear)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        self.tasks.append(asyncio.ensure_future(work))
+        return self.tasks[-1]
+
+    async def want(self, prefix: bytes) -> None:
+        await self.egress.change(Interest(prefix, subscribe=True))
+
+    async def unwant(self, prefix: bytes) -> None:
+        await self.egress.change(Interest(prefix, subscribe=False))
+
+    def entered(self, *topics: str) -> bool:
+        wishes = self.egress._wishes
+        return all(topic in wishes and wishes[topic].entered for topic in topics)
+
+    async def close(self) -> None:
+        self._unwatch()
+        for task in self.tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self.tasks, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[tuple[Node, Node]]:
+    async with Node.open(**QUICK) as publisher, Node.open(**QUICK) as node:
+        await node.connect(publisher.address, public_key=publisher.public_key)
+        await until(lambda: node.peers[0].profile)
+        yield publisher, node
+
+
+async def test_demand_that_ends_while_the_mesh_is_asked_leaves_nothing_behind(nodes: tuple[Node, Node]) -> None:
+    publisher, node = nodes
+    publisher.publisher("a/b")
+    door = Door(node, "a/", "c")
+    for prefix in (b"a/", b"c"):
+        await door.want(prefix)
+        await asyncio.sleep(0)  # asked, and not answered yet
+        await door.unwant(prefix)
+        await door.want(prefix)
+        await door.unwant(prefix)
+    await until(lambda: not door.egress._wishes)
+    await until(lambda: not publisher.roster.members("a/b") and not publisher.roster.members("c"))
+    await door.want(b"a/")
+    await until(lambda: publisher.roster.members("a/b"))
+    await door.close()
+    await until(lambda: not publisher.roster.members("a/b"))
+
+
+async def test_closing_while_the_mesh_is_asked_takes_the_question_back(nodes: tuple[Node, Node]) -> None:
+    publisher, node = nodes
+    publisher.publisher("a/b")
+    door = Door(node, "a/")
+    await door.want(b"a/")
+    await asyncio.sleep(0)
+    await door.close()
+    running = node.running()
+    assert running is not None
+    assert running[0].following.followed(publisher.node_id) == {}
+    await until(lambda: not publisher.roster.members("a/b"))
+
+
+async def test_the_mesh_is_asked_for_so_many_prefixes_only(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "MAX_WISHES", 2)
+    door = Door(nodes[1], "")
+    for prefix in (b"a/", b"b/", b"c/", b"a/x"):
+        await door.want(prefix)
+    assert door.egress.wishes == ["a/", "b/"]
+    assert [(one.topic, one.reason) for one in door.refused] == [("c/", "too_many_prefixes")]
+    await door.close()
+
+
+async def test_nobody_who_answers_is_told_of_and_asked_again(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, node = nodes
+    monkeypatch.setattr(subject, "RETRY_S", 0.01)
+    publisher.set_channel_configs(publisher.config.channel_registry())  # no channel is known, so all are refused
+    door = Door(node, "a")
+    await door.want(b"a")
+    await until(lambda: door.refused)
+    assert [(one.topic, one.reason) for one in door.refused] == [("a", "unknown_channel")]
+    publisher.set_channel_configs(None)
+    await until(lambda: publisher.roster.members("a"))
+    await door.close()
+
+
+async def test_refusals_that_concern_no_application_are_not_told(nodes: tuple[Node, Node]) -> None:
+    door = Door(nodes[1], "a/")
+    await door.want(b"a/")
+    no = AckReason.UNAUTHORIZED
+    door.egress.hear(Matched(1, 7, refused=((ChannelName("b/c"), no), (ChannelName("a/c"), no))))
+    door.egress.hear(Acked(1, 7, ChannelName("b/c"), accepted=False, reason=no))
+    door.egress.hear(Acked(1, 7, ChannelName("a/d"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))
+    assert [(one.topic, one.reason) for one in door.refused] == [("a/c", "unauthorized")]
+    await door.close()
