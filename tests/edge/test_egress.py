@@ -1,6 +1,7 @@
 """The node is subscribed to what applications want, and every event is handed on once, however wishes come and go."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -82,6 +83,38 @@ async def nodes() -> AsyncIterator[tuple[Node, Node]]:
         await node.connect(publisher.address, public_key=publisher.public_key)
         await until(lambda: node.peers[0].profile)
         yield publisher, node
+
+
+async def test_each_event_is_handed_on_once_while_wishes_come_and_go(nodes: tuple[Node, Node]) -> None:
+    publisher, node = nodes
+    door, chance = Door(node, ""), random.Random(7)
+    pub = publisher.publisher("a/b/c", reliable=True)
+    wishes = {b"": "", b"a/": "a/", b"a/b": "a/", b"a/b/": "a/b/", b"a/b/c": "a/b/"}
+    held = b""
+    await door.want(held)
+    await until(lambda: door.entered(""))
+    sent = 0
+    for _ in range(60):
+        other = chance.choice([prefix for prefix in wishes if prefix != held])
+        await door.want(other)
+        for _ in range(chance.randrange(4)):
+            await pub.publish(b"%d" % sent)
+            sent += 1
+        await until(lambda wish=wishes[other]: door.entered(wish))  # type: ignore[misc]
+        for _ in range(chance.randrange(3)):
+            await pub.publish(b"%d" % sent)
+            sent += 1
+        for _ in range(chance.randrange(3)):
+            await asyncio.sleep(0)
+        await door.unwant(held)
+        held = other
+    await until(lambda: len(door.endpoint.got) >= sent)
+    assert door.endpoint.got == [(b"a/b/c", b"%d" % number) for number in range(sent)]
+    await door.unwant(held)
+    await until(lambda: not publisher.roster.members("a/b/c"))
+    assert door.egress.wishes == []
+    await until(lambda: not door.egress._wishes)
+    await door.close()
 
 
 async def test_demand_that_ends_while_the_mesh_is_asked_leaves_nothing_behind(nodes: tuple[Node, Node]) -> None:

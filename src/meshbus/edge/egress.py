@@ -156,6 +156,7 @@ class Egress:
         wish.wake.set()
         subscription = wish.subscription
         if subscription is not None and wish.entered:  # one that is still entering looks for itself afterwards
+            wish.entered = False
             await self._hand_over(wish)
             await subscription.close()
 

@@ -7,7 +7,7 @@ when a peer comes later, and to those that were asked when the last subscription
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Protocol
 
 from meshbus.engine.core import Engine
@@ -35,8 +35,8 @@ class Joining(Protocol):
     ) -> None:
         """Subscribe to one channel of one peer."""
 
-    async def matched(self, request: int) -> None:
-        """Wait for the answer to an interest."""
+    def matched(self, request: int) -> Awaitable[None]:
+        """Wait for the answer to an interest, from now on."""
 
 
 class Joiner:

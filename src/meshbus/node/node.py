@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
@@ -446,9 +446,12 @@ class Node:
         self._running.apply(out)
         return result
 
-    async def matched(self, request: int) -> None:
-        """Wait for the answer to an interest."""
-        event = await self._waiting.for_("match", request)
+    def matched(self, request: int) -> Awaitable[None]:
+        """Wait for the answer to an interest; it counts from now on, even when it comes before this is awaited."""
+        return self._matched(self._waiting.for_("match", request))
+
+    async def _matched(self, answer: Awaitable[object]) -> None:
+        event = await answer
         if isinstance(event, Matched) and event.timed_out:
             raise Timeout(f"publisher {event.node_id:016x}", self.config.membership_ack_timeout_s)
 
