@@ -21,8 +21,10 @@ from meshbus.keyfile import (
     create_identity,
     create_psk,
     format_tokens,
+    load_curve_secret,
     load_identity,
     load_or_create,
+    load_passwords,
     load_psk,
     load_tokens,
     parse_tokens,
@@ -337,3 +339,22 @@ def test_a_token_file_may_be_read_by_anyone(tmp_path: Path) -> None:
     file.write_text(format_tokens(_chain(2)), "utf-8")
     file.chmod(0o644)
     assert load_tokens(file) == _chain(2)
+
+
+def test_passwords_and_curve_keys_are_private_files(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_text('robot = "hush"\n')
+    for load in (load_passwords, load_curve_secret):
+        path.chmod(0o644)
+        with pytest.raises(ConfigError, match="others can read"):
+            load(path)
+        path.chmod(0o600)
+        assert load(path)
+    assert load_passwords(path) == {"robot": "hush"}
+    for bad in ("", "robot", "robot = 1", "[robot]"):
+        path.write_text(bad)
+        with pytest.raises(ConfigError, match="a line each") as raised:
+            load_passwords(path)
+        assert "hush" not in str(raised.value)
+    path.write_text("  key \n")
+    assert load_curve_secret(path) == "key"

@@ -107,3 +107,16 @@ def test_people_get_a_table(meshbus: Meshbus, good: Path, terminal: None) -> Non
     assert "to do" in out
     assert "python" in out
     assert subject.Finding._fields == Finding._fields == ("check", "result", "found", "to_do")
+
+
+def test_the_edge_is_checked_with_its_files(meshbus: Meshbus, good: Path) -> None:
+    edge = '[[edge]]\npublishers = "tcp://127.0.0.1:5555"\nchannels_in = ["a/"]\n'
+    good.write_text(f"{GOOD}{edge}", "utf-8")
+    assert _found(meshbus("check", good).rows)["edge[0]"] == Result.ADVICE
+    good.write_text(f"{GOOD}{edge.replace('tcp://127.0.0.1:5555', 'ipc:///run/in.sock')}", "utf-8")
+    assert _found(meshbus("check", good).rows)["edge[0]"] == Result.GOOD
+    good.write_text(f'{GOOD}{edge}security = "plain"\npasswords_file = "names.toml"\n', "utf-8")
+    result = meshbus("check", good)
+    assert result.code == Exit.FAILED
+    assert _found(result.rows)["edge[0]"] == Result.BAD
+    assert "there is no such file" in result.err

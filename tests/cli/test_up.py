@@ -48,6 +48,21 @@ def test_what_happens_is_told_and_a_second_node_on_the_same_place_is_refused(
         assert "another node serves it" in result.err
 
 
+def test_applications_attach_to_a_node_and_refusals_are_told(tmp_path: Path) -> None:
+    import zmq
+
+    create_psk(tmp_path / "mesh.key")
+    edge = '[[edge]]\npublishers = "tcp://127.0.0.1:*"\nchannels_in = ["sensors/"]\n'
+    with running(tmp_path / "a", edge) as node, zmq.Context() as context, context.socket(zmq.XPUB) as lidar:
+        (places,) = node.status["edge"]
+        lidar.connect(places["publishers"])
+        assert lidar.recv() == b"\x01"
+        lidar.send_multipart([b"other/a", b"1"])
+        told = node.notice("refusal")
+        assert (told["direction"], told["topic"], told["reason"]) == ("publish", "other/a", "not_exposed")
+        assert node.stop() == (Exit.OK, "meshbus: stopped\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -117,6 +117,31 @@ async def test_each_event_is_handed_on_once_while_wishes_come_and_go(nodes: tupl
     await door.close()
 
 
+async def test_what_the_oldest_wish_handed_on_is_not_handed_on_by_the_next(nodes: tuple[Node, Node]) -> None:
+    publisher, node = nodes
+    door = Door(node, "")
+    async with node.subscribe("a/b") as tap:
+        await publisher.publisher("a/b").publish(b"1")
+        batch = await tap.next_batch()
+    assert batch is not None
+    for prefix, topic in ((b"", ""), (b"a/", "a/")):
+        await door.want(prefix)
+        await until(lambda topic=topic: door.entered(topic))  # type: ignore[misc]
+    old, young = (door.egress._wishes[topic].subscription for topic in ("", "a/"))
+    assert old is not None
+    assert young is not None
+    old.feed(batch)
+    young.feed(batch)
+    taken = await old.next_batch()
+    assert taken is batch
+    door.egress._forward(door.egress._wishes[""], taken)
+    await door.unwant(b"")  # between the turns of the two
+    young.feed(batch)
+    await until(lambda: not young.stats.pending)
+    assert door.endpoint.got == [(b"a/b", b"1"), (b"a/b", b"1")]  # each time it came once
+    await door.close()
+
+
 async def test_demand_that_ends_while_the_mesh_is_asked_leaves_nothing_behind(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
     publisher.publisher("a/b")

@@ -11,3 +11,15 @@ async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:
     notices.close()
     got = [notice async for notice in notices.follow()]
     assert got == [PeerRecovered(number) for number in range(5, MAX_NOTICES + 5)]
+
+
+async def test_who_watches_takes_nothing_from_who_follows() -> None:
+    notices = Notices()
+    seen: list[object] = []
+    unwatch = notices.watch(seen.append)
+    notices.add(PeerRecovered(1))
+    unwatch()
+    notices.add(PeerRecovered(2))
+    notices.close()
+    assert seen == [PeerRecovered(1)]
+    assert [notice async for notice in notices.follow()] == [PeerRecovered(1), PeerRecovered(2)]
