@@ -19,9 +19,9 @@ from meshbus.engine.control import (
     RequestFault,
     SessionUp,
 )
-from meshbus.errors import HandshakeFault
+from meshbus.errors import HandshakeFault, Timeout
 from meshbus.names.channel import ChannelName
-from meshbus.node.waiting import Waiting
+from meshbus.node.waiting import Waiting, answered
 
 
 async def test_an_event_wakes_everyone_who_waits_for_it() -> None:
@@ -71,3 +71,13 @@ async def test_each_event_wakes_those_whom_it_is_for(kind: str, event: Control) 
     waiting.tell(event)
     assert await future is event
     assert not other.done()
+
+
+async def test_an_answer_counts_that_comes_before_it_is_awaited() -> None:
+    waiting = Waiting()
+    good, late = (answered(waiting.for_("match", request), 2.0) for request in (1, 2))
+    waiting.tell(Matched(1, 7))
+    waiting.tell(Matched(2, 7, timed_out=True))
+    await good
+    with pytest.raises(Timeout, match="publisher 0000000000000007: no answer within 2 s"):
+        await late

@@ -18,7 +18,7 @@ import msgspec
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
-from meshbus.engine.control import Acked, HistoryWanted, Matched, Negotiated, Requested, SessionUp
+from meshbus.engine.control import Acked, HistoryWanted, Negotiated, Requested, SessionUp
 from meshbus.engine.core import Engine
 from meshbus.engine.counters import Counters
 from meshbus.engine.negotiate import Profile
@@ -52,7 +52,7 @@ from meshbus.node.router import Router, Wish
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
-from meshbus.node.waiting import Waiting
+from meshbus.node.waiting import Waiting, answered
 from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -448,12 +448,7 @@ class Node:
 
     def matched(self, request: int) -> Awaitable[None]:
         """Wait for the answer to an interest; it counts from now on, even when it comes before this is awaited."""
-        return self._matched(self._waiting.for_("match", request))
-
-    async def _matched(self, answer: Awaitable[object]) -> None:
-        event = await answer
-        if isinstance(event, Matched) and event.timed_out:
-            raise Timeout(f"publisher {event.node_id:016x}", self.config.membership_ack_timeout_s)
+        return answered(self._waiting.for_("match", request), self.config.membership_ack_timeout_s)
 
     async def _acknowledged(self, request: int, channel: str, out: Output) -> None:
         waiting = self._waiting.for_("ack", request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from meshbus.engine.control import (
     Acked,
@@ -18,6 +19,7 @@ from meshbus.engine.control import (
     RequestFailed,
     SessionUp,
 )
+from meshbus.errors import Timeout
 
 
 class Waiting:
@@ -69,3 +71,10 @@ class Waiting:
         for waiting in self._futures.values():
             waiting.cancel()
         self._futures.clear()
+
+
+async def answered(waiting: Awaitable[Control], timeout_s: float) -> None:
+    """Wait for the answer to an interest. Raises Timeout when the engine reports that none came."""
+    event = await waiting
+    if isinstance(event, Matched) and event.timed_out:
+        raise Timeout(f"publisher {event.node_id:016x}", timeout_s)
