@@ -14,6 +14,7 @@ import pytest
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import DiskBytes
 from meshbus.engine.boundary import NOT_ASKED
+from meshbus.engine.witness import in_columns
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.packets.arrow import headers_of
 from meshbus.log.packets.policies import load_policies
@@ -198,11 +199,19 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
             sealed = fleet.sealed(channel, reader)
             packets += [with_hops(sealed, ttl) for ttl in (FINE, SPENT, WORN)]
     before = engine.mesh.boundary.gateway.stats
-    recording = Recording(engine, PacketRecorder(tmp_path, engine.node_id, background=False))
+    witness, takes = engine.mesh.witness, []
+    for folder in (tmp_path, tmp_path / "columns"):
+        recording = Recording(engine, PacketRecorder(folder, engine.node_id, background=False))
+        assert witness.recorder is not None
+        takes.append((recording, witness.recorder))
+    (recording, at_once), (in_two_steps, take) = takes
+    by_columns = in_columns(take)
+    witness.recorder = lambda told: (at_once(told), by_columns(told))[0]
     for packet in packets:
         fleet.net.inject("publisher", "gateway", packet)
     fleet.net.run(for_s=0.05)
-    recording.close()
+    for one in (recording, in_two_steps):
+        one.close()
     after = engine.mesh.boundary.gateway.stats
     rows = table_of(tmp_path, engine.node_id).to_pylist()
     judged = [row for row in rows if row["route_dst"] is not None and row["reason"] not in BEFORE_GATEWAY]
@@ -212,6 +221,10 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
         reason: count - before.drops[reason] for reason, count in after.drops.items()
     }
     assert judged_again(tmp_path, engine.node_id) == len(judged) >= len(packets)
+    both = [
+        table_of(folder, engine.node_id).drop_columns(["ts", "ts_ns"]) for folder in (tmp_path, tmp_path / "columns")
+    ]
+    assert both[0].equals(both[1]), "from the receive buffer, the rows are those of the columns"
     names = {row["channel"] for row in judged}
     assert names == {None, *(name for name, config in CHANNELS.items() if config is not None)}
 

@@ -81,3 +81,10 @@ def test_recorded_columns_become_a_batch() -> None:
     assert len(batch) == 2
     assert batch.acceptable.all()
     assert batch.columns.tobytes() == recorded[::2].tobytes()
+
+
+def test_what_is_no_header_can_be_blanked() -> None:
+    """Another magic or version is nothing to read fields from; a wrong length leaves them readable."""
+    batch = read(list(PACKETS.values())).blanked()
+    blank = {HeaderStatus.TRUNCATED, HeaderStatus.BAD_MAGIC, HeaderStatus.BAD_VERSION}
+    assert batch.rows.reshape(-1, HEADER_BYTES).any(axis=1).tolist() == [status not in blank for status in PACKETS]

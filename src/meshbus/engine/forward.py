@@ -8,25 +8,27 @@ were not met before are judged together, as columns. A run is rewritten where it
 receive buffer itself: nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied
 into a fair queue, from which the driver takes them by `release`. Every drop has a reason and a counter.
 
-A recorder, where one is set (engine/witness.py), is told everything that a decision depended on.
+A recorder, where one is set (engine/witness.py), is told everything that a decision depended on, before packets change.
 """
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
-from meshbus.engine.boundary import NOT_ASKED, Boundary
+from meshbus.engine.boundary import Boundary
 from meshbus.engine.counters import Counters
 from meshbus.engine.fairqueue import FairQueue
 from meshbus.engine.packets import Address, Output, Train, place_of
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.recent import Recent
 from meshbus.engine.routing import RoutingTable
-from meshbus.engine.witness import Alike, Witness
+from meshbus.engine.witness import Decided, Witness
 from meshbus.names.identity import routing_id
-from meshbus.policy.columns import HeaderBatch, HeaderStatus, read_headers
+from meshbus.policy.columns import HeaderBatch, read_headers
 from meshbus.policy.fate import TransitReason
 from meshbus.policy.transit import alike_run, count_hop, read_routes, signature
 from meshbus.policy.verdict import DropReason
@@ -55,10 +57,9 @@ class _Decision(NamedTuple):
     hop: Address
     judged: bool
     """Whether the gateway was asked, which counts its verdicts."""
-    source: int
-    dest: int
-    guard: int
     until: float
+    decided: Decided
+    """The same, and what it rests on, for a recorder."""
 
 
 class _Run(NamedTuple):
@@ -136,7 +137,7 @@ class Forwarder:
                 self._decide(source, data, starts, lengths, [run], now)
                 decision = self._decisions.get(run.key)
                 assert decision is not None
-            self._carry_out(run, decision, source, data, starts, lengths, now, out)
+            self._carry_out(run, decision, data, starts, lengths, now, out)
 
     def hold(self) -> None:
         """Let packets wait from now on: the socket is full."""
@@ -155,7 +156,6 @@ class Forwarder:
         self,
         run: _Run,
         decision: _Decision,
-        source: Address,
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
@@ -164,24 +164,21 @@ class Forwarder:
     ) -> None:
         first, last, _ = run
         count, reason = last - first, decision.reason
+        begin, size = starts.item(first), lengths.item(first)
         if decision.judged:
             self._boundary.count(reason, count)
-        record = None if self._witness.recorder is None else self._copy(run, data, starts, lengths)
-        crowded: list[bool] = []
+        if self._held and not reason:
+            self._counters.add(*_FORWARDED, self._wait(run, decision, data, starts, lengths, now))
+            return
+        if self._witness.recorder is not None:
+            self._witness.crossed(data, begin, size, count, decision.decided, now)
         if reason:
             self._counters.add(*_COUNTERS[reason], count)
-        else:
-            count_hop(data, starts, first, last)
-            if self._held:
-                crowded = self._wait(run, decision, data, starts, lengths)
-            else:
-                begin, end = starts.item(first), starts.item(last - 1) + lengths.item(last - 1)
-                out.trains.append(Train(decision.hop, data.data[begin:end], lengths.item(first)))
-            self._counters.add(*_FORWARDED, count - sum(crowded))
-        if record is not None:
-            by_subnet = decision.judged and self._boundary.config is not None
-            alike = Alike(reason, decision.source, decision.dest, decision.guard, by_subnet)
-            self._witness.forwarded(*record, source, decision.hop, alike, crowded, now)
+            return
+        count_hop(data, starts, first, last)
+        end = starts.item(last - 1) + lengths.item(last - 1)
+        out.trains.append(Train(decision.hop, data.data[begin:end], size))
+        self._counters.add(*_FORWARDED, count)
 
     def _decide(
         self,
@@ -196,14 +193,15 @@ class Forwarder:
         rows = np.array([run.first for run in runs], np.intp)
         begins, sizes = starts[rows], lengths[rows]
         routes = read_routes(data, begins)
-        headers = _readable(read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES))
+        # What is no header is blanked: such packets are forwarded, and their hops counted.
+        headers = read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).blanked()
         dests, senders = routes["dest_id"].tolist(), routes["src_id"].tolist()
         hops = [self._table.lookup(dest, now) for dest in dests]
         reasons = [self._refuse(source, hop, sender) for hop, sender in zip(hops, senders, strict=True)]
         asked = [number for number, reason in enumerate(reasons) if not reason]
         table = np.ascontiguousarray(headers.rows.reshape(-1, HEADER_BYTES)[asked]).reshape(-1)
         decisions = [
-            _Decision(reason, None, False, 0, 0, NOT_ASKED, self._table.stale_at(dest))
+            _Decision(reason, None, False, self._table.stale_at(dest), self._witness.decided(reason, source, None))
             for reason, dest in zip(reasons, dests, strict=True)
         ]
         if asked:
@@ -213,19 +211,15 @@ class Forwarder:
                 HeaderBatch(table, headers.status[asked]), judged["dest_id"], ttl, now
             )
             origins = headers.columns["origin_hash"].tolist()
+            by_subnet = self._boundary.config is not None
             for row, number in enumerate(asked):
-                decisions[number] = _Decision(
-                    verdicts.item(row),
-                    hops[number],
-                    True,
-                    sources.item(row),
-                    where.item(row),
-                    guard.item(row),
-                    min(
-                        self._table.stale_at(dests[number]),
-                        self._boundary.holds_until(origins[number], dests[number]),
-                    ),
+                reason, hop = verdicts.item(row), hops[number]
+                subnets = (sources.item(row), where.item(row), guard.item(row)) if by_subnet else None
+                until = min(
+                    self._table.stale_at(dests[number]), self._boundary.holds_until(origins[number], dests[number])
                 )
+                decided = self._witness.decided(reason, source, hop, subnets)
+                decisions[number] = _Decision(reason, hop, True, until, decided)
         for run, decision in zip(runs, decisions, strict=True):
             self._decisions.put(run.key, decision)
 
@@ -246,33 +240,33 @@ class Forwarder:
         data: NDArray[np.uint8],
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
-    ) -> list[bool]:
-        """Copy packets into the fair queue; says of each whether there was no room."""
+        now: float,
+    ) -> int:
+        """Copy packets into the fair queue; gives how many found room."""
+        begin, size = starts.item(run.first), lengths.item(run.first)
+        end = starts.item(run.last - 1) + lengths.item(run.last - 1)
+        arrived = None if self._witness.recorder is None else data[begin:end].copy()
+        count_hop(data, starts, run.first, run.last)
         crowded, view = [], data.data
-        for row in range(run.first, run.last):
-            begin, size = starts.item(row), lengths.item(row)
-            packet = bytes(view[begin : begin + size])
+        for start in range(begin, end, size):
+            packet = bytes(view[start : min(start + size, end)])
             flags, priority = packet[ROUTE_BYTES + 3], packet[ROUTE_BYTES + 4]
             urgent = bool(packet[4] & _ROUTE_PRIORITY or flags & _PRIORITY)
             stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
-            weight = 1 + (priority >> 5)
-            crowded.append(not self.queue.push(stream, (decision.hop, packet), size, weight=weight, urgent=urgent))
+            weight, item = 1 + (priority >> 5), (decision.hop, packet)
+            crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
         self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
-        return crowded
+        if arrived is not None:
+            self._tell_of_waiting(arrived, size, crowded, decision.decided, now)
+        return len(crowded) - sum(crowded)
 
-    def _copy(
-        self, run: _Run, data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
-        """Copy the headers and routing headers of a run, before its hop is counted."""
-        begins, sizes = starts[run.first : run.last], lengths[run.first : run.last]
-        headers = _readable(read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES))
-        return headers.columns, read_routes(data, begins)
-
-
-def _readable(headers: HeaderBatch) -> HeaderBatch:
-    """Blank what is no header, so that nothing is read into it: such packets are forwarded, hops counted."""
-    status = headers.status
-    if status.any():
-        junk = (status == HeaderStatus.BAD_MAGIC) | (status == HeaderStatus.BAD_VERSION)
-        headers.rows.reshape(-1, HEADER_BYTES)[junk] = 0
-    return headers
+    def _tell_of_waiting(
+        self, arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
+    ) -> None:
+        """Tell the recorder of packets that wait, and of those that found no room to."""
+        at = 0
+        for full, group in groupby(crowded):
+            count = len(list(group))
+            fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
+            self._witness.crossed(arrived, at * size, size, count, fate, now)
+            at += count

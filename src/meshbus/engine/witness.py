@@ -1,8 +1,10 @@
 """What a flight recorder is told: packets that were forwarded, delivered or dropped, and all that was known about them.
 
 Whoever decides about packets tells the `Witness`, a batch at a time, and only while a recorder is set: without one
-nothing is kept for it. How packets arrived (`Arrival`) is kept apart from what they are, because a packet that is
-opened here has lost its routing header by then. Where the record goes is no business of the engine: node/recording.py.
+nothing is kept for it. Packets for others are told where they lie in the receive buffer (`Crossed`), before their hop is
+counted, because a copy of their headers costs more than the record of them. Those for this node are told as columns
+(`Passed`); how they arrived (`Arrival`) is kept apart from what they are, because a packet that is opened here has lost
+its routing header by then. Where the record goes is no business of the engine: node/recording.py.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import numpy as np
 
 from meshbus.engine.packets import Address, PacketBatch
 from meshbus.engine.peer import PeerTable
-from meshbus.policy.fate import ArrivalReason, Fate, TransitReason
+from meshbus.policy.columns import read_headers
+from meshbus.policy.fate import ArrivalReason, Fate
 from meshbus.policy.transit import ROUTE_DTYPE, read_routes
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 _U8, _U64 = np.dtype(np.uint8), np.dtype(np.uint64)
 _NOBODY = np.zeros(1, _U64)
 
-MAX_KEPT = 4_096
-"""Neighbors, and decisions, whose arrays are kept."""
+MAX_HOPS = 4_096
+"""Neighbors whose arrays are kept."""
 
 
 class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -65,7 +68,64 @@ class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return np.broadcast_to(fates, len(self.headers))
 
 
-Recorder = Callable[[Passed], None]
+class Decided(msgspec.Struct, frozen=True, eq=False):
+    """What was decided about packets for others that fare alike; the same object for all that follow one decision."""
+
+    reason: int
+    """A code of policy/fate.py; 0 for packets that are forwarded."""
+    previous_hop: int
+    next_hop: int
+    """Neighbors; 0 for nobody we know."""
+    source: int
+    dest: int
+    guard: int
+    by_subnet: bool
+    """Whether the subnets, and the guard's answer, were those of a gateway's judgment."""
+    policy: NDArray[np.uint64]
+    """See `Passed.policy`."""
+
+
+class Crossed(msgspec.Struct, frozen=True, eq=False):
+    """Packets for others that fared alike, one behind the other in the receive buffer, as they arrived.
+
+    The buffer is the recorder's until it returns; it must not change it.
+    """
+
+    at: float
+    data: NDArray[np.uint8]
+    begin: int
+    """Where the first one begins, with its routing header."""
+    size: int
+    """Bytes from one to the next."""
+    count: int
+    decided: Decided
+
+    def columns(self) -> Passed:
+        """Give the same as columns, which share no memory with the buffer."""
+        starts = np.arange(self.begin, self.begin + self.size * self.count, self.size)
+        decided = self.decided
+        judged = decided.by_subnet
+        return Passed(
+            at=self.at,
+            headers=read_headers(self.data, starts + ROUTE_BYTES, np.full(self.count, HEADER_BYTES)).blanked().columns,
+            routes=read_routes(self.data, starts),
+            here=False,
+            reasons=np.array([decided.reason], _U8),
+            previous_hops=np.array([decided.previous_hop], _U64),
+            next_hops=np.array([decided.next_hop], _U64),
+            sources=np.array([decided.source], np.uint32) if judged else None,
+            dests=np.array([decided.dest], np.uint32) if judged else None,
+            guard=np.array([decided.guard], _U8) if judged else None,
+            policy=decided.policy,
+        )
+
+
+Recorder = Callable[[Passed | Crossed], None]
+
+
+def in_columns(take: Callable[[Passed], None]) -> Recorder:
+    """Make a recorder of what takes columns only, for whoever has the time to wait for them."""
+    return lambda told: take(told if isinstance(told, Passed) else told.columns())
 
 
 class Arrival(NamedTuple):
@@ -81,24 +141,6 @@ class Arrival(NamedTuple):
         return Arrival(hops, None if self.routes is None else self.routes[rows])
 
 
-class Alike(NamedTuple):
-    """What was decided about packets that fare alike."""
-
-    reason: int
-    source: int
-    dest: int
-    guard: int
-    by_subnet: bool
-    """Whether the subnets were those of a gateway's judgment."""
-
-
-class _AsArrays(NamedTuple):
-    reasons: NDArray[np.uint8]
-    sources: NDArray[np.uint32] | None
-    dests: NDArray[np.uint32] | None
-    guard: NDArray[np.uint8] | None
-
-
 class Witness:
     """Tells a recorder, while there is one."""
 
@@ -109,8 +151,6 @@ class Witness:
         self._policy = policy
         self._hops: dict[int, NDArray[np.uint64]] = {}
         """Node ids of neighbors as arrays, which cost more to make than to find."""
-        self._alike: dict[Alike, _AsArrays] = {}
-        """The same for decisions."""
 
     def hop(self, address: Address | None) -> NDArray[np.uint64]:
         """Give the neighbor at an address, as recorders are told it."""
@@ -119,56 +159,27 @@ class Witness:
             return _NOBODY
         known = self._hops.get(neighbor.node_id)
         if known is None:
-            if len(self._hops) >= MAX_KEPT:
+            if len(self._hops) >= MAX_HOPS:
                 self._hops.clear()
             known = self._hops[neighbor.node_id] = np.array((neighbor.node_id,), _U64)
         return known
 
-    def forwarded(
+    def decided(
         self,
-        headers: NDArray[np.void],
-        routes: NDArray[np.void],
+        reason: int,
         source: Address,
-        hop: Address,
-        decided: Alike,
-        crowded: list[bool],
-        now: float,
-    ) -> None:
-        """Tell about packets for others that fared alike, but for those that found no room to wait."""
-        if self.recorder is None:
-            return
-        reasons, sources, dests, guard = self._arrays_of(decided)
-        if any(crowded):
-            reasons = np.where(crowded, _U8.type(TransitReason.CROWDED), _U8.type(0))
-        self.recorder(
-            Passed(
-                at=now,
-                headers=headers,
-                routes=routes,
-                here=False,
-                reasons=reasons,
-                previous_hops=self.hop(source),
-                next_hops=self.hop(hop),
-                sources=sources,
-                dests=dests,
-                guard=guard,
-                policy=self._policy(),
-            )
-        )
+        hop: Address | None,
+        judged: tuple[int, int, int] | None = None,
+    ) -> Decided:
+        """Note a decision, once for all packets that it is about; `judged` is source, destination and guard's answer."""
+        subnets = judged or (0, 0, 0)
+        ids = int(self.hop(source)[0]), int(self.hop(hop)[0])
+        return Decided(reason, *ids, *subnets, judged is not None, self._policy())
 
-    def _arrays_of(self, decided: Alike) -> _AsArrays:
-        known = self._alike.get(decided)
-        if known is None:
-            if len(self._alike) >= MAX_KEPT:
-                self._alike.clear()
-            subnets = [np.array((subnet,), np.uint32) for subnet in (decided.source, decided.dest)]
-            known = self._alike[decided] = _AsArrays(
-                np.array((decided.reason,), _U8),
-                subnets[0] if decided.by_subnet else None,
-                subnets[1] if decided.by_subnet else None,
-                np.array((decided.guard,), _U8) if decided.by_subnet else None,
-            )
-        return known
+    def crossed(self, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided, now: float) -> None:
+        """Tell about packets for others that fare alike, before anything is changed in them."""
+        if self.recorder is not None:
+            self.recorder(Crossed(now, data, begin, size, count, decided))
 
     def arrival(self, batch: PacketBatch, starts: NDArray[np.int64], rows: NDArray[np.intp] | slice) -> Arrival | None:
         """Take note of how packets of a batch came, those that start so and are these rows; None without a recorder."""

@@ -5,11 +5,13 @@ For looking only; the parts that decide are engine/mesh.py and what it composes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from meshbus.engine.core import Engine
 from meshbus.engine.nat import NatStatus
 from meshbus.engine.proximity import GraphNode
 from meshbus.engine.routing import RouteInfo
-from meshbus.engine.witness import Recorder
+from meshbus.engine.witness import Passed, in_columns
 from meshbus.node.driver import Driver
 from meshbus.policy.gateway import GatewayStats
 
@@ -42,9 +44,9 @@ class MeshView:
         """What kind of NAT this node is behind, and where others see it, as far as two neighbors have told."""
         return self._engine.traversal.nat.status
 
-    def record(self, recorder: Recorder | None) -> None:
+    def record(self, recorder: Callable[[Passed], None] | None) -> None:
         """Hand every batch of packets that is forwarded, delivered or dropped on its way to a recorder; None ends it.
 
         It is called on the packet path, before the memory of a batch is used again, and must not take long.
         """
-        self._engine.mesh.witness.recorder = recorder
+        self._engine.mesh.witness.recorder = None if recorder is None else in_columns(recorder)

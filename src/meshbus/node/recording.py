@@ -10,13 +10,20 @@ import asyncio
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from meshbus.engine.witness import Crossed
 from meshbus.node.setup import wall
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from meshbus.config.node import NodeConfig
     from meshbus.engine.core import Engine
-    from meshbus.engine.witness import Passed
+    from meshbus.engine.witness import Decided, Passed
     from meshbus.log.packets.recorder import PacketRecorder
+
+MAX_MODELS = 8_192
+"""Decisions that are kept ready for the recorder."""
 
 
 class Recording:
@@ -28,6 +35,8 @@ class Recording:
         self._boundary = engine.mesh.boundary
         self._policy: object = None
         self._known = -1
+        self._models: dict[Decided, NDArray[np.uint64]] = {}
+        """What the recorder is told about packets that follow a decision."""
         self._witness.recorder = self._take
 
     def counters(self) -> dict[str, int]:
@@ -47,22 +56,43 @@ class Recording:
         self._witness.recorder = None
         self.recorder.close()
 
-    def _take(self, passed: Passed) -> None:  # hot: bench_recorder
-        if passed.policy is not self._policy or self._joined.version != self._known:
-            self._policy, self._known = passed.policy, self._joined.version
-            self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
+    def _take(self, told: Passed | Crossed) -> None:  # hot: bench_recorder
+        if isinstance(told, Crossed):
+            decided = told.decided
+            self._keep_up(decided.policy)
+            model = self._models.get(decided)
+            if model is None:
+                model = self._prepare(decided)
+            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, wall(told.at))
+            return
+        self._keep_up(told.policy)
         self.recorder.take(
-            passed.headers,
-            passed.reasons,
-            ts_ns=wall(passed.at),
-            here=passed.here,
-            routes=passed.routes,
-            previous_hops=passed.previous_hops,
-            next_hops=passed.next_hops,
-            sources=passed.sources,
-            dests=passed.dests,
-            guard=passed.guard,
+            told.headers,
+            told.reasons,
+            ts_ns=wall(told.at),
+            here=told.here,
+            routes=told.routes,
+            previous_hops=told.previous_hops,
+            next_hops=told.next_hops,
+            sources=told.sources,
+            dests=told.dests,
+            guard=told.guard,
         )
+
+    def _keep_up(self, policy: NDArray[np.uint64]) -> None:
+        """Let the recorder know when another policy is in force, or other channels have names."""
+        if policy is not self._policy or self._joined.version != self._known:
+            self._policy, self._known = policy, self._joined.version
+            self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
+            self._models.clear()
+
+    def _prepare(self, decided: Decided) -> NDArray[np.uint64]:
+        if len(self._models) >= MAX_MODELS:
+            self._models.clear()
+        subnets = (decided.source, decided.dest) if decided.by_subnet else None
+        model = self.recorder.model(decided.reason, decided.previous_hop, decided.next_hop, subnets, decided.guard)
+        self._models[decided] = model
+        return model
 
 
 def start_recording(engine: Engine, config: NodeConfig, psk: bytes) -> Recording | None:

@@ -9,13 +9,14 @@ import numpy as np
 
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.log.packets.row import NOT_ASKED
+from meshbus.log.packets.row import NOT_ASKED, models
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.fate import ArrivalReason, TransitReason
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.policy.verdict import DropReason
+from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
 NODE = 0xFEDC_BA98_7654_3210
@@ -35,6 +36,7 @@ def some_packets(count: int, seed: int, *, routed: bool = True, judged: bool = T
         headers["channel_hash"][number::6] = channel.wire_hash
         headers["subprotocol_id"][number::6] = 0
     headers["session_id"][::7] = 0
+    headers["magic"], headers["version"] = NET_MAGIC, VERSION
     return {
         "headers": headers,
         "reasons": random.choice(np.array(REASONS, np.uint8), count),
@@ -49,9 +51,39 @@ def some_packets(count: int, seed: int, *, routed: bool = True, judged: bool = T
     }
 
 
+Places = tuple[Any, int, int, int, Any, int, int]
+
+
+def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
+    """Give packets as the kernel takes them: where they lie, and their models."""
+    routes, judged = packets["routes"], packets["sources"] is not None
+    facts = models(
+        len(packets["headers"]),
+        packets["reasons"],
+        here=packets["here"],
+        routed=routes is not None,
+        previous_hops=packets["previous_hops"],
+        next_hops=packets["next_hops"],
+        subnets=(packets["sources"], packets["dests"]) if judged else None,
+        guard=packets["guard"] if judged else NOT_ASKED,
+        ts_ns=packets["ts_ns"],
+        policy=policy,
+    )
+    ways = np.zeros(0, np.uint8) if routes is None else routes.view(np.uint8)
+    headers = packets["headers"]
+    return (headers.view(np.uint8), 0, HEADER_BYTES, len(headers), ways, 0, ROUTE_BYTES), facts
+
+
+def blank_headers(count: int) -> Any:
+    """Make headers that say nothing but that they are headers."""
+    headers = np.zeros(count, HEADER_DTYPE)
+    headers["magic"], headers["version"] = NET_MAGIC, VERSION
+    return headers
+
+
 def numbered(first: int, count: int) -> dict[str, Any]:
     """Make packets of one session whose counters say which they are."""
-    headers = np.zeros(count, HEADER_DTYPE)
+    headers = blank_headers(count)
     headers["session_id"], headers["counter"] = 5, np.arange(first, first + count)
     return {"headers": headers, "reasons": np.zeros(count, np.uint8), "ts_ns": first, "here": True}
 

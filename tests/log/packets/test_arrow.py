@@ -9,12 +9,12 @@ import pytest
 
 from meshbus.log.arrow import wanted
 from meshbus.log.packets.arrow import Whose, headers_of, to_batch
-from meshbus.log.packets.row import NOT_ASKED, ROW, chooser, fill, name_table
+from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, chooser, fill, name_table
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.fate import Fate, TransitReason
 from meshbus.policy.verdict import DropReason
-from tests.log.packets.making import CHANNELS, NODE, some_packets
+from tests.log.packets.making import CHANNELS, NODE, arguments, some_packets
 
 NAMES = {channel.hash: str(channel) for channel in CHANNELS}
 
@@ -81,15 +81,10 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
 
 
 def rows_of(packets: dict[str, Any]) -> np.ndarray[Any, Any]:
-    rows = np.zeros(len(packets["reasons"]), ROW)
-    empty = {"routes": np.uint8, "sources": np.uint32, "dests": np.uint32, "guard": np.uint8}
-    given = {name: np.zeros(0, kind) if packets[name] is None else packets[name] for name, kind in empty.items()}
-    fill.run(
-        rows, 0, packets["headers"].view(np.uint8), given["routes"].view(np.uint8), packets["reasons"],
-        int(packets["here"]), packets["previous_hops"], packets["next_hops"], given["sources"], given["dests"],
-        given["guard"], name_table(CHANNELS), chooser(1, 0), 0, packets["ts_ns"], 3,
-    )  # fmt: skip
-    return rows
+    rows = np.zeros(len(packets["headers"]) * ROW_BYTES, np.uint8)
+    places, facts = arguments(packets)
+    fill.run(rows, 0, *places, facts, name_table(CHANNELS), chooser(1, 0), 0)
+    return rows.view(ROW)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -116,7 +111,6 @@ def test_columns_can_be_chosen_and_text_can_be_plain() -> None:
 
 def test_headers_come_back_as_they_were() -> None:
     packets = some_packets(200, 3)
-    packets["headers"]["magic"] = 0x4E45
     batch = to_batch(rows_of(packets), NAMES, Whose(NODE, 1), wanted(table=PACKETS))
     again = headers_of(batch)
     for name in again.dtype.names or ():

@@ -20,8 +20,7 @@ from meshbus.log.packets.recorder import ARENA_ROWS, DRAIN_S, PacketRecorder
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
-from meshbus.wire.header import HEADER_DTYPE
-from tests.log.packets.making import NODE, POLICY, counters, numbered, open_recorder, read_rows
+from tests.log.packets.making import NODE, POLICY, blank_headers, counters, numbered, open_recorder, read_rows
 from tests.log.packets.test_store import Full
 
 
@@ -59,7 +58,7 @@ def test_a_disk_that_refuses_is_counted_and_tried_again(tmp_path: Path) -> None:
 
 def test_policies_and_names_are_those_of_the_moment(tmp_path: Path) -> None:
     channel, other = ChannelName("sensors/lidar"), ChannelName("joined")
-    headers = np.zeros(2, HEADER_DTYPE)
+    headers = blank_headers(2)
     for number, name in enumerate((channel, other)):
         headers["stream_id"][number], headers["channel_hash"][number] = name.stream_id, name.wire_hash
     packets: dict[str, Any] = {"headers": headers, "reasons": np.zeros(2, np.uint8), "ts_ns": 1, "here": False}

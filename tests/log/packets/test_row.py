@@ -10,35 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.log.packets import row
-from meshbus.log.packets.row import ROW, ROW_BYTES, chooser, fill, name_table
+from meshbus.log.packets.row import ROW, ROW_BYTES, ROW_WORDS, TS_WORD, chooser, fill, name_table
 from meshbus.names.channel import ChannelName
 from meshbus.policy.fate import Fate
-from meshbus.wire.header import HEADER_DTYPE
-from tests.log.packets.making import CHANNELS, some_packets
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
+from tests.log.packets.making import CHANNELS, arguments, blank_headers, some_packets
 
 
 def filled(kernel: Any, packets: dict[str, Any], room: int, at: int, sampling: int, seed: int) -> tuple[int, bytes]:
     """Write rows into memory full of rubbish; gives how many were chosen, and all of the memory."""
-    rows = np.frombuffer(bytearray(b"\xa5" * (room * ROW_BYTES)), ROW)
-    nothing, nowhere = np.zeros(0, np.uint8), np.zeros(0, np.uint32)
-    chosen = kernel(
-        rows,
-        at,
-        packets["headers"].view(np.uint8),
-        nothing if packets["routes"] is None else packets["routes"].view(np.uint8),
-        packets["reasons"],
-        int(packets["here"]),
-        packets["previous_hops"],
-        packets["next_hops"],
-        nowhere if packets["sources"] is None else packets["sources"],
-        nowhere if packets["dests"] is None else packets["dests"],
-        nothing if packets["guard"] is None else packets["guard"],
-        name_table(CHANNELS),
-        chooser(sampling, seed),
-        17,
-        packets["ts_ns"],
-        3,
-    )
+    rows = np.frombuffer(bytearray(b"\xa5" * (room * ROW_BYTES)), np.uint8)
+    places, facts = arguments(packets)
+    chosen = kernel(rows, at, *places, facts, name_table(CHANNELS), chooser(sampling, seed), 17)
     return chosen, rows.tobytes()
 
 
@@ -54,30 +37,59 @@ def test_the_kernel_equals_its_reference(
     count: int, seed: int, room: int, sampling: int, routed: bool, judged: bool
 ) -> None:
     packets = some_packets(count, seed, routed=routed, judged=judged)
+    packets["headers"]["magic"][seed % 3 :: 5] ^= 1
     at = seed % (room + 1)
     assert filled(fill.run, packets, room, at, sampling, seed) == filled(
         fill.reference, packets, room, at, sampling, seed
     )
 
 
+@given(count=st.integers(1, 50), seed=st.integers(0, 1 << 32), gap=st.integers(0, 3), sampling=st.sampled_from([1, 3]))
+def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int, gap: int, sampling: int) -> None:
+    """One model for all, headers where they lie: the same as columns and a model each."""
+    packets = some_packets(count, seed)
+    packets["headers"]["version"][seed % 3 :: 5] += 1
+    for name in ("reasons", "previous_hops", "next_hops", "sources", "dests", "guard"):
+        packets[name] = packets[name][:1]
+    expected = filled(fill.reference, packets, count + 2, 1, sampling, seed)
+    junk = packets["headers"]["version"] != 1
+    step = ROUTE_BYTES + HEADER_BYTES + gap
+    buffer = np.zeros((count, step), np.uint8)
+    buffer[:, :ROUTE_BYTES] = packets["routes"].view(np.uint8).reshape(count, -1)
+    buffer[:, ROUTE_BYTES : ROUTE_BYTES + HEADER_BYTES] = packets["headers"].view(np.uint8).reshape(count, -1)
+    data = np.concatenate([np.full(7, 0xEE, np.uint8), buffer.reshape(-1)])
+    model = arguments(packets)[-1][:ROW_WORDS]
+    for kernel in (fill.run, fill.reference):
+        rows = np.frombuffer(bytearray(b"\xa5" * ((count + 2) * ROW_BYTES)), np.uint8)
+        places = data, 7 + ROUTE_BYTES, step, count, data, 7, step
+        chosen = kernel(rows, 1, *places, model, name_table(CHANNELS), chooser(sampling, seed), 17)
+        assert (chosen, rows.tobytes()) == expected
+    if sampling == 1:
+        written = np.frombuffer(expected[1], ROW)[1 : count + 1]
+        assert not written["header"][junk].view(np.uint8).any()
+        assert written["header"][~junk].tobytes() == packets["headers"][~junk].tobytes()
+        assert written["route"].tobytes() == packets["routes"].tobytes()
+
+
 def test_a_row_is_as_large_as_it_says() -> None:
     assert ROW.itemsize == ROW_BYTES
     assert ROW.fields is not None
     assert ROW.fields["route"][1] == row._ROUTE_AT
+    assert ROW.fields["chash64"][1] == row._HASH_AT
+    assert ROW.fields["ts_ns"][1] == 8 * TS_WORD
+    assert ROW_BYTES == 8 * ROW_WORDS
     assert [int(fate) for fate in (Fate.FORWARDED, Fate.DELIVERED, Fate.DROPPED)] == [0, 1, 2]
 
 
 def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: int) -> np.ndarray[Any, Any]:
     """Give the counters that are chosen among packets of some sessions."""
-    headers = np.zeros(len(sessions), HEADER_DTYPE)
+    headers = blank_headers(len(sessions))
     headers["session_id"], headers["counter"] = sessions, np.arange(first, first + len(sessions))
-    rows = np.zeros(len(sessions), ROW)
-    one, nothing, nowhere = np.zeros(1, np.uint64), np.zeros(0, np.uint8), np.zeros(0, np.uint32)
-    count = fill.run(
-        rows, 0, headers.view(np.uint8), nothing, np.zeros(len(sessions), np.uint8), 0, one, one, nowhere, nowhere,
-        nothing, name_table(()), chooser(sampling, seed), first, 0, 0,
-    )  # fmt: skip
-    return np.asarray(rows["header"]["counter"][:count])
+    rows = np.zeros(len(sessions) * ROW_BYTES, np.uint8)
+    nothing, model = np.zeros(0, np.uint8), np.zeros(ROW_WORDS, np.uint64)
+    packets = headers.view(np.uint8), 0, HEADER_BYTES, len(sessions), nothing, 0, ROUTE_BYTES
+    count = fill.run(rows, 0, *packets, model, name_table(()), chooser(sampling, seed), first)
+    return np.asarray(rows.view(ROW)["header"]["counter"][:count])
 
 
 @pytest.mark.parametrize("sampling", [2, 10, 100])

@@ -3,9 +3,10 @@
     recorder = PacketRecorder(log_dir, node_id, sampling=10)
     recorder.set_policy(policy, channels)         what is in force, whenever it changes
     recorder.take(headers, reasons, ...)          one kernel call per batch, into memory that is there already
+    recorder.take_train(model, data, ...)         the same from the receive buffer, for packets that fared alike
     recorder.close()
 
-`take` never waits for a disk. Rows go into one of two arenas of fixed size, and a thread writes one while the other
+Taking never waits for a disk. Rows go into one of two arenas of fixed size, and a thread writes one while the other
 fills: every DRAIN_S to the system, so that the death of the process loses no more than that, and every SYNC_S to the disk.
 When both are full, rows are dropped and counted; packets are never held up. The same thread seals and expires
 (log/packets/store.py). When the disk refuses, rows are lost and counted, and it is tried again with the next ones.
@@ -27,10 +28,11 @@ from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
 from meshbus.log.packets.arrow import Whose
 from meshbus.log.packets.policies import PolicyBook
-from meshbus.log.packets.row import ROW, ROW_BYTES, chooser, fill, name_table
+from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, TS_WORD, chooser, fill, models, name_table
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ SYNC_S: Final = 1.0
 _KEEP_S: Final = 1.0
 _MAX_SAMPLING: Final = (1 << 31) - 1
 _NO_BYTES: Final = np.zeros(0, np.uint8)
-_NO_SUBNETS: Final = np.zeros(0, np.uint32)
 _NOBODY: Final = np.zeros(1, np.uint64)
 _log = logging.getLogger("meshbus.log")
 
@@ -98,9 +99,9 @@ class PacketRecorder:
         """Of the channels that are known, and of those that rows in memory may still name."""
         self._current: dict[int, str] = {}
         self._policy = 0
-        self._arenas = [np.frombuffer(bytearray(ARENA_ROWS * ROW_BYTES), ROW) for _ in range(2)]
+        self._arenas = [np.empty(ARENA_ROWS * ROW_BYTES, np.uint8) for _ in range(2)]
         for arena in self._arenas:
-            arena.view(np.uint8).fill(0)  # have all of its pages now: the first packets would wait for each
+            arena.fill(0)  # have all of its pages now: the first packets would wait for each
         self._filled = 0
         self._swap = threading.Lock()
         """Held for a kernel call by who fills, and for an instant by who drains."""
@@ -143,32 +144,80 @@ class PacketRecorder:
     ) -> None:
         """Record packets about which something was decided at a time; nothing is kept of the arrays.
 
-        Headers and routing headers are as they arrived. `here` says that they were for this node. A reason is a code
+        Headers and routing headers are as they arrived; what is no header is recorded as zeros. `here` says that they were for this node. A reason is a code
         of policy/fate.py, 0 for a packet that was not dropped. Every array but the headers may also have one entry for
         all of them. A hop of 0 is none.
         """
-        count, stats = len(headers), self.stats
+        count = len(headers)
         if not headers.flags.writeable:
             headers = headers.copy()  # for memory that may not be written to the kernel would be compiled anew
+        facts = models(
+            count,
+            reasons,
+            here=here,
+            routed=routes is not None,
+            previous_hops=previous_hops,
+            next_hops=next_hops,
+            subnets=None if sources is None or dests is None else (sources, dests),
+            guard=NOT_ASKED if guard is None else guard,
+            ts_ns=ts_ns,
+            policy=self._policy,
+        )
+        ways = _NO_BYTES if routes is None else routes.view(np.uint8)
+        self._fill(headers.view(np.uint8), 0, HEADER_BYTES, count, ways, 0, ROUTE_BYTES, facts)
+
+    def model(
+        self, reason: int, previous_hop: int, next_hop: int, subnets: tuple[int, int] | None, guard: int
+    ) -> NDArray[np.uint64]:
+        """Prepare what `take_train` records about packets for others that fare alike, under the policy of now."""
+        return models(
+            1,
+            reason,
+            here=False,
+            routed=True,
+            previous_hops=previous_hop,
+            next_hops=next_hop,
+            subnets=subnets,
+            guard=guard,
+            ts_ns=0,
+            policy=self._policy,
+        )
+
+    def take_train(  # hot: bench_recorder
+        self, model: NDArray[np.uint64], data: NDArray[np.uint8], begin: int, size: int, count: int, ts_ns: int
+    ) -> None:
+        """Record packets for others that fared alike: so many in a buffer, every `size` bytes, behind routing headers."""
+        model[TS_WORD] = ts_ns
+        self._fill(data, begin + ROUTE_BYTES, size, count, data, begin, size, model)
+
+    def _fill(
+        self,
+        packets: NDArray[np.uint8],
+        head_at: int,
+        step: int,
+        count: int,
+        routes: NDArray[np.uint8],
+        route_at: int,
+        route_step: int,
+        facts: NDArray[np.uint64],
+    ) -> None:
+        stats = self.stats
         with self._swap:
             at = self._filled
             chosen = fill.run(
                 self._arenas[0],
                 at,
-                headers.view(np.uint8),
-                _NO_BYTES if routes is None else routes.view(np.uint8),
-                reasons,
-                int(here),
-                previous_hops,
-                next_hops,
-                _NO_SUBNETS if sources is None else sources,
-                _NO_SUBNETS if dests is None else dests,
-                _NO_BYTES if guard is None else guard,
+                packets,
+                head_at,
+                step,
+                count,
+                routes,
+                route_at,
+                route_step,
+                facts,
                 self._table,
                 self._rule,
                 stats.seen,
-                ts_ns,
-                self._policy,
             )
             fitted = min(chosen, ARENA_ROWS - at)
             self._filled = at + fitted
@@ -184,7 +233,7 @@ class PacketRecorder:
         """Hand what was taken so far to the system; what it refuses is counted and lost."""
         with self._storing:
             with self._swap:
-                rows, names = self._arenas[0][: self._filled], self._names
+                rows, names = self._arenas[0].view(ROW)[: self._filled], self._names
                 self._arenas.reverse()
                 self._filled = 0
                 self._names = dict(self._current)

@@ -2,7 +2,9 @@
 
 A row is the header and the routing header byte for byte, and beside them what was known and decided. It is filled by
 one kernel call per batch, because that is all that a record may cost while packets pass; everything else (names,
-nulls, signs) waits until rows become Arrow columns (log/packets/arrow.py).
+nulls, signs) waits until rows become Arrow columns (log/packets/arrow.py). The kernel reads headers where they lie, so
+that a train is recorded from the receive buffer, and takes all else from a *model*: a row without them, one for all
+packets that were decided alike, or one each. Memory is handed over as plain bytes and words, which costs a call less.
 
 Sampling is decided here too, by a hash over what stays the same on every hop (session and packet counter) and a seed:
 nodes with one seed choose the same packets, so a chosen packet is seen along its whole way. Packets without a session
@@ -12,7 +14,7 @@ have nothing to tell them apart and are chosen by their number instead.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,14 +23,13 @@ from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.fate import Fate
 from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.policy.xxh3 import hash_pair
-from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
+from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
-    Subnets = NDArray[np.uint32]
     Words = NDArray[np.uint64]
 
 ROW = np.dtype(
@@ -51,6 +52,9 @@ ROW = np.dtype(
 )
 """A hop or hash of 0 is none, a guard of NOT_ASKED too."""
 ROW_BYTES: Final = 136
+ROW_WORDS: Final = 17
+TS_WORD: Final = 13
+"""Where `ts_ns` is, in words of 64 bits."""
 NOT_ASKED: Final = 0xFF
 ROUTED: Final = 1
 """In `present`: there was a routing header."""
@@ -60,6 +64,8 @@ JUDGED: Final = 2
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
 _ROUTE_AT: Final = 72
+_HASH_AT: Final = 128
+_FIRST: Final = NET_MAGIC | VERSION << 16
 _ALL: Final = (1 << 64) - 1
 _SMALLEST: Final = 4
 
@@ -85,6 +91,38 @@ def name_table(channels: Iterable[ChannelName]) -> Words:
     return table
 
 
+def models(
+    count: int,
+    reasons: Bytes | int,
+    *,
+    here: bool,
+    routed: bool,
+    previous_hops: Words | int,
+    next_hops: Words | int,
+    subnets: tuple[Any, Any] | None,
+    guard: Any,
+    ts_ns: int,
+    policy: int,
+) -> Words:
+    """Make models for `fill`, with everything but what is in the packets themselves; every fact one for all, or one each.
+
+    `subnets` are source and destination as judged, None when nothing was judged by them.
+    """
+    words = np.zeros(count * ROW_WORDS, np.uint64)
+    rows = words.view(ROW)
+    kept = np.equal(reasons, 0)
+    rows["verdict"] = np.where(kept, Fate.DELIVERED if here else Fate.FORWARDED, Fate.DROPPED)
+    rows["reason"] = reasons
+    rows["guard"] = guard
+    rows["present"] = (ROUTED if routed else 0) | (JUDGED if subnets is not None else 0)
+    if subnets is not None:
+        rows["src"], rows["dst"] = subnets
+    rows["policy_version"], rows["ts_ns"] = policy, ts_ns
+    rows["previous_hop"] = previous_hops
+    rows["next_hop"] = np.where(kept & (not here), np.asarray(next_hops, np.uint64), np.uint64(0))
+    return words
+
+
 def _hashes_of(headers: NDArray[np.void], table: Words) -> Words:
     """Find the canonical hash of each publication; 0 where it is not known, or the packet is none."""
     streams = headers["stream_id"]
@@ -95,113 +133,93 @@ def _hashes_of(headers: NDArray[np.void], table: Words) -> Words:
     return np.where(publication, np.array(found, np.uint64), np.uint64(0))
 
 
+def _lying(data: Bytes, at: int, step: int, count: int, size: int) -> Bytes:
+    """Copy what lies every so many bytes."""
+    return np.ascontiguousarray(data[at + np.arange(count)[:, None] * step + np.arange(size)])
+
+
 def _fill_reference(
-    rows: NDArray[np.void],
+    rows: Bytes,
     at: int,
-    headers: Bytes,
+    packets: Bytes,
+    head_at: int,
+    step: int,
+    count: int,
     routes: Bytes,
-    reasons: Bytes,
-    here: int,
-    previous: Words,
-    following: Words,
-    source: Subnets,
-    dest: Subnets,
-    guard: Bytes,
+    route_at: int,
+    route_step: int,
+    models: Words,
     table: Words,
     rule: Words,
     number: int,
-    ts_ns: int,
-    policy: int,
 ) -> int:
-    columns = headers.view(HEADER_DTYPE)
-    count = len(columns)
+    columns = _lying(packets, head_at, step, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
+    columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
     numbers = np.arange(number, number + count).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
     chosen = hash_pair(columns["session_id"] ^ rule[0], counter) <= rule[1]
     picked = np.flatnonzero(chosen)
-    target = rows[at : at + len(picked)]
+    target = rows.view(ROW)[at : at + len(picked)]
     picked = picked[: len(target)]
+    target[:] = np.broadcast_to(models.view(ROW), count)[picked]
     target["header"] = columns[picked]
-    reasons = np.broadcast_to(reasons, count)[picked]
-    target["reason"] = reasons
-    kept = Fate.DELIVERED if here else Fate.FORWARDED
-    target["verdict"] = np.where(reasons == 0, kept, Fate.DROPPED)
-    target["present"] = (ROUTED if len(routes) else 0) | (JUDGED if len(source) else 0)
-    target["route"] = routes.view(ROUTE_DTYPE)[picked] if len(routes) else np.zeros((), ROUTE_DTYPE)
-    target["unused"] = 0
-    target["src"] = np.broadcast_to(source, count)[picked] if len(source) else 0
-    target["dst"] = np.broadcast_to(dest, count)[picked] if len(dest) else 0
-    target["guard"] = np.broadcast_to(guard, count)[picked] if len(guard) else NOT_ASKED
-    target["policy_version"], target["ts_ns"] = policy, ts_ns
-    target["previous_hop"] = np.broadcast_to(previous, count)[picked]
-    forwarded = (reasons == 0) & (not here)
-    target["next_hop"] = np.where(forwarded, np.broadcast_to(following, count)[picked], np.uint64(0))
+    if len(routes):
+        target["route"] = _lying(routes, route_at, route_step, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
     target["chash64"] = _hashes_of(columns[picked], table)
     return int(np.count_nonzero(chosen))
 
 
 @jit.kernel(_fill_reference)
 def fill(  # hot: bench_recorder
-    rows: NDArray[np.void],
+    rows: Bytes,
     at: int,
-    headers: Bytes,
+    packets: Bytes,
+    head_at: int,
+    step: int,
+    count: int,
     routes: Bytes,
-    reasons: Bytes,
-    here: int,
-    previous: Words,
-    following: Words,
-    source: Subnets,
-    dest: Subnets,
-    guard: Bytes,
+    route_at: int,
+    route_step: int,
+    models: Words,
     table: Words,
     rule: Words,
     number: int,
-    ts_ns: int,
-    policy: int,
 ) -> int:
     """Choose packets and write their rows from one place on, as far as there is room; gives how many were chosen.
 
-    `reasons`, `previous` and `following` have one entry, or one each; `source`, `dest` and `guard` none, one, or one
-    each; `routes` none, or one each.
-    `number` is that of the first packet among all that were ever seen.
+    Headers lie in `packets` from `head_at`, every `step` bytes, `count` of them; what is no header is blanked. Routing
+    headers lie in `routes` the same way, unless that is empty. `models` has one row, or one each. `number` is that of
+    the first packet among all that were ever seen.
     """
     mask = np.uint64(len(table) - 1)
-    begin, head, road = rows.ctypes.data, headers.ctypes.data, routes.ctypes.data
+    room, single = len(rows) // ROW_BYTES, len(models) == ROW_WORDS
+    begin, model = rows.ctypes.data, models.ctypes.data
+    head, road = packets.ctypes.data + head_at, routes.ctypes.data + route_at
     chosen = 0
-    for i in range(len(headers) // HEADER_BYTES):
-        packet = head + i * HEADER_BYTES
-        session = jit.load_u64(packet + 24)
+    for i in range(count):
+        packet = head + i * step
+        known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
+        session = jit.load_u64(packet + 24) if known else np.uint64(0)
         counter = jit.load_u64(packet + 16) if session else np.uint64(number + i)
         if hash_pair(session ^ rule[0], counter) > rule[1]:
             continue
         chosen += 1
         place = at + chosen - 1
-        if place >= len(rows):
+        if place >= room:
             continue
         target = begin + place * ROW_BYTES
-        jit.copy_bytes(target, packet, HEADER_BYTES)
-        row, reason = rows[place], reasons[i if len(reasons) > 1 else 0]
-        row["verdict"] = 2 if reason else here
-        row["reason"] = reason
-        row["guard"] = guard[i if len(guard) > 1 else 0] if len(guard) else 0xFF
-        row["present"] = (1 if len(routes) else 0) | (2 if len(source) else 0)
-        for word in range(5):  # the routing header and what is unused behind it
-            jit.store_u32(target + _ROUTE_AT + 4 * word, 0)
+        jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
         if len(routes):
-            jit.copy_bytes(target + _ROUTE_AT, road + i * ROUTE_BYTES, ROUTE_BYTES)
-        row["src"] = source[i if len(source) > 1 else 0] if len(source) else np.uint32(0)
-        row["dst"] = dest[i if len(dest) > 1 else 0] if len(dest) else np.uint32(0)
-        row["policy_version"] = policy
-        row["ts_ns"] = ts_ns
-        row["previous_hop"] = previous[i if len(previous) > 1 else 0]
-        row["next_hop"] = np.uint64(0) if reason or here else following[i if len(following) > 1 else 0]
+            jit.copy_bytes(target + _ROUTE_AT, road + i * route_step, ROUTE_BYTES)
+        if not known:
+            continue  # the header of a model is blank
+        jit.copy_bytes(target, packet, HEADER_BYTES)
         stream, ids = jit.load_u64(packet + 32), jit.load_u32(packet + 8)
-        canonical = np.uint64(0)
         if ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:
             slot = stream & mask
             while table[slot, 0] != 0 and table[slot, 0] != stream:
                 slot = (slot + np.uint64(1)) & mask
             if table[slot, 0] == stream:
-                canonical = table[slot, 1]
-        row["chash64"] = canonical
+                jit.store_u32(target + _HASH_AT, table[slot, 1] & 0xFFFFFFFF)
+                jit.store_u32(target + _HASH_AT + 4, table[slot, 1] >> 32)
     return chosen
