@@ -1,8 +1,9 @@
 """Sealed segments: Parquet files that any reader of Parquet understands, written once and never changed.
 
-Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Compressed
-with zstd; columns of few different values are dictionaries, payloads and counters are not. Every page has a checksum,
-which is checked where it matters more than speed: when a log is verified, and when segments are merged.
+Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Events are
+compressed with zstd; columns of few different values are dictionaries, payloads and counters are not. Other tables say
+themselves how they are encoded. Every page has a checksum, which is checked where it matters more than speed: when a log
+is verified, and when segments are merged.
 
 Files are written aside and get their name from log/upkeep.py. A reader finds a segment under its name, or where it
 waits when it was replaced (log/folder.py).
@@ -11,7 +12,7 @@ waits when it was replaced (log/folder.py).
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,12 @@ _AT_ONCE = 4
 """Row groups that are read together: Arrow then uses its threads, and memory stays at some 64 MiB."""
 _FEWEST, _MOST = 1_024, 131_072
 
-_PLAIN = ("payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "packet_seq", "counter")
+_PLAIN = {"payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "headers"}
 """Nearly every value differs: a dictionary would only cost."""
+_EVENTS: Mapping[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": [column.name for column in EVENTS if column.name not in _PLAIN],
+}
 
 
 class _Sink(io.RawIOBase):
@@ -72,10 +77,11 @@ def write_segment(
     per_group: int,
     written_ns: int,
     table: Table = EVENTS,
+    encoding: Mapping[str, Any] = _EVENTS,
 ) -> Segment:
     """Write record batches of a range of a table as a segment under its name aside, synced, and describe it.
 
-    The caller renames `aside(folder / segment.name)`. Memory: about one row group.
+    `encoding` is for pyarrow's ParquetWriter. The caller renames `aside(folder / segment.name)`. Memory: about one row group.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -83,16 +89,13 @@ def write_segment(
     name = segment_name(first, end)
     place = aside(folder / name)
     schema = wanted(table=table).schema
-    dictionaries = [field.name for field in schema if field.name not in {*_PLAIN, "headers"}]
     files.remove(place)
     handle = files.create(place)
     try:
         sink = _Sink(files, handle)
         with (
             io.BufferedWriter(sink, _BUFFER) as buffer,
-            pq.ParquetWriter(
-                buffer, schema, compression="zstd", use_dictionary=dictionaries, write_page_checksum=True
-            ) as writer,
+            pq.ParquetWriter(buffer, schema, write_page_checksum=True, **encoding) as writer,
         ):
             for group in _groups(batches, per_group):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
@@ -144,7 +145,7 @@ def _look(folder: Path) -> PacketSnapshot:
 
 def _hot_part(first: int, path: Path) -> Part | None:
     try:
-        content = read_content(path.read_bytes())
+        content = read_content(np.fromfile(path, np.uint8).data)
     except UnknownFile:
         return None  # it was just being made
     return Part(path.name, first, content.end, sealed=False) if content.end > first else None
@@ -167,8 +168,8 @@ def _read(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterat
         segment = Segment(part.name, part.first, part.end, 0, GROUP_ROWS, 0)
         yield from read_segment(folder, segment, want, low, high)
         return
-    content = read_content((folder / HOT / part.name).read_bytes())
+    content = read_content(np.fromfile(folder / HOT / part.name, np.uint8).data)
     for first, rows in content.blocks:
         begin, end = max(low, first), min(high, first + len(rows))
         if begin < end:
-            yield to_batch(rows[begin - first : end - first], content.names, content.whose, want)
+            yield to_batch([rows[begin - first : end - first]], content.names, content.whose, want)

@@ -27,6 +27,7 @@ import numpy as np
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
 from meshbus.log.packets.arrow import Whose
+from meshbus.log.packets.fields import warm_fields
 from meshbus.log.packets.policies import PolicyBook
 from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, TS_WORD, chooser, fill, models, name_table
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
@@ -301,6 +302,7 @@ class PacketRecorder:
             self.drain()
 
     def _warm(self) -> None:
-        """Load the kernel now, so that no packet waits for it."""
+        """Load the kernels now, so that no packet waits for them."""
+        warm_fields()
         self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
         self._filled, self.stats = 0, RecorderStats()

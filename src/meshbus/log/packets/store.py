@@ -14,7 +14,7 @@ begun at every opening, since the sampling may have changed. Used by one thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,13 @@ LEAST_BYTES = 16 << 20
 _PARTS = 8
 """A hot file is at most this part of the bound, so that a seal, which needs as much again, stays within it."""
 _NS = 1_000_000_000
+_ENCODING: Mapping[str, Any] = {
+    "compression": "lz4",
+    "use_dictionary": ["channel"],
+    "column_encoding": {"counter": "DELTA_BINARY_PACKED", "packet_seq": "DELTA_BINARY_PACKED"},
+    "write_statistics": ["ts", "session_id", "verdict", "reason", "channel"],
+}
+"""What costs least: 38 columns of which most repeat themselves. Statistics are for those that people look for."""
 
 
 def folder_of(log_dir: Path, recorder: int) -> Path:
@@ -220,6 +227,7 @@ class PacketStore:
                 per_group=GROUP_ROWS,
                 written_ns=content.written_ns,
                 table=PACKETS,
+                encoding=_ENCODING,
             )
             path = self.folder / segment.name
             if hot not in self._waiting:  # it expired while it was sealed
@@ -318,7 +326,7 @@ class PacketStore:
 
 def _content_of(path: Path) -> Content | None:
     try:
-        return read_content(path.read_bytes())
+        return read_content(np.fromfile(path, np.uint8).data)
     except UnknownFile:
         return None
 
@@ -328,8 +336,8 @@ def _batches(content: Content, between: Callable[[], None]) -> Iterator[Any]:
     want = wanted(table=PACKETS)
     step = GROUP_ROWS // BLOCK_ROWS
     for start in range(0, len(content.blocks), step):
-        rows = np.concatenate([rows for _, rows in content.blocks[start : start + step]])
-        yield to_batch(rows, content.names, content.whose, want)
+        blocks = [rows for _, rows in content.blocks[start : start + step]]
+        yield to_batch(blocks, content.names, content.whose, want)
         between()
 
 
