@@ -1,10 +1,12 @@
 """What the flight recorder costs a gateway: forwarding with full verdicts, unrecorded, recorded, and sampled.
 
 One process holds a source, a gateway on real UDP sockets, and a sink on loopback; the time of the source and the sink is
-taken off. `path` is the processor time of the thread that forwards, `clock` the time that passes for it, which also has
-what it waits for the interpreter. `all` adds the thread that writes, syncs and seals, and every row is sealed within the
-time, so it is the whole price on a machine without a spare core. Bias: loopback costs less than a network card, which makes the recorder look dearer; one stream of one session
-compresses well, which makes sealing look cheaper. There is no peer to compare with: the reference has no recorder.
+taken off. `process` is the processor time of the gateway with the thread that writes, syncs and seals, and every row is
+sealed within the time: the whole price, on a machine without a spare core. `thread` is the processor time of the thread
+that forwards, which decides how many packets pass when there is a core for the other; this one is committed. `clock` is
+the time that passes for it, which also has what it waits for the interpreter and for others on this machine. Bias:
+loopback costs less than a network card, which makes the recorder look dearer; one stream of one session compresses well,
+which makes sealing look cheaper. There is no peer to compare with: the reference has no recorder.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader, pack_route
 
 COMMITTED = 0.20
+EVERY = "every packet recorded"
 CHANNEL = ChannelName("bench/events")
 _FULL, _TRAIN = 1434, 44
 """Bytes of a full packet without its routing header on an ordinary network, and packets of a train: 64 KB."""
@@ -138,9 +141,9 @@ def one_round(price: Price, packet_bytes: int, train: int, packets: int, samplin
     price.whole.append(whole * 1e9 / packets)
 
 
-def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int) -> Table:
+def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int, *, committed: bool) -> Table:
     """Compare forwarding without, with, and with a sampled record."""
-    cases = {"not recorded": 0, "every packet recorded": 1, "one in ten": 10}
+    cases = {"not recorded": 0, EVERY: 1, "one in ten": 10}
     prices = {name: Price() for name in cases}
     for _ in range(rounds):
         for name, sampling in cases.items():
@@ -149,15 +152,18 @@ def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int
     rows: list[tuple[Cell, ...]] = []
     for name, price in prices.items():
         cells: list[Cell] = [name]
-        for mine, theirs in ((price.path, base.path), (price.clock, base.clock), (price.whole, base.whole)):
+        for mine, theirs in ((price.whole, base.whole), (price.path, base.path), (price.clock, base.clock)):
             median = statistics.median(mine)
             cells += [
                 f"{median:.0f} ({min(mine):.0f}-{max(mine):.0f})",
                 f"{median / statistics.median(theirs) - 1:+.0%}",
             ]
-        rows.append((*cells, price.lost))
-    columns = ("packets", "path ns", "costs", "clock ns", "costs", "all ns", "costs", "rows lost")
-    return Table(title, columns, rows, (f"committed: the record costs the path at most {COMMITTED:.0%} in trains",))
+        met = statistics.median(price.path) / statistics.median(base.path) - 1 <= COMMITTED
+        judged = committed and name == EVERY
+        rows.append((*cells, price.lost, ("yes" if met else "no") if judged else "–"))
+    columns = ("packets", "process ns", "costs", "thread ns", "costs", "clock ns", "costs", "rows lost", "met")
+    note = f"committed: recording every packet costs the forwarding thread at most {COMMITTED:.0%} in trains"
+    return Table(title, columns, rows, (note,) if committed else ())
 
 
 def run(quick: bool) -> list[Table]:
@@ -165,6 +171,6 @@ def run(quick: bool) -> list[Table]:
     warm()
     packets, rounds = (44_000, 3) if quick else (220_000, 5)
     return [
-        measure("A gateway's packets of 1434 bytes in trains of 44", _FULL, _TRAIN, packets, rounds),
-        measure("A gateway's packets of 200 bytes one by one", 200, 1, packets // 10, rounds),
+        measure("A gateway's packets of 1434 bytes in trains of 44", _FULL, _TRAIN, packets, rounds, committed=True),
+        measure("A gateway's packets of 200 bytes one by one", 200, 1, packets // 10, rounds, committed=False),
     ]

@@ -13,6 +13,7 @@ import multiprocessing as mp
 import os
 import select
 import socket  # noqa: TID251 - the bare forwarder is a socket and nothing else
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,9 +172,16 @@ def cpu_ns(pid: int) -> int:
 
 @contextmanager
 def ours(*, trains: bool, recorded: bool = False) -> Iterator[Bench]:
-    """Run a meshbus node as gateway with full verdicts: subnets, visibility, and publishers by capability."""
+    """Run a meshbus node as gateway with full verdicts: subnets, visibility, and publishers by capability.
+
+    With `recorded`, its flight recorder writes every packet to the disk.
+    """
     ends = End(1, "west"), End(2, "east")
-    with _process(_serve_ours, [end.engine.node_id for end in ends], recorded) as (pid, link):
+    ids = [end.engine.node_id for end in ends]
+    with (
+        tempfile.TemporaryDirectory() as log_dir,
+        _process(_serve_ours, ids, log_dir if recorded else None) as (pid, link),
+    ):
         node_id, address, public_key = link.recv()
         for end in ends:
             end.connect(node_id, address, public_key, routed=True)
@@ -242,22 +250,21 @@ def _process(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[int
         process.join()
 
 
-def _serve_ours(link: Connection, ends: list[int], recorded: bool) -> None:
-    asyncio.run(_run_ours(link, ends, recorded))
+def _serve_ours(link: Connection, ends: list[int], log_dir: str | None) -> None:
+    asyncio.run(_run_ours(link, ends, log_dir))
 
 
-async def _run_ours(link: Connection, ends: list[int], recorded: bool) -> None:
+async def _run_ours(link: Connection, ends: list[int], log_dir: str | None) -> None:
     rules = [{"match_tags": [tag], "target_subnet": subnet} for tag, subnet in SUBNETS.items()]
+    record: dict[str, Any] = {} if log_dir is None else {"record_packets": True, "log_dir": log_dir}
     node = Node.open(
-        psk=PSK.hex(), ephemeral=True, gateway=True, peer_subnets=list(SUBNETS.values()), subnet_rules=rules
+        psk=PSK.hex(), ephemeral=True, gateway=True, peer_subnets=list(SUBNETS.values()), subnet_rules=rules, **record
     )
     async with node:
         registry = ChannelConfigRegistry()
         allowed = CapabilityFilter(require_tags=("bench",))
         registry.insert(ChannelConfig(channel=CHANNEL, visibility=Visibility.GLOBAL, publish_caps=allowed))
         node.set_channel_configs(registry)
-        if recorded:
-            node.mesh.record(lambda _passed: None)
         link.send((node.node_id, node.address, node.noise_public_key))
         while set(ends) - set(node.find_nodes()):  # noqa: ASYNC110 - announcements tell
             await asyncio.sleep(0.01)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     """Values, and which of them are not null; None when all are."""
 
 _COLUMNS = {column.name: column for column in PACKETS}
+_JUDGED_BY = "judged by"
+"""Beside the fields: whether the subnets played a part."""
 _SUBNETS_NEED = ("subprotocol_id", "stream_id", "chash", "reason", PRESENT)
 _NEEDED: dict[str, tuple[str, ...]] = {
     "recorder": (),
@@ -61,7 +63,9 @@ def to_batch(blocks: Sequence[NDArray[np.void]], names: Mapping[int, str], whose
     import pyarrow as pa
 
     needed = dict.fromkeys(name for field in want.schema for name in _NEEDED.get(field.name, (field.name,)))
-    fields = fields_of(blocks, tuple(needed))
+    fields = dict(fields_of(blocks, tuple(needed)))
+    if "src" in fields or "dst" in fields:
+        fields[_JUDGED_BY] = _played_a_part(fields)
     count = sum(map(len, blocks))
     arrays = [_array(fields, count, names, whose, field) for field in want.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=want.schema)
@@ -98,7 +102,7 @@ def _cells(fields: Fields, count: int, whose: Whose, name: str) -> Cells:
         case "previous_hop" | "next_hop" | "chash64":
             return fields[name], fields[name] != 0
         case "src" | "dst":
-            return fields[name], _played_a_part(fields)
+            return fields[name], fields[_JUDGED_BY]
         case "guard":
             return fields[name], fields[name] != NOT_ASKED
     return fields[name], fields[PRESENT] & ROUTED != 0 if name in IN_ROUTE else None
@@ -110,7 +114,9 @@ def _played_a_part(fields: Fields) -> NDArray[np.bool_]:
     publication = (fields["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
     publication &= (streams & _WIRE_MASK) == fields["chash"]
     publication &= fields[PRESENT] & JUDGED != 0
-    publication &= _LOOKED_AT[fields["reason"]]
+    reasons = fields["reason"]
+    if reasons.any():
+        publication &= _LOOKED_AT[reasons]
     return np.asarray(publication)
 
 

@@ -173,7 +173,7 @@ class PacketStore:
     # ── appending ───────────────────────────────────────────────────────────────────────────
 
     def _append_block(self, rows: NDArray[np.void], names: dict[int, str]) -> None:
-        hashes = set(np.unique(rows["chash64"]).tolist()) - {0}
+        hashes = _hashes_in(rows) - {0}
         now = self._clock()
         parts = pack_block(self._hot.end, rows, _only(names, hashes - self._named), now)
         if self._hot.size + sum(map(len, parts)) > self._seal_bytes and self._hot.end > self._hot.first:
@@ -339,6 +339,12 @@ def _batches(content: Content, between: Callable[[], None]) -> Iterator[Any]:
         blocks = [rows for _, rows in content.blocks[start : start + step]]
         yield to_batch(blocks, content.names, content.whose, want)
         between()
+
+
+def _hashes_in(rows: NDArray[np.void]) -> set[int]:
+    """Find the canonical hashes in rows; those that follow each other are mostly the same."""
+    hashes = np.ascontiguousarray(rows["chash64"])
+    return {int(hashes[0]), *hashes[1:][hashes[1:] != hashes[:-1]].tolist()}
 
 
 def _only(names: dict[int, str], hashes: set[int]) -> dict[int, str]:
