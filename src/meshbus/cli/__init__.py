@@ -26,6 +26,7 @@ VERBS = {
     "key": ("meshbus.cli.key:app", "Make and show identities and mesh keys."),
     "token": ("meshbus.cli.token:app", "Issue, hand on, show and verify permissions."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
+    "packets": ("meshbus.cli.packets:app", "List and show what flight recorders wrote."),
     "config": ("meshbus.cli.config:app", "Show what a node would run with."),
     "check": ("meshbus.cli.check:check", "Check a configuration and this machine, and say what to do."),
 }

@@ -35,6 +35,7 @@ class Recording:
         self._boundary = engine.mesh.boundary
         self._policy: object = None
         self._known = -1
+        self._at, self._ts_ns = -1.0, 0
         self._models: dict[Decided, NDArray[np.uint64]] = {}
         """What the recorder is told about packets that follow a decision."""
         self._witness.recorder = self._take
@@ -57,19 +58,23 @@ class Recording:
         self.recorder.close()
 
     def _take(self, told: Passed | Crossed) -> None:  # hot: bench_recorder
+        if told.at != self._at:  # one reading of the clock for all that came together
+            self._at, self._ts_ns = told.at, wall(told.at)
         if isinstance(told, Crossed):
             decided = told.decided
-            self._keep_up(decided.policy)
+            if decided.policy is not self._policy or self._joined.version != self._known:
+                self._keep_up(decided.policy)
             model = self._models.get(decided)
             if model is None:
                 model = self._prepare(decided)
-            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, wall(told.at))
+            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, self._ts_ns)
             return
-        self._keep_up(told.policy)
+        if told.policy is not self._policy or self._joined.version != self._known:
+            self._keep_up(told.policy)
         self.recorder.take(
             told.headers,
             told.reasons,
-            ts_ns=wall(told.at),
+            ts_ns=self._ts_ns,
             here=told.here,
             routes=told.routes,
             previous_hops=told.previous_hops,
@@ -80,11 +85,10 @@ class Recording:
         )
 
     def _keep_up(self, policy: NDArray[np.uint64]) -> None:
-        """Let the recorder know when another policy is in force, or other channels have names."""
-        if policy is not self._policy or self._joined.version != self._known:
-            self._policy, self._known = policy, self._joined.version
-            self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
-            self._models.clear()
+        """Let the recorder know that another policy is in force, or that other channels have names."""
+        self._policy, self._known = policy, self._joined.version
+        self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
+        self._models.clear()
 
     def _prepare(self, decided: Decided) -> NDArray[np.uint64]:
         if len(self._models) >= MAX_MODELS:

@@ -66,7 +66,6 @@ def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
         next_hops=packets["next_hops"],
         subnets=(packets["sources"], packets["dests"]) if judged else None,
         guard=packets["guard"] if judged else NOT_ASKED,
-        ts_ns=packets["ts_ns"],
         policy=policy,
     )
     ways = np.zeros(0, np.uint8) if routes is None else routes.view(np.uint8)

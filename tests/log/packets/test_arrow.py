@@ -83,7 +83,7 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
 def rows_of(packets: dict[str, Any]) -> np.ndarray[Any, Any]:
     rows = np.zeros(len(packets["headers"]) * ROW_BYTES, np.uint8)
     places, facts = arguments(packets)
-    fill.run(rows, 0, *places, facts, name_table(CHANNELS), chooser(1, 0), 0)
+    fill.run(rows, 0, *places, facts, name_table(CHANNELS), chooser(1, 0), 0, packets["ts_ns"])
     return rows.view(ROW)
 
 

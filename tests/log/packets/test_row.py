@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.log.packets import row
-from meshbus.log.packets.row import ROW, ROW_BYTES, ROW_WORDS, TS_WORD, chooser, fill, name_table
+from meshbus.log.packets.row import ROW, ROW_BYTES, ROW_WORDS, chooser, fill, name_table
 from meshbus.names.channel import ChannelName
 from meshbus.policy.fate import Fate
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
@@ -21,7 +21,7 @@ def filled(kernel: Any, packets: dict[str, Any], room: int, at: int, sampling: i
     """Write rows into memory full of rubbish; gives how many were chosen, and all of the memory."""
     rows = np.frombuffer(bytearray(b"\xa5" * (room * ROW_BYTES)), np.uint8)
     places, facts = arguments(packets)
-    chosen = kernel(rows, at, *places, facts, name_table(CHANNELS), chooser(sampling, seed), 17)
+    chosen = kernel(rows, at, *places, facts, name_table(CHANNELS), chooser(sampling, seed), 17, packets["ts_ns"])
     return chosen, rows.tobytes()
 
 
@@ -62,7 +62,7 @@ def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int
     for kernel in (fill.run, fill.reference):
         rows = np.frombuffer(bytearray(b"\xa5" * ((count + 2) * ROW_BYTES)), np.uint8)
         places = data, 7 + ROUTE_BYTES, step, count, data, 7, step
-        chosen = kernel(rows, 1, *places, model, name_table(CHANNELS), chooser(sampling, seed), 17)
+        chosen = kernel(rows, 1, *places, model, name_table(CHANNELS), chooser(sampling, seed), 17, packets["ts_ns"])
         assert (chosen, rows.tobytes()) == expected
     if sampling == 1:
         written = np.frombuffer(expected[1], ROW)[1 : count + 1]
@@ -76,7 +76,7 @@ def test_a_row_is_as_large_as_it_says() -> None:
     assert ROW.fields is not None
     assert ROW.fields["route"][1] == row._ROUTE_AT
     assert ROW.fields["chash64"][1] == row._HASH_AT
-    assert ROW.fields["ts_ns"][1] == 8 * TS_WORD
+    assert ROW.fields["ts_ns"][1] == row._TS_AT
     assert ROW_BYTES == 8 * ROW_WORDS
     assert [int(fate) for fate in (Fate.FORWARDED, Fate.DELIVERED, Fate.DROPPED)] == [0, 1, 2]
 
@@ -88,7 +88,7 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     rows = np.zeros(len(sessions) * ROW_BYTES, np.uint8)
     nothing, model = np.zeros(0, np.uint8), np.zeros(ROW_WORDS, np.uint64)
     packets = headers.view(np.uint8), 0, HEADER_BYTES, len(sessions), nothing, 0, ROUTE_BYTES
-    count = fill.run(rows, 0, *packets, model, name_table(()), chooser(sampling, seed), first)
+    count = fill.run(rows, 0, *packets, model, name_table(()), chooser(sampling, seed), first, 0)
     return np.asarray(rows.view(ROW)["header"]["counter"][:count])
 
 

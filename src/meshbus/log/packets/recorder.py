@@ -29,7 +29,7 @@ from meshbus.log.files import Files
 from meshbus.log.packets.arrow import Whose
 from meshbus.log.packets.fields import warm_fields
 from meshbus.log.packets.policies import PolicyBook
-from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, TS_WORD, chooser, fill, models, name_table
+from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, chooser, fill, models, name_table
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.snapshot import GatewayPolicy
@@ -161,11 +161,10 @@ class PacketRecorder:
             next_hops=next_hops,
             subnets=None if sources is None or dests is None else (sources, dests),
             guard=NOT_ASKED if guard is None else guard,
-            ts_ns=ts_ns,
             policy=self._policy,
         )
         ways = _NO_BYTES if routes is None else routes.view(np.uint8)
-        self._fill(headers.view(np.uint8), 0, HEADER_BYTES, count, ways, 0, ROUTE_BYTES, facts)
+        self._fill(headers.view(np.uint8), 0, HEADER_BYTES, count, ways, 0, ROUTE_BYTES, facts, ts_ns)
 
     def model(
         self, reason: int, previous_hop: int, next_hop: int, subnets: tuple[int, int] | None, guard: int
@@ -180,7 +179,6 @@ class PacketRecorder:
             next_hops=next_hop,
             subnets=subnets,
             guard=guard,
-            ts_ns=0,
             policy=self._policy,
         )
 
@@ -188,8 +186,7 @@ class PacketRecorder:
         self, model: NDArray[np.uint64], data: NDArray[np.uint8], begin: int, size: int, count: int, ts_ns: int
     ) -> None:
         """Record packets for others that fared alike: so many in a buffer, every `size` bytes, behind routing headers."""
-        model[TS_WORD] = ts_ns
-        self._fill(data, begin + ROUTE_BYTES, size, count, data, begin, size, model)
+        self._fill(data, begin + ROUTE_BYTES, size, count, data, begin, size, model, ts_ns)
 
     def _fill(
         self,
@@ -201,6 +198,7 @@ class PacketRecorder:
         route_at: int,
         route_step: int,
         facts: NDArray[np.uint64],
+        ts_ns: int,
     ) -> None:
         stats = self.stats
         with self._swap:
@@ -219,13 +217,16 @@ class PacketRecorder:
                 self._table,
                 self._rule,
                 stats.seen,
+                ts_ns,
             )
-            fitted = min(chosen, ARENA_ROWS - at)
-            self._filled = at + fitted
+            end = at + chosen
+            if end > ARENA_ROWS:
+                stats.lost_full += end - ARENA_ROWS
+                end = ARENA_ROWS
+            self._filled = end
         stats.seen += count
-        stats.taken += fitted
-        stats.lost_full += chosen - fitted
-        if self._filled * 2 > ARENA_ROWS and not self._woken.is_set():
+        stats.taken += end - at
+        if end * 2 > ARENA_ROWS and not self._woken.is_set():
             self._woken.set()
 
     # ── what the thread does ────────────────────────────────────────────────────────────────

@@ -53,8 +53,6 @@ ROW = np.dtype(
 """A hop or hash of 0 is none, a guard of NOT_ASKED too."""
 ROW_BYTES: Final = 136
 ROW_WORDS: Final = 17
-TS_WORD: Final = 13
-"""Where `ts_ns` is, in words of 64 bits."""
 NOT_ASKED: Final = 0xFF
 ROUTED: Final = 1
 """In `present`: there was a routing header."""
@@ -64,6 +62,7 @@ JUDGED: Final = 2
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
 _ROUTE_AT: Final = 72
+_TS_AT: Final = 104
 _HASH_AT: Final = 128
 _FIRST: Final = NET_MAGIC | VERSION << 16
 _ALL: Final = (1 << 64) - 1
@@ -101,10 +100,9 @@ def models(
     next_hops: Words | int,
     subnets: tuple[Any, Any] | None,
     guard: Any,
-    ts_ns: int,
     policy: int,
 ) -> Words:
-    """Make models for `fill`, with everything but what is in the packets themselves; every fact one for all, or one each.
+    """Make models for `fill`, with everything but the packets themselves and the time; every fact one for all, or one each.
 
     `subnets` are source and destination as judged, None when nothing was judged by them.
     """
@@ -117,7 +115,7 @@ def models(
     rows["present"] = (ROUTED if routed else 0) | (JUDGED if subnets is not None else 0)
     if subnets is not None:
         rows["src"], rows["dst"] = subnets
-    rows["policy_version"], rows["ts_ns"] = policy, ts_ns
+    rows["policy_version"] = policy
     rows["previous_hop"] = previous_hops
     rows["next_hop"] = np.where(kept & (not here), np.asarray(next_hops, np.uint64), np.uint64(0))
     return words
@@ -152,6 +150,7 @@ def _fill_reference(
     table: Words,
     rule: Words,
     number: int,
+    ts_ns: int,
 ) -> int:
     columns = _lying(packets, head_at, step, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
     columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
@@ -165,6 +164,7 @@ def _fill_reference(
     target["header"] = columns[picked]
     if len(routes):
         target["route"] = _lying(routes, route_at, route_step, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
+    target["ts_ns"] = ts_ns
     target["chash64"] = _hashes_of(columns[picked], table)
     return int(np.count_nonzero(chosen))
 
@@ -184,6 +184,7 @@ def fill(  # hot: bench_recorder
     table: Words,
     rule: Words,
     number: int,
+    ts_ns: int,
 ) -> int:
     """Choose packets and write their rows from one place on, as far as there is room; gives how many were chosen.
 
@@ -209,6 +210,8 @@ def fill(  # hot: bench_recorder
             continue
         target = begin + place * ROW_BYTES
         jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
+        jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
+        jit.store_u32(target + _TS_AT + 4, (ts_ns >> 32) & 0xFFFFFFFF)
         if len(routes):
             jit.copy_bytes(target + _ROUTE_AT, road + i * route_step, ROUTE_BYTES)
         if not known:

@@ -1,0 +1,135 @@
+"""`meshbus packets`: look into what flight recorders wrote. Nothing here writes, and nodes may be recording meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from cyclopts import App, Parameter
+
+from meshbus.cli.output import Json, for_people, show_line, show_rows, show_text
+
+if TYPE_CHECKING:
+    from meshbus.log.packets.reader import PacketSnapshot
+
+app = App(name="packets")
+
+Root: TypeAlias = Annotated[Path, Parameter(help="The log_dir of the nodes.")]
+
+_ENDS = {"delivered": "here", "dropped": "nowhere"}
+
+
+@app.command
+def ls(root: Root, /, *, json: Json = False) -> None:
+    """List the nodes that recorded packets in a folder."""
+    from meshbus.log.packets.reader import PacketReader, list_recorders
+
+    rows = [_recorder_row(recorder, PacketReader(root, recorder).snapshot()) for recorder in list_recorders(root)]
+    columns = ("recorder", "first", "next", "sealed_files", "sealed_rows", "hot_rows")
+    show_rows(rows, columns, json=json, empty=f"nothing was recorded in {root}: set record_packets at a node")
+
+
+@app.command
+def cat(
+    root: Root,
+    recorder: Annotated[str | None, Parameter(help="A node id as `ls` shows it; not needed for one alone.")] = None,
+    /,
+    *,
+    limit: Annotated[int | None, Parameter(help="Only the newest so many; all by default.")] = None,
+    reason: Annotated[str | None, Parameter(help="Only packets dropped for this, such as subnet_local.")] = None,
+    channel: Annotated[str | None, Parameter(help="Only packets of this channel.")] = None,
+    json: Json = False,
+) -> None:
+    """Show what a node decided about packets, the oldest first."""
+    from meshbus.errors import ConfigError
+    from meshbus.log.packets.reader import PacketReader
+
+    if limit is not None and limit < 1:
+        raise ConfigError("--limit", f"{limit} is less than 1: leave it out to see all packets")
+    found = _rows(PacketReader(root, _choose(root, recorder)).snapshot(), _code_of(reason), channel)
+    for row in found if limit is None else deque(found, maxlen=limit):
+        if for_people(json):
+            show_text(_sentence(row))
+        else:
+            show_line(row)
+
+
+def _choose(root: Path, recorder: str | None) -> int:
+    """Give the node whose record is meant."""
+    from meshbus.errors import ConfigError
+    from meshbus.log.packets.reader import list_recorders
+
+    known = {f"{node_id:016x}": node_id for node_id in list_recorders(root)}
+    if recorder is None and len(known) == 1:
+        return next(iter(known.values()))
+    if recorder in known:
+        return known[recorder]
+    if not known:
+        raise ConfigError("root", f"nothing was recorded in {root}: set record_packets at a node, or name its log_dir")
+    wrong = "several nodes recorded here" if recorder is None else f"{recorder} recorded nothing here"
+    raise ConfigError("recorder", f"{wrong}: give one of {', '.join(sorted(known))}")
+
+
+def _code_of(reason: str | None) -> int | None:
+    from meshbus.errors import ConfigError
+    from meshbus.policy.fate import REASONS
+
+    codes = {word: code for code, word in REASONS.items()}
+    if reason is not None and reason not in codes:
+        raise ConfigError("--reason", f"there is no {reason}; there are {', '.join(codes)}")
+    return None if reason is None else codes[reason]
+
+
+def _rows(snapshot: PacketSnapshot, reason: int | None, channel: str | None) -> Iterator[dict[str, Any]]:
+    import pyarrow.compute as pc
+
+    for whole in snapshot.batches(dictionaries=False):
+        batch = whole
+        if reason is not None:
+            batch = batch.filter(pc.equal(batch.column("reason"), reason))
+        if channel is not None:
+            batch = batch.filter(pc.equal(batch.column("channel"), channel))
+        for row in batch.to_pylist():
+            yield _readable(row)
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Give a row with words for its codes and ids as people know them; what is null is left out."""
+    from meshbus.log.schema import PACKETS, ColumnType
+    from meshbus.policy.fate import REASONS, Fate
+
+    shown: dict[str, Any] = {}
+    for column in PACKETS:
+        value = row[column.name]
+        if value is None:
+            continue
+        if column.bit_cast and column.name not in {"counter", "packet_seq"}:
+            digits = 16 if column.type is ColumnType.BIGINT else 8
+            value = f"{value % (1 << 4 * digits):0{digits}x}"
+        shown[column.name] = value
+    shown["ts"] = row["ts"].isoformat()
+    shown["verdict"] = Fate(row["verdict"]).name.lower()
+    shown["reason"] = REASONS.get(row["reason"])
+    return shown
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    why = f" ({row['reason']})" if row["reason"] else ""
+    way = f"{row.get('previous_hop', 'a stranger')} → {row.get('next_hop', _ENDS.get(row['verdict'], 'a stranger'))}"
+    what = row.get("channel", f"stream {row['stream_id']}")
+    return f"{row['ts']}  {row['verdict']}{why}  {way}  {what}  {row['event_count']} events, {row['payload_len']} bytes"
+
+
+def _recorder_row(recorder: int, snapshot: PacketSnapshot) -> dict[str, Any]:
+    sealed = [part for part in snapshot.parts if part.sealed]
+    rows = sum(part.end - part.first for part in sealed)
+    return {
+        "recorder": f"{recorder:016x}",
+        "first": snapshot.first,
+        "next": snapshot.end,
+        "sealed_files": len(sealed),
+        "sealed_rows": rows,
+        "hot_rows": sum(part.end - part.first for part in snapshot.parts) - rows,
+    }
