@@ -66,6 +66,7 @@ _TS_AT: Final = 104
 _HASH_AT: Final = 128
 _FIRST: Final = NET_MAGIC | VERSION << 16
 _ALL: Final = (1 << 64) - 1
+_EVERY = np.uint64(_ALL)
 _SMALLEST: Final = 4
 
 
@@ -196,14 +197,15 @@ def fill(  # hot: bench_recorder
     room, single = len(rows) // ROW_BYTES, len(models) == ROW_WORDS
     begin, model = rows.ctypes.data, models.ctypes.data
     head, road = packets.ctypes.data + head_at, routes.ctypes.data + route_at
-    chosen = 0
+    chosen, every = 0, rule[1] == _EVERY
     for i in range(count):
         packet = head + i * step
         known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
-        session = jit.load_u64(packet + 24) if known else np.uint64(0)
-        counter = jit.load_u64(packet + 16) if session else np.uint64(number + i)
-        if hash_pair(session ^ rule[0], counter) > rule[1]:
-            continue
+        if not every:
+            session = jit.load_u64(packet + 24) if known else np.uint64(0)
+            counter = jit.load_u64(packet + 16) if session else np.uint64(number + i)
+            if hash_pair(session ^ rule[0], counter) > rule[1]:
+                continue
         chosen += 1
         place = at + chosen - 1
         if place >= room:
