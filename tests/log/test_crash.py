@@ -168,7 +168,7 @@ def recorded(folder: Path, fsync: Fsync) -> tuple[list[Step], Path]:
     recorder = Recorder(folder / "live")
     live(recorder, folder / "live" / "root", fsync)
     kinds = {step.what for step in recorder.steps}
-    assert kinds == {"mkdir", "create", "write", "fsync", "rename", "remove", "fsync_folder", "mark"}
+    assert kinds == {"mkdir", "create", "write", "fsync", "rename", "remove", "fsync_folder", "truncate", "mark"}
     return recorder.steps, folder / "empty"
 
 

@@ -1,6 +1,7 @@
 """The file layer: whole writes whatever the system takes at once, and errors as one sentence."""
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,3 +88,23 @@ def test_translation_keeps_the_cause() -> None:
     with pytest.raises(LogError) as caught, translated(Path("x"), "cannot"):
         raise OSError(errno.EIO, "no")
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_room_beyond_the_end_leaves_the_end_where_it_is(tmp_path: Path) -> None:
+    files = Files()
+    handle = files.create(tmp_path / "f")
+    files.write(handle, [b"123"], 0)
+    if files.reserve(handle, 3, 1 << 20):
+        assert (tmp_path / "f").stat().st_blocks * 512 >= 1 << 20
+        files.truncate(handle, 3)
+        assert (tmp_path / "f").stat().st_blocks * 512 < 1 << 20
+    files.close(handle)
+    assert (tmp_path / "f").read_bytes() == b"123"
+
+
+def test_room_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "f").write_bytes(b"")
+    handle = os.open(tmp_path / "f", os.O_RDONLY)
+    assert not files.reserve(handle, 0, 1 << 20)
+    files.close(handle)

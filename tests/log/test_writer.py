@@ -11,7 +11,7 @@ import pytest
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import NEVER, every_n
 from meshbus.log.files import Files, Part
-from tests.log.making import numbered, open_log, payloads
+from tests.log.making import kill, numbered, open_log, payloads
 
 
 class Faulty(Files):
@@ -134,6 +134,50 @@ def test_a_hot_file_that_cannot_be_begun_refuses_the_append_only(tmp_path: Path)
             log.append(b"y")
         assert log.append(b"z") == 1
         assert payloads(log.read_range(0, 9)) == [b"x" * 200, b"z"]
+
+
+MEBIBYTE = [bytes(1 << 20)]
+
+
+def room(root: Path) -> int:
+    """Bytes that the hot files take on the disk beyond their ends."""
+    found = [path.stat() for path in root.glob("*/_hot/*")]
+    return sum(max(file.st_blocks * 512 - file.st_size, 0) for file in found)
+
+
+def test_room_is_reserved_ahead_of_a_log_that_grows_and_given_back(tmp_path: Path) -> None:
+    with open_log(tmp_path, fsync=NEVER, seal_bytes=6 << 20) as log:
+        log.append_batch(MEBIBYTE)
+        small = room(tmp_path)
+        log.append_batch(MEBIBYTE)
+        assert small < 1 << 20 <= room(tmp_path)
+        for _ in range(7):
+            log.append_batch(MEBIBYTE)
+        assert room(tmp_path) <= 4 << 20  # of the second file: the first has given its own back
+        log.append_batch(MEBIBYTE)
+        kill(log)
+    assert room(tmp_path) >= 1 << 20
+    with open_log(tmp_path) as log:
+        assert room(tmp_path) < 1 << 20
+        assert log.report.clean
+        log.append_batch(MEBIBYTE)
+        assert payloads(log.read_range(0, 99)) == MEBIBYTE * 11
+    assert room(tmp_path) < 1 << 20
+
+
+def test_a_disk_that_reserves_nothing_takes_events_all_the_same(tmp_path: Path) -> None:
+    asked = []
+
+    class Plain(Files):
+        def reserve(self, handle: int, at: int, size: int) -> bool:  # noqa: ARG002
+            asked.append((at, size))
+            return False
+
+    with open_log(tmp_path, files=Plain(), fsync=NEVER) as log:
+        for _ in range(5):
+            log.append_batch(MEBIBYTE)
+        assert len(asked) == 1
+        assert payloads(log.read_range(0, 9)) == MEBIBYTE * 5
 
 
 def test_files_are_synced_in_their_order(tmp_path: Path) -> None:

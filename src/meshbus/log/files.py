@@ -9,7 +9,9 @@ Errors of the system become LogError here and nowhere else, by `translated`.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ except ImportError:  # Windows: a second writer is not noticed there
 Part: TypeAlias = "bytes | bytearray | memoryview"
 
 _SPACE = {errno.ENOSPC, errno.EDQUOT}
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -58,8 +61,13 @@ class Files:
         """Write as much as the system takes at once, and give how many bytes that was."""
         return os.pwritev(handle, parts, at)
 
+    def reserve(self, handle: int, at: int, size: int) -> bool:
+        """Give a file room on the disk beyond its end, which stays where it is; False when the system will not."""
+        allocate = getattr(_libc(), "fallocate", None)  # Linux; the form in `os` would move the end
+        return allocate is not None and not allocate(handle, _KEEP_SIZE, ctypes.c_int64(at), ctypes.c_int64(size))
+
     def truncate(self, handle: int, size: int) -> None:
-        """Cut a file."""
+        """Cut a file, and give back room that was reserved beyond."""
         os.ftruncate(handle, size)
 
     def fsync(self, handle: int) -> None:
@@ -108,6 +116,14 @@ class Files:
             self.close(handle)
         self.rename(aside, path)
         self.fsync_folder(path.parent)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows
+        return None
 
 
 @contextmanager

@@ -12,8 +12,10 @@ cut does, nothing more is accepted until the log is opened again, because only r
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,11 @@ from meshbus.log.manifest import Manifest
 from meshbus.log.recovery import create_hot, recover
 from meshbus.log.snapshot import Snapshot
 from meshbus.names.channel import ChannelName
+
+_FIRST_RESERVE = 1 << 20
+"""Bytes of a hot file from which on room is reserved for what follows: small logs stay small."""
+_MOST_RESERVE = 16 << 20
+"""Bytes reserved ahead at most, twice."""
 
 
 class LogStats(msgspec.Struct):
@@ -59,6 +66,8 @@ class Writer:
         self._clock = clock
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
+        self._reserve_at = _FIRST_RESERVE
+        """Size of the hot file at which room is reserved again."""
         self._debts: list[int] = []
         """Handles of files that are no longer written and not yet synced."""
         with translated(folder, "cannot open"):
@@ -89,6 +98,8 @@ class Writer:
             if self.hot[-1].size >= seal_bytes:
                 self._begin_file(now_ns)
             last = self.hot[-1]
+            if last.size >= self._reserve_at:
+                self._reserve(last.size, seal_bytes)
             first = last.end
             size = self._put(pack(first, self.durable), last)
             last.add(size, count, now_ns)
@@ -155,6 +166,7 @@ class Writer:
                 if self.problem is None and (self.durable < self.end or self._debts):
                     self._sync_files()
             finally:
+                self._release()
                 for handle in (*self._debts, self._handle, self._lock_handle):
                     self.files.close(handle)
                 self._debts.clear()
@@ -194,7 +206,9 @@ class Writer:
     def _open_last(self) -> int:
         """Go on with the last hot file, or begin one."""
         if self.hot:
-            return self.files.reopen(self.hot[-1].path)
+            handle = self.files.reopen(self.hot[-1].path)
+            self.files.truncate(handle, self.hot[-1].size)  # and with it what a writer reserved that was killed
+            return handle
         index, handle = create_hot(self.files, self.folder, self.manifest, self.manifest.hot_from, self._clock())
         self.files.fsync(handle)
         self.files.fsync_folder(self.folder / HOT)
@@ -207,8 +221,22 @@ class Writer:
         except OSError as error:
             self.stats.refused += 1
             raise log_error(error, self.folder, "cannot append to") from error
+        self._release()
         self._debts.append(self._handle)
         self.hot, self._handle = [*self.hot, index], handle
+
+    def _reserve(self, size: int, seal_bytes: int) -> None:
+        """Have the system set room aside for as much again as the hot file holds: writes into it are a tenth cheaper."""
+        step = min(size, _MOST_RESERVE)
+        taken = self.files.reserve(self._handle, size, max(min(2 * step, seal_bytes - size), step))
+        self._reserve_at = size + step if taken else sys.maxsize  # not on this disk
+
+    def _release(self) -> None:
+        """Give back the room that the last hot file will not need."""
+        if self._reserve_at != _FIRST_RESERVE:
+            with suppress(OSError):  # it is room on the disk, no content: the seal gives it back as well
+                self.files.truncate(self._handle, self.hot[-1].size)
+            self._reserve_at = _FIRST_RESERVE
 
     def _put(self, parts: Sequence[bytes | memoryview], last: HotIndex) -> int:
         """Write the parts of a block behind the last one, and give their size."""
