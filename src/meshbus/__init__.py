@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         MeshError,
         PartialDelivery,
         PeerError,
+        PipelineError,
         ProtocolError,
         RegistryError,
         RemoteProtocolError,
@@ -87,7 +88,7 @@ _HOMES = {
         "meshbus.engine.roster": "SubscriberRoster",
         "meshbus.errors": (
             "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError "
-            "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError ProtocolError "
+            "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError PipelineError ProtocolError "
             "RegistryError RemoteProtocolError Replayed SlowConsumer Timeout UnknownVersion"
         ),
         "meshbus.log.aio": "AsyncRedexFile",
@@ -172,6 +173,7 @@ __all__ = [
     "PartialDelivery",
     "PeerError",
     "PermissionToken",
+    "PipelineError",
     "ProtocolError",
     "PubSubHub",
     "PublishConfig",

@@ -19,6 +19,7 @@
     │   └── PartialDelivery          some legs of a fan-out failed
     ├── PeerError                    unknown, failed or unreachable peer
     ├── LogError                     a corrupt segment, a range that is gone, a closed log, a full disk
+    ├── PipelineError                Spark, its tables or its checkpoints cannot go on
     └── Timeout                      also a TimeoutError
 
 Each class carries typed fields, writes its own message, and has a short stable `code` for the command line, metrics
@@ -302,6 +303,28 @@ class LogError(MeshError):
     def __init__(self, fault: LogFault, problem: str, *, first_available: int | None = None) -> None:
         self.fault = fault
         self.first_available = first_available
+        super().__init__(problem)
+
+
+class PipelineFault(StrEnum):
+    """Why the Spark pipeline cannot go on."""
+
+    NO_JAVA = "no_java"
+    NO_SPARK = "no_spark"
+    SETTINGS = "settings"
+    BAD_TABLE = "bad_table"
+    BAD_CHECKPOINT = "bad_checkpoint"
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+class PipelineError(MeshError):
+    """Report that Spark, a table or a checkpoint of the pipeline cannot be used."""
+
+    code = "pipeline"
+
+    def __init__(self, fault: PipelineFault, problem: str) -> None:
+        self.fault = fault
         super().__init__(problem)
 
 

@@ -74,6 +74,20 @@ def test_judging_again_is_judging(gateway: SubnetGateway, seed: int) -> None:
     assert policy.judge_again(headers, source, dest, ttl, guard).tolist() == verdicts.tolist()
 
 
+@given(gateways(), st.integers(0, 1 << 32))
+def test_listed_publishers_are_all_that_the_guard_would_say(gateway: SubnetGateway, seed: int) -> None:
+    headers, source, dest, ttl = packets(seed)
+    policy = gateway.snapshot()
+    allowed = {str(name): (1,) if name in NAMES[:2] else () for name in NAMES}
+    listed = msgspec.structs.replace(
+        policy,
+        channels=tuple(msgspec.structs.replace(rule, publishers=allowed[rule.name]) for rule in policy.channels),
+    )
+    verdicts = gateway.decide_batch(headers, dest, source=source, ttl=ttl)
+    unheard = np.full(len(headers), 0xFF, np.uint8)
+    assert listed.judge_again(headers, source, dest, ttl, unheard).tolist() == verdicts.tolist()
+
+
 def test_a_policy_does_not_depend_on_the_order_of_its_channels() -> None:
     registries = [ChannelConfigRegistry() for _ in range(2)]
     for registry, names in zip(registries, (NAMES, NAMES[::-1]), strict=True):

@@ -28,6 +28,7 @@ VERBS = {
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
     "packets": ("meshbus.cli.packets:app", "List and show what flight recorders wrote."),
     "config": ("meshbus.cli.config:app", "Show what a node would run with."),
+    "pipeline": ("meshbus.cli.pipeline:app", "Make Spark tables of logs and packets, and replay policies over them."),
     "check": ("meshbus.cli.check:check", "Check a configuration and this machine, and say what to do."),
 }
 """Each verb: where it is, and what it does."""

@@ -42,6 +42,8 @@ class ColumnType(StrEnum):
     BIGINT = "bigint"
     INT = "int"
     SMALLINT = "smallint"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
     TIMESTAMP = "timestamp"
     """Microseconds in UTC; Spark cannot read nanoseconds."""
     BINARY = "binary"
@@ -182,6 +184,8 @@ def arrow_schema(table: Table, *, dictionaries: bool = True) -> Any:
         ColumnType.BIGINT: pa.int64(),
         ColumnType.INT: pa.int32(),
         ColumnType.SMALLINT: pa.int16(),
+        ColumnType.DOUBLE: pa.float64(),
+        ColumnType.BOOLEAN: pa.bool_(),
         ColumnType.TIMESTAMP: pa.timestamp("us", "UTC"),
         ColumnType.BINARY: pa.binary(),
         ColumnType.BINARY_16: pa.binary(16),

@@ -49,6 +49,8 @@ class ChannelPolicy(msgspec.Struct, frozen=True):
     """Only publishers that the auth guard allows."""
     exports: tuple[int, ...] = ()
     """Subnets that it may reach, when it is exported."""
+    publishers: tuple[int, ...] | None = None
+    """Origin hashes that the auth guard allows, where they are listed; None where only its recorded answer tells."""
 
 
 class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +91,25 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Judge recorded packets: 0 for forward, else a DropReason.
 
         `ttl` is that of the routing headers, `guard` the AuthVerdict codes that were recorded. Where this policy asks
-        the guard about a packet on which it was not heard, the packet counts as not allowed.
+        the guard, the list of the channel's publishers decides, if it has one; else what was recorded, and a packet on
+        which the guard was not heard counts as not allowed.
         """
         verdicts = np.empty(len(headers), np.uint8)
         rows = np.ascontiguousarray(headers).view(np.uint8)
-        judge.run(rows, source, dest, ttl, self.words(), verdicts, np.zeros(VERDICTS, np.int64))
-        asked = verdicts == ASK_GUARD
-        verdicts[asked] = np.where(guard[asked] == AuthVerdict.ALLOWED, 0, DropReason.UNAUTHORIZED_PUBLISHER)
+        if judge.run(rows, source, dest, ttl, self.words(), verdicts, np.zeros(VERDICTS, np.int64)):
+            asked = np.flatnonzero(verdicts == ASK_GUARD)
+            allowed = self._allowed(headers[asked], guard[asked])
+            verdicts[asked] = np.where(allowed, 0, DropReason.UNAUTHORIZED_PUBLISHER)
         return verdicts
+
+    def _allowed(self, headers: NDArray[np.void], guard: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        allowed: NDArray[np.bool_] = guard == AuthVerdict.ALLOWED
+        for channel in self.channels:
+            if channel.publishers is not None:
+                mine = headers["stream_id"] == ChannelName(channel.name).stream_id
+                listed = np.isin(headers["origin_hash"], np.array(channel.publishers, np.uint64))
+                allowed = np.where(mine, listed, allowed)
+        return allowed
 
 
 def _rule(channel: ChannelPolicy, name: ChannelName) -> ChannelRule:

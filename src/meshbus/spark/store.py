@@ -1,0 +1,331 @@
+"""Where the tables are, and how rows get into them exactly once, with nothing but folders of Parquet.
+
+    <root>/silver/events/batch=events-000000000012/hour=2026-11-15T23/part-….parquet   a batch of the query `events`
+    <root>/silver/events/batch=events-000000000000-000000000011/…                       older batches, made one
+    <root>/gold/channel_stats/hour=2026-11-15T23.parquet                                one hour, replaced as a whole
+    <root>/_checkpoints/  <root>/_lock  <root>/_status.json                             the runner's own
+
+The name of a folder is its commit: a batch is written aside and then renamed, so a folder that is there is whole, and a
+batch that is tried again after a crash finds it and does nothing. A folder whose range lies inside that of another has
+been replaced by it. Every reader of Parquet can read the files; `Store.read` is the reader that never sees a batch twice
+while folders are being replaced.
+
+The folder must be on storage that the driver and all workers share. Which rows go where is not decided here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshbus.errors import PipelineError, PipelineFault
+from meshbus.log.schema import SCHEMA_VERSION, VERSION_KEY, arrow_schema
+from meshbus.spark.schema import TABLES, Layer, TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ASIDE = "_aside"
+_PART = re.compile(r"batch=([a-z0-9_]+)-(\d{12})(?:-(\d{12}))?")
+_HOUR = re.compile(r"hour=([^.]+?)(?:\.parquet)?")
+_WHOLE = "all"
+"""What stands for the hour in tables that have none."""
+_SOURCES_KEY = b"meshbus.sources"
+_FILE_BYTES = 256 << 20
+"""About the size of files that compaction writes."""
+
+
+class Part(NamedTuple):
+    """One folder of a table: the rows of some batches."""
+
+    path: Path
+    query: str
+    first: int
+    last: int
+
+    def hours(self) -> list[str]:
+        """Give the hours that it has rows of."""
+        return sorted(match[1] for entry in self.path.iterdir() if (match := _HOUR.fullmatch(entry.name)))
+
+    def made_ns(self, hour: str) -> int:
+        """Say when the rows of an hour were written; the whole part where it is not divided."""
+        place = self.path / f"hour={hour}"
+        return (place if place.is_dir() else self.path).stat().st_mtime_ns
+
+
+class Store:
+    """The tables below one folder."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._sources: dict[Path, tuple[int, str]] = {}
+        """What gold files said they were made of, and when they were written: a look at thousands of them is cheap."""
+
+    def folder(self, name: str) -> Path:
+        """Give the folder of a table."""
+        spec = _spec(name)
+        return self.root / spec.layer / spec.table.name
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def parts(self, name: str) -> list[Part]:
+        """Give the live parts of a table of bronze or silver, in order of their batches."""
+        try:
+            entries = list(self.folder(name).iterdir())
+        except FileNotFoundError:
+            return []
+        found = [
+            Part(entry, match[1], int(match[2]), int(match[3] or match[2]))
+            for entry in entries
+            if (match := _PART.fullmatch(entry.name))
+        ]
+        found.sort(key=lambda part: (part.query, part.first, -part.last))
+        live: list[Part] = []
+        for part in found:
+            if not live or part.query != live[-1].query or part.last > live[-1].last:
+                live.append(part)
+        return live
+
+    def has(self, name: str, query: str, batch: int) -> bool:
+        """Say whether the rows of a batch of a query are in a table."""
+        return any(part.query == query and part.first <= batch <= part.last for part in self.parts(name))
+
+    def add(self, name: str, query: str, batch: int, rows: Callable[[], DataFrame]) -> bool:
+        """Write the rows of a batch, unless they are there; says whether it did. `rows` is asked only if needed."""
+        if self.has(name, query, batch):
+            return False
+        self._write(rows(), name, self.folder(name) / f"batch={query}-{batch:012d}")
+        return True
+
+    def append(self, name: str, query: str, rows: DataFrame) -> None:
+        """Write rows that no query numbers, as the next batch of a name of their own."""
+        batch = max((part.last + 1 for part in self.parts(name) if part.query == query), default=0)
+        self.add(name, query, batch, lambda: rows)
+
+    def rows(
+        self, name: str, *, only: tuple[str, int] | None = None, but: tuple[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Give the rows of a small table without Spark: all, those of one batch, or all but those of one batch."""
+        import pyarrow.parquet as pq
+
+        found: list[dict[str, Any]] = []
+        for part in self.parts(name):
+            this = (part.query, part.first) if part.first == part.last else None
+            if (only is None or this == only) and (but is None or this != but):
+                for file in sorted(part.path.rglob("*.parquet")):
+                    found += pq.ParquetFile(file).read().to_pylist()
+        return found
+
+    def read(
+        self,
+        spark: SparkSession,
+        name: str,
+        hours: Iterable[str] | None = None,
+        *,
+        but: tuple[str, int] | None = None,
+    ) -> DataFrame:
+        """Give a table as it is now, or some hours of it; `but` leaves out a batch of a query."""
+        spec = _spec(name)
+        if spec.layer is Layer.GOLD:
+            paths = [str(path) for hour, path in self.gold_files(name).items() if hours is None or hour in set(hours)]
+            return _load(spark, spec, paths)
+        left_out = None if but is None else (*but, but[1])
+        parts = [part for part in self.parts(name) if (part.query, part.first, part.last) != left_out]
+        if hours is None or not spec.hourly:
+            paths = [str(part.path) for part in parts]
+        else:
+            wanted = sorted(set(hours))
+            paths = [str(place) for part in parts for hour in wanted if (place := part.path / f"hour={hour}").is_dir()]
+        return _load(spark, spec, paths, base=str(self.folder(name)))
+
+    def read_batch(self, spark: SparkSession, name: str, query: str, batch: int) -> DataFrame:
+        """Give the rows of one batch, which must not have been made one with others."""
+        folder = self.folder(name)
+        return _load(spark, _spec(name), [str(folder / f"batch={query}-{batch:012d}")], base=str(folder))
+
+    def read_part(self, spark: SparkSession, name: str, part: Part) -> DataFrame:
+        """Give the rows of one part."""
+        return _load(spark, _spec(name), [str(part.path)], base=str(self.folder(name)))
+
+    def compact(
+        self,
+        spark: SparkSession,
+        name: str,
+        query: str,
+        *,
+        fewest: int,
+        merge: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+        keep: int = 2,
+    ) -> int:
+        """Make one part of `fewest` that follow each other and span equally many batches; the newest stay as they are.
+
+        Gives how many went. Parts of parts are made one in turn, so a table has few of them however long it grows.
+        `merge` may say the same in fewer rows. The old folders are removed when the new one has its name.
+        """
+        parts = [part for part in self.parts(name) if part.query == query]
+        run = _equal_run(parts[: max(len(parts) - keep, 0)], fewest)
+        if not run:
+            return 0
+        folder = self.folder(name)
+        size = sum(file.stat().st_size for part in run for file in part.path.rglob("*.parquet"))
+        rows = merge(_load(spark, _spec(name), [str(part.path) for part in run], base=str(folder)))
+        place = folder / f"batch={query}-{run[0].first:012d}-{run[-1].last:012d}"
+        self._write(rows, name, place, files=1 + size // _FILE_BYTES)
+        for part in run:
+            self._discard(part.path, name)
+        return len(run)
+
+    def replace(self, name: str, part: Part, rows: DataFrame) -> None:
+        """Put other rows in the place of a part: for what people decided, never for what a query wrote."""
+        place = self.folder(name) / _ASIDE / f"old-{uuid.uuid4().hex}"
+        staged = self._stage(rows, name)
+        part.path.rename(place)
+        staged.rename(part.path)
+        shutil.rmtree(place)
+
+    def expire(self, name: str, before_hour: str) -> int:
+        """Remove what is older than an hour from a table that is divided by hours; gives how many folders went."""
+        gone = 0
+        for part in self.parts(name):
+            for hour in part.hours():
+                if hour < before_hour:
+                    self._discard(part.path / f"hour={hour}", name)
+                    gone += 1
+        for hour, path in self.gold_files(name).items():
+            if hour < before_hour:
+                path.unlink(missing_ok=True)
+                gone += 1
+        return gone
+
+    def sweep(self, name: str) -> None:
+        """Remove folders that others have replaced, and what crashes left aside; only for who holds the lock."""
+        folder = self.folder(name)
+        shutil.rmtree(folder / _ASIDE, ignore_errors=True)
+        live = {part.path for part in self.parts(name)}
+        if folder.is_dir():
+            for entry in folder.iterdir():
+                if _PART.fullmatch(entry.name) and entry not in live:
+                    self._discard(entry, name)
+
+    def _discard(self, path: Path, name: str) -> None:
+        """Remove a folder so that no reader sees half of it."""
+        aside = self.folder(name) / _ASIDE / f"old-{uuid.uuid4().hex}"
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(aside)
+        shutil.rmtree(aside)
+
+    def _stage(self, rows: DataFrame, name: str, *, files: int | None = None) -> Path:
+        spec = _spec(name)
+        aside = self.folder(name) / _ASIDE / uuid.uuid4().hex  # a dead driver's Java may still be writing to its own
+        columns = [field.name for field in spec.struct()]
+        chosen = rows.select(*columns)
+        writer = (chosen if files is None else chosen.coalesce(files)).write.option("compression", "zstd")
+        if spec.hourly:
+            writer = writer.partitionBy("hour")
+        writer.parquet(str(aside))
+        return aside
+
+    def _write(self, rows: DataFrame, name: str, place: Path, *, files: int | None = None) -> None:
+        aside = self._stage(rows, name, files=files)
+        try:
+            aside.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            shutil.rmtree(aside)  # somebody was first; both hold the same rows
+
+    # ── gold ────────────────────────────────────────────────────────────────────────────────
+
+    def gold_files(self, name: str) -> dict[str, Path]:
+        """Give the files of a gold table by hour; `all` for one that is not divided."""
+        folder = self.folder(name)
+        if _spec(name).layer is not Layer.GOLD or not folder.is_dir():
+            return {}
+        found = {entry: _HOUR.fullmatch(entry.name) for entry in folder.glob("hour=*.parquet")}
+        return {match[1]: entry for entry, match in sorted(found.items()) if match}
+
+    def gold_sources(self, name: str, hour: str | None) -> str:
+        """Say what a gold file was made of, as `put_gold` was told; nothing when there is none."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self._gold_path(name, hour)
+        try:
+            written = path.stat().st_mtime_ns
+            if self._sources.get(path, (0, ""))[0] != written:
+                metadata = pq.read_schema(path).metadata or {}
+                self._sources[path] = written, str(metadata.get(_SOURCES_KEY, b""), "utf-8")
+        except (FileNotFoundError, pa.ArrowInvalid):
+            return ""
+        return self._sources[path][1]
+
+    def put_gold(self, name: str, hour: str | None, rows: Any, sources: str) -> None:
+        """Replace an hour of a gold table by an Arrow table, in one step; `sources` says what it was made of."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        spec, path = _spec(name), self._gold_path(name, hour)
+        schema = arrow_schema(spec.table, dictionaries=False)
+        table = pa.table([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
+        if spec.hourly:
+            table = table.append_column(
+                pa.field("hour", pa.string(), nullable=False), pa.array([hour] * len(table), pa.string())
+            )
+        table = table.replace_schema_metadata({**(schema.metadata or {}), _SOURCES_KEY: sources.encode()})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"_{path.name}.{uuid.uuid4().hex}")
+        pq.write_table(table, aside, compression="zstd")
+        aside.replace(path)
+
+    def _gold_path(self, name: str, hour: str | None) -> Path:
+        return self.folder(name) / f"hour={hour or _WHOLE}.parquet"
+
+
+def _spec(name: str) -> TableSpec:
+    spec = TABLES.get(name)
+    if spec is None:
+        raise PipelineError(PipelineFault.BAD_TABLE, f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    return spec
+
+
+def _load(spark: SparkSession, spec: TableSpec, paths: Sequence[str], *, base: str | None = None) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], spec.struct())
+    struct = spec.struct()
+    reader = spark.read.schema(struct)
+    if base is not None:
+        reader = reader.option("basePath", base)
+    return reader.parquet(*paths).select(*struct.fieldNames())  # not the batch, which is only the name of a folder
+
+
+def _equal_run(parts: Sequence[Part], fewest: int) -> list[Part]:
+    """Find so many parts that follow each other without a gap and span equally many batches; empty if there are none."""
+    run: list[Part] = []
+    for part in parts:
+        follows = run and part.first == run[-1].last + 1 and part.last - part.first == run[-1].last - run[-1].first
+        run = [*run, part] if follows else [part]
+        if len(run) == fewest:
+            return run
+    return []
+
+
+def check_version(path: Path) -> None:
+    """Refuse a file of rows that a newer meshbus wrote, or that is none of ours."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PipelineError(PipelineFault.BAD_TABLE, f"{path} is no Parquet file: {error}; move it away") from None
+    version = metadata.get(VERSION_KEY.encode(), b"").decode()
+    if not version:
+        raise PipelineError(PipelineFault.BAD_TABLE, f"{path} was not written by meshbus: move it away")
+    if int(version) > SCHEMA_VERSION:
+        raise PipelineError(
+            PipelineFault.BAD_TABLE, f"{path}: schema version {version} was written by a newer meshbus: use that one"
+        )

@@ -1,0 +1,58 @@
+"""`meshbus pipeline` from the command line, in a process of its own: a log becomes tables and a report."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from meshbus.cli.exit import Exit
+from meshbus.log.log import Redex
+from tests.cli.conftest import Meshbus
+from tests.cli.running import SCRIPT
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> str:
+    """A PATH with every tool of this machine but Java."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for tool in Path(place).glob("*"):
+            if not tool.name.startswith("java") and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_from_a_log_to_tables_and_a_report_without_a_system_java(home: Path, tools: str, meshbus: Meshbus) -> None:
+    with Redex("log", background=False) as redex:
+        redex.open("sensors/temp").append_batch([b'{"t":%d}' % n for n in range(100)])
+    Path("pipeline.toml").write_text(
+        'logs = ["log"]\ntables = "tables"\n[[channels]]\nprefix = "sensors/"\ncodec = "json"\nschema = "t INT NOT NULL"\n'
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": tools}
+    ran = subprocess.run(
+        [SCRIPT, "pipeline", "run", "pipeline.toml", "--once", "--json"],
+        env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == Exit.OK, ran.stderr
+    lines = [msgspec.json.decode(line) for line in ran.stdout.splitlines()]
+    assert [line["rows"] for line in lines if "batch" in line] == [100]
+    assert lines[-1]["state"] == "stopped"
+    shown = meshbus("pipeline", "status", "tables")
+    assert shown.row["queries"][0]["rows"] == 100
+    drawn = meshbus("pipeline", "report", "tables")
+    assert "sensors/temp" in Path(drawn.row["report"]).read_text()
+
+
+def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
+    assert meshbus("pipeline", "status", "tables").err == (
+        "meshbus: no pipeline has run on tables: check the path, or `meshbus pipeline run`\n"
+    )
+    assert "is no folder of tables" in meshbus("pipeline", "report", "tables").err
+    assert "cannot be read" in meshbus("pipeline", "run", "none.toml").err
+    refused = meshbus("pipeline", "replay", "tables", "--policy", "none.toml")
+    assert refused.code == Exit.USAGE
+    assert "no pipeline was running" in meshbus("pipeline", "stop", "tables").err

