@@ -55,4 +55,7 @@ def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
     assert "cannot be read" in meshbus("pipeline", "run", "none.toml").err
     refused = meshbus("pipeline", "replay", "tables", "--policy", "none.toml")
     assert refused.code == Exit.USAGE
+    Path("policy.toml").write_text('subnet = "1"\n')
+    unknown = meshbus("pipeline", "replay", "tables", "--policy", "policy.toml", "--recorder", "gateway")
+    assert "expected a node id of 16 hex digits, got 'gateway'" in unknown.err
     assert "no pipeline was running" in meshbus("pipeline", "stop", "tables").err

@@ -119,3 +119,25 @@ def test_a_segment_with_other_rows_than_the_manifest_says_is_damaged(
     with pytest.raises(LogError, match="has 5 rows"):
         list(read_segment(snapshot.folder, more, wanted(), 0, 6))
     assert not aside(snapshot.folder / segment.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "fault", "problem"),
+    [
+        (b"99", LogFault.NEWER, "schema version 99 was written by a newer meshbus"),
+        (b"", LogFault.CORRUPT, "not written"),
+    ],
+)
+def test_a_segment_of_another_version_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: bytes, fault: LogFault, problem: str
+) -> None:
+    import pyarrow.parquet as pq
+
+    snapshot = sealed(tmp_path, 5, 8, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    path = snapshot.folder / segment.name
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"meshbus.schema_version": version}), path)
+    with pytest.raises(LogError, match=f"{segment.name}.*{problem}") as caught:
+        list(read_segment(snapshot.folder, segment, wanted(), 0, 5))
+    assert caught.value.fault is fault

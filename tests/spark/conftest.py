@@ -13,6 +13,14 @@ from meshbus.spark.session import LOCAL, java_options, session
 from tests.spark.world import World, build_world
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Starting Spark takes seconds: whoever needs it is slow."""
+    for item in items:
+        if {"spark", "packaged_java"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def packaged_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The Java of the package index, whatever this machine has."""

@@ -13,6 +13,20 @@ import pyarrow as pa
 Row = dict[str, Any]
 
 
+def plain(row: Row) -> Row:
+    """A row as the logs have it: without its hour."""
+    return {key: list(value) if isinstance(value, list) else value for key, value in row.items() if key != "hour"}
+
+
+def as_set(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+    """Rows in an order of their own; floats as far as two ways of adding agree."""
+    keyed = [
+        tuple((key, round(value, 6) if isinstance(value, float) else value) for key, value in sorted(row.items()))
+        for row in rows
+    ]
+    return sorted(keyed, key=repr)
+
+
 def hour_of(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H")
 
@@ -132,7 +146,7 @@ def traffic_matrix(events: Iterable[Row], packets: Iterable[Row]) -> list[Row]:
 
 
 REASONS = {1: "subnet_local", 2: "not_ancestor", 3: "not_exported", 4: "unknown_subnet", 5: "ttl_expired",
-           6: "unauthorized_publisher", 16: "code_16"}  # fmt: skip
+           6: "unauthorized_publisher", 16: "no_route", 20: "crowded", 33: "replayed"}  # fmt: skip
 
 
 def denials(packets: Iterable[Row]) -> list[Row]:

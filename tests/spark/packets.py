@@ -1,23 +1,40 @@
-"""Recorded packets for tests: random headers on the edges of every rule, judged by the node's own gateway."""
+"""Recorded packets for tests: random headers on the edges of every rule, judged by a gateway, written by a recorder."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from meshbus.log.schema import PACKETS, arrow_schema, signed
+from meshbus.log.packets.reader import PacketReader, list_recorders
+from meshbus.log.packets.recorder import PacketRecorder
+from meshbus.log.packets.row import NOT_ASKED
+from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.fate import BEFORE_GATEWAY, ArrivalReason, Fate, TransitReason
 from meshbus.policy.gateway import SubnetGateway
-from meshbus.policy.guard import AuthGuard, AuthVerdict
+from meshbus.policy.guard import AuthGuard
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.wire.header import HEADER_DTYPE
 
+STEPS = 40
 SUBNETS = [0, 0x03000000, 0x03070000, 0x03070500, 0x03070501, 0x03080000, 0x04000000, 0xFE010000, 0x05000000]
 """Relatives of every kind; the last is a stranger, and the one before it needs all 32 bits."""
 CHANNELS = [f"plant/line{number}/state" for number in range(12)]
 ORIGINS = [11, 12, 2**63 + 13, 2**64 - 14]
 START_NS = 1_794_780_000_000_000_000
+
+
+class Clock:
+    """Nanoseconds that move when told to."""
+
+    def __init__(self, now: int = START_NS) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
 
 
 def random_policy(rng: np.random.Generator) -> GatewayPolicy:
@@ -46,12 +63,12 @@ def random_policy(rng: np.random.Generator) -> GatewayPolicy:
 
 
 def gateway_of(policy: GatewayPolicy) -> SubnetGateway:
-    """The gateway of a node with this policy; whom a channel does not list, its guard does not know."""
+    """The gateway of a node with this policy; its guard knows the first origin where a channel lists nobody."""
     registry, guard = ChannelConfigRegistry(), AuthGuard()
     for channel in policy.channels:
         name = ChannelName(channel.name)
         registry.insert(ChannelConfig(channel=name, visibility=channel.visibility, require_token=channel.enforced))
-        for origin in channel.publishers or ():
+        for origin in ORIGINS[:1] if channel.publishers is None else channel.publishers:
             guard.authorize(origin, name.hash)
     gateway = SubnetGateway(
         policy.local_subnet,
@@ -83,72 +100,64 @@ def random_headers(rng: np.random.Generator, count: int) -> Any:
     headers["payload_len"] = rng.integers(0, 8000, count)
     headers["event_count"] = rng.integers(1, 50, count)
     headers["sequence"] = np.arange(count)
-    headers["session_id"] = rng.integers(0, 2**63, count).astype(np.uint64) * 2
+    headers["session_id"] = rng.integers(1, 2**63, count).astype(np.uint64) * 2
+    headers["counter"] = np.arange(count)
     return headers
 
 
-def random_packets(
-    rng: np.random.Generator, count: int, policy: GatewayPolicy | None = None, *, start_ns: int = START_NS
-) -> pa.Table:
-    """Rows of a flight recorder. Verdicts are what the node's gateway said; without a policy they are placeholders."""
-    headers = random_headers(rng, count)
-    src, dst = (rng.choice(np.array(SUBNETS, np.uint32), count) for _ in range(2))
-    route_ttl = rng.choice([0, 1, 64, 255], count, p=[0.02, 0.03, 0.45, 0.5])
-    routed = rng.random(count) < 0.9
-    guard = np.ma.masked_array(rng.choice([*AuthVerdict], count), mask=rng.random(count) < 0.2)
-    names = {ChannelName(name).hash | PUBLISH_STREAM_BIT: name for name in CHANNELS}
-    verdict, reason = np.zeros(count, np.int16), np.zeros(count, np.int16)
-    if policy is not None:
-        ttl = np.where(routed, route_ttl, 1).astype(np.uint8)
-        judged = gateway_of(policy).decide_batch(headers, dst, source=src, ttl=ttl)
-        unlisted = {
-            ChannelName(rule.name).stream_id for rule in policy.channels if rule.enforced and rule.publishers is None
-        }
-        asks = np.isin(headers["stream_id"], np.array(sorted(unlisted), np.uint64)) & (judged == 6)
-        judged = np.where(asks & (guard.filled(-1) == AuthVerdict.ALLOWED), 0, judged)
-        reason = judged.astype(np.int16)
-        verdict = np.where(reason == 0, 0, 2).astype(np.int16)
-    delivered = rng.random(count) < 0.05
-    lost = rng.random(count) < 0.02
-    verdict = np.where(delivered, 1, np.where(lost, 2, verdict)).astype(np.int16)
-    reason = np.where(delivered, 0, np.where(lost, 16, reason)).astype(np.int16)
-    ts_ns = start_ns + np.sort(rng.integers(0, 7_200_000_000_000, count))
-    known = {
-        "recorder": rng.choice([7, 8, 9], count, p=[0.8, 0.15, 0.05]),
-        "ts": ts_ns // 1000,
-        "ts_ns": ts_ns,
-        "sampling_rate": rng.choice([1, 1, 10], count),
-        "previous_hop": signed(headers["origin_hash"].astype(np.uint64)),
-        "next_hop": np.ma.masked_array(np.full(count, 99), mask=verdict != 0),
-        "route_ttl": np.ma.masked_array(route_ttl, mask=~routed),
-        "version": np.ones(count),
-        "ttl": headers["hop_ttl"],
-        "hops": headers["hop_count"],
-        "subprotocol_id": headers["subprotocol_id"],
-        "chash": headers["channel_hash"],
-        "session_id": signed(headers["session_id"].astype(np.uint64)),
-        "stream_id": signed(headers["stream_id"].astype(np.uint64)),
-        "packet_seq": np.arange(count),
-        "counter": np.arange(count),
-        "origin": signed(headers["origin_hash"].astype(np.uint64)),
-        "payload_len": headers["payload_len"],
-        "event_count": headers["event_count"],
-        "verdict": verdict,
-        "reason": reason,
-        "policy_version": np.ones(count),
-        "channel": [names.get(stream) for stream in headers["stream_id"].tolist()],
-        "src": np.ma.masked_array(signed(src), mask=delivered),
-        "dst": np.ma.masked_array(signed(dst), mask=delivered),
-        "guard": guard,
-    }
-    fields = arrow_schema(PACKETS, dictionaries=False)
-    return pa.table([_column(known.get(field.name), field, count) for field in fields], schema=fields)
+def record(
+    log_dir: Path,
+    recorder: int,
+    gateway: SubnetGateway,
+    rng: np.random.Generator,
+    count: int,
+    *,
+    sampling: int = 1,
+    start_ns: int = START_NS,
+) -> None:
+    """Let a node's flight recorder write what a gateway says about random packets, partly sealed, over two hours.
+
+    Some packets never reach the gateway, some find no room behind it, and some are for the node itself.
+    """
+    clock = Clock(start_ns)
+    flight = PacketRecorder(log_dir, recorder, sampling=sampling, clock=clock, background=False)
+    flight.set_policy(gateway.snapshot(), [ChannelName(CHANNELS[-1])])
+    for number in range(STEPS):
+        size = count * (number + 1) // STEPS - count * number // STEPS
+        headers = random_headers(rng, size)
+        routes = np.zeros(size, ROUTE_DTYPE)
+        routes["ttl"] = rng.choice([0, 1, 64, 255], size, p=[0.02, 0.03, 0.45, 0.5])
+        src, dst = (rng.choice(np.array(SUBNETS, np.uint32), size) for _ in range(2))
+        guard = np.full(size, NOT_ASKED, np.uint8)
+        ttl = np.ascontiguousarray(routes["ttl"])
+        reasons = gateway.decide_batch(headers, dst, source=src, ttl=ttl, guard=guard)
+        lost = rng.random(size) < 0.02
+        reasons[lost] = TransitReason.NO_ROUTE
+        reasons[(reasons == 0) & (rng.random(size) < 0.02)] = TransitReason.CROWDED
+        common = {"ts_ns": clock(), "previous_hops": headers["origin_hash"].copy()}
+        hops = np.full(1, 99, np.uint64)
+        flight.take(
+            headers, reasons, here=False, routes=routes, next_hops=hops, sources=src, dests=dst, guard=guard, **common
+        )
+        few = size // 20
+        flight.take(headers[:few], np.where(lost[:few], 33, 0).astype(np.uint8), here=True, ts_ns=clock())
+        flight.drain()
+        clock.now += 7_200_000_000_000 // STEPS
+        if number in {STEPS // 3, STEPS // 2}:
+            flight.seal()
+    flight.close()
 
 
-def _column(values: Any, field: pa.Field, count: int) -> pa.Array:
-    if values is None:
-        return pa.nulls(count, field.type) if field.nullable else pa.array(np.zeros(count, np.int64)).cast(field.type)
-    if isinstance(values, list):
-        return pa.array(values, field.type)
-    mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-    return pa.array(np.asarray(values).astype(np.int64), mask=mask).cast(field.type)
+def read_record(log_dir: Path, recorder: int | None = None) -> pa.Table:
+    """Read what was recorded, without Spark."""
+    recorders = list_recorders(log_dir) if recorder is None else [recorder]
+    schema = arrow_schema(PACKETS, dictionaries=False)
+    batches = [b for one in recorders for b in PacketReader(log_dir, one).snapshot().batches(dictionaries=False)]
+    return pa.Table.from_batches(batches, schema)
+
+
+def said(row: dict[str, Any]) -> int | None:
+    """What the gateway said about a recorded packet; None where it was not asked."""
+    if row["verdict"] == Fate.DELIVERED or row["reason"] in BEFORE_GATEWAY or row["reason"] >= min(ArrivalReason):
+        return None
+    return 0 if row["reason"] == TransitReason.CROWDED else int(row["reason"])

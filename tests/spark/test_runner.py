@@ -35,8 +35,8 @@ def config(tmp_path: Path) -> PipelineConfig:
 
 def test_the_world_was_read_in_capped_batches_and_told(world: World) -> None:
     batches = [line for line in world.lines if "batch" in line]
-    assert {line["query"] for line in batches} == {"events", "events_1", "packets"}
-    assert max(line["rows"] for line in batches if line["query"] == "events") <= world.config.max_rows_per_batch
+    assert {line["query"] for line in batches} == {"events", "events_1", "packets", "packets_1"}
+    assert max(line["rows"] for line in batches) <= world.config.max_rows_per_batch
     found = status(world.tables)
     assert found["state"] == "stopped"
     assert {query["state"] for query in found["queries"]} == {"done"}
@@ -166,6 +166,24 @@ def test_a_query_that_ends_must_have_done_everything(ended: bool, state: State) 
     assert watched.state is state
 
 
+class Dying(Hanging):
+    """A query that fails while it is looked at."""
+
+    looked = 0
+
+    def exception(self) -> Any:
+        self.looked += 1
+        self.isActive = False
+        return None if self.looked == 1 else RuntimeError("the worker died")
+
+
+def test_a_query_that_fails_while_it_is_looked_at_has_not_ended() -> None:
+    watched = Watched("packets", lambda: Dying("Getting offsets"), ended=lambda: True)  # type: ignore[arg-type, return-value]
+    for now in range(2):
+        watched.look(float(now), restarts=2, stall_s=10.0)
+    assert (watched.state, watched.problem) == (State.WAITING, "the worker died")
+
+
 def test_a_query_that_waits_for_rows_is_left_alone() -> None:
     waiting = Hanging("Waiting for data to arrive")
     watched = Watched("events", lambda: waiting)  # type: ignore[arg-type, return-value]
@@ -185,8 +203,7 @@ def test_a_runner_that_is_gone_is_called_dead(tmp_path: Path) -> None:
     ("change", "kind", "problem"),
     [
         ({"logs": ("/none/log",)}, LogError, "/none/log is no folder of logs"),
-        ({"logs": (), "packets": ()}, PipelineError, "nothing to read"),
-        ({"packets": ("/none/packets",)}, PipelineError, "/none/packets is no folder"),
+        ({"logs": ()}, PipelineError, "nothing to read"),
         ({"tables": "/proc/none"}, PipelineError, "cannot write to /proc/none"),
     ],
 )
@@ -195,13 +212,6 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     with pytest.raises(kind, match=problem):
         run(spark, msgspec.structs.replace(config, **change), once=True)
-
-
-def test_a_foreign_file_among_packets_is_named(spark: SparkSession, config: PipelineConfig, tmp_path: Path) -> None:
-    (tmp_path / "packets").mkdir()
-    (tmp_path / "packets" / "x.parquet").write_bytes(b"junk")
-    with pytest.raises(PipelineError, match=r"x\.parquet is no Parquet file"):
-        run(spark, msgspec.structs.replace(config, packets=(str(tmp_path / "packets"),)), once=True)
 
 
 def test_without_a_run_there_is_no_status(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from meshbus.errors import ConfigError, PipelineError
+from meshbus.errors import ConfigError
 from meshbus.policy.channels import Visibility
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.spark.codec import Codec
-from meshbus.spark.settings import PipelineConfig, load_config, load_policies, load_policy
+from meshbus.spark.settings import PipelineConfig, load_config, load_policy
 
 PIPELINE = """
 logs = ["log"]
@@ -114,15 +114,10 @@ def test_a_wrong_policy_is_refused(tmp_path: Path, text: str) -> None:
         load_policy(write(tmp_path, text))
 
 
-def test_recorded_policies_are_found_by_recorder_and_version(tmp_path: Path) -> None:
-    policy = GatewayPolicy(local_subnet=7)
-    (tmp_path / "ffffffffffffffff-3.json").write_bytes(msgspec.json.encode(policy))
-    (tmp_path / "notes.txt").write_text("")
-    assert load_policies(str(tmp_path)) == {(-1, 3): policy}
-    assert load_policy(tmp_path / "ffffffffffffffff-3.json") == policy
-    assert load_policies("") == {}
-    with pytest.raises(PipelineError, match="is no folder"):
-        load_policies(str(tmp_path / "none"))
+def test_a_recorded_policy_is_a_policy(tmp_path: Path) -> None:
+    policy = GatewayPolicy(local_subnet=7, channels=(ChannelPolicy("a", Visibility.GLOBAL, enforced=True),))
+    (tmp_path / "0000000001.json").write_bytes(msgspec.json.encode(policy))
+    assert load_policy(tmp_path / "0000000001.json") == policy
 
 
 def test_the_defaults_are_allowed() -> None:

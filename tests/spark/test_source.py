@@ -199,6 +199,9 @@ def test_a_channel_that_disappears_is_named(logs: Path) -> None:
         ({"path": "x", "maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
         ({"path": "x", "maxRowsPerTrigger": "0"}, "1 or more"),
         ({"path": "x", "consumer": "../up"}, "not a path"),
+        ({"path": "x", "table": "peers"}, "peers"),
+        ({"path": "x", "table": "packets", "channels": "a"}, "are for events"),
+        ({"path": "x", "table": "packets", "startingSeq": "1"}, "are for events"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], problem: str) -> None:
@@ -208,7 +211,7 @@ def test_a_wrong_option_is_named(given: dict[str, str], problem: str) -> None:
 
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(ConfigError, match="there is no temperature; there are channel"):
-        Options.read({"path": "x", "columns": "seq, temperature"}).table()
+        Options.read({"path": "x", "columns": "seq, temperature"}).shape()
 
 
 def test_options_come_in_any_case() -> None:

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from meshbus.errors import PipelineError
 from meshbus.spark.schema import TABLES
-from meshbus.spark.store import Store, check_version
+from meshbus.spark.store import Store
 
 NAME = "silver.runs"
 HOURLY = "gold.fan_out"
@@ -108,19 +107,3 @@ def test_old_hours_of_batches_can_go(spark: SparkSession, tmp_path: Path) -> Non
     assert [row["hour"] for row in store.read(spark, name).collect()] == ["2026-01-01T02"]
     assert store.read(spark, name, ["2026-01-01T00"]).count() == 0
     assert store.has(name, "events", 0)
-
-
-def test_files_that_are_not_ours_or_newer_are_named(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    plain = tmp_path / "plain.parquet"
-    pq.write_table(pa.table({"a": [1]}), plain)
-    with pytest.raises(PipelineError, match="was not written by meshbus"):
-        check_version(plain)
-    newer = tmp_path / "newer.parquet"
-    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({"meshbus.schema_version": "99"}), newer)
-    with pytest.raises(PipelineError, match="newer meshbus"):
-        check_version(newer)
-    (tmp_path / "junk.parquet").write_bytes(b"junk")
-    with pytest.raises(PipelineError, match="is no Parquet file"):
-        check_version(tmp_path / "junk.parquet")

@@ -1,7 +1,6 @@
 """The tables that one run made equal what plain Python makes of the same logs and packets, row for row."""
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,6 +9,8 @@ from pyspark.sql import SparkSession
 from meshbus.errors import PipelineError
 from meshbus.spark.tables import Tables, tables
 from tests.spark import oracle
+from tests.spark.oracle import as_set, plain
+from tests.spark.packets import said
 from tests.spark.world import SUBSCRIPTIONS, World
 
 Row = dict[str, Any]
@@ -19,19 +20,6 @@ Row = dict[str, Any]
 def read(spark: SparkSession, world: World) -> dict[str, list[Row]]:
     """Every table as plain rows."""
     return {name: table.toArrow().to_pylist() for name, table in tables(spark, world.tables).items()}
-
-
-def plain(row: Row) -> Row:
-    return {key: list(value) if isinstance(value, list) else value for key, value in row.items() if key != "hour"}
-
-
-def as_set(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """Rows in an order of their own; floats as far as two ways of adding agree."""
-    keyed = [
-        tuple((key, round(value, 6) if isinstance(value, float) else value) for key, value in sorted(row.items()))
-        for row in rows
-    ]
-    return sorted(keyed, key=repr)
 
 
 def test_bronze_is_what_the_logs_hold(read: dict[str, list[Row]], world: World) -> None:
@@ -83,9 +71,8 @@ def test_recorded_and_recomputed_verdicts_agree(read: dict[str, list[Row]], worl
     decisions = read["silver.decisions"]
     assert len(decisions) == len(world.packets)
     for row in decisions:
-        judged = row["verdict"] != 1 and row["reason"] <= 6 and row["src"] is not None and row["recorder"] in {7, 8}
-        assert row["recomputed"] == (row["reason"] if judged else None)
-        assert row["agrees"] is (True if judged else None)
+        assert row["recomputed"] == said(row)
+        assert row["agrees"] is (None if said(row) is None else True)
     assert {row["recomputed"] for row in decisions} == {None, 0, 1, 2, 3, 4, 5, 6}
 
 

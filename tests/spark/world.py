@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
@@ -18,10 +17,8 @@ from meshbus.policy.snapshot import GatewayPolicy
 from meshbus.spark.codec import Codec, Declaration
 from meshbus.spark.gold import PrefixSubscription
 from meshbus.spark.settings import PipelineConfig
-from tests.spark.packets import random_packets, random_policy
+from tests.spark.packets import Clock, gateway_of, random_policy, read_record, record
 
-START_NS = 1_794_780_000_000_000_000
-"""A round hour, minus ten minutes."""
 RECORDERS = (2**63 + 5, 77)
 
 DECLARATIONS = (
@@ -39,22 +36,14 @@ SUBSCRIPTIONS = (
 )
 
 
-class Clock:
-    """Nanoseconds that move when told to."""
-
-    def __init__(self, now: int = START_NS) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
-
-
 class World(NamedTuple):
     """The folders, and what was said while they were read."""
 
     config: PipelineConfig
     policy: GatewayPolicy
+    """Of the first node's gateway."""
     packets: pa.Table
+    """All that was recorded, read without Spark."""
     lines: list[dict[str, Any]]
 
     @property
@@ -67,11 +56,13 @@ class World(NamedTuple):
 
 
 def rows_of_logs(root: Path) -> list[dict[str, Any]]:
-    """Read every log below a folder by the log's own reader."""
+    """Read every log below a folder, or below the log_dir of a node, by the log's own reader."""
     return [
         row
-        for entry in list_channels(root)
-        for batch in LogReader(root, entry.channel).snapshot().batches()
+        for folder in (root, root / "published", root / "received")
+        if folder.is_dir()
+        for entry in list_channels(folder)
+        for batch in LogReader(folder, entry.channel).snapshot().batches()
         for row in batch.to_pylist()
     ]
 
@@ -147,26 +138,19 @@ def build_world(folder: Path, *, count: int = 400, seed: int = 7) -> World:
     shutil.copytree(replica, second / replica.name)
     copy_events(first, second, "text/notes")
     fill_log(second, RECORDERS[1], "raw/other", rng, count=count // 2)
-    policy = random_policy(np.random.default_rng(seed))
-    packets = random_packets(np.random.default_rng(seed), 3_000, policy)
-    recorded = folder / "packets"
-    recorded.mkdir()
-    for number in range(3):
-        pq.write_table(packets.slice(number * 1_000, 1_000), recorded / f"{number:04d}.parquet", row_group_size=300)
-    policies = folder / "policies"
-    policies.mkdir()
-    for recorder in (7, 8):
-        (policies / f"{recorder:016x}-1.json").write_bytes(msgspec.json.encode(policy))
+    numbers = np.random.default_rng(seed)
+    gateways = [gateway_of(random_policy(numbers)) for _ in RECORDERS]
+    for log_dir, recorder, gateway, sampling in zip((first, second), RECORDERS, gateways, (1, 3), strict=True):
+        record(log_dir, recorder, gateway, numbers, 2_000, sampling=sampling)
     config = PipelineConfig(
         tables=str(folder / "tables"),
         logs=(str(first), str(second)),
-        packets=(str(recorded),),
-        policies=str(policies),
         channels=DECLARATIONS,
         subscriptions=SUBSCRIPTIONS,
         max_rows_per_batch=1_500,
     )
-    return World(config, policy, packets, [])
+    packets = pa.concat_tables([read_record(first), read_record(second)])
+    return World(config, gateways[0].snapshot(), packets, [])
 
 
 def forget_newest_commit(checkpoint: Path) -> None:

@@ -59,11 +59,9 @@ def run(
     config: Annotated[Path | None, Parameter(help="A pipeline's TOML file; options go over it.")] = None,
     /,
     *,
-    log: Annotated[list[Path] | None, Parameter(help="A folder of logs, one per node; may be repeated.")] = None,
-    packets: Annotated[
-        list[Path] | None, Parameter(help="A folder that a flight recorder writes; may be repeated.")
+    log: Annotated[
+        list[Path] | None, Parameter(help="The log_dir of a node: its logs and recorded packets; may be repeated.")
     ] = None,
-    policies: Annotated[Path | None, Parameter(help="The folder of the policies that were in force.")] = None,
     tables: Annotated[Path | None, Parameter(help="The folder of the tables.")] = None,
     once: Annotated[bool, Parameter(help="End when everything that is there has been read.")] = False,
     where: Where | None = None,
@@ -72,7 +70,7 @@ def run(
     """Fill the tables: once, or until `meshbus pipeline stop` or Ctrl-C."""
     from meshbus.spark.runner import run as run_pipeline
 
-    settings = _settings(config, log=log, packets=packets, policies=policies, tables=tables)
+    settings = _settings(config, log=log, tables=tables)
     spark = (where or Where()).session()
     try:
         status = run_pipeline(spark, settings, once=once, told=_teller(json))
@@ -127,6 +125,9 @@ def replay(
     /,
     *,
     policy: Annotated[Path, Parameter(help="The proposed policy: a node's TOML file, or a recorded policy.")],
+    recorder: Annotated[
+        str | None, Parameter(help="Only what this gateway recorded: its node id in hex. By default all of them.")
+    ] = None,
     start: Annotated[datetime | None, Parameter("--from", help="Only packets from this time on, UTC.")] = None,
     end: Annotated[datetime | None, Parameter("--to", help="Only packets before this time, UTC.")] = None,
     where: Where | None = None,
@@ -139,11 +140,11 @@ def replay(
     from meshbus.spark.settings import load_policy
     from meshbus.spark.store import Store
 
-    proposed = load_policy(policy)
+    proposed, gateway = load_policy(policy), None if recorder is None else _node_id(recorder)
     _require_tables(tables)
     spark = (where or Where()).session()
     try:
-        outcome = replay_packets(spark, Store(tables), proposed, start=_utc(start), end=_utc(end))
+        outcome = replay_packets(spark, Store(tables), proposed, recorder=gateway, start=_utc(start), end=_utc(end))
     finally:
         spark.stop()
     rows = [msgspec.to_builtins(change) for change in outcome.changes if change.recorded != change.proposed]
@@ -183,19 +184,17 @@ def repair(
     show_facts({"repaired": moved}, json=json)
 
 
-def _settings(config: Path | None, **given: Any) -> PipelineConfig:
+def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None) -> PipelineConfig:
     import msgspec
 
     from meshbus.spark.settings import PipelineConfig, load_config
 
     settings = load_config(config) if config else PipelineConfig()
     changes: dict[str, Any] = {}
-    for key, name in (("log", "logs"), ("packets", "packets")):
-        if given[key]:
-            changes[name] = tuple(str(path) for path in given[key])
-    for key in ("policies", "tables"):
-        if given[key]:
-            changes[key] = str(given[key])
+    if log:
+        changes["logs"] = tuple(map(str, log))
+    if tables:
+        changes["tables"] = str(tables)
     return msgspec.structs.replace(settings, **changes)
 
 
@@ -222,6 +221,15 @@ def _require_tables(tables: Path) -> None:
         raise PipelineError(
             PipelineFault.BAD_TABLE, f"{tables} is no folder of tables: `meshbus pipeline run` makes them"
         )
+
+
+def _node_id(text: str) -> int:
+    from meshbus.errors import ConfigError
+
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise ConfigError("recorder", f"expected a node id of 16 hex digits, got {text!r}") from None
 
 
 def _utc(time: datetime | None) -> datetime | None:

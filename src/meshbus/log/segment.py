@@ -20,7 +20,7 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
 from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.manifest import Segment
-from meshbus.log.schema import EVENTS, Table
+from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY, Table
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
@@ -153,6 +153,7 @@ def read_segment(
     path = segment_path(folder, segment.name)
     try:
         with pq.ParquetFile(path, memory_map=True, page_checksum_verification=check) as file:
+            _check_version(path, file.schema_arrow.metadata or {})
             if file.metadata.num_rows != segment.end - segment.first:
                 raise _damaged(path, f"it has {file.metadata.num_rows} rows")
             at = (start - segment.first) // segment.group_rows
@@ -165,6 +166,14 @@ def read_segment(
         raise
     except (pa.ArrowException, OSError, IndexError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
+
+
+def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
+    version = metadata.get(VERSION_KEY.encode(), b"").decode()
+    if not version.isdecimal():
+        raise _damaged(path, "it was not written by meshbus")
+    if int(version) > SCHEMA_VERSION:
+        raise LogError(LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus: use that one")
 
 
 def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[Any]:

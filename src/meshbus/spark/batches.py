@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.fate import TransitReason
 from meshbus.spark import silver
 from meshbus.spark.codec import Codec, Declaration
 from meshbus.spark.gateway import judge_versions
+from meshbus.spark.inputs import recorded_policies
 from meshbus.spark.schema import DECISIONS
 from meshbus.spark.store import Store
 
@@ -84,8 +85,8 @@ class PacketBatches(msgspec.Struct, frozen=True):
 
     root: str
     query: str
-    policies: tuple[tuple[int, int, GatewayPolicy], ...] = ()
-    """Recorder as it is stored, version, policy."""
+    recorded: str
+    """The folder that nodes log to: their policies are beside what they recorded."""
     compact_batches: int = 32
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -103,9 +104,10 @@ class PacketBatches(msgspec.Struct, frozen=True):
     def _decisions(self, packets: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        known = {(recorder, version): policy for recorder, version, policy in self.policies}
-        judged = judge_versions(packets.sparkSession, packets, known, "recomputed")
-        judged = judged.withColumn("agrees", F.col("recomputed") == F.col("reason"))
+        judged = judge_versions(packets.sparkSession, packets, recorded_policies(self.recorded), "recomputed")
+        # The gateway let pass what then found no room.
+        said = F.when(F.col("reason") == int(TransitReason.CROWDED), F.lit(0)).otherwise(F.col("reason"))
+        judged = judged.withColumn("agrees", F.col("recomputed") == said)
         return judged.select(*(column.name for column in DECISIONS), "hour")
 
 

@@ -2,8 +2,8 @@
 
 Column expressions (`judge_frame`) are for tables that Spark holds anyway: nothing leaves the JVM. The kernel
 (`judge_batch`) is for Python that reads files itself (spark/replay.py). Both take the packets of log/schema.py and give
-0 for forward or a DropReason; null where a gateway has nothing to say: packets that were for the node itself, that never
-came to a verdict, or whose subnets played no part.
+0 for forward or a DropReason; null where a gateway has nothing to say: packets that were for the node itself, or that
+were dropped before one was asked. A subnet that is not recorded played no part, and counts as GLOBAL.
 
 The rules and their order are policy/verdict.py's; this file only finds the same answer with Spark's operators.
 """
@@ -21,6 +21,7 @@ from meshbus.log.schema import signed, unsigned
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.subnet import SubnetId, depth_mask
 from meshbus.policy.channels import Visibility
+from meshbus.policy.fate import Fate, TransitReason
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.verdict import VERDICTS, DropReason
@@ -36,7 +37,8 @@ COLUMNS = (
 )  # fmt: skip
 """What a verdict depends on, and which packets a gateway judged."""
 
-_DELIVERED = 1
+_WITHOUT = {"src": 0, "dst": 0, "route_ttl": 1}
+"""What stands for a null: GLOBAL, and a packet that has hops left because none are counted."""
 _HEADER = {
     "hop_ttl": "ttl",
     "hop_count": "hops",
@@ -56,36 +58,29 @@ class Judge:
 
     def judge_batch(self, batch: Any) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
         """Judge a pyarrow batch or table that has COLUMNS; gives verdicts, and for which rows they are meant."""
-        columns = {name: _numpy(batch.column(name)) for name in COLUMNS}
-        meant = (columns["verdict"] != _DELIVERED) & (columns["reason"] < VERDICTS)
-        meant &= _valid(batch.column("src")) & _valid(batch.column("dst"))
+        columns = {name: _numpy(batch.column(name), _WITHOUT.get(name, -1)) for name in COLUMNS}
+        reason = columns["reason"]
+        meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == TransitReason.CROWDED))
         headers = np.zeros(len(meant), HEADER_DTYPE)
         for field, name in _HEADER.items():
             headers[field] = columns[name]
         for field, name in _BIT_CAST.items():
             headers[field] = unsigned(columns[name])
-        ttl = np.where(_valid(batch.column("route_ttl")), columns["route_ttl"], 1).astype(np.uint8)
         source, dest = (unsigned(columns[name]) for name in ("src", "dst"))
-        verdicts = self._policy.judge_again(headers, source, dest, ttl, columns["guard"].astype(np.uint8))
+        ttl, guard = (columns[name].astype(np.uint8) for name in ("route_ttl", "guard"))
+        verdicts = self._policy.judge_again(headers, source, dest, ttl, guard)
         return verdicts.astype(np.int16), meant
 
 
-def _numpy(column: Any) -> NDArray[Any]:
-    """See a column of numbers as numpy, nulls as -1."""
+def _numpy(column: Any, null: int) -> NDArray[Any]:
+    """See a column of numbers as numpy."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    filled = pc.fill_null(whole, -1) if whole.null_count else whole
+    filled = pc.fill_null(whole, null) if whole.null_count else whole
     array: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
     return array
-
-
-def _valid(column: Any) -> NDArray[np.bool_]:
-    if not column.null_count:
-        return np.ones(len(column), np.bool_)
-    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
 
 
 # ── Column expressions ──────────────────────────────────────────────────────────────────────
@@ -190,8 +185,9 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
     from pyspark.sql import functions as F
 
     col = F.col
-    src, dst, visibility = col("src"), col("dst"), col("_visibility")
-    expired = (F.coalesce(col("route_ttl"), F.lit(1)) == 0) | ((col("ttl") > 0) & (col("hops") >= col("ttl")))
+    src, dst, route_ttl = (F.coalesce(col(name), F.lit(null)) for name, null in _WITHOUT.items())
+    visibility = col("_visibility")
+    expired = (route_ttl == 0) | ((col("ttl") > 0) & (col("hops") >= col("ttl")))
     stream = col("stream_id")
     publish_bit = F.lit(int(signed(np.array([PUBLISH_STREAM_BIT], np.uint64))[0]))
     publication = (
@@ -226,7 +222,8 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
         .when(col("_enforced") & ~allowed, drop[DropReason.UNAUTHORIZED_PUBLISHER])
         .otherwise(F.lit(0))
     )
-    meant = (col("verdict") != _DELIVERED) & (col("reason") < VERDICTS) & src.isNotNull() & dst.isNotNull()
+    judged_then = (col("reason") < VERDICTS) | (col("reason") == int(TransitReason.CROWDED))
+    meant = (col("verdict") != int(Fate.DELIVERED)) & judged_then
     return F.when(meant, judged.cast("smallint"))
 
 

@@ -8,13 +8,12 @@ out right by themselves. Which hours are due, and replacing them, is in spark/re
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from meshbus.policy.fate import REASONS, Fate
 from meshbus.policy.prefixes import SubscriptionIndex
-from meshbus.policy.verdict import DropReason
 from meshbus.spark.schema import TABLES
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 TALKERS = 50
 """Rows of gold.top_talkers in an hour."""
 _WINDOW_S = 60
-_DROPPED = 2
-_FORWARDED = 0
 
 
 class PrefixSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,8 +60,8 @@ def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
         packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull())
         .groupBy(*keys)
         .agg(
-            _sampled(F.col("verdict") == _FORWARDED).alias("forwarded"),
-            _sampled(F.col("verdict") == _DROPPED).alias("dropped"),
+            _sampled(F.col("verdict") == int(Fate.FORWARDED)).alias("forwarded"),
+            _sampled(F.col("verdict") == int(Fate.DROPPED)).alias("dropped"),
         )
     )
     counts = ["events", "bytes", "forwarded", "dropped"]
@@ -77,12 +74,9 @@ def denials(packets: DataFrame) -> DataFrame:
     """Make gold.denials of bronze.packets."""
     from pyspark.sql import functions as F
 
-    reason = reduce(
-        lambda expression, known: expression.when(F.col("_reason") == int(known), F.lit(known.name.lower())),
-        DropReason,
-        F.when(F.lit(False), F.lit("")),
-    ).otherwise(F.concat(F.lit("code_"), F.col("_reason")))
-    dropped = packets.where(F.col("verdict") == _DROPPED).withColumnsRenamed(
+    words = F.create_map(*(F.lit(part) for known in REASONS.items() for part in known))
+    reason = F.coalesce(words[F.col("_reason").cast("int")], F.concat(F.lit("code_"), F.col("_reason")))
+    dropped = packets.where(F.col("verdict") == int(Fate.DROPPED)).withColumnsRenamed(
         {"reason": "_reason", "previous_hop": "peer"}
     )
     summed = dropped.groupBy("hour", "recorder", "_reason", "peer", "channel", "origin").agg(

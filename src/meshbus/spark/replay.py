@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,11 +21,12 @@ import numpy as np
 from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.fate import REASONS, TransitReason
 from meshbus.policy.guard import AuthGuard, AuthVerdict
 from meshbus.policy.snapshot import GatewayPolicy
-from meshbus.policy.verdict import DropReason
 from meshbus.spark.gateway import COLUMNS, Judge
 from meshbus.spark.gold import PrefixSubscription, match_channels
+from meshbus.spark.inputs import stored
 from meshbus.spark.store import Store
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ SAMPLES = 20
 """Packets shown of each kind of change."""
 
 _GROUPS_PER_TASK = 8
-_READ = (*COLUMNS, "channel", "ts", "sampling_rate", "payload_len", "packet_seq")
+_READ = (*COLUMNS, "recorder", "channel", "ts", "sampling_rate", "payload_len", "packet_seq")
 _KEYS = ("channel", "src", "dst", "reason", "proposed")
 _COUNTED = (
     "sample BOOLEAN, channel STRING, src INT, dst INT, reason SMALLINT, proposed SMALLINT, packets BIGINT, bytes BIGINT,"
@@ -72,30 +73,49 @@ def replay_packets(
     store: Store,
     policy: GatewayPolicy,
     *,
+    recorder: int | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Replay:
-    """Judge the recorded packets of a time span by a policy, and compare."""
+    """Judge the recorded packets of a time span, of one gateway or all, by a policy, and compare."""
     files = [file for part in store.parts("bronze.packets") for file in sorted(part.path.rglob("*.parquet"))]
-    counted = judge_files(spark, files, policy, start=start, end=end).persist()
+    counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
     try:
         return _summarize(counted)
     finally:
         counted.unpersist()
 
 
+class Chosen(NamedTuple):
+    """Which packets are judged."""
+
+    recorder: int | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def of(self, rows: Any) -> Any:
+        """Keep only those of an Arrow table; where subnets played no part, no policy decides otherwise."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        recorder = None if self.recorder is None else stored(self.recorder)
+        for name, condition, value in (
+            ("recorder", pc.equal, recorder),
+            ("ts", pc.greater_equal, self.start),
+            ("ts", pc.less, self.end),
+        ):
+            if value is not None:
+                rows = rows.filter(condition(rows.column(name), pa.scalar(value, rows.column(name).type)))
+        return rows.filter(pc.is_valid(rows.column("src"))) if rows.column("src").null_count else rows
+
+
 def judge_files(
-    spark: SparkSession,
-    files: Sequence[Path],
-    policy: GatewayPolicy,
-    *,
-    start: datetime | None = None,
-    end: datetime | None = None,
+    spark: SparkSession, files: Sequence[Path], policy: GatewayPolicy, chosen: Chosen | None = None
 ) -> DataFrame:
     """Judge the packets in some Parquet files, in the workers; gives counts and samples."""
     tasks = spark.createDataFrame(list(_tasks(files)), "path STRING, first INT, last INT")
     spread = tasks.repartition(max(tasks.count(), 1)) if files else tasks
-    return spread.mapInArrow(_worker(Judge(policy), start, end), _COUNTED)
+    return spread.mapInArrow(_worker(Judge(policy), chosen or Chosen()), _COUNTED)
 
 
 def _tasks(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
@@ -107,7 +127,7 @@ def _tasks(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
             yield str(file), first, min(first + _GROUPS_PER_TASK, groups)
 
 
-def _worker(judge: Judge, start: datetime | None, end: datetime | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _worker(judge: Judge, chosen: Chosen) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def work(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
@@ -115,26 +135,24 @@ def _worker(judge: Judge, start: datetime | None, end: datetime | None) -> Calla
             for task in tasks.to_pylist():
                 with pq.ParquetFile(task["path"]) as file:
                     for group in range(task["first"], task["last"]):
-                        yield from _judge_group(judge, file.read_row_group(group, list(_READ)), start, end)
+                        yield from _judge_group(judge, chosen.of(file.read_row_group(group, list(_READ))))
 
     return work
 
 
-def _judge_group(judge: Judge, rows: Any, start: datetime | None, end: datetime | None) -> Iterator[Any]:
+def _judge_group(judge: Judge, rows: Any) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    kind = rows.column("ts").type
-    if start is not None:
-        rows = rows.filter(pc.greater_equal(rows.column("ts"), pa.scalar(start, kind)))
-    if end is not None:
-        rows = rows.filter(pc.less(rows.column("ts"), pa.scalar(end, kind)))
     verdicts, meant = judge.judge_batch(rows)
     if not meant.any():
         return
     rows = rows.append_column("proposed", pa.array(verdicts)).append_column("_meant", pa.array(meant))
     if not meant.all():
         rows = rows.filter(rows.column("_meant"))
+    # The gateway let pass what then found no room.
+    said = pc.if_else(pc.equal(rows.column("reason"), int(TransitReason.CROWDED)), 0, rows.column("reason"))
+    rows = rows.set_column(rows.column_names.index("reason"), "reason", pc.cast(said, pa.int16()))
     rate = pc.cast(rows.column("sampling_rate"), pa.int64())
     rows = rows.append_column("packets", rate)
     rows = rows.append_column("bytes", pc.multiply(rate, pc.cast(rows.column("payload_len"), pa.int64())))
@@ -209,7 +227,7 @@ def _summarize(counted: DataFrame) -> Replay:
 
 def fate(reason: int) -> str:
     """Name a verdict."""
-    return DropReason(reason).name.lower() if reason else "forward"
+    return REASONS[reason] if reason else "forward"
 
 
 def _subnet(stored: int) -> str:

@@ -1,7 +1,7 @@
 """Running a pipeline: its streaming queries, watched one by one, started again within bounds, and stopped cleanly.
 
-    one query for each folder of logs (events, events_1, …), one for each folder of packets (packets, …),
-    and gold made anew beside them.
+    for each folder that nodes log to, one query for its logs (events, events_1, …) and, as soon as a node records
+    packets there, one for those (packets, …); and gold made anew beside them.
 
 A query that fails is started again from its checkpoint, after a pause that grows; so is one that has rows to read and
 makes no progress. When the attempts are used up the run ends with that query's own sentence. What everything does is in
@@ -28,15 +28,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from meshbus.errors import LogError, LogFault, MeshError, PipelineError, PipelineFault
-from meshbus.log.schema import PACKETS, spark_ddl
+from meshbus.log.packets.reader import list_recorders
+from meshbus.log.schema import EVENTS, PACKETS
 from meshbus.spark.batches import EventBatches, PacketBatches
 from meshbus.spark.failure import sentence_of_failure
 from meshbus.spark.offsets import lag_of
 from meshbus.spark.refresh import refresh
 from meshbus.spark.schema import TABLES
-from meshbus.spark.settings import PipelineConfig, load_policies
+from meshbus.spark.settings import PipelineConfig
 from meshbus.spark.source import publish_offset
-from meshbus.spark.store import Store, check_version
+from meshbus.spark.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,17 +98,27 @@ class Watched:
         self.state = State.RUNNING
         self._moved_at = now
 
-    def look(self, now: float, *, restarts: int, stall_s: float) -> list[dict[str, Any]]:
-        """See how it is doing, start it again where that is due, and give the batches that ended since."""
-        if self.state is State.WAITING and now >= self._again_at:
+    @property
+    def starting(self) -> bool:
+        """Whether Spark is still setting it up."""
+        return (
+            self.state is State.RUNNING
+            and self._query is not None
+            and self._query.status["message"].startswith("Initializing")
+        )
+
+    def look(self, now: float, *, restarts: int, stall_s: float, begin: bool = True) -> list[dict[str, Any]]:
+        """See how it is doing, start it where that is due and it may `begin`, and give the batches that ended since."""
+        if self.state is State.WAITING and now >= self._again_at and begin:
             self._begin(now, restarts)
         if self.state is not State.RUNNING or self._query is None:
             return []
         news = self._news(now)
+        active = self._query.isActive  # before the failure: one that comes in between is then seen the next time
         failure = self._query.exception()
         if failure is not None:
             self._fail(sentence_of_failure(failure), now, restarts)
-        elif not self._query.isActive:
+        elif not active:
             if self._ended():
                 self.state = State.DONE
             else:
@@ -171,10 +182,14 @@ class Watched:
         return {key: getattr(self, key) for key in shown}
 
 
+def _numbered(name: str, number: int) -> str:
+    return f"{name}_{number}" if number else name
+
+
 def _lag(source: Mapping[str, Any]) -> int | None:
     """Say how many rows a source has that its query has not read."""
     read, latest = (json.loads(source.get(key) or "null") or {} for key in ("endOffset", "latestOffset"))
-    return lag_of(read, latest) if "next" in read and "next" in latest else None  # files of packets have no such thing
+    return lag_of(read, latest) if "next" in read and "next" in latest else None
 
 
 def run(
@@ -209,9 +224,16 @@ class _Run:
         told: Callable[[dict[str, Any]], None],
     ) -> None:
         self._spark, self._config, self._store, self._once, self._told = spark, config, store, once, told
-        self._paths: dict[str, str] = {}
-        """Of the logs of each query."""
-        self._queries = [*self._event_queries(), *self._packet_queries()]
+        self._paths = {_numbered("events", number): path for number, path in enumerate(config.logs)}
+        """What each query reads."""
+        self._queries = [
+            self._query(
+                name, path, EVENTS.name, EventBatches(config.tables, name, config.channels, config.compact_batches)
+            )
+            for name, path in self._paths.items()
+        ]
+        self._unrecorded = {_numbered("packets", number): path for number, path in enumerate(config.logs)}
+        """Where no packets have been recorded so far."""
         self._started = time.time_ns()
         self._refreshed_at = self._status_at = 0.0
 
@@ -252,10 +274,16 @@ class _Run:
         return self._write_status(state, None)
 
     def _look(self, now: float) -> None:
+        for name in [name for name, path in self._unrecorded.items() if list_recorders(path)]:
+            path = self._paths[name] = self._unrecorded.pop(name)
+            batches = PacketBatches(self._config.tables, name, path, self._config.compact_batches)
+            self._queries.append(self._query(name, path, PACKETS.name, batches))
         for query in self._queries:
-            for news in query.look(now, restarts=self._config.restarts, stall_s=self._config.stall_s):
+            # One after the other: Spark gives up on a source whose Python needs more than ten seconds to start.
+            free = not any(other.starting for other in self._queries)
+            for news in query.look(now, restarts=self._config.restarts, stall_s=self._config.stall_s, begin=free):
                 end = news.pop("end")
-                if query.name in self._paths and end is not None:
+                if end is not None:
                     publish_offset(Path(self._paths[query.name]), query.name, end)
                 self._note({"at": _now(), **news})
 
@@ -299,44 +327,21 @@ class _Run:
             aside.replace(path)
         return status
 
-    def _event_queries(self) -> Iterator[Watched]:
-        config = self._config
-        for number, path in enumerate(config.logs):
-            name = f"events_{number}" if number else "events"
-            self._paths[name] = path
-            batches = EventBatches(config.tables, name, config.channels, config.compact_batches)
-            start = self._starter(name, partial(self._follow, path, name), batches)
-            yield Watched(name, start, ended=partial(self._has_ended, name))
+    def _query(self, name: str, path: str, table: str, batches: Any) -> Watched:
+        start = self._starter(name, partial(self._follow, path, name, table), batches)
+        return Watched(name, start, ended=partial(self._has_ended, name))
 
-    def _packet_queries(self) -> Iterator[Watched]:
-        config = self._config
-        policies = tuple(
-            (recorder, version, policy) for (recorder, version), policy in load_policies(config.policies).items()
-        )
-        for number, path in enumerate(config.packets):
-            name = f"packets_{number}" if number else "packets"
-            batches = PacketBatches(config.tables, name, policies, config.compact_batches)
-            start = self._starter(name, partial(self._follow_packets, path), batches)
-            yield Watched(name, start, ended=partial(self._has_ended, name))
-
-    def _follow(self, path: str, name: str) -> Any:
-        return (
+    def _follow(self, path: str, name: str, table: str) -> Any:
+        reader = (
             self._spark.readStream.format("meshbus")
-            .option("channels", self._config.read_channels)
+            .option("table", table)
             .option("maxRowsPerTrigger", self._config.max_rows_per_batch)
             .option("failOnGap", str(self._config.fail_on_gap).lower())
             .option("consumer", name)
-            .load(path)
         )
-
-    def _follow_packets(self, path: str) -> Any:
-        return (
-            self._spark.readStream.schema(spark_ddl(PACKETS))
-            .option("maxFilesPerTrigger", 64)
-            .option("pathGlobFilter", "*.parquet")
-            .option("recursiveFileLookup", "true")
-            .parquet(path)
-        )
+        if table == EVENTS.name:
+            reader = reader.option("channels", self._config.read_channels)
+        return reader.load(path)
 
     def _has_ended(self, name: str) -> bool:
         """Say whether a query may be over: only in a run that ends by itself, and with every planned batch committed."""
@@ -393,16 +398,11 @@ def stop(tables: Path | str, *, timeout_s: float = 60.0) -> bool:
 
 
 def _check_inputs(config: PipelineConfig) -> None:
-    if not config.logs and not config.packets:
-        raise PipelineError(PipelineFault.SETTINGS, "nothing to read: give --log with a folder of logs, or --packets")
+    if not config.logs:
+        raise PipelineError(PipelineFault.SETTINGS, "nothing to read: give --log with the log_dir of a node")
     for path in config.logs:
         if not Path(path).is_dir():
             raise LogError(LogFault.UNKNOWN, f"{path} is no folder of logs: check the path")
-    for path in config.packets:
-        if not Path(path).is_dir():
-            raise PipelineError(PipelineFault.SETTINGS, f"packets: {path} is no folder: check the path")
-        for file in sorted(Path(path).rglob("*.parquet")):
-            check_version(file)
 
 
 def _check_checkpoint(checkpoint: Path, store: Store, name: str) -> None:

@@ -123,10 +123,15 @@ DECISIONS = Table(
         Column(
             "recomputed",
             _SMALLINT,
-            "0 for forward or a DropReason; null where no gateway judged or its policy is not known.",
+            "0 for forward or a DropReason; null where no gateway was asked or its policy is not known.",
             nullable=True,
         ),
-        Column("agrees", ColumnType.BOOLEAN, "Whether recorded and recomputed are the same.", nullable=True),
+        Column(
+            "agrees",
+            ColumnType.BOOLEAN,
+            "Whether they are the same; a packet that was crowded out had been let pass.",
+            nullable=True,
+        ),
     ),
 )
 CHANNEL_STATS = Table(
@@ -182,7 +187,7 @@ DENIALS = Table(
     "What was refused, hour by hour: by reason, peer and channel.",
     (
         Column("recorder", _BIGINT, "Node that refused.", bit_cast=True),
-        Column("reason", _STRING, "Why, as DropReason names it."),
+        Column("reason", _STRING, "Why, as meshbus.policy.fate names it."),
         Column("peer", _BIGINT, "Peer that the packets came from.", nullable=True, bit_cast=True),
         Column("channel", _STRING, "Name of the channel; null if the policy does not know it.", nullable=True),
         _ORIGIN,

@@ -1,4 +1,4 @@
-"""What a pipeline is told: where logs and recorded packets are, where its tables go, what payloads mean.
+"""What a pipeline is told: where nodes log to, where its tables go, what payloads mean.
 
 Plain values; the command line reads them from a TOML file and from options (cli/pipeline.py), programs make them
 directly. Policies are files too: `load_policy` reads the parts of a node's configuration that its gateway judges by.
@@ -6,7 +6,6 @@ directly. Policies are files too: `load_policy` reads the parts of a node's conf
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -14,17 +13,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from meshbus.errors import ConfigError, MeshError, PipelineError, PipelineFault
-from meshbus.log.schema import signed
+from meshbus.errors import ConfigError, MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.spark.codec import Declaration
 from meshbus.spark.gold import PrefixSubscription
-
-_POLICY_FILE = re.compile(r"([0-9a-f]{16})-(\d+)\.json")
-"""Recorder and version."""
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,11 +28,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tables: str = "tables"
     """The folder of the tables."""
     logs: tuple[str, ...] = ()
-    """Folders of logs, one per node."""
-    packets: tuple[str, ...] = ()
-    """Folders of what flight recorders sealed."""
-    policies: str = ""
-    """Folder of the policies that recorders judged by: `<recorder>-<version>.json`."""
+    """Folders that nodes log to (`log_dir`): their logs, and what they recorded about packets."""
     channels: tuple[Declaration, ...] = ()
     """What payloads mean, channel by channel."""
     subscriptions: tuple[PrefixSubscription, ...] = ()
@@ -77,8 +68,6 @@ def load_config(path: Path) -> PipelineConfig:
         config,
         tables=str(base / config.tables),
         logs=tuple(str(base / log) for log in config.logs),
-        packets=tuple(str(base / folder) for folder in config.packets),
-        policies=str(base / config.policies) if config.policies else "",
     )
 
 
@@ -132,23 +121,6 @@ def _policy_of(node: _Node) -> GatewayPolicy:
         forward_unknown=node.unknown_channels == "forward",
         channels=tuple(_rule(channel, node) for channel in node.channels if channel.name is not None),
     )
-
-
-def load_policies(folder: str) -> dict[tuple[int, int], GatewayPolicy]:
-    """Read the policies that recorders left, by recorder as the tables store it and version."""
-    found: dict[tuple[int, int], GatewayPolicy] = {}
-    if not folder:
-        return found
-    if not Path(folder).is_dir():
-        raise PipelineError(PipelineFault.SETTINGS, f"policies: {folder} is no folder: check the path")
-    for path in sorted(Path(folder).iterdir()):
-        match = _POLICY_FILE.fullmatch(path.name)
-        if match:
-            import numpy as np
-
-            recorder = int(signed(np.array([int(match[1], 16)], np.uint64))[0])
-            found[recorder, int(match[2])] = msgspec.json.decode(path.read_bytes(), type=GatewayPolicy)
-    return found
 
 
 def _rule(channel: _Channel, node: _Node) -> ChannelPolicy:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshbus.errors import PipelineError, PipelineFault
-from meshbus.log.schema import SCHEMA_VERSION, VERSION_KEY, arrow_schema
+from meshbus.log.schema import arrow_schema
 from meshbus.spark.schema import TABLES, Layer, TableSpec
 
 if TYPE_CHECKING:
@@ -311,21 +311,3 @@ def _equal_run(parts: Sequence[Part], fewest: int) -> list[Part]:
         if len(run) == fewest:
             return run
     return []
-
-
-def check_version(path: Path) -> None:
-    """Refuse a file of rows that a newer meshbus wrote, or that is none of ours."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        metadata = pq.read_schema(path).metadata or {}
-    except (pa.ArrowInvalid, OSError) as error:
-        raise PipelineError(PipelineFault.BAD_TABLE, f"{path} is no Parquet file: {error}; move it away") from None
-    version = metadata.get(VERSION_KEY.encode(), b"").decode()
-    if not version:
-        raise PipelineError(PipelineFault.BAD_TABLE, f"{path} was not written by meshbus: move it away")
-    if int(version) > SCHEMA_VERSION:
-        raise PipelineError(
-            PipelineFault.BAD_TABLE, f"{path}: schema version {version} was written by a newer meshbus: use that one"
-        )
