@@ -1,0 +1,164 @@
+"""The demo's fleet: every node in a process of its own, started, led through its part, and always stopped.
+
+Members are led in step: all are up, then all have their sessions, then all subscriptions are live, then events flow, then
+nothing is under way any more. How processes are ended, whatever happens here, is demo/process.py; the other end of their
+pipes is demo/member.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from meshbus.demo.cast import GATEWAY, ROLES, Cast, Role
+from meshbus.demo.lines import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.process import Process
+
+_QUIET_S = 1.0
+"""Nothing arrived anywhere for so long: what was sent has arrived, or never will."""
+_MAX_SETTLE_S = 10.0
+_TOLD_S = 0.2
+
+Told = Callable[[dict[str, Counts]], None]
+
+
+class Member:
+    """One member, as the fleet sees it."""
+
+    def __init__(self, name: str, config: Path) -> None:
+        self.name = name
+        self.address = ""
+        self.counts = Counts()
+        # Compiled kernels are left to the gateway: the others see few packets, and start in half the time without.
+        env = {} if name == GATEWAY else {"MESHBUS_JIT": "0"}
+        command = ("-m", "meshbus.demo.member", str(config))
+        errors = config.with_name("stderr.txt")
+        self.process = Process(name, *command, says=ANSWER.decode, errors=errors, env=env, news=self._count)
+
+    async def up(self) -> None:
+        """Wait until the node listens."""
+        answer = await self.process.answer()
+        assert isinstance(answer, Up)
+        self.address = answer.address
+
+    async def ask(self, command: Line) -> Done:
+        """Have something done; raises MeshError when the process ends instead."""
+        self.process.tell(pack(command))
+        answer = await self.process.answer()
+        assert isinstance(answer, Done)
+        return answer
+
+    def _count(self, line: Line) -> bool:
+        match line:
+            case Counts():
+                self.counts = line
+            case Left():
+                self.counts = line.counts
+            case _:
+                return False
+        return True
+
+
+class Fleet:
+    """All members, inside `async with`."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+        self._members = {role.name: Member(role.name, cast.config(role.name)) for role in ROLES}
+        self._processes = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            for member in self._members.values():
+                await stack.enter_async_context(member.process)
+            await _all(member.up() for member in self._members.values())
+            self._processes = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._processes.__aexit__(kind, error, trace)
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """What each member has done so far; exact once they left."""
+        return {name: member.counts for name, member in self._members.items()}
+
+    async def connect(self) -> None:
+        """Give each member a session with the gateway, and then with those whose events it wants."""
+        gateway = (self._link(GATEWAY, direct=True),)
+        others = [role for role in ROLES if role.name != GATEWAY]
+        await _all(self._members[role.name].ask(Join(gateway)) for role in others)
+        await _all(self._members[role.name].ask(Join(self._links(role))) for role in others)
+
+    async def subscribe(self) -> list[tuple[str, Refused]]:
+        """Have all members subscribe to what they want; gives who was refused what."""
+        ids = {name: f"{identity.node_id:016x}" for name, identity in self._cast.identities.items()}
+        refused: list[tuple[str, Refused]] = []
+
+        async def ask(role: Role) -> None:
+            wishes = tuple(Wish(ids[publisher], channel) for publisher, channel in role.wishes)
+            answer = await self._members[role.name].ask(Listen(wishes))
+            refused.extend((role.name, refusal) for refusal in answer.refused)
+
+        await _all(ask(role) for role in ROLES if role.wishes)
+        return refused
+
+    async def publish(self, seconds: float, told: Told) -> None:
+        """Let events flow for so long, and then arrive; `told` hears the counts meanwhile."""
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell(told))
+            await _all(self._members[role.name].ask(Publish(role.flows, seconds)) for role in ROLES if role.flows)
+            await self._settle()
+            telling.cancel()
+
+    async def leave(self) -> None:
+        """Have every node close, and wait until all processes have ended."""
+        await _all(member.process.leave() for member in self._members.values())
+
+    def _links(self, role: Role) -> tuple[Link, ...]:
+        """Give the sessions that a member needs for what it wants; those of its own site are its neighbors."""
+        subnets = {other.name: other.subnet for other in ROLES}
+        wanted = dict.fromkeys(publisher for publisher, _ in role.wishes)
+        return tuple(self._link(name, direct=subnets[name] == role.subnet) for name in wanted)
+
+    def _link(self, name: str, *, direct: bool) -> Link:
+        key = self._cast.identities[name].entity_id.hex()
+        return Link(key, self._members[name].address if direct else None)
+
+    async def _tell(self, told: Told) -> None:
+        while True:
+            told(self.counts)
+            await asyncio.sleep(_TOLD_S)
+
+    async def _settle(self) -> None:
+        loop = asyncio.get_running_loop()
+        begin = quiet_since = loop.time()
+        before = None
+        while loop.time() - quiet_since < _QUIET_S and loop.time() - begin < _MAX_SETTLE_S:
+            await asyncio.sleep(_TOLD_S)
+            now = {name: counts.received for name, counts in self.counts.items()}
+            if now != before:
+                before, quiet_since = now, loop.time()
+
+
+async def _all(doing: Iterable[Awaitable[object]]) -> None:
+    """Do everything side by side; the first error ends the rest, and comes alone."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for one in doing:
+                tasks.create_task(_await(one))
+    except ExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+async def _await(one: Awaitable[object]) -> None:
+    await one

@@ -1,0 +1,64 @@
+"""What really happened, read from the fleet's own files by plain Python, without anything of the pipeline."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from meshbus.demo.cast import GATEWAY, Cast
+from meshbus.log.packets.reader import PacketReader
+from meshbus.log.reader import LogReader, list_channels
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.fate import REASONS, Fate
+
+Judged = Counter[tuple[str | None, str, str, str]]
+"""Publications by channel, source and destination subnet, and `forward` or why not."""
+
+
+class Row(NamedTuple):
+    """One logged event."""
+
+    publisher: str
+    payload: bytes
+    number: int | None
+    """The publisher's, where it is known."""
+
+
+def logged(cast: Cast, name: str, kind: str) -> dict[str, list[Row]]:
+    """Give what a member logged: by channel, in the order of the log."""
+    root = cast.log_dir(name) / kind
+    origins = {identity.origin_hash: member for member, identity in cast.identities.items()}
+    return {
+        entry.channel: [
+            Row(origins[event.origin], bytes(event.payload), event.pub_seq)
+            for event in LogReader(root, entry.channel).snapshot().events()
+        ]
+        for entry in list_channels(root)
+    }
+
+
+def judged(cast: Cast) -> Judged:
+    """Give what the gateway decided about publications."""
+    rows = _recorded(cast)
+    return Counter(
+        (row["channel"], _subnet(row["src"]), _subnet(row["dst"]), REASONS.get(row["reason"], "forward"))
+        for row in rows
+        if row["verdict"] != Fate.DELIVERED and row["src"] is not None and row["event_count"]
+    )
+
+
+def dropped(cast: Cast) -> Counter[tuple[str, str | None, str]]:
+    """Give the packets that the gateway dropped, by publisher, channel and reason."""
+    origins = {identity.origin_hash: member for member, identity in cast.identities.items()}
+    return Counter(
+        (origins[row["origin"] & 0xFFFF_FFFF_FFFF_FFFF], row["channel"], REASONS[row["reason"]])
+        for row in _recorded(cast)
+        if row["verdict"] == Fate.DROPPED
+    )
+
+
+def _recorded(cast: Cast) -> list[dict[str, Any]]:
+    snapshot = PacketReader(cast.log_dir(GATEWAY), cast.identities[GATEWAY].node_id).snapshot()
+    return [row for batch in snapshot.batches() for row in batch.to_pylist()]
+
+
+def _subnet(stored: int) -> str:
+    return str(SubnetId(stored & 0xFFFFFFFF))

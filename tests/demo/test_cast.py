@@ -1,0 +1,93 @@
+"""The files of the fleet are those of real nodes, and the proposed policy differs in what it says it does."""
+
+from pathlib import Path
+
+import pytest
+
+from meshbus.config import NodeConfig
+from meshbus.demo.cast import (
+    ALARMS,
+    GATEWAY,
+    MAPS,
+    NOTES,
+    PIPELINE,
+    POSES,
+    PROPOSED_POLICY,
+    ROLES,
+    TRACES,
+    Cast,
+    Role,
+    place_of,
+    write_cast,
+)
+from meshbus.errors import ConfigError
+from meshbus.names.channel import ChannelName
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.channels import Visibility
+from meshbus.spark.settings import load_config, load_policy
+from meshbus.wire.messages.token import Scope
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
+    return write_cast(tmp_path_factory.mktemp("cast"))
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_every_member_is_a_node_on_loopback_that_can_start(cast: Cast, role: Role) -> None:
+    config = NodeConfig.load(cast.config(role.name), env={})
+    assert (config.bind.host, config.bind.port) == ("127.0.0.1", 0)
+    assert config.load_identity() == cast.identities[role.name]
+    assert len(config.load_psk()) == 32
+    assert config.gateway == (role.name == GATEWAY)
+
+
+def test_a_token_is_for_its_holder_and_the_gateway_knows_those_of_publishers(cast: Cast) -> None:
+    for role in ROLES:
+        config = NodeConfig.load(cast.config(role.name), env={})
+        tokens = [chain[-1] for chain in config.load_tokens()]
+        holders = {cast.identities[other.name].entity_id for other in ROLES if other.allowed == Scope.PUBLISH}
+        own = {cast.identities[role.name].entity_id} if role.allowed is not None else set()
+        assert {token.subject for token in tokens} == (holders if role.name == GATEWAY else own)
+        for token in tokens:
+            assert token.issuer in config.trusted_issuers
+            assert token.authorizes(role.allowed or Scope.PUBLISH, ChannelName(ALARMS).hash)
+
+
+def test_the_proposal_changes_two_channels_and_nothing_else(cast: Cast) -> None:
+    before, after = (load_policy(path) for path in (cast.config(GATEWAY), cast.folder / PROPOSED_POLICY))
+    rules = {channel.name: channel.visibility for channel in before.channels}
+    assert rules == {
+        ALARMS: Visibility.GLOBAL,
+        POSES: Visibility.PARENT_VISIBLE,
+        MAPS: Visibility.EXPORTED,
+        TRACES: Visibility.SUBNET_LOCAL,
+    }
+    assert NOTES not in rules
+    changed = {new.name: new.visibility for old, new in zip(before.channels, after.channels, strict=True) if old != new}
+    assert changed == {ALARMS: Visibility.PARENT_VISIBLE, POSES: Visibility.GLOBAL}
+    assert before.peer_subnets == after.peer_subnets == (SubnetId.parse("3.1"), SubnetId.parse("3.2"))
+
+
+def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(cast: Cast) -> None:
+    settings = load_config(cast.folder / PIPELINE)
+    assert settings.tables == str(cast.folder / "tables")
+    assert [Path(path).relative_to(cast.folder / "nodes").parts for path in settings.logs] == [
+        (GATEWAY, "log"),
+        ("control", "log", "received"),
+        ("east-planner", "log", "received"),
+    ]
+    assert {entry.peer for entry in settings.subscriptions} <= {one.node_id for one in cast.identities.values()}
+
+
+def test_every_wish_names_a_member(cast: Cast) -> None:
+    assert {publisher for role in ROLES for publisher, _ in role.wishes} <= set(cast.identities)
+
+
+def test_nothing_is_overwritten(cast: Cast) -> None:
+    with pytest.raises(ConfigError, match="never overwritten"):
+        write_cast(cast.folder)
+
+
+def test_places_have_names() -> None:
+    assert [place_of(subnet) for subnet in ("3", "3.2", 0x03010000, "9", None)] == ["region", "east", "west", "9", "–"]

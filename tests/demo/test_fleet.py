@@ -1,0 +1,87 @@
+"""The fleet for real: what it counts is what its logs and its gateway's record hold, and nothing is left running."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshbus.demo.cast import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_cast
+from meshbus.demo.fleet import Fleet
+from meshbus.demo.lines import Counts
+from meshbus.errors import MeshError
+from tests.demo.leftover import none_with
+from tests.demo.reading import Row, judged, logged
+
+WEST, EAST, REGION = "3.1", "3.2", "3"
+
+
+def _said(rows: list[Row]) -> list[tuple[str, bytes]]:
+    return [(row.publisher, row.payload) for row in rows]
+
+
+@pytest.mark.slow
+async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_TEST", str(tmp_path))
+    cast = write_cast(tmp_path)
+    seen: list[dict[str, Counts]] = []
+    async with Fleet(cast) as fleet:
+        await fleet.connect()
+        refused = await fleet.subscribe()
+        await fleet.publish(1.5, seen.append)
+        await fleet.leave()
+    assert sys.platform != "linux" or none_with(f"DEMO_TEST={tmp_path}")
+
+    assert sorted((who, refusal.channel, refusal.reason) for who, refusal in refused) == [
+        ("west-guest", ALARMS, "unauthorized"),
+        ("west-guest", "fleet/keys", "unknown_channel"),
+    ]
+    counts = fleet.counts
+    published = {role.name: counts[role.name].published for role in ROLES}
+    for role in ROLES:
+        tried = {flow.channel: round(flow.per_s * 1.5) for flow in role.flows}
+        limited = counts[role.name].limited
+        assert {channel: events + limited.get(channel, 0) for channel, events in published[role.name].items()} == tried
+    assert set(counts["west-rover"].limited) == {MAPS}
+    assert published["west-rover"][MAPS]
+    assert len({str(step) for step in seen}) > 3  # progress was told
+
+    for name in ("west-rover", "east-rover"):
+        log = logged(cast, name, "published")
+        assert {channel: len(events) for channel, events in log.items() if events} == published[name]
+    west, east = (logged(cast, name, "published") for name in ("west-rover", "east-rover"))
+    control, planner = (logged(cast, name, "received") for name in ("control", "east-planner"))
+    for reader, log in (("control", control), ("east-planner", planner)):
+        assert {channel: len(events) for channel, events in log.items()} == counts[reader].received
+    assert sorted(_said(control[POSES])) == sorted(_said(west[POSES] + east[POSES]))
+    assert sorted(control[ALARMS]) == sorted(west[ALARMS] + east[ALARMS])  # reliable, so they keep their numbers
+    assert set(control) == {POSES, ALARMS}
+    assert planner[ALARMS] == west[ALARMS]
+    assert (_said(planner[POSES]), _said(planner[MAPS])) == (_said(east[POSES]), _said(west[MAPS]))
+    assert set(planner) == {POSES, ALARMS, MAPS}
+
+    passed = judged(cast)
+    sent, guest = published["west-rover"], published["west-guest"]
+    alarms = [(ALARMS, source, dest, "forward") for source, dest in ((WEST, REGION), (WEST, EAST), (EAST, REGION))]
+    assert all(passed.pop(way) >= sent[ALARMS] for way in alarms)  # a slow machine repeats reliable packets
+    assert passed == {
+        (POSES, WEST, REGION, "forward"): sent[POSES],
+        (POSES, EAST, REGION, "forward"): published["east-rover"][POSES],
+        (POSES, WEST, EAST, "not_ancestor"): sent[POSES],
+        (MAPS, WEST, EAST, "forward"): sent[MAPS],
+        (MAPS, WEST, REGION, "not_exported"): sent[MAPS],
+        (TRACES, WEST, EAST, "subnet_local"): sent[TRACES],
+        (ALARMS, WEST, EAST, "unauthorized_publisher"): guest[ALARMS],
+        (None, WEST, EAST, "subnet_local"): guest[NOTES],
+    }
+
+
+@pytest.mark.slow
+async def test_a_member_that_cannot_start_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEMO_TEST", str(tmp_path))
+    cast = write_cast(tmp_path)
+    with cast.config(GATEWAY).open("a") as file:
+        file.write("nonsense = 1\n")
+    with pytest.raises(MeshError, match=r"the process of gateway has ended: .*nonsense.*; see .*stderr\.txt"):
+        async with Fleet(cast):
+            raise AssertionError
+    assert sys.platform != "linux" or none_with(f"DEMO_TEST={tmp_path}")

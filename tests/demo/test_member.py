@@ -1,0 +1,50 @@
+"""One member process, led by hand, with a node of the test as its only peer."""
+
+import json
+from pathlib import Path
+
+from meshbus.demo.cast import ALARMS, NOTES, POSES, write_cast
+from meshbus.demo.lines import ANSWER, Counts, Done, Flow, Join, Left, Line, Link, Listen, Publish, Up, Wish, pack
+from meshbus.demo.member import reading
+from meshbus.demo.process import Process
+from meshbus.node.node import Node
+
+
+def test_a_reading_is_json_and_differs() -> None:
+    rows = [json.loads(reading(number)) for number in range(100)]
+    assert [row["n"] for row in rows] == list(range(100))
+    assert len({(row["x"], row["y"]) for row in rows}) == 100
+
+
+async def test_a_member_does_what_it_is_told_and_counts(tmp_path: Path) -> None:
+    cast = write_cast(tmp_path)
+    last: list[Counts] = []
+
+    def news(line: Line) -> bool:
+        if isinstance(line, Left):
+            last.append(line.counts)
+        return isinstance(line, Counts | Left)
+
+    command = ("-m", "meshbus.demo.member", str(cast.config("west-guest")))
+    async with (
+        Node.open(psk_file=tmp_path / "mesh-key.toml", ephemeral=True) as node,
+        Process("guest", *command, says=ANSWER.decode, errors=tmp_path / "err", news=news) as member,
+    ):
+        assert isinstance(await member.answer(), Up)
+        member.tell(pack(Join((Link(node.public_key.hex(), node.address),))))
+        assert await member.answer() == Done()
+        publisher = node.publisher(POSES)
+        member.tell(pack(Listen((Wish(f"{node.node_id:016x}", POSES),))))
+        assert await member.answer() == Done()
+        await publisher.publish_batch([b"one", b"two"])
+        async with node.subscribe(NOTES, publisher=cast.identities["west-guest"].node_id) as notes:
+            member.tell(pack(Publish((Flow(NOTES, 50), Flow(ALARMS, 20, reliable=True)), 0.2)))
+            assert await member.answer() == Done()
+            received: list[bytes] = []
+            while len(received) < 10:
+                batch = await notes.next_batch()
+                assert batch is not None
+                received += batch.payloads()
+        await member.leave()
+    assert received == [reading(number) for number in range(10)]
+    assert last == [Counts({NOTES: 10, ALARMS: 4}, {}, {POSES: 2})]
