@@ -13,7 +13,7 @@ ARGS =
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: env-run ## walk one event through the mesh, in this terminal
+demo: env-run ## run a small fleet, and then the pipeline over what it logged
 	@.venv/bin/meshbus demo $(ARGS)
 
 test: check-static ## static checks and all tests

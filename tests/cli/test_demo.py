@@ -1,31 +1,216 @@
-"""The demo shows a real event going through, and real refusals."""
+"""The demo as people run it: what it prints is what its fleet's own files say, and it leaves nothing running."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from meshbus.cli import demo
+from meshbus.cli.demo import ABOUT, MARK
+from meshbus.cli.exit import Exit
+from meshbus.demo.cast import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, Cast, place_of
+from meshbus.keyfile import load_identity
+from tests.cli.conftest import Meshbus
+from tests.demo.leftover import none_with, with_mark
+from tests.demo.reading import Row, dropped, judged, logged
+
+SCRIPT = Path(sys.executable).with_name("meshbus")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
-def test_the_walk_ends_with_the_event_and_its_refusals(capsys: pytest.CaptureFixture[str]) -> None:
-    demo.main()
-    text = capsys.readouterr().out
-    assert text.count(demo.EVENT.decode()) == 2  # sent and received
-    assert "planner ALLOWED, a stranger DENIED" in text
-    assert "refused, replayed" in text
-    assert "refused, bad_tag" in text
-    verdicts = {
-        line.split()[1]: line for line in text.splitlines() if line.strip().startswith("to ") and len(line.split()) > 2
+def _environment(folder: Path) -> dict[str, str]:
+    """Give one without Java, whose mark every process of the demo inherits."""
+    tools = folder.parent / "bin"
+    if not tools.exists():
+        tools.mkdir()
+        for path in Path("/bin").iterdir():
+            if not path.name.startswith("java"):
+                (tools / path.name).symlink_to(path)
+    return {"PATH": str(tools), "HOME": str(folder.parent), "DEMO_TEST": str(folder)}
+
+
+class Shown(NamedTuple):
+    """What a demo printed."""
+
+    cast: Cast
+    text: str
+    errors: str
+
+    def table(self, title: str) -> list[list[str]]:
+        """Give the rows of a table, without its head."""
+        block = next(block for block in self.text.split("\n\n") if block.lstrip().startswith(f"{title}  "))
+        return [re.split(r" {2,}", line.strip()) for line in block.strip().splitlines()[2:]]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    ran = subprocess.run(
+        [SCRIPT, "demo", folder, "--seconds", "1.5"],
+        env=_environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert sys.platform != "linux" or not with_mark(f"DEMO_TEST={folder}")
+    assert list(folder.parent.rglob("bin/java"))  # the wrapper of the packaged one
+    identities = {role.name: load_identity(folder / "nodes" / role.name / "identity.toml") for role in ROLES}
+    return Shown(Cast(folder, identities), ran.stdout, ran.stderr)
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_progress_is_beside_the_results_and_nothing_else_is(shown: Shown) -> None:
+    lines = shown.errors.splitlines()
+    assert len(lines) >= 4
+    assert all(line.startswith(("meshbus: fleet  ", "meshbus: pipeline  ")) for line in lines)
+    assert [bool(re.search(r"\(\d+\.\d s\)$", line)) for line in lines].count(True) == 2
+
+
+def test_everybody_is_there_with_what_they_logged(shown: Shown) -> None:
+    counts = {row[0]: row[-2:] for row in shown.table("The fleet")}
+    assert set(counts) == {role.name for role in ROLES}
+    for name, (published, received) in counts.items():
+        for kind, count in (("published", published), ("received", received)):
+            if (shown.cast.log_dir(name) / kind).exists():
+                assert int(count.replace("–", "0")) == sum(map(len, logged(shown.cast, name, kind).values()))
+
+
+def test_refusals_say_who_what_and_why(shown: Shown) -> None:
+    assert "west-guest may not subscribe to alarms/safety of west-rover: unauthorized, the channel asks" in shown.text
+    assert "west-guest may not subscribe to fleet/keys of west-rover: unknown_channel, the publisher" in shown.text
+    found = re.search(r"west-rover may not publish (\d+) of (\d+) events on maps/tiles: rate_limited", shown.text)
+    assert found
+    assert int(found[2]) - int(found[1]) == len(logged(shown.cast, "west-rover", "published")["maps/tiles"])
+
+
+def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
+    cast = shown.cast
+    unique = _unique(cast)
+    by_channel = Counter[str]()
+    for channel, _minute, events, *_ in shown.table("gold.channel_stats"):
+        by_channel[channel] += int(events)
+    assert by_channel == {channel: len(events) for channel, events in unique.items()}
+
+    denied = {(who, None if channel == "–" else channel, reason): int(packets)
+              for who, channel, reason, packets, _bytes in _rows(shown, "gold.denials", 5)}  # fmt: skip
+    assert denied == dropped(cast)
+
+    passed = judged(cast)
+    ways = {
+        (None if channel == "–" else channel, source, dest): (int(forwarded), int(refused))
+        for source, dest, channel, _events, forwarded, refused in shown.table("gold.traffic_matrix")
+        if forwarded != "0" or refused != "0"
     }
-    assert "forward" in verdicts["3"]
-    assert "NOT_ANCESTOR" in verdicts["3.8"]
-    assert "UNKNOWN_SUBNET" in verdicts["9"]
-    assert "every other byte as it was: True" in text
-    assert f"{demo.CHANNEL.hash:016x}" in text
+    expected = {
+        (channel, place_of(source), place_of(dest)): (
+            passed[channel, source, dest, "forward"],
+            sum(count for way, count in passed.items() if way[:3] == (channel, source, dest) and way[3] != "forward"),
+        )
+        for channel, source, dest, _ in passed
+    }
+    assert ways == expected
+
+    talkers = {who: int(events) for _rank, who, _channels, events, _bytes in shown.table("gold.top_talkers")}
+    assert talkers == Counter(row.publisher for events in unique.values() for _, row in events)
+    gaps = shown.table("gold.gaps")
+    assert gaps
+    assert all(row[-3:] == ["0", "0", "0"] for row in gaps)
 
 
-def test_colors_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any("\033" in line for line in demo.walk())
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert any("\033" in line for line in demo.walk())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not any("\033" in line for line in demo.walk())
+def _unique(cast: Cast) -> dict[str, set[tuple[str | None, Row]]]:
+    """Give the events that arrived: an event that two nodes have is one where its publisher numbered it."""
+    found: dict[str, set[tuple[str | None, Row]]] = {}
+    for name in ("control", "east-planner"):
+        for channel, rows in logged(cast, name, "received").items():
+            found.setdefault(channel, set()).update((name if row.number is None else None, row) for row in rows)
+    return found
+
+
+def test_recorded_and_recomputed_verdicts_agree(shown: Shown) -> None:
+    found = re.search(r"(\d+) of (\d+) recorded verdicts agree", shown.text)
+    assert found
+    assert found[1] == found[2]
+    assert int(found[2]) >= judged(shown.cast).total()
+
+
+def test_the_what_if_names_every_packet_that_would_fare_otherwise(shown: Shown) -> None:
+    passed = judged(shown.cast)
+    expected = {
+        (POSES, "west", "east", "not_ancestor", "forward"): passed[POSES, "3.1", "3.2", "not_ancestor"],
+        **{
+            (ALARMS, "west", "east", was, "not_ancestor"): passed[ALARMS, "3.1", "3.2", was]
+            for was in ("forward", "unauthorized_publisher")
+        },
+    }
+    changes = {tuple(row[:5]): int(row[5]) for row in _rows(shown, "What if?", 6) if row[5].isdigit()}
+    assert changes == expected
+    assert f"{sum(expected.values())} of {passed.total()} packets would have been decided otherwise" in shown.text
+
+
+def test_everything_is_where_it_says(shown: Shown) -> None:
+    folder = shown.cast.folder
+    assert "<svg" in (folder / REPORT).read_text()
+    assert (folder / MARK).read_text() == ABOUT
+    for name in (MARK, REPORT, PROPOSED_POLICY, "tables"):
+        assert str(folder / name) in shown.text
+
+
+def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
+    """Give the rows of a table that has sentences around it."""
+    return [row for row in shown.table(title) if len(row) == columns]
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        ("connecting", signal.SIGINT),
+        ("connecting", signal.SIGKILL),
+        ("reading what was logged", signal.SIGTERM),
+    ],
+    ids=["Ctrl-C", "kill -9", "ended while Spark runs"],
+)
+def test_a_demo_that_is_ended_midway_leaves_nothing_running(tmp_path: Path, stage: str, kind: signal.Signals) -> None:
+    folder = tmp_path / "demo"
+    main_end, other_end = os.openpty()  # on a terminal, so that every step is shown
+    with subprocess.Popen(
+        [SCRIPT, "demo", folder, "--seconds", "1"],
+        env={**_environment(folder), "TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        stderr=other_end,
+    ) as running:
+        os.close(other_end)
+        text = ""
+        while stage not in text:
+            text += os.read(main_end, 4096).decode()
+        assert len(with_mark(f"DEMO_TEST={folder}")) > 1
+        running.send_signal(kind)
+    os.close(main_end)
+    assert none_with(f"DEMO_TEST={folder}")
+    assert running.returncode == (-kind if kind is signal.SIGKILL else Exit.INTERRUPTED)
+
+
+def test_a_folder_that_no_demo_made_is_left_alone(meshbus: Meshbus, home: Path) -> None:
+    (home / "mine").mkdir()
+    (home / "mine" / "letter.txt").write_text("dear")
+    result = meshbus("demo", "mine")
+    assert (result.code, result.out) == (Exit.USAGE, "")
+    assert "mine is there, and no demo made it: name another, or move it away" in result.err
+    assert (home / "mine" / "letter.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "601", "nan"])
+def test_a_time_that_makes_no_sense_is_refused(meshbus: Meshbus, home: Path, seconds: str) -> None:
+    result = meshbus("demo", "--seconds", seconds)
+    assert result.code == Exit.USAGE
+    assert "--seconds" in result.err
+    assert not list(home.iterdir())

@@ -55,12 +55,6 @@ def test_the_script_runs() -> None:
     assert (answer.returncode, answer.stdout.strip(), answer.stderr) == (0, __version__, "")
 
 
-def test_the_demo_is_a_verb() -> None:
-    answer = _shell("demo")
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert "refused, replayed" in answer.stdout
-
-
 def test_a_real_terminal_gets_a_table_and_a_pipe_gets_json(tmp_path: Path) -> None:
     main_end, other_end = os.openpty()
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "120"}

@@ -18,7 +18,7 @@ TRACEBACK_VARIABLE = "MESHBUS_TRACEBACK"
 """Set it to see where an unexpected error came from."""
 
 VERBS = {
-    "demo": ("meshbus.cli.demo:main", "Walk one event through the mesh, in this terminal."),
+    "demo": ("meshbus.cli.demo:demo", "Run a small fleet, and then the pipeline over what it logged."),
     "up": ("meshbus.cli.up:up", "Run a node until it is told to stop."),
     "pub": ("meshbus.cli.events:pub", "Publish events, and say who got them."),
     "sub": ("meshbus.cli.events:sub", "Show the events of a channel as they arrive."),

@@ -1,211 +1,287 @@
-"""`make demo`: the walk of one event, with its real bytes, in the terminal.
+"""`meshbus demo`: the main job in small. A fleet of node processes runs for some seconds, then Spark tells what happened.
 
-A lidar in fleet 3.7 publishes one event. It is named, framed, sealed, judged by a gateway that cannot read it, and
-opened by the other end. Keys are fresh on every run; nothing leaves this process.
+This file is what people see: progress, tables, and the words for reasons. What is done is in meshbus.demo.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+from cyclopts import Parameter
 
-from meshbus.errors import RemoteProtocolError
-from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity
-from meshbus.names.subnet import SubnetId
-from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-from meshbus.policy.columns import read_headers
-from meshbus.policy.gateway import SubnetGateway
-from meshbus.policy.guard import AuthGuard
-from meshbus.policy.verdict import DropReason
-from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
-from meshbus.wire.frames import pack_frames, unpack_frames
-from meshbus.wire.header import HEADER_DTYPE, Header
-from meshbus.wire.keys import Role, SessionKeys, derive_keys
-from meshbus.wire.messages.token import PermissionToken, Scope, encode_token
-from meshbus.wire.noise import Initiator, Responder, derive_public_key, prologue
-from meshbus.wire.route import RouteHeader, forwarded, pack_route, unpack_route
-from meshbus.wire.seal import Opener, Sealer
+from meshbus.cli.output import is_terminal, show_table, show_text
+from meshbus.cli.progress import Stage
 
-CHANNEL = ChannelName("sensors/lidar/front")
-EVENT = b'{"range_m": 12.4, "beam": 7}'
-LOCAL = SubnetId.parse("3.7")
-DESTINATIONS = {"3": "its region", "3.8": "a sibling fleet", "9": "a subnet nobody registered"}
-BATCH = 100_000
+if TYPE_CHECKING:
+    from meshbus.demo.cast import Cast
+    from meshbus.demo.lake import Found
+    from meshbus.demo.lines import Counts, Refused
+
+FOLDER = Path("meshbus-demo")
+MARK = "about.txt"
+_MADE = "Made by `meshbus demo`"
+ABOUT = f"""\
+{_MADE}; the next demo replaces this folder.
+
+nodes/        a folder for each node: its configuration, its identity, its logs, what it recorded
+tokens/       who may publish on and subscribe to alarms/safety, signed by operator.toml
+proposed.toml the gateway's configuration as somebody would like it to be
+pipeline.toml what the pipeline was told
+tables/       bronze, silver and gold, as Parquet
+report.html   the gold tables and plots of them
+"""
+MAX_SECONDS = 600.0
+
+WHY = {
+    "subnet_local": "the channel stays at its site, or the gateway knows no such channel",
+    "not_ancestor": "the channel goes to its own site and those above, and this is neither",
+    "not_exported": "the export list of the channel does not name this place",
+    "unauthorized_publisher": "the channel asks for a token, and the publisher has none",
+    "unauthorized": "the channel asks for a token, and none was shown",
+    "unknown_channel": "the publisher has no such channel",
+}
+"""Reasons in words."""
 
 
-def main() -> None:
-    """Print the walk."""
-    for line in walk():
-        print(line)
+def demo(
+    folder: Annotated[Path, Parameter(help="Where everything goes; one of an earlier demo is replaced.")] = FOLDER,
+    /,
+    *,
+    seconds: Annotated[float, Parameter(help="How long events flow.")] = 6.0,
+) -> None:
+    """Run a small fleet on this machine, and then the data pipeline over what it logged.
+
+    Six node processes on loopback: two sites and the gateway between them. Events are published, authorized, refused,
+    forwarded, dropped and logged; Spark makes tables of that, judges every verdict again, and says what another policy
+    would have done. Ends by itself, and leaves only the folder.
+    """
+    import asyncio
+
+    from meshbus.demo.cast import write_cast
+    from meshbus.errors import ConfigError
+
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ConfigError("--seconds", f"{seconds:g} is not more than 0 and at most {MAX_SECONDS:g}")
+    with _ended_by_signals():
+        cast = write_cast(_fresh(folder))
+        asyncio.run(_run(cast, seconds))
 
 
-def walk() -> Iterator[str]:
-    """Give the lines of the walk."""
-    lidar, planner = Identity.generate(os.urandom), Identity.generate(os.urandom)
-    yield _title("1  name", "a channel is a name; packets carry its hashes")
-    yield _field("channel", CHANNEL)
-    yield _field("canonical hash", f"{CHANNEL.hash:016x}   authorizes")
-    yield _field("wire hash", f"{CHANNEL.wire_hash:04x}               fits the header, filters only")
-    yield _field("stream", f"{CHANNEL.stream_id:016x}   the canonical hash with bit 48 set")
+async def _run(cast: Cast, seconds: float) -> None:
+    """Run the fleet and then the pipeline, and show what came of it."""
+    from contextlib import AsyncExitStack
 
-    yield _title("2  identity and permission", "Ed25519 keys give node ids; a token lets the planner subscribe")
-    yield _field("lidar", f"node {lidar.node_id:016x}  origin {lidar.origin_hash:016x}  subnet {LOCAL}")
-    yield _field("planner", f"node {planner.node_id:016x}  origin {planner.origin_hash:016x}  subnet 3")
-    now = time.time_ns() / 1e9
-    token = PermissionToken.issue(
-        lidar, planner.entity_id, Scope.SUBSCRIBE, CHANNEL, ttl_s=3600, now=now, entropy=os.urandom
+    from meshbus.demo.cast import ROLES
+    from meshbus.demo.fleet import Fleet
+    from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
+
+    def news(line: Ready | Read | Found) -> bool:
+        if isinstance(line, Read):
+            stage.say(f"{line.rows} rows read, tables are being made")
+        return isinstance(line, Read)
+
+    async with AsyncExitStack() as processes:
+        spark = lake_process(cast.folder, news)
+        with Stage("fleet", f"starting {len(ROLES)} nodes, each a process") as stage:
+            async with Fleet(cast) as fleet:
+                stage.say("connecting to the gateway, and through it to others")
+                await fleet.connect()
+                stage.say("subscribing")
+                refused = await fleet.subscribe()
+                await processes.enter_async_context(spark)  # it can start meanwhile
+                await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
+                await fleet.leave()
+                stage.say(_flow(fleet.counts))
+        _show_fleet(cast, fleet.counts, refused)
+        with Stage("pipeline", "starting Spark") as stage:
+            await spark.answer()
+            stage.say("reading what was logged and recorded")
+            spark.tell(GO)
+            found = await spark.answer()
+            assert isinstance(found, Found)
+            stage.say(f"{found.rows} rows in the tables, {found.judged} verdicts judged again")
+    _show_gold(cast, found)
+    _show_verdicts(cast, found)
+    _show_places(cast, found)
+
+
+def _show_fleet(cast: Cast, counts: Mapping[str, Counts], refused: Iterable[tuple[str, Refused]]) -> None:
+    """Show who is where, and what publishers themselves refused."""
+    from meshbus.demo.cast import MAPS_PER_S, ROLES, place_of
+
+    _title("The fleet", "two sites; whatever goes from one place to another passes the gateway")
+    rows = [
+        {
+            "node": role.name,
+            "place": f"{place_of(role.subnet)} {role.subnet}",
+            "what it does": role.job,
+            "published": sum(counts[role.name].published.values()) or None,
+            "received": sum(counts[role.name].received.values()) or None,
+        }
+        for role in ROLES
+    ]
+    show_table(rows, tuple(rows[0]))
+    _title("Refused by publishers", "none of this was sent")
+    names = {f"{identity.node_id:016x}": name for name, identity in cast.identities.items()}
+    for who, refusal in refused:
+        wanted = f"{who} may not subscribe to {refusal.channel} of {names[refusal.publisher]}"
+        show_text(f"{wanted}: {refusal.reason}, {WHY.get(refusal.reason, 'it did not say more')}")
+    for who, one in counts.items():
+        for channel, events in one.limited.items():
+            tried = events + one.published.get(channel, 0)
+            show_text(
+                f"{who} may not publish {events} of {tried} events on {channel}: rate_limited, "
+                f"the channel has {MAPS_PER_S} packets a second"
+            )
+
+
+def _flow(counts: Mapping[str, Counts]) -> str:
+    published, limited, received = (
+        sum(sum(getattr(one, what).values()) for one in counts.values())
+        for what in ("published", "limited", "received")
     )
-    token.verify(now)
-    guard = AuthGuard()
-    guard.authorize(planner.node_id, CHANNEL.hash)
-    yield _field("token", f"{len(encode_token(token))} bytes, signature good, one hour")
-    yield _field("auth guard", f"planner {guard.check_fast(planner.node_id, CHANNEL.hash).name}, a stranger "
-                               f"{guard.check_fast(1, CHANNEL.hash).name}")  # fmt: skip
-
-    yield _title("3  handshake", "Noise NKpsk0, two messages")
-    lidar_keys, planner_keys, messages = _shake_hands(lidar, planner)
-    yield from (_field(f"message {n}", f"{len(m)} bytes  {m[:24].hex()}…") for n, m in enumerate(messages, 1))
-    yield _field(
-        "session",
-        f"{lidar_keys.session_id:016x}, the same at both ends: {lidar_keys.session_id == planner_keys.session_id}",
-    )
-
-    yield _title("4  frame, header, seal", "many events fit one packet; this one carries one")
-    payload = pack_frames([EVENT])
-    header = Header(
-        flags=Flags.RELIABLE,
-        hop_ttl=8,
-        channel_hash=CHANNEL.wire_hash,
-        stream_id=CHANNEL.stream_id,
-        origin_hash=lidar.origin_hash,
-        subnet_id=LOCAL,
-        event_count=1,
-    )
-    packet = Sealer(lidar_keys).seal(header, payload)
-    yield _field("event", EVENT.decode())
-    yield _field("frame", payload[:20].hex() + "…")
-    yield from _show_header(packet)
-    yield _field("sealed", f"{packet[HEADER_BYTES:][:24].hex()}…  {len(packet) - HEADER_BYTES} bytes with the tag")
-
-    yield _title("5  gateway", "header columns in, verdicts out; nothing is decrypted")
-    gateway = _gateway()
-    yield _field("policy", f"{CHANNEL} is {Visibility.PARENT_VISIBLE}: upwards only")
-    yield from _judge(gateway, packet)
-
-    yield _title("6  forward", "the relay counts hops and copies every other byte")
-    route = RouteHeader(src_id=lidar.node_id & 0xFFFFFFFF, dest_id=planner.node_id)
-    relayed, arrived = _relay(pack_route(route) + packet)
-    yield _field("before", pack_route(route).hex())
-    yield _field("after", relayed[:ROUTE_BYTES].hex() + "   ttl 8 → 7, hops 0 → 1")
-    yield _field("inner packet", f"hop_count {packet[6]} → {arrived[6]}, every other byte as it was: "
-                                 f"{arrived[:6] + arrived[7:] == packet[:6] + packet[7:]}")  # fmt: skip
-
-    yield _title("7  open", "the hop count is outside the authenticated bytes; all else is inside")
-    opener = Opener(planner_keys)
-    opened, plaintext = opener.open(arrived)
-    events = unpack_frames(plaintext, opened.event_count)
-    yield _field("event", bytes(events[0]).decode())
-    yield _field("again", _refusal(opener, arrived))
-    yield _field("one bit flipped", _refusal(opener, arrived[:60] + bytes([arrived[60] ^ 1]) + arrived[61:]))
-
-    yield _title("8  in batches", "the same verdicts, as columns")
-    yield from _judge_many(gateway, packet)
+    return f"{published} events published, {limited} refused by rate, {received} received"
 
 
-def _shake_hands(initiator: Identity, responder: Identity) -> tuple[SessionKeys, SessionKeys, tuple[bytes, bytes]]:
-    psk, static = os.urandom(32), os.urandom(32)
-    bound = prologue(initiator.node_id, responder.node_id)
-    mine = Initiator(
-        psk=psk,
-        prologue=bound,
-        responder_public_key=derive_public_key(static),
-        ephemeral_private_key=os.urandom(32),
-    )
-    theirs = Responder(psk=psk, prologue=bound, static_private_key=static)
-    first = mine.write()
-    theirs.read(first)
-    second = theirs.write(os.urandom(32))
-    mine.read(second)
-    return (
-        derive_keys(mine.handshake_hash, Role.INITIATOR),
-        derive_keys(theirs.handshake_hash, Role.RESPONDER),
-        (first, second),
-    )
+# ── the tables ──────────────────────────────────────────────────────────────────────────────
 
 
-def _gateway() -> SubnetGateway:
-    channels = ChannelConfigRegistry()
-    channels.insert(ChannelConfig(channel=CHANNEL, visibility=Visibility.PARENT_VISIBLE))
-    return SubnetGateway(LOCAL, [SubnetId.parse("3"), SubnetId.parse("3.8")], channels=channels)
+def _show_gold(cast: Cast, found: Found) -> None:
+    """Show the gold tables, with names in place of ids."""
+    from meshbus.spark.report import rows_of
+    from meshbus.spark.store import Store
+
+    for name, (about, columns) in _GOLD.items():
+        rows = [_named(cast, row) for row in rows_of(Store(found.tables), name)]
+        _title(name, about)
+        show_table(sorted(rows, key=lambda row: [str(row[column]) for column in columns]), columns)
+        for reason in sorted({row["reason"] for row in rows if "reason" in row}):
+            show_text(f"{reason}: {WHY.get(reason, 'see docs/guide/flight-recorder.md')}")
 
 
-def _judge(gateway: SubnetGateway, packet: bytes) -> Iterator[str]:
-    one = np.array([0], np.int64), np.array([len(packet)], np.int64)
-    headers = read_headers(np.frombuffer(packet, np.uint8), *one)
-    for text, what in DESTINATIONS.items():
-        (code,) = gateway.decide_batch(headers, [SubnetId.parse(text)]).tolist()
-        verdict = "forward" if code == 0 else f"drop: {DropReason(code).name}"
-        yield _field(f"to {text}", f"{verdict:24} ({what})")
+_GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
+    "gold.channel_stats": (
+        "what the readers received, by channel and minute",
+        ("channel", "minute", "events", "bytes", "publishers"),
+    ),
+    "gold.traffic_matrix": (
+        "events that arrived, and packets that the gateway let pass or not",
+        ("from", "to", "channel", "events", "forwarded", "dropped"),
+    ),
+    "gold.denials": (
+        "what the gateway dropped, and why",
+        ("publisher", "channel", "reason", "packets", "bytes"),
+    ),
+    "gold.gaps": (
+        "whether anything went missing: on its way from a publisher, or in a log before it was read",
+        ("kind", "channel", "publisher", "events", "missing", "duplicates", "reordered"),
+    ),
+    "gold.top_talkers": ("who said most", ("rank", "publisher", "channels", "events", "bytes")),
+    "gold.fan_out": ("how many wanted what", ("channel", "subscribers", "events", "deliveries")),
+}
 
 
-def _relay(datagram: bytes) -> tuple[bytes, bytes]:
-    """Do what a forwarder does; gives the datagram as it leaves, and the inner packet."""
-    route = forwarded(unpack_route(datagram))
-    assert route is not None  # the ttl was 8
-    inner = bytearray(datagram[ROUTE_BYTES:])
-    inner[6] += 1
-    return pack_route(route) + bytes(inner), bytes(inner)
+def _named(cast: Cast, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a row of a gold table as people read it."""
+    from meshbus.demo.cast import place_of
+
+    shown = {"publisher": None, **row}
+    origins = {identity.origin_hash: name for name, identity in cast.identities.items()}
+    if row.get("origin") is not None:
+        shown["publisher"] = origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "nobody")
+    for column, name in (("src", "from"), ("dst", "to")):
+        if column in row:
+            shown[name] = place_of(row[column])
+    if "window_start" in row:
+        shown["minute"] = f"{row['window_start']:%H:%M}"
+    return shown
 
 
-def _refusal(opener: Opener, packet: bytes) -> str:
+def _show_verdicts(cast: Cast, found: Found) -> None:
+    """Show whether the gateway was right, and what another policy would have done."""
+    from meshbus.demo.cast import BOUNDARY, PROPOSED, PROPOSED_POLICY, place_of
+
+    _title("Was the gateway right?", "every verdict, computed again by Spark from the policy in force then")
+    show_text(f"{found.same} of {found.judged} recorded verdicts agree with the recomputed ones.")
+    _title("What if?", f"somebody proposes another policy, {cast.folder / PROPOSED_POLICY}")
+    for channel, rule in BOUNDARY.items():
+        if PROPOSED[channel] != rule:
+            show_text(f"{channel}: {rule['visibility']} → {PROPOSED[channel]['visibility']}")
+    rows = [
+        {
+            "channel": change.channel,
+            "from": place_of(change.src),
+            "to": place_of(change.dst),
+            "was": change.recorded,
+            "would be": change.proposed,
+            "packets": change.packets,
+        }
+        for change in found.replay.changes
+        if change.recorded != change.proposed
+    ]
+    show_table(rows, ("channel", "from", "to", "was", "would be", "packets"))
+    show_text(f"{found.replay.changed} of {found.replay.packets} packets would have been decided otherwise.")
+
+
+def _show_places(cast: Cast, found: Found) -> None:
+    """Show where everything is, and how to go on."""
+    from meshbus.demo.cast import PROPOSED_POLICY, RECEIVED, REPORT
+
+    _title("Look at it")
+    for what, where in {
+        "report": cast.folder / REPORT,
+        "tables": found.tables,
+        "everything else": cast.folder / MARK,
+        "replay yourself": f"{sys.argv[0]} pipeline replay {found.tables} --policy {cast.folder / PROPOSED_POLICY}",
+        "look into a log": f"{sys.argv[0]} log ls {cast.log_dir('control') / RECEIVED}",
+    }.items():
+        show_text(f"{what:16}{where}")
+
+
+# ── around it ───────────────────────────────────────────────────────────────────────────────
+
+
+def _fresh(folder: Path) -> Path:
+    """Give an empty folder; that of an earlier demo is replaced, anything else is left alone."""
+    from meshbus.errors import ConfigError
+
+    mark = folder / MARK
+    if mark.is_file() and mark.read_text("utf-8").startswith(_MADE):
+        shutil.rmtree(folder)
+    elif folder.exists():
+        raise ConfigError("folder", f"{folder} is there, and no demo made it: name another, or move it away")
+    folder.mkdir(parents=True)
+    mark.write_text(ABOUT, "utf-8")
+    return folder
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let every usual way to end a program be Ctrl-C, so that each leaves nothing running.
+
+    Under nohup a hangup stays what it was: nothing.
+    """
+    kinds = [kind for kind in signal.Signals if kind.name in {"SIGINT", "SIGTERM", "SIGHUP"}]
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    for kind, handler in before.items():
+        if kind == signal.SIGINT:
+            signal.signal(kind, signal.default_int_handler)  # a shell may have had us ignore it, with `&`
+        elif handler != signal.SIG_IGN:
+            signal.signal(kind, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        opener.open(packet)
-    except RemoteProtocolError as error:
-        return f"refused, {error.code}: {error}"
-    return "accepted"
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
-def _judge_many(gateway: SubnetGateway, packet: bytes) -> Iterator[str]:
-    headers = np.repeat(np.frombuffer(packet, HEADER_DTYPE, 1), BATCH)
-    dest = np.resize(np.array([SubnetId.parse(text) for text in DESTINATIONS], np.uint32), BATCH)
-    gateway.decide_batch(headers[:1], dest[:1])  # compiles, or loads from the cache
-    begin = time.perf_counter()
-    verdicts = gateway.decide_batch(headers, dest)
-    took = time.perf_counter() - begin
-    yield _field(f"{BATCH} headers", f"{took * 1e3:.1f} ms, {took / BATCH * 1e9:.0f} ns each")
-    for code, count in zip(*np.unique(verdicts, return_counts=True), strict=True):
-        yield _field("forward" if code == 0 else DropReason(code).name, str(count))
-    yield ""
-
-
-def _show_header(packet: bytes) -> Iterator[str]:
-    """Show the header field by field, each beside its bytes."""
-    row = np.frombuffer(packet, HEADER_DTYPE, 1)[0]
-    yield _field("header", f"{HEADER_BYTES} bytes")
-    for name in ("magic", "flags", "hop_ttl", "channel_hash", "counter", "session_id", "stream_id", "origin_hash",
-                 "subnet_id", "payload_len", "event_count"):  # fmt: skip
-        kind, offset = HEADER_DTYPE.fields[name][:2]  # type: ignore[index]
-        value = str(SubnetId(int(row[name]))) if name == "subnet_id" else f"{int(row[name]):#x}"
-        yield f"    {offset:3}  {packet[offset : offset + kind.itemsize].hex():16}  {name} = {value}"
-
-
-def _title(head: str, tail: str) -> str:
-    bold, dim, off = ("\033[1m", "\033[2m", "\033[0m") if _colorful() else ("", "", "")
-    return f"\n{bold}{head}{off}  {dim}{tail}{off}"
-
-
-def _field(name: str, value: str) -> str:
-    return f"  {name:16} {value}"
-
-
-def _colorful() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-if __name__ == "__main__":
-    main()
+def _title(head: str, tail: str = "") -> None:
+    bold, off = ("\033[1m", "\033[0m") if is_terminal() and "NO_COLOR" not in os.environ else ("", "")
+    print(f"\n{bold}{head}{off}  {tail}".rstrip(), flush=True)

@@ -37,9 +37,14 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], *, json: bool, empty:
         for row in rows:
             show_line(row)
     elif rows:
-        _draw(columns, ([_text(row.get(column)) for column in columns] for row in rows), header=True)
+        show_table(rows, columns)
     else:
         note(empty)
+
+
+def show_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
+    """Draw a table for people, also where standard output is no terminal."""
+    _draw(columns, ([_text(row.get(column)) for column in columns] for row in rows), header=True)
 
 
 def show_facts(facts: Row, *, json: bool) -> None:

@@ -214,9 +214,9 @@ def _gateway_settings(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, An
 
 
 def _pipeline_settings(cast: Cast) -> dict[str, Any]:
-    readers = [role.name for role in ROLES if role.policy == _READER_CHANNELS]
-    read = [cast.log_dir(GATEWAY), *(cast.log_dir(name) / RECEIVED for name in readers)]
-    wishes = [(cast.identities[role.name].node_id, channel) for role in ROLES for _, channel in role.wishes]
+    readers = [role for role in ROLES if role.policy == _READER_CHANNELS]
+    read = [cast.log_dir(GATEWAY), *(cast.log_dir(role.name) / RECEIVED for role in readers)]
+    wishes = [(cast.identities[role.name].node_id, channel) for role in readers for _, channel in role.wishes]
     return {
         "tables": "tables",
         "logs": [str(path.relative_to(cast.folder)) for path in read],
