@@ -46,6 +46,10 @@ class Publisher:
         """Send many events at once: a list, or an Arrow binary or string array."""
         return self._loop.run(self._publisher.publish_batch(events))
 
+    def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
+        """Publish those rows of a numbered batch that the channel's log does not have yet; tells how many."""
+        return self._loop.run(self._publisher.publish_once(rows, writer=writer, batch=batch))
+
 
 class Subscription:
     """Events of one channel, as a blocking iterator; use it as a context manager."""

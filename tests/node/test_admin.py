@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from meshbus.config import NodeConfig
@@ -89,6 +90,35 @@ async def test_peers_are_listed(node: Node, other: Node, talk: Talk) -> None:
     assert peer["address"] == other.address
     assert peer["health"] == "alive"
     assert peer == peer_row(node.peers[0])
+
+
+async def test_a_file_of_rows_is_published_once(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    rows = pa.table({"payload": [b"a", b"b"]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write(rows)
+    socket = tmp_path / "run" / "admin.sock"
+    request: dict[str, Any] = {"do": "publish_once", "channel": "alerts", "writer": "w", "batch": 0}
+    async with (
+        _node(log_dir=tmp_path / "logs", channels=[{"name": "alerts", "log": "published"}]) as node,
+        Admin(node).serve(socket),
+        await LineClient.connect(socket) as client,
+    ):
+        talk = Talk(client)
+        assert [await talk.get(**request, path=str(path)) for _ in range(2)] == [2, 0]
+        log = node.logs.of_published(ChannelName("alerts"))
+        assert log is not None
+        assert [event.payload for event in log.file.read_range(0, 9)] == [b"a", b"b"]
+        for content, problem in ((None, "cannot be read"), (b"text", "cannot be read")):
+            wrong = tmp_path / "wrong.arrow"
+            if content is not None:
+                wrong.write_bytes(content)
+            answer = await talk.ask(**request, path=str(wrong))
+            assert (answer["code"], problem in answer["problem"]) == ("config", True)
+        rows = pa.table({"body": [b"a"]})
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write(rows)
+        assert "has no column payload" in (await talk.ask(**request, path=str(path)))["problem"]
 
 
 async def test_a_session_is_begun(node: Node, talk: Talk) -> None:

@@ -1,13 +1,18 @@
-"""What people publish becomes offsets and data, without copies where it is Arrow."""
+"""What people publish becomes offsets and data, without copies where it is Arrow; numbered batches are published once."""
 
+import asyncio
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from meshbus.errors import LocalProtocolError
-from meshbus.node.publisher import columns_from
+from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
+from meshbus.node.node import Node
+from meshbus.node.publisher import ChannelPublisher, columns_from
+from tests.node.test_history import LIDAR, pair
+from tests.node.test_node import QUICK, take
 
 EVENTS = [b"one", b"", b"three"]
 
@@ -45,3 +50,43 @@ def test_lists_of_bytes_and_text() -> None:
 def test_what_cannot_be_published_is_explained(events: object, problem: str) -> None:
     with pytest.raises(LocalProtocolError, match=problem):
         columns_from(events)
+
+
+# ── publish_once ────────────────────────────────────────────────────────────────────────────
+
+
+def numbered_rows(batch: int, count: int = 3) -> pa.Table:
+    return pa.table({"payload": [b"%d:%d" % (batch, number) for number in range(count)], "ts_ns": range(count)})
+
+
+async def test_a_batch_that_is_tried_again_is_published_once(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as live,
+        subscriber.subscribe(LIDAR, since=0) as logged,
+    ):
+        lidar = publisher.publisher(LIDAR)
+        tries = [lidar.publish_once(numbered_rows(batch), writer="w", batch=batch) for batch in (0, 1)]
+        again = [lidar.publish_once(numbered_rows(1), writer="w", batch=batch) for batch in (1, 0)]
+        assert await asyncio.gather(*tries, *again) == [3, 3, 0, 0]
+        expected = [b"%d:%d" % (batch, number) for batch in range(2) for number in range(3)]
+        for subscription in (live, logged):
+            assert await take(subscription, 6) == expected
+
+
+async def test_nobody_to_reach_is_no_reason_to_publish_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(tmp_path) as (publisher, subscriber), subscriber.subscribe(LIDAR):
+        lidar = publisher.publisher(LIDAR)
+
+        async def unreached(*_: object) -> object:
+            raise PartialDelivery(1, 0, "gone")
+
+        monkeypatch.setattr(ChannelPublisher, "_finish", unreached)
+        assert await lidar.publish_once(numbered_rows(0), writer="w", batch=0) == 3
+        assert await lidar.publish_once(numbered_rows(0), writer="w", batch=0) == 0
+
+
+async def test_a_channel_without_a_log_cannot_tell_what_it_has() -> None:
+    async with Node.open(**QUICK) as node:
+        with pytest.raises(ConfigError, match="is not logged when published"):
+            await node.publisher(LIDAR).publish_once(numbered_rows(0), writer="w", batch=0)

@@ -1,6 +1,9 @@
 """Rows of a query come to a log once, in one order, however often a batch is tried and wherever it dies."""
 
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -8,11 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from meshbus.background import BackgroundLoop
 from meshbus.errors import ConfigError
-from meshbus.log.log import Redex, RedexFile
-from meshbus.spark import sink
+from meshbus.log.log import Redex
+from meshbus.node.admin import Admin
+from meshbus.node.node import Node
+from meshbus.node.subscription import Subscription
 from meshbus.spark.failure import sentence_of_failure
 from meshbus.spark.sink import SinkOptions, append_once, ordered
+from tests.node.test_node import QUICK, take
 from tests.spark.world import World, forget_newest_commit, rows_of_logs
 
 
@@ -29,38 +36,9 @@ def payloads(root: Path) -> list[bytes]:
 
 
 def test_a_batch_that_is_tried_again_is_not_appended_again(tmp_path: Path) -> None:
-    for batch in (0, 1, 1, 0, 2):
-        append_once(options(tmp_path), rows(3, batch), batch)
+    counts = [append_once(options(tmp_path), rows(3, batch), batch) for batch in (0, 1, 1, 0, 2)]
+    assert counts == [3, 3, 0, 0, 3]
     assert payloads(tmp_path) == [b"%d:%d" % (batch, number) for batch in range(3) for number in range(3)]
-
-
-def test_writers_do_not_count_for_each_other(tmp_path: Path) -> None:
-    append_once(options(tmp_path, "w"), rows(2), 0)
-    append_once(options(tmp_path, "v"), rows(2), 0)
-    append_once(options(tmp_path, "w"), rows(2), 0)
-    assert payloads(tmp_path) == [b"0:0", b"0:1"] * 2
-
-
-def test_a_batch_that_died_in_the_middle_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "_EVENTS_AT_ONCE", 4)
-    monkeypatch.setattr(sink, "_LOOK_BACK", 3)
-    append = RedexFile.append_batch
-    for deaths in range(4):
-        calls: list[int] = []
-
-        def dying(self: RedexFile, *given: object, calls: list[int] = calls, **columns: object) -> object:
-            calls.append(1)
-            if len(calls) > 1:
-                raise KeyboardInterrupt
-            return append(self, *given, **columns)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(RedexFile, "append_batch", dying)
-        if deaths < 3:
-            with pytest.raises(KeyboardInterrupt):
-                append_once(options(tmp_path), rows(14), 5)
-    monkeypatch.setattr(RedexFile, "append_batch", append)
-    append_once(options(tmp_path), rows(14), 5)
-    assert payloads(tmp_path) == [b"0:%d" % number for number in range(14)]
 
 
 @settings(max_examples=25)
@@ -110,3 +88,48 @@ def test_a_query_writes_back_into_a_channel(spark: SparkSession, world: World, t
         with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own classes differ between releases
             query.awaitTermination()
     assert "is being written by another process" in sentence_of_failure(caught.value)
+
+
+@contextmanager
+def serving(socket: Path, **settings: Any) -> Iterator[Callable[[int], list[bytes]]]:
+    """Run a node with an admin socket beside this thread; gives what waits for events that another node receives."""
+    loop, closing = BackgroundLoop(), AsyncExitStack()
+
+    async def begin() -> Subscription:
+        node = await closing.enter_async_context(Node.open(**QUICK, **settings))
+        await closing.enter_async_context(Admin(node).serve(socket))
+        far = await closing.enter_async_context(Node.open(**QUICK))
+        await far.connect(node.address, public_key=node.public_key)
+        return await closing.enter_async_context(far.subscribe("copies/blob"))
+
+    try:
+        subscription = loop.run(begin())
+        yield lambda count: loop.run(take(subscription, count))
+    finally:
+        loop.run(closing.aclose())
+        loop.stop()
+
+
+def test_a_query_writes_to_a_channel_of_a_live_node(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    log = world.config.logs[0]
+    channel = {"name": "copies/blob", "log": "published"}
+    socket = tmp_path / "run" / "admin.sock"
+    source = spark.readStream.format("meshbus").option("channels", "raw/blob").option("maxRowsPerTrigger", 150)
+    writer = (
+        source.load(log)
+        .select("channel", "seq", "payload")
+        .writeStream.format("meshbus")
+        .options(path=str(tmp_path / "staging"), channel="copies/blob", writerId="copy", admin=str(socket))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+    expected = [row["payload"] for row in rows_of_logs(Path(log)) if row["channel"] == "raw/blob"]
+    with serving(socket, log_dir=tmp_path / "logs", channels=[channel]) as heard:
+        writer.trigger(availableNow=True).start().awaitTermination()
+        forget_newest_commit(tmp_path / "checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        assert heard(len(expected)) == expected
+    assert payloads(tmp_path / "logs" / "published") == expected
+    again = writer.option("checkpointLocation", str(tmp_path / "c2")).trigger(availableNow=True).start()
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own classes differ between releases
+        again.awaitTermination()
+    assert "does not answer" in sentence_of_failure(caught.value)

@@ -6,6 +6,8 @@
     {"do": "counters"}                                      everything it counted, by what and why
     {"do": "connect", "address": …, "public_key": …}        begin a session; with node_id for a plain node
     {"do": "publish", "channel": …, "payload": …}           publish one event, and report who got it
+    {"do": "publish_once", "channel": …, "path": …,         publish the rows of an Arrow file that the channel's log does
+     "writer": …, "batch": …}                               not have yet, and say how many those were
     {"do": "subscribe", "channel": …}                       a stream of events, until the next line or the end
     {"do": "revoke", "issuer": …, "generation": …}          stop believing an issuer's older tokens
 
@@ -17,6 +19,7 @@ cannot. The socket itself is in node/unix.py.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -77,6 +80,16 @@ class Publish(Request, frozen=True, tag="publish"):
     reliable: bool | None = None
 
 
+class PublishOnce(Request, frozen=True, tag="publish_once"):
+    """Publish a batch that may have been tried before."""
+
+    channel: str
+    path: str
+    """An Arrow file (IPC) on this machine: `payload`, and perhaps `ts_ns` and `headers`."""
+    writer: str
+    batch: int
+
+
 class Subscribe(Request, frozen=True, tag="subscribe"):
     """Ask for a stream of events."""
 
@@ -95,7 +108,9 @@ class Revoke(Request, frozen=True, tag="revoke"):
     generation: int
 
 
-_REQUEST = msgspec.json.Decoder(Status | Peers | Roster | Counters | Connect | Publish | Subscribe | Revoke)
+_REQUEST = msgspec.json.Decoder(
+    Status | Peers | Roster | Counters | Connect | Publish | PublishOnce | Subscribe | Revoke
+)
 
 
 class Admin:
@@ -141,6 +156,10 @@ class Admin:
             case Publish():
                 publisher = node.publisher(request.channel, reliable=request.reliable)
                 return _accept(report_row(await publisher.publish(_payload(request))))
+            case PublishOnce():
+                rows = await asyncio.to_thread(_read_rows, request.path)
+                publisher = node.publisher(request.channel)
+                return _accept(await publisher.publish_once(rows, writer=request.writer, batch=request.batch))
             case Subscribe():
                 subscription = node.subscribe(
                     request.channel,
@@ -165,6 +184,18 @@ async def _events(subscription: Subscription) -> Stream:
         yield _refuse(error)
     finally:
         await subscription.close()
+
+
+def _read_rows(path: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        rows = pa.ipc.open_file(pa.memory_map(path)).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigError("path", f"{path} cannot be read as an Arrow file: {error}") from None
+    if "payload" not in rows.column_names:
+        raise ConfigError("path", f"{path} has no column payload; it has {', '.join(rows.column_names)}")
+    return rows
 
 
 def event_row(event: Event) -> dict[str, Any]:

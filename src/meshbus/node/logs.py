@@ -19,7 +19,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from meshbus.engine.history import Page
 from meshbus.engine.publication import HOP_TTL
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.arrow import has_arrow
+from meshbus.log.columns import Columns
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
 from meshbus.names.channel import ChannelName
@@ -64,17 +65,26 @@ class PublishedLog:
         self._subnet = subnet
         self._counters = counters
         self._pager = Pager(file)
+        self.once = asyncio.Lock()
+        """Held while a batch that may have been tried before is looked for and appended."""
         self._line: list[_Step[Any]] = []
         self._syncing: asyncio.Task[None] | None = None
 
-    async def append(self, offsets: NDArray[np.int64], data: NDArray[np.uint8], send: Callable[[int], T]) -> T:
+    async def append(
+        self,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        send: Callable[[int], T],
+        **columns: Unpack[Columns],
+    ) -> T:
         """Append events, and then have them sent under the number of the first; gives what `send` gives.
 
         They are sent in the order in which they were appended, when they are as durable as the policy says; also when
         whoever waits here is canceled meanwhile. Raises LogError when they cannot be appended: nothing is sent then.
         """
+        columns.update({"src": self._subnet, "dst": self._subnet, "ttl": HOP_TTL})
         try:
-            seqs = self.file.write_batch((offsets, data), src=self._subnet, dst=self._subnet, ttl=HOP_TTL)
+            seqs = self.file.write_batch((offsets, data), **columns)
         except LogError:
             self._counters.add("fail", "log_published", len(offsets) - 1)
             raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from meshbus.engine.core import Engine
 from meshbus.engine.packets import Output
 from meshbus.engine.publication import Publication
 from meshbus.engine.publish import PublishConfig, PublishReport
-from meshbus.errors import LocalProtocolError
+from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
+from meshbus.log.columns import Columns as LogColumns
+from meshbus.log.once import slices_left
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.logs import PublishedLog
@@ -70,8 +73,27 @@ class ChannelPublisher:
         driver.apply(out)
         return await self._finish(publication)
 
+    async def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
+        """Publish those rows of a batch that the channel's log does not have yet, and give how many those were.
+
+        `rows` is an Arrow table with a column `payload`, and perhaps `ts_ns` and `headers`. A writer numbers its batches
+        upward and tries one again with the same rows in the same order, as often as it takes; when this returns, they
+        are in the log and on the disk. A subscriber that cannot be reached is no failure: it finds them in the log.
+        Raises ConfigError when the channel is not logged; else as `publish_batch`.
+        """
+        log = self._log
+        if log is None:
+            raise ConfigError("log", f"{self.channel} is not logged when published: only a log can tell what it has")
+        async with log.once:
+            slices = await asyncio.to_thread(slices_left, log.file, rows, writer, batch)
+            for payloads, columns in slices:
+                with suppress(PartialDelivery):
+                    await self._publish_logged(log, *columns_from(payloads), **columns)
+            await asyncio.to_thread(log.file.sync)
+        return sum(len(payloads) for payloads, _ in slices)
+
     async def _publish_logged(
-        self, log: PublishedLog, offsets: NDArray[np.int64], data: NDArray[np.uint8]
+        self, log: PublishedLog, offsets: NDArray[np.int64], data: NDArray[np.uint8], **columns: Unpack[LogColumns]
     ) -> PublishReport:
         """Append, then send; what is refused is not appended, and what cannot be appended is not sent."""
         engine, driver = self._running()
@@ -84,7 +106,7 @@ class ChannelPublisher:
             driver.apply(out)
             return publication
 
-        return await self._finish(await log.append(offsets, data, send))
+        return await self._finish(await log.append(offsets, data, send, **columns))
 
     async def _finish(self, publication: Publication) -> PublishReport:
         if not publication.done:

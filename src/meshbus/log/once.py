@@ -1,0 +1,62 @@
+"""Batches that come into a log exactly once, however often they are tried: the events say which batch they are of.
+
+A writer has a name of its own and numbers its batches upward; a batch has the same rows in the same order whenever it is
+tried. Each event carries writer, batch and place in its headers, so the log itself says how much of a batch it has, and
+after a crash only the rest is appended. Two who write under one name at the same time are not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshbus.log.log import RedexFile
+
+WRITER, BATCH, PLACE = "meshbus.writer", "meshbus.batch", "meshbus.place"
+"""Headers of an event that came so."""
+
+EVENTS_AT_ONCE = 8_192
+_LOOK_BACK = 1_024
+
+
+def rows_done(log: RedexFile, writer: str, batch: int, rows: int) -> int:
+    """Say how many rows of a batch a log has: all of them when it has a later batch of this writer."""
+    end = log.next_seq
+    while end > log.first_seq:
+        start = max(end - _LOOK_BACK, log.first_seq)
+        for event in reversed(list(log.read_range(start, end))):
+            headers = event.headers or {}
+            if headers.get(WRITER) == writer.encode():
+                newest = int(headers[BATCH])
+                if newest > batch:
+                    return rows
+                return int(headers[PLACE]) + 1 if newest == batch else 0
+        end = start
+    return 0
+
+
+def slices_left(log: RedexFile, rows: Any, writer: str, batch: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Cut what a log does not have of an Arrow table into pieces: the payloads of each, and its columns.
+
+    The table has a column `payload`, and may have `ts_ns` and `headers`; others are not kept.
+    """
+    done = rows_done(log, writer, batch, len(rows))
+    starts = range(done, len(rows), EVENTS_AT_ONCE)
+    return [
+        (part.column("payload").combine_chunks(), _columns(part, writer, batch, start))
+        for start in starts
+        if (part := rows.slice(start, EVENTS_AT_ONCE))
+    ]
+
+
+def _columns(rows: Any, writer: str, batch: int, start: int) -> dict[str, Any]:
+    given: Sequence[Any] = rows.column("headers").to_pylist() if "headers" in rows.column_names else [None] * len(rows)
+    marks = {WRITER: writer.encode(), BATCH: str(batch).encode()}
+    headers: list[Mapping[str, bytes]] = [
+        {**dict(own or ()), **marks, PLACE: str(start + place).encode()} for place, own in enumerate(given)
+    ]
+    columns: dict[str, Any] = {"headers": headers}
+    if "ts_ns" in rows.column_names:
+        columns["ts_ns"] = rows.column("ts_ns").to_numpy()
+    return columns
