@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshbus.cli.exit import Exit
+from meshbus.log.consumers import publish_consumer
 from meshbus.log.durability import Retention
 from meshbus.log.log import Redex
 from tests.cli.conftest import Meshbus
@@ -37,6 +38,20 @@ def test_ls_tells_what_each_log_holds(meshbus: Meshbus, logs: Path) -> None:
     row = result.rows[1]
     assert (row["first"], row["next"], row["segments"], row["hot_events"]) == (2, 7, 1, 2)
     assert len(row["log_id"]) == 32
+    assert row["lag"] == {}
+
+
+def test_ls_tells_how_far_behind_those_are_who_follow(meshbus: Meshbus, logs: Path) -> None:
+    publish_consumer(logs, "silver", {"sensors/lidar": 5}, 0)
+    publish_consumer(logs, "report", {"sensors/lidar": 7, "a": 0}, 0)
+    rows = meshbus("log", "ls", logs).rows
+    assert [row["lag"] for row in rows] == [{"report": 1}, {"report": 0, "silver": 2}]
+
+
+def test_ls_shows_lag_to_people(meshbus: Meshbus, logs: Path, terminal: None) -> None:
+    assert "lag" not in meshbus("log", "ls", logs).out
+    publish_consumer(logs, "silver", {"sensors/lidar": 5}, 0)
+    assert "silver 2" in meshbus("log", "ls", logs).out
 
 
 def test_ls_shows_a_table_to_people(meshbus: Meshbus, logs: Path, terminal: None) -> None:

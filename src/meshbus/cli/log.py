@@ -25,21 +25,26 @@ Raw: TypeAlias = Annotated[bool, Parameter(help="Write payloads as they are, a l
 
 @app.command
 def ls(root: Root, /, *, json: Json = False) -> Exit:
-    """List the logs in a folder; ends with 5 when some cannot be read."""
+    """List the logs in a folder, and how far behind those are who follow them; ends with 5 when some cannot be read."""
     from meshbus.errors import LogError
+    from meshbus.log.consumers import lags, list_consumers
     from meshbus.log.manifest import load_manifest
     from meshbus.log.reader import LogReader, log_folders
 
-    rows, unreadable = [], 0
+    rows, unreadable, consumers = [], 0, list_consumers(root)
     for folder in log_folders(root):
         try:
             channel = load_manifest(folder).channel
-            rows.append(_log_row(LogReader(root, channel)))
+            row = _log_row(LogReader(root, channel))
+            rows.append(row | {"lag": lags(consumers, channel, row["next"])})
         except LogError as error:
             unreadable += 1
             note(str(error))
-    columns = ("channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id")
+    columns = ["channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id"]
     rows.sort(key=lambda row: str(row["channel"]))
+    if for_people(json):
+        columns += ["lag"] if consumers else []
+        rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
     show_rows(rows, columns, json=json, empty=f"there are no logs in {root}")
     return Exit.PARTIAL if unreadable else Exit.OK
 

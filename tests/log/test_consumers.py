@@ -1,0 +1,33 @@
+"""Those who follow logs say how far they are, and whoever looks sees their lag."""
+
+from pathlib import Path
+
+from meshbus.log.consumers import CONSUMERS, Consumer, lags, list_consumers, publish_consumer
+
+
+def test_what_a_consumer_says_is_found_and_its_newest_word_counts(tmp_path: Path) -> None:
+    assert list_consumers(tmp_path) == []
+    publish_consumer(tmp_path, "silver", {"a": 3}, 10)
+    publish_consumer(tmp_path, "silver", {"a": 7, "b": 1}, 20)
+    publish_consumer(tmp_path, "gold", {"a": 9}, 30)
+    found = list_consumers(tmp_path)
+    assert found == [Consumer("gold", {"a": 9}, 30), Consumer("silver", {"a": 7, "b": 1}, 20)]
+    assert [lags(found, channel, 9) for channel in ("a", "b", "c")] == [{"gold": 0, "silver": 2}, {"silver": 8}, {}]
+
+
+def test_a_log_that_began_anew_has_no_negative_lag(tmp_path: Path) -> None:
+    publish_consumer(tmp_path, "silver", {"a": 100}, 0)
+    assert lags(list_consumers(tmp_path), "a", 5) == {"silver": 0}
+
+
+def test_files_that_make_no_sense_are_no_consumers(tmp_path: Path) -> None:
+    publish_consumer(tmp_path, "silver", {"a": 3}, 10)
+    for name, content in (("half.json", b'{"consumer": "x"'), ("_aside.json.7", b""), ("other.json", b"[]")):
+        (tmp_path / CONSUMERS / name).write_bytes(content)
+    assert [consumer.consumer for consumer in list_consumers(tmp_path)] == ["silver"]
+
+
+def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / CONSUMERS).write_bytes(b"a file in the way")
+    publish_consumer(tmp_path, "silver", {"a": 3}, 10)
+    assert list_consumers(tmp_path) == []
