@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from meshbus.errors import LogError, LogFault, MeshError, PipelineError, PipelineFault
+from meshbus.log.consumers import publish_consumer
 from meshbus.log.packets.reader import list_recorders
 from meshbus.log.schema import EVENTS, PACKETS
 from meshbus.spark.batches import EventBatches, PacketBatches
 from meshbus.spark.failure import sentence_of_failure
-from meshbus.spark.offsets import lag_of
+from meshbus.spark.offsets import lag_of, next_of
 from meshbus.spark.refresh import refresh
 from meshbus.spark.schema import TABLES
 from meshbus.spark.settings import PipelineConfig
-from meshbus.spark.source import publish_offset
 from meshbus.spark.store import Store
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class _Run:
             for news in query.look(now, restarts=self._config.restarts, stall_s=self._config.stall_s, begin=free):
                 end = news.pop("end")
                 if end is not None:
-                    publish_offset(Path(self._paths[query.name]), query.name, end)
+                    publish_consumer(Path(self._paths[query.name]), query.name, next_of(end), time.time_ns())
                 self._note({"at": _now(), **news})
 
     def _refresh(self, now: float) -> None:

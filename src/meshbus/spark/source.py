@@ -43,6 +43,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from meshbus.errors import ConfigError
+from meshbus.log.consumers import publish_consumer
 from meshbus.log.schema import EVENTS, Table, spark_ddl
 from meshbus.spark.inputs import TABLES, Comparison, Input, Logs, Records, pack, read_rows
 from meshbus.spark.offsets import Extent, advance, first_offset, next_of, offset_of, ranges
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from meshbus.spark.inputs import Rows
-
-CONSUMERS = "_consumers"
-"""Beside the logs: how far each named query has read, one small file each, for those who show lag."""
 
 _ROWS_PER_PARTITION = 131_072
 _TIMES = ("ts", "recv_ts", "ts_ns", "recv_ts_ns")
@@ -313,7 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Publish how far this query has read."""
         if self._options.consumer:
-            publish_offset(Path(self._options.path), self._options.consumer, end)
+            publish_consumer(Path(self._options.path), self._options.consumer, next_of(end), time.time_ns())
 
     def _extents(self) -> dict[str, Extent]:
         return {name: seen.extent for name, seen in self._input.look().items()}
@@ -324,16 +322,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {channel: extent.end for channel, extent in extents.items()},
             {channel: extent.log_id for channel, extent in extents.items()},
         )
-
-
-def publish_offset(root: Path, consumer: str, offset: Mapping[str, Any]) -> None:
-    """Write beside the logs how far a consumer has read; a folder that cannot be written to is left alone."""
-    place = root / CONSUMERS / f"{consumer}.json"
-    content = {"consumer": consumer, "next": next_of(offset), "at_ns": time.time_ns()}
-    aside = place.with_name(f"_{place.name}.{os.getpid()}")
-    try:
-        place.parent.mkdir(exist_ok=True)
-        aside.write_bytes(msgspec.json.encode(content))
-        aside.replace(place)
-    except OSError:
-        return  # a reader needs no more than the right to read; lag is then seen in the query's own progress
