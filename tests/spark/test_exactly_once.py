@@ -10,26 +10,37 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
+from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.runner import run
 from meshbus.spark.tables import tables
+from meshbus.wire.header import HEADER_DTYPE
 from tests.house.tree import ROOT
 from tests.spark.killing import config_of, start_copy
 from tests.spark.world import rows_of_logs
 
 CHANNELS = 3
+RECORDER = 7
 
 
 def write(folder: Path, events: int, stopped: threading.Event) -> None:
-    """Append to three channels, sealing and compacting on the way."""
+    """Append to three channels, sealing and compacting on the way, and record packets, sealing too."""
     each, step = events // CHANNELS, 500
+    recorder = PacketRecorder(folder / "log", RECORDER, background=False)
     with Redex(folder / "log", background=False) as redex:
         logs = [redex.open(f"load/{number}", LogConfig(seal_bytes=1 << 20)) for number in range(CHANNELS)]
         for first in range(0, each, step):
+            headers = np.zeros(step, HEADER_DTYPE)
+            headers["sequence"] = range(first, first + step)
+            recorder.take(headers, np.zeros(1, np.uint8), ts_ns=time.time_ns(), here=True)
+            recorder.drain()
+            if first // step % 11 == 10:
+                recorder.seal()
             for log in logs:
                 log.append_batch([b"%d" % number for number in range(first, first + step)])
                 if first // step % 7 == 6:
@@ -38,6 +49,7 @@ def write(folder: Path, events: int, stopped: threading.Event) -> None:
                     log.compact()
             if not stopped.is_set():
                 time.sleep(0.02)
+    recorder.close()
 
 
 def kill_some(folder: Path, kills: int, rng: random.Random) -> int:
@@ -85,6 +97,9 @@ def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: i
         rows = Counter((row["channel"], row["seq"]) for row in found[name].select("channel", "seq").toLocalIterator())
         assert len(rows) == rows.total(), f"{name}: {rows.total() - len(rows)} doubled"
         assert set(rows) == expected, f"{name}: {len(expected - set(rows))} lost"
+    for name in ("bronze.packets", "silver.decisions"):
+        numbers = [row["packet_seq"] for row in found[name].select("packet_seq").toLocalIterator()]
+        assert sorted(numbers) == list(range(events // CHANNELS)), name
     counted = found["gold.channel_stats"].groupBy().sum("events").collect()[0][0]
     assert counted == len(expected)
     for row in found["gold.gaps"].collect():

@@ -27,6 +27,7 @@ ZeroDivisionError: division by zero
             "meshbus is not installed in the Python of the workers",
         ),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11", "another Python than"),
+        ("Python worker failed to connect back.\n at x", "did not answer within ten seconds"),
         ("first line\nsecond line", "first line"),
         ("", "ValueError"),
     ],

@@ -84,11 +84,17 @@ def test_a_channel_seen_for_the_first_time_begins_at_its_first_sequence() -> Non
     assert ranges(offset_of({}, {}), offset_of({"a": 9}, {}), {"a": Extent(5, 20, "x")}) == ({"a": (5, 9)}, [])
 
 
-@pytest.mark.parametrize("extent", [Extent(0, 20, "other"), Extent(0, 3, "mine")])
-def test_a_log_that_was_replaced_is_an_error(extent: Extent) -> None:
-    with pytest.raises(LogError, match="replaced") as caught:
+@pytest.mark.parametrize(
+    ("extent", "fault", "problem"),
+    [
+        (Extent(0, 20, "other"), LogFault.FOREIGN, "the log was replaced since sequence 2"),
+        (Extent(0, 3, "mine"), LogFault.CORRUPT, "'a' now ends before 3, and 8 was there: a block is damaged"),
+    ],
+)
+def test_a_log_that_was_replaced_or_cut_is_an_error(extent: Extent, fault: LogFault, problem: str) -> None:
+    with pytest.raises(LogError, match=problem) as caught:
         ranges(offset_of({"a": 2}, {"a": "mine"}), offset_of({"a": 9}, {"a": "mine"}), {"a": extent})
-    assert caught.value.fault is LogFault.FOREIGN
+    assert caught.value.fault is fault
 
 
 def test_offsets_of_the_plain_form_are_readable() -> None:

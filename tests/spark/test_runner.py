@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.errors import LogError, MeshError, PipelineError, PipelineFault
 from meshbus.log.log import Redex
+from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.batches import EventBatches
 from meshbus.spark.runner import State, Watched, alone, run, status, stop
 from meshbus.spark.settings import PipelineConfig
 from meshbus.spark.tables import tables
+from meshbus.wire.header import HEADER_DTYPE
 from tests.spark.world import World, forget_newest_commit, rows_of_logs
 
 
@@ -212,6 +216,34 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     with pytest.raises(kind, match=problem):
         run(spark, msgspec.structs.replace(config, **change), once=True)
+
+
+def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
+    spark: SparkSession, config: PipelineConfig, tmp_path: Path
+) -> None:
+    once = msgspec.structs.replace(config, restarts=0)
+    log_dir = tmp_path / "log"
+    recorder = PacketRecorder(log_dir, 7, background=False)
+    recorder.take(np.zeros(4, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
+    recorder.seal()
+    recorder.close()
+    with Redex(log_dir, background=False) as redex:
+        redex.open("a").seal()
+    (packets,) = (log_dir / "_packets").rglob("*.parquet")
+    (events,) = log_dir.glob("a-*/*.parquet")
+    good = packets.read_bytes()
+    packets.write_bytes(good[:-200] + bytes(200))
+    with pytest.raises(PipelineError, match=rf"query packets: .*{packets.name}.* is damaged"):
+        run(spark, once, once=True)
+    packets.write_bytes(good)
+    good = events.read_bytes()
+    pq.write_table(pq.read_table(events).replace_schema_metadata({"meshbus.schema_version": "99"}), events)
+    with pytest.raises(PipelineError, match=rf"query events: .*{events.name}: schema version 99 .*newer meshbus"):
+        run(spark, once, once=True)
+    events.write_bytes(good)
+    run(spark, once, once=True)
+    found = tables(spark, config.tables)
+    assert (found["silver.events"].count(), found["silver.decisions"].count()) == (10, 4)
 
 
 def test_without_a_run_there_is_no_status(tmp_path: Path) -> None:

@@ -182,6 +182,19 @@ def test_a_stream_that_was_overtaken_says_so(logs: Path) -> None:
     assert rows_read(patient, patient.partitions(at, end)) == [(FIRST, seq) for seq in range(first, 40)]
 
 
+def test_a_damaged_block_is_named(logs: Path) -> None:
+    reader = StreamReader(options(logs, channels=FIRST))
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, ReadAllAvailable())
+    (hot,) = logs.glob("alarms-*/_hot/*.hot")
+    content = bytearray(hot.read_bytes())
+    content[len(content) // 2] ^= 1
+    hot.write_bytes(content)
+    other = StreamReader(options(logs, channels=FIRST))
+    with pytest.raises(LogError, match="'alarms' now ends before 20, and 39 was there: a block is damaged"):
+        other.partitions(at, end)
+
+
 def test_a_channel_that_disappears_is_named(logs: Path) -> None:
     reader = StreamReader(options(logs))
     at = reader.initialOffset()

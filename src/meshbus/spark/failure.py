@@ -26,6 +26,8 @@ def sentence_of_failure(error: BaseException) -> str:
         )
     if "No module named 'meshbus" in text:
         return "meshbus is not installed in the Python of the workers: install it there, or set PYSPARK_PYTHON"
+    if "failed to connect back" in text:
+        return "a Python worker did not answer within ten seconds: this machine is busy, or the Python does not start"
     python = [match for match in _PYTHON.finditer(text) if "pyspark" not in match[0].split(":", 1)[0]]
     if python:
         return _short(f"{python[-1]['kind']}: {python[-1]['text']}")

@@ -121,7 +121,7 @@ def ranges(
 ) -> tuple[dict[str, tuple[int, int]], list[Gap]]:
     """Give what lies between two offsets for each channel, cut to what is still there, and what is not.
 
-    Raises LogError when a log was replaced by another one since.
+    Raises LogError when a log was replaced by another one since, or has lost its end.
     """
     begun, found, gaps = next_of(start), {}, []
     for channel, stop in next_of(end).items():
@@ -133,11 +133,17 @@ def ranges(
             gaps.append(Gap(channel, at, stop))
             continue
         known = {**start.get("logs", {}), **end.get("logs", {})}.get(channel, extent.log_id)
-        if known != extent.log_id or extent.end < stop:
+        if known != extent.log_id:
             raise LogError(
                 LogFault.FOREIGN,
                 f"channel {channel!r}: the log was replaced since sequence {at} was read:"
                 " start anew with another checkpoint and other tables, or put the old log back",
+            )
+        if extent.end < stop:
+            raise LogError(
+                LogFault.CORRUPT,
+                f"{channel!r} now ends before {extent.end}, and {stop - 1} was there: a block is damaged (`meshbus log"
+                " verify` says which), or this is an older copy; put back what was there, or start anew with other tables",
             )
         if at < extent.first:
             gaps.append(Gap(channel, at, min(extent.first, stop)))
