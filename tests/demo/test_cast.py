@@ -1,7 +1,5 @@
 """The files of the fleet are those of real nodes, and the proposed policy differs in what it says it does."""
 
-from pathlib import Path
-
 import pytest
 
 from meshbus.config import NodeConfig
@@ -72,11 +70,7 @@ def test_the_proposal_changes_two_channels_and_nothing_else(cast: Cast) -> None:
 def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(cast: Cast) -> None:
     settings = load_config(cast.folder / PIPELINE)
     assert settings.tables == str(cast.folder / "tables")
-    assert [Path(path).relative_to(cast.folder / "nodes").parts for path in settings.logs] == [
-        (GATEWAY, "log"),
-        ("control", "log", "received"),
-        ("east-planner", "log", "received"),
-    ]
+    assert settings.logs == tuple(str(cast.log_dir(name)) for name in (GATEWAY, "control", "east-planner"))
     readers = {cast.identities[name].node_id for name in ("control", "east-planner")}
     assert {entry.peer for entry in settings.subscriptions} == readers
 

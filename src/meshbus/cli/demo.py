@@ -232,7 +232,7 @@ def _show_verdicts(cast: Cast, found: Found) -> None:
 
 def _show_places(cast: Cast, found: Found) -> None:
     """Show where everything is, and how to go on."""
-    from meshbus.demo.cast import PROPOSED_POLICY, RECEIVED, REPORT
+    from meshbus.demo.cast import PROPOSED_POLICY, REPORT
 
     _title("Look at it")
     for what, where in {
@@ -240,7 +240,7 @@ def _show_places(cast: Cast, found: Found) -> None:
         "tables": found.tables,
         "everything else": cast.folder / MARK,
         "replay yourself": f"{sys.argv[0]} pipeline replay {found.tables} --policy {cast.folder / PROPOSED_POLICY}",
-        "look into a log": f"{sys.argv[0]} log ls {cast.log_dir('control') / RECEIVED}",
+        "look into a log": f"{sys.argv[0]} log ls {cast.log_dir('control') / 'received'}",
     }.items():
         show_text(f"{what:16}{where}")
 

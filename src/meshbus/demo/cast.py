@@ -31,8 +31,6 @@ POSES, ALARMS, MAPS, TRACES, NOTES = "telemetry/pose", "alarms/safety", "maps/ti
 GATEWAY = "gateway"
 PROPOSED_POLICY, PIPELINE, REPORT = "proposed.toml", "pipeline.toml", "report.html"
 """Files in the folder."""
-RECEIVED = "received"
-"""Below a node's log_dir."""
 
 BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     ALARMS: {"visibility": "global", "require_token": True},
@@ -215,11 +213,10 @@ def _gateway_settings(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, An
 
 def _pipeline_settings(cast: Cast) -> dict[str, Any]:
     readers = [role for role in ROLES if role.policy == _READER_CHANNELS]
-    read = [cast.log_dir(GATEWAY), *(cast.log_dir(role.name) / RECEIVED for role in readers)]
     wishes = [(cast.identities[role.name].node_id, channel) for role in readers for _, channel in role.wishes]
     return {
         "tables": "tables",
-        "logs": [str(path.relative_to(cast.folder)) for path in read],
+        "logs": [f"nodes/{name}/log" for name in (GATEWAY, *(role.name for role in readers))],
         "channels": [
             {"prefix": "", "codec": "json", "schema": "n BIGINT NOT NULL, x DOUBLE, y DOUBLE, battery DOUBLE"}
         ],
