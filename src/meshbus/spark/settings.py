@@ -37,7 +37,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Patterns of the channels to read."""
     max_rows_per_batch: int = 1_000_000
     fail_on_gap: bool = False
-    """Whether rows that expired before they were read stop the pipeline; otherwise gold.gaps has them."""
+    """Whether rows that expired before they were read stop the pipeline; otherwise gold.gaps has those of logs."""
     trigger_s: float = 1.0
     """How often a continuous run looks for new rows."""
     refresh_s: float = 2.0
