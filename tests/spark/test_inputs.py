@@ -17,13 +17,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from meshbus.errors import LogError, LogFault
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.log.packets.store import LEAST_BYTES, SEAL_AGE_S, Bounds
 from meshbus.policy.snapshot import GatewayPolicy
 from meshbus.spark.inputs import Logs, Records, pack, recorded_policies
 from meshbus.spark.offsets import Gap
 from meshbus.spark.source import BatchReader, Options, StreamReader
 from meshbus.wire.header import HEADER_DTYPE
-from tests.spark.packets import Clock, read_record
+from tests.spark.packets import read_record
 from tests.spark.world import World, rows_of_logs
 
 ONE, OTHER = 7, 2**63 + 9
@@ -110,16 +109,16 @@ def test_a_stream_reads_in_steps_while_the_recorder_writes_and_seals(records: Pa
 
 
 def test_a_reader_that_was_overtaken_says_so_or_goes_on(tmp_path: Path) -> None:
-    clock = Clock()
-    recorder = PacketRecorder(
-        tmp_path, ONE, background=False, clock=clock, bounds=Bounds(LEAST_BYTES, max_age_s=2 * SEAL_AGE_S)
-    )
+    recorder = PacketRecorder(tmp_path, ONE, background=False)
     take(recorder, 0, 10)
     recorder.seal()
     reader = StreamReader(options(tmp_path))
     at = reader.initialOffset()
+    planned = reader.latestOffset(at, ReadAllAvailable())
     (sealed,) = (tmp_path / "_packets").rglob("*.parquet")
     sealed.unlink()  # as retention does
+    with pytest.raises(LogError, match=r"rows 0 to 9 expired"):
+        reader.partitions(at, planned)
     take(recorder, 10, 5)
     end = reader.latestOffset(at, ReadAllAvailable())
     with pytest.raises(LogError, match=r"record of 0+7: rows 0 to 9 expired .* the first available is 10") as caught:

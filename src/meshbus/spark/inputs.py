@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.folder import hot_files
 from meshbus.log.packets import reader as packets
 from meshbus.log.packets.policies import load_policies
 from meshbus.log.packets.row import ROW_BYTES
@@ -114,9 +115,12 @@ class Records:
             raise LogError(LogFault.UNKNOWN, f"{self._root} is no folder of logs: check the path")
         found = {}
         for recorder in packets.list_recorders(self._root):
-            snapshot = packets.PacketReader(self._root, recorder).snapshot()
-            name = f"{recorder:016x}"
-            found[name] = Seen(stored(recorder), snapshot, Extent(snapshot.first, snapshot.end, name, ROW_BYTES))
+            reader, name = packets.PacketReader(self._root, recorder), f"{recorder:016x}"
+            newest = max((first for first, _ in hot_files(reader.folder)), default=0)  # looked at before the rest
+            snapshot = reader.snapshot()
+            # A record of which everything expired goes on where its newest file begins.
+            first, end = (snapshot.first, snapshot.end) if snapshot.parts else (newest, newest)
+            found[name] = Seen(stored(recorder), snapshot, Extent(first, end, name, ROW_BYTES))
         return found
 
     def gap_error(self, gap: Gap) -> LogError:
