@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from meshbus.names.subnet import SubnetId
@@ -14,8 +15,10 @@ from meshbus.policy.channels import Visibility
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.spark.gateway import Judge
 from meshbus.spark.gold import PrefixSubscription
-from meshbus.spark.replay import SAMPLES, Chosen, fate, replay_events, replay_packets
+from meshbus.spark.inputs import stored
+from meshbus.spark.replay import fate, replay_events, replay_packets
 from meshbus.spark.store import Store
+from meshbus.spark.tally import SAMPLES
 from tests.spark.packets import random_policy, said
 from tests.spark.world import RECORDERS, World
 
@@ -38,7 +41,7 @@ def told(replay: Any) -> Counter[tuple[Any, ...]]:
 
 
 def test_the_policy_in_force_changes_nothing(spark: SparkSession, world: World) -> None:
-    own = Chosen(RECORDERS[0]).of(world.packets)
+    own = world.packets.filter((pc.field("recorder") == stored(RECORDERS[0])) & pc.field("src").is_valid())
     replay = replay_packets(spark, Store(world.tables), world.policy, recorder=RECORDERS[0])
     assert replay.changed == 0
     assert replay.samples == ()

@@ -70,15 +70,20 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
             found[name.stream_id] = None if name.stream_id in found else name
         return found
 
-    def words(self) -> NDArray[np.uint64]:
-        """Lay the policy out for the kernel."""
+    def rules(self) -> dict[int, ChannelRule]:
+        """Give the rule of each stream id; where two names share one it is that of a channel that stays local."""
         streams = self.streams()
-        rules: dict[int, ChannelRule] = {}
+        found: dict[int, ChannelRule] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)
             known = streams[name.stream_id] is not None
-            rules[name.stream_id] = _rule(channel, name) if known else ChannelRule(0, LOCAL)
-        return build_policy(rules, {self.local_subnet, *self.peer_subnets}, forward_unknown=self.forward_unknown)
+            found[name.stream_id] = _rule(channel, name) if known else ChannelRule(0, LOCAL)
+        return found
+
+    def words(self) -> NDArray[np.uint64]:
+        """Lay the policy out for the kernel."""
+        known = {self.local_subnet, *self.peer_subnets}
+        return build_policy(self.rules(), known, forward_unknown=self.forward_unknown)
 
     def judge_again(
         self,
@@ -87,29 +92,33 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         dest: NDArray[np.uint32],
         ttl: NDArray[np.uint8],
         guard: NDArray[np.uint8],
+        *,
+        words: NDArray[np.uint64] | None = None,
     ) -> NDArray[np.uint8]:
         """Judge recorded packets: 0 for forward, else a DropReason.
 
         `ttl` is that of the routing headers, `guard` the AuthVerdict codes that were recorded. Where this policy asks
         the guard, the list of the channel's publishers decides, if it has one; else what was recorded, and a packet on
-        which the guard was not heard counts as not allowed.
+        which the guard was not heard counts as not allowed. Who judges many batches keeps `words` and passes them.
         """
         verdicts = np.empty(len(headers), np.uint8)
         rows = np.ascontiguousarray(headers).view(np.uint8)
-        if judge.run(rows, source, dest, ttl, self.words(), verdicts, np.zeros(VERDICTS, np.int64)):
+        words = self.words() if words is None else words
+        if judge.run(rows, source, dest, ttl, words, verdicts, np.zeros(VERDICTS, np.int64)):
             asked = np.flatnonzero(verdicts == ASK_GUARD)
-            allowed = self._allowed(headers[asked], guard[asked])
+            allowed = guard[asked] == AuthVerdict.ALLOWED
+            self._go_by_lists(headers["stream_id"][asked], headers["origin_hash"][asked], allowed)
             verdicts[asked] = np.where(allowed, 0, DropReason.UNAUTHORIZED_PUBLISHER)
         return verdicts
 
-    def _allowed(self, headers: NDArray[np.void], guard: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        allowed: NDArray[np.bool_] = guard == AuthVerdict.ALLOWED
+    def _go_by_lists(
+        self, streams: NDArray[np.uint64], origins: NDArray[np.uint64], allowed: NDArray[np.bool_]
+    ) -> None:
+        """Decide by the publishers of the channels that list them."""
         for channel in self.channels:
             if channel.publishers is not None:
-                mine = headers["stream_id"] == ChannelName(channel.name).stream_id
-                listed = np.isin(headers["origin_hash"], np.array(channel.publishers, np.uint64))
-                allowed = np.where(mine, listed, allowed)
-        return allowed
+                mine = np.flatnonzero(streams == np.uint64(ChannelName(channel.name).stream_id))
+                allowed[mine] = np.isin(origins[mine], np.array(channel.publishers, np.uint64))
 
 
 def _rule(channel: ChannelPolicy, name: ChannelName) -> ChannelRule:

@@ -10,21 +10,22 @@ The rules and their order are policy/verdict.py's; this file only finds the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshbus import jit
 from meshbus.log.schema import signed, unsigned
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
-from meshbus.names.subnet import SubnetId, depth_mask
-from meshbus.policy.channels import Visibility
+from meshbus.names.subnet import depth_mask
 from meshbus.policy.fate import Fate, TransitReason
 from meshbus.policy.guard import AuthVerdict
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
-from meshbus.policy.verdict import VERDICTS, DropReason
+from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.verdict import EXPORTED, GLOBAL, LOCAL, PARENT, VERDICTS, DropReason
+from meshbus.wire.constants import HEADER_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
@@ -39,46 +40,86 @@ COLUMNS = (
 
 _WITHOUT = {"src": 0, "dst": 0, "route_ttl": 1}
 """What stands for a null: GLOBAL, and a packet that has hops left because none are counted."""
-_HEADER = {
-    "hop_ttl": "ttl",
-    "hop_count": "hops",
-    "subprotocol_id": "subprotocol_id",
-    "channel_hash": "chash",
-}
-_BIT_CAST = {"stream_id": "stream_id", "origin_hash": "origin"}
+_NOBODY, _GUARD, _LIST = range(3)
+"""Who is asked about a publisher."""
+_HEADER = ("ttl", "hops", "subprotocol_id", "chash", "stream_id", "origin")
+_HOPS_AT, _IDS_AT, _STREAM_AT, _ORIGIN_AT = 4, 8, 32, 48
+"""Where `lay` writes in a header."""
 Versions = Mapping[tuple[int, int], GatewayPolicy]
 """Policies by the recorder, as it is stored, and the version of its policy."""
 
 
+def _lay_reference(
+    rows: NDArray[np.uint8],
+    ttl: NDArray[np.int16],
+    hops: NDArray[np.int16],
+    subprotocol: NDArray[np.int32],
+    chash: NDArray[np.int32],
+    stream: NDArray[np.int64],
+    origin: NDArray[np.int64],
+) -> None:
+    headers = rows.view(HEADER_DTYPE)
+    headers["hop_ttl"], headers["hop_count"] = ttl, hops
+    headers["subprotocol_id"], headers["channel_hash"] = subprotocol, chash
+    headers["stream_id"], headers["origin_hash"] = unsigned(stream), unsigned(origin)
+
+
+@jit.kernel(_lay_reference)
+def lay(
+    rows: NDArray[np.uint8],
+    ttl: NDArray[np.int16],
+    hops: NDArray[np.int16],
+    subprotocol: NDArray[np.int32],
+    chash: NDArray[np.int32],
+    stream: NDArray[np.int64],
+    origin: NDArray[np.int64],
+) -> None:
+    """Lay stored columns into headers: what the kernel and the lists of publishers read. The rest stays as it is."""
+    at = rows.ctypes.data
+    for i in range(len(ttl)):
+        jit.store_u32(at + _HOPS_AT, int(ttl[i]) << 8 | int(hops[i]) << 16)
+        jit.store_u32(at + _IDS_AT, int(subprotocol[i]) | int(chash[i]) << 16)
+        jit.store_u32(at + _STREAM_AT, int(stream[i]))
+        jit.store_u32(at + _STREAM_AT + 4, int(stream[i]) >> 32)
+        jit.store_u32(at + _ORIGIN_AT, int(origin[i]))
+        jit.store_u32(at + _ORIGIN_AT + 4, int(origin[i]) >> 32)
+        at += HEADER_BYTES
+
+
 class Judge:
-    """One policy, ready to judge columns of recorded packets by the node's kernel. Picklable."""
+    """One policy, ready to judge columns of recorded packets by the node's kernel. Picklable; for one thread."""
 
     def __init__(self, policy: GatewayPolicy) -> None:
         self._policy = policy
+        self._words = policy.words()
+        self._headers = np.zeros(0, HEADER_DTYPE)
+        """Kept from batch to batch: fresh memory costs more than what is written to it."""
 
-    def judge_batch(self, batch: Any) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
+    def __reduce__(self) -> tuple[type[Judge], tuple[GatewayPolicy]]:
+        """Send the policy alone."""
+        return Judge, (self._policy,)
+
+    def judge_batch(self, batch: Any) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Judge a pyarrow batch or table that has COLUMNS; gives verdicts, and for which rows they are meant."""
-        columns = {name: _numpy(batch.column(name), _WITHOUT.get(name, -1)) for name in COLUMNS}
+        columns = {name: numbers(batch.column(name), _WITHOUT.get(name, -1)) for name in COLUMNS}
         reason = columns["reason"]
         meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == TransitReason.CROWDED))
-        headers = np.zeros(len(meant), HEADER_DTYPE)
-        for field, name in _HEADER.items():
-            headers[field] = columns[name]
-        for field, name in _BIT_CAST.items():
-            headers[field] = unsigned(columns[name])
+        if len(self._headers) < len(meant):
+            self._headers = np.zeros(len(meant), HEADER_DTYPE)
+        headers = self._headers[: len(meant)]
+        lay.run(headers.view(np.uint8), *(columns[name] for name in _HEADER))
         source, dest = (unsigned(columns[name]) for name in ("src", "dst"))
         ttl, guard = (columns[name].astype(np.uint8) for name in ("route_ttl", "guard"))
-        verdicts = self._policy.judge_again(headers, source, dest, ttl, guard)
-        return verdicts.astype(np.int16), meant
+        return self._policy.judge_again(headers, source, dest, ttl, guard, words=self._words), meant
 
 
-def _numpy(column: Any, null: int) -> NDArray[Any]:
-    """See a column of numbers as numpy."""
+def numbers(column: Any, for_null: int = 0) -> NDArray[Any]:
+    """See a pyarrow column of numbers as numpy, with a number in the place of nulls; a view where there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    filled = pc.fill_null(whole, null) if whole.null_count else whole
+    filled = pc.fill_null(whole, for_null) if whole.null_count else whole
     array: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
     return array
 
@@ -94,30 +135,21 @@ def judge_frame(spark: SparkSession, packets: DataFrame, policy: GatewayPolicy, 
     joined = packets.join(
         F.broadcast(rules.drop("_recorder", "_version")), packets["stream_id"] == rules["_stream"], "left"
     )
-    known = _signed32([policy.local_subnet, *policy.peer_subnets])
+    known = _signed32(_known(policy))
     verdict = _verdict(lambda subnet: subnet.isin(0, *known), F.lit(policy.forward_unknown), targets)
     return joined.withColumn(name, verdict).select(*packets.columns, name)
 
 
 def judge_versions(spark: SparkSession, packets: DataFrame, policies: Versions, name: str = "judged") -> DataFrame:
     """Add a column with the verdict of the policy that was in force at the recorder; null where it is not known."""
+    import pyarrow as pa
     from pyspark.sql import functions as F
-    from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StructField, StructType
 
     rules, targets = _rules(spark, policies)
-    kinds = (LongType(), LongType(), ArrayType(IntegerType()), BooleanType())
-    schema = StructType(
-        [
-            StructField(key, kind)
-            for key, kind in zip(("_recorder", "_version", "_known", "_unknown"), kinds, strict=True)
-        ]
-    )
-    heads = spark.createDataFrame(
-        [
-            (recorder, version, [0, *_signed32([policy.local_subnet, *policy.peer_subnets])], policy.forward_unknown)
-            for (recorder, version), policy in policies.items()
-        ],
-        schema,
+    heads = _small_table(
+        spark,
+        {"_recorder": pa.int64(), "_version": pa.int64(), "_known": pa.list_(pa.int32()), "_unknown": pa.bool_()},
+        [(*whose, [0, *_signed32(_known(policy))], policy.forward_unknown) for whose, policy in policies.items()],
     )
     keys = (packets["recorder"] == F.col("_recorder")) & (packets["policy_version"] == F.col("_version"))
     columns = packets.columns
@@ -128,56 +160,49 @@ def judge_versions(spark: SparkSession, packets: DataFrame, policies: Versions, 
     return joined.withColumn(name, F.when(F.col("_known").isNotNull(), verdict)).select(*columns, name)
 
 
+def _known(policy: GatewayPolicy) -> list[int]:
+    return [policy.local_subnet, *policy.peer_subnets]
+
+
 def _rules(spark: SparkSession, policies: Versions) -> tuple[DataFrame, int]:
-    """Give the rules of channels as a small table, and how many export targets its rows have room for."""
-    from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
+    """Give the rules of channels as a small table, and how many export targets its rows have room for.
 
+    Numbers in columns of their own: texts would be compared and arrays unpacked for every packet.
+    """
+    import pyarrow as pa
+
+    rules = [(whose, stream, rule) for whose, policy in policies.items() for stream, rule in policy.rules().items()]
+    publishers = {
+        (whose, ChannelName(channel.name).stream_id): _signed64(channel.publishers)
+        for whose, policy in policies.items()
+        for channel in policy.channels
+        if channel.publishers is not None
+    }
+    most = max((len(rule.exports) for *_, rule in rules), default=0)
+    kinds = {
+        **dict.fromkeys(("_recorder", "_version", "_stream"), pa.int64()),
+        "_visibility": pa.int32(),
+        "_asks": pa.int32(),
+        "_publishers": pa.list_(pa.int64()),
+        **{f"_{what}{place}": pa.int32() for place in range(most) for what in ("target", "mask")},
+    }
     rows = []
-    for (recorder, version), policy in policies.items():
-        for stream, channel in _by_stream(policy).items():
-            exports = [SubnetId(subnet) for subnet in channel.exports]
-            publishers = channel.publishers
-            rows.append(
-                (
-                    recorder,
-                    version,
-                    int(signed(np.array([stream], np.uint64))[0]),
-                    channel.visibility.value,
-                    channel.enforced,
-                    None if publishers is None else signed(np.array(publishers, np.uint64)).tolist(),
-                    [(target, depth_mask(target.depth)) for target in exports],
-                )
-            )
-    most = max((len(row[-1]) for row in rows), default=0)
-    fields = [
-        StructField("_recorder", LongType()),
-        StructField("_version", LongType()),
-        StructField("_stream", LongType()),
-        StructField("_visibility", StringType()),
-        StructField("_enforced", BooleanType()),
-        StructField("_publishers", ArrayType(LongType())),
-    ]
-    # Flat columns: a fifth quicker than an array of targets (docs/decisions/0014).
-    for place in range(most):
-        fields += [StructField(f"_target{place}", IntegerType()), StructField(f"_mask{place}", IntegerType())]
-    flat = []
-    for *head, pairs in rows:
-        cells: list[int | None] = []
-        for place in range(most):
-            cells += _signed32(pairs[place]) if place < len(pairs) else [None, None]
-        flat.append((*head, *cells))
-    return spark.createDataFrame(flat, StructType(fields)), most
+    for whose, stream, rule in rules:
+        targets = [cell for target in rule.exports for cell in _signed32([target, depth_mask(target.depth)])]
+        none = [None] * (2 * most - len(targets))
+        listed = publishers.get((whose, stream))
+        asks = _NOBODY if not rule.enforced else _GUARD if listed is None else _LIST
+        rows.append((*whose, *_signed64([stream]), rule.visibility, asks, listed, *targets, *none))
+    return _small_table(spark, kinds, rows), most
 
 
-def _by_stream(policy: GatewayPolicy) -> dict[int, ChannelPolicy]:
-    """Give the rules by stream id; two names on one stream stay local, as in policy/snapshot.py."""
-    streams = policy.streams()
-    found = {}
-    for channel in policy.channels:
-        stream = ChannelName(channel.name).stream_id
-        ambiguous = streams[stream] is None
-        found[stream] = ChannelPolicy(channel.name, Visibility.SUBNET_LOCAL) if ambiguous else channel
-    return found
+def _small_table(spark: SparkSession, kinds: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    """Give a few rows to Spark as Arrow: it keeps them in its plan, and broadcasts them without a job of their own."""
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds.values(), strict=True)]
+    return spark.createDataFrame(pa.table(arrays, list(kinds)))
 
 
 def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
@@ -186,13 +211,12 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
 
     col = F.col
     src, dst, route_ttl = (F.coalesce(col(name), F.lit(null)) for name, null in _WITHOUT.items())
-    visibility = col("_visibility")
+    visibility = F.coalesce(col("_visibility"), F.when(forward_unknown, F.lit(GLOBAL)).otherwise(F.lit(LOCAL)))
     expired = (route_ttl == 0) | ((col("ttl") > 0) & (col("hops") >= col("ttl")))
     stream = col("stream_id")
-    publish_bit = F.lit(int(signed(np.array([PUBLISH_STREAM_BIT], np.uint64))[0]))
     publication = (
         (col("subprotocol_id") == 0)
-        & (stream.bitwiseAND(publish_bit) != 0)
+        & (stream.bitwiseAND(F.lit(_signed64([PUBLISH_STREAM_BIT])[0])) != 0)
         & (stream.bitwiseAND(F.lit(0xFFFF)) == col("chash"))
     )
     exported = reduce(
@@ -203,23 +227,24 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
         ),
         F.lit(False),
     )
-    allowed = F.when(
-        col("_publishers").isNotNull(),
-        F.array_contains(F.coalesce("_publishers", F.array().cast("array<bigint>")), col("origin")),
-    ).otherwise(F.coalesce(col("guard") == int(AuthVerdict.ALLOWED), F.lit(False)))
+    # The list is named once: Spark then unpacks it only where it is looked at.
+    refused = (
+        F.when(col("_asks") == _GUARD, F.coalesce(col("guard") != int(AuthVerdict.ALLOWED), F.lit(True)))
+        .when(col("_asks") == _LIST, ~F.array_contains("_publishers", col("origin")))
+        .otherwise(F.lit(False))
+    )
     drop = {reason: F.lit(int(reason)) for reason in DropReason}
     judged = (
         F.when(expired, drop[DropReason.TTL_EXPIRED])
         .when(~publication, F.lit(0))
         .when(~(knows(src) & knows(dst)), drop[DropReason.UNKNOWN_SUBNET])
-        .when(visibility.isNull(), F.when(forward_unknown, F.lit(0)).otherwise(drop[DropReason.SUBNET_LOCAL]))
-        .when(visibility == Visibility.SUBNET_LOCAL.value, drop[DropReason.SUBNET_LOCAL])
+        .when(visibility == LOCAL, drop[DropReason.SUBNET_LOCAL])
         .when(
-            (visibility == Visibility.PARENT_VISIBLE.value) & (src.bitwiseXOR(dst).bitwiseAND(_depth_mask(dst)) != 0),
+            (visibility == PARENT) & (src.bitwiseXOR(dst).bitwiseAND(_depth_mask(dst)) != 0),
             drop[DropReason.NOT_ANCESTOR],
         )
-        .when((visibility == Visibility.EXPORTED.value) & ~exported, drop[DropReason.NOT_EXPORTED])
-        .when(col("_enforced") & ~allowed, drop[DropReason.UNAUTHORIZED_PUBLISHER])
+        .when((visibility == EXPORTED) & ~exported, drop[DropReason.NOT_EXPORTED])
+        .when(refused, drop[DropReason.UNAUTHORIZED_PUBLISHER])
         .otherwise(F.lit(0))
     )
     judged_then = (col("reason") < VERDICTS) | (col("reason") == int(TransitReason.CROWDED))
@@ -238,6 +263,11 @@ def _depth_mask(subnet: Column) -> Column:
     return expression
 
 
-def _signed32(values: Any) -> list[int]:
+def _signed32(values: Iterable[int]) -> list[int]:
     stored: list[int] = signed(np.array(list(values), np.uint32)).tolist()
+    return stored
+
+
+def _signed64(values: Iterable[int]) -> list[int]:
+    stored: list[int] = signed(np.array(list(values), np.uint64)).tolist()
     return stored

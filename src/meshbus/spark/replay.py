@@ -1,9 +1,8 @@
 """What would a policy have done? The node's own kernels over what was recorded, and the difference to what was done.
 
-Packets are judged where they lie: each task gets row groups of Parquet files, reads the columns a verdict depends on, and
-gives back counts and a few samples. Nothing but those leaves a worker; that is what makes it quicker than any form in
-which rows cross into the JVM (docs/decisions/0014). Events are few kinds: they are counted by Spark, and each kind is
-matched once.
+Packets are judged where they lie (spark/tally.py): nothing but counts and a few samples leaves a worker, and that is what
+makes it quicker than any form in which rows cross into the JVM (docs/decisions/0020). Events are few kinds: they are
+counted by Spark, and each kind is matched once.
 
 The policy and its two forms are in spark/gateway.py. Nothing here changes a table.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,27 +20,18 @@ import numpy as np
 from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.fate import REASONS, TransitReason
+from meshbus.policy.fate import REASONS
 from meshbus.policy.guard import AuthGuard, AuthVerdict
 from meshbus.policy.snapshot import GatewayPolicy
-from meshbus.spark.gateway import COLUMNS, Judge
+from meshbus.spark.gateway import Judge
 from meshbus.spark.gold import PrefixSubscription, match_channels
-from meshbus.spark.inputs import stored
 from meshbus.spark.store import Store
+from meshbus.spark.tally import COUNTED, SAMPLES, Chosen, Piece, judge_task, plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SAMPLES = 20
-"""Packets shown of each kind of change."""
-
-_GROUPS_PER_TASK = 8
-_READ = (*COLUMNS, "recorder", "channel", "ts", "sampling_rate", "payload_len", "packet_seq")
 _KEYS = ("channel", "src", "dst", "reason", "proposed")
-_COUNTED = (
-    "sample BOOLEAN, channel STRING, src INT, dst INT, reason SMALLINT, proposed SMALLINT, packets BIGINT, bytes BIGINT,"
-    " ts TIMESTAMP, origin BIGINT, stream_id BIGINT, packet_seq BIGINT"
-)
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -86,104 +76,24 @@ def replay_packets(
         counted.unpersist()
 
 
-class Chosen(NamedTuple):
-    """Which packets are judged."""
-
-    recorder: int | None = None
-    start: datetime | None = None
-    end: datetime | None = None
-
-    def of(self, rows: Any) -> Any:
-        """Keep only those of an Arrow table; where subnets played no part, no policy decides otherwise."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        recorder = None if self.recorder is None else stored(self.recorder)
-        for name, condition, value in (
-            ("recorder", pc.equal, recorder),
-            ("ts", pc.greater_equal, self.start),
-            ("ts", pc.less, self.end),
-        ):
-            if value is not None:
-                rows = rows.filter(condition(rows.column(name), pa.scalar(value, rows.column(name).type)))
-        return rows.filter(pc.is_valid(rows.column("src"))) if rows.column("src").null_count else rows
-
-
 def judge_files(
     spark: SparkSession, files: Sequence[Path], policy: GatewayPolicy, chosen: Chosen | None = None
 ) -> DataFrame:
     """Judge the packets in some Parquet files, in the workers; gives counts and samples."""
-    tasks = spark.createDataFrame(list(_tasks(files)), "path STRING, first INT, last INT")
-    spread = tasks.repartition(max(tasks.count(), 1)) if files else tasks
-    return spread.mapInArrow(_worker(Judge(policy), chosen or Chosen()), _COUNTED)
+    chosen = chosen or Chosen()
+    tasks = plan(files, chosen)
+    # A row for each task, in a partition of its own: nothing is shuffled, and a worker finds its task by the number.
+    numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
+    return numbers.mapInArrow(_worker(tasks, Judge(policy), chosen), COUNTED)
 
 
-def _tasks(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
-    import pyarrow.parquet as pq
-
-    for file in files:
-        groups = pq.ParquetFile(file).metadata.num_row_groups
-        for first in range(0, groups, _GROUPS_PER_TASK):
-            yield str(file), first, min(first + _GROUPS_PER_TASK, groups)
-
-
-def _worker(judge: Judge, chosen: Chosen) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _worker(tasks: Sequence[Sequence[Piece]], judge: Judge, chosen: Chosen) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def work(batches: Iterable[Any]) -> Iterator[Any]:
-        import pyarrow.parquet as pq
-
-        for tasks in batches:
-            for task in tasks.to_pylist():
-                with pq.ParquetFile(task["path"]) as file:
-                    for group in range(task["first"], task["last"]):
-                        yield from _judge_group(judge, chosen.of(file.read_row_group(group, list(_READ))))
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from judge_task(tasks[number], judge, chosen)
 
     return work
-
-
-def _judge_group(judge: Judge, rows: Any) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    verdicts, meant = judge.judge_batch(rows)
-    if not meant.any():
-        return
-    rows = rows.append_column("proposed", pa.array(verdicts)).append_column("_meant", pa.array(meant))
-    if not meant.all():
-        rows = rows.filter(rows.column("_meant"))
-    # The gateway let pass what then found no room.
-    said = pc.if_else(pc.equal(rows.column("reason"), int(TransitReason.CROWDED)), 0, rows.column("reason"))
-    rows = rows.set_column(rows.column_names.index("reason"), "reason", pc.cast(said, pa.int16()))
-    rate = pc.cast(rows.column("sampling_rate"), pa.int64())
-    rows = rows.append_column("packets", rate)
-    rows = rows.append_column("bytes", pc.multiply(rate, pc.cast(rows.column("payload_len"), pa.int64())))
-    counts = rows.group_by(list(_KEYS)).aggregate([("packets", "sum"), ("bytes", "sum")])
-    yield _batch(counts.rename_columns([*_KEYS, "packets", "bytes"]), sample=False)
-    changed = rows.filter(pc.not_equal(rows.column("reason"), rows.column("proposed")))
-    if len(changed):
-        yield _batch(_few_of_each(changed), sample=True)
-
-
-def _few_of_each(rows: Any) -> Any:
-    """Keep the first rows of each kind of change."""
-    kinds = rows.column("reason").to_numpy().astype(np.int64) * 256 + rows.column("proposed").to_numpy()
-    places = [np.flatnonzero(kinds == kind)[:SAMPLES] for kind in np.unique(kinds)]
-    return rows.take(np.sort(np.concatenate(places)))
-
-
-def _batch(rows: Any, *, sample: bool) -> Any:
-    import pyarrow as pa
-
-    fields = [
-        ("sample", pa.bool_()), ("channel", pa.string()), ("src", pa.int32()), ("dst", pa.int32()),
-        ("reason", pa.int16()), ("proposed", pa.int16()), ("packets", pa.int64()), ("bytes", pa.int64()),
-        ("ts", pa.timestamp("us", "UTC")), ("origin", pa.int64()), ("stream_id", pa.int64()), ("packet_seq", pa.int64()),
-    ]  # fmt: skip
-    present = set(rows.column_names)
-    arrays = [
-        rows.column(name).combine_chunks().cast(kind) if name in present else pa.nulls(len(rows), kind)
-        for name, kind in fields[1:]
-    ]
-    return pa.RecordBatch.from_arrays([pa.array([sample] * len(rows)), *arrays], schema=pa.schema(fields))
 
 
 def _summarize(counted: DataFrame) -> Replay:
