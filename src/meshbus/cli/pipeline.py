@@ -120,6 +120,24 @@ def report(
 
 
 @app.command
+def delta(
+    tables: Tables,
+    target: Annotated[Path, Parameter(help="The folder of the Delta tables.")],
+    /,
+    *,
+    json: Json = False,
+) -> None:
+    """Copy the tables to Delta Lake, or bring a copy up to date: hours that changed are replaced, one commit each."""
+    from meshbus.spark.delta import copy_to_delta
+    from meshbus.spark.store import Store
+
+    _require_tables(tables)
+    changed = copy_to_delta(Store(tables), target)
+    rows = [{"table": name, "hours": hours} for name, hours in changed.items() if hours]
+    show_rows(rows, ("table", "hours"), json=json, empty=f"{target} was up to date")
+
+
+@app.command
 def replay(
     tables: Tables,
     /,

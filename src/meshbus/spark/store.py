@@ -151,6 +151,15 @@ class Store:
         """Give the rows of one part."""
         return _load(spark, _spec(name), [str(part.path)], base=str(self.folder(name)))
 
+    def files(self, name: str) -> dict[str, list[Path]]:
+        """Give the Parquet files of a table as it is now, by hour; `all` for a table that is not divided."""
+        found = {hour: [path] for hour, path in self.gold_files(name).items()}
+        for part in self.parts(name):
+            for file in sorted(part.path.rglob("*.parquet")):
+                match = _HOUR.fullmatch(file.parent.name)
+                found.setdefault(match[1] if match else _WHOLE, []).append(file)
+        return found
+
     def compact(
         self,
         spark: SparkSession,
