@@ -130,7 +130,7 @@ def recorded() -> Any:
         header.copy(), rows["src"].copy(), rows["dst"].copy(), route["ttl"].copy(), rows["guard"]
     )
     rows["verdict"] = np.where(rows["reason"] == 0, Fate.FORWARDED, Fate.DROPPED)
-    return to_batch(rows, {name.hash: name for name in CHANNELS}, Whose(7, 1), wanted(table=PACKETS))
+    return to_batch([rows], {name.hash: name for name in CHANNELS}, Whose(7, 1), wanted(table=PACKETS))
 
 
 def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:

@@ -145,9 +145,9 @@ class PacketRecorder:
     ) -> None:
         """Record packets about which something was decided at a time; nothing is kept of the arrays.
 
-        Headers and routing headers are as they arrived; what is no header is recorded as zeros. `here` says that they were for this node. A reason is a code
-        of policy/fate.py, 0 for a packet that was not dropped. Every array but the headers may also have one entry for
-        all of them. A hop of 0 is none.
+        Headers and routing headers are as they arrived; what is no header is recorded as zeros. `here` says that they
+        were for this node. A reason is a code of policy/fate.py, 0 for a packet that was not dropped. Every array but
+        the headers may also have one entry for all of them. A hop of 0 is none.
         """
         count = len(headers)
         if not headers.flags.writeable:
