@@ -17,6 +17,7 @@ from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.transit import ROUTE_DTYPE
+from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
 STEPS = 40
@@ -82,9 +83,17 @@ def gateway_of(policy: GatewayPolicy) -> SubnetGateway:
     return gateway
 
 
+def numbered_headers(first: int, count: int) -> Any:
+    """Headers with nothing in them but their number in the stream."""
+    headers = np.zeros(count, HEADER_DTYPE)
+    headers["magic"], headers["version"] = NET_MAGIC, VERSION
+    headers["sequence"] = range(first, first + count)
+    return headers
+
+
 def random_headers(rng: np.random.Generator, count: int) -> Any:
     """Headers of publications and of other packets, of known and unknown channels, on both sides of each limit."""
-    headers = np.zeros(count, HEADER_DTYPE)
+    headers = numbered_headers(0, count)
     hashes = np.array([ChannelName(name).hash for name in CHANNELS], np.uint64)
     chosen = rng.integers(0, len(hashes), count)
     publish = rng.random(count) < 0.95
@@ -99,7 +108,6 @@ def random_headers(rng: np.random.Generator, count: int) -> Any:
     headers["origin_hash"] = rng.choice(np.array(ORIGINS, np.uint64), count)
     headers["payload_len"] = rng.integers(0, 8000, count)
     headers["event_count"] = rng.integers(1, 50, count)
-    headers["sequence"] = np.arange(count)
     headers["session_id"] = rng.integers(1, 2**63, count).astype(np.uint64) * 2
     headers["counter"] = np.arange(count)
     return headers

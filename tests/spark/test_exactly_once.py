@@ -19,9 +19,9 @@ from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.runner import run
 from meshbus.spark.tables import tables
-from meshbus.wire.header import HEADER_DTYPE
 from tests.house.tree import ROOT
 from tests.spark.killing import config_of, start_copy
+from tests.spark.packets import numbered_headers
 from tests.spark.world import rows_of_logs
 
 CHANNELS = 3
@@ -35,9 +35,7 @@ def write(folder: Path, events: int, stopped: threading.Event) -> None:
     with Redex(folder / "log", background=False) as redex:
         logs = [redex.open(f"load/{number}", LogConfig(seal_bytes=1 << 20)) for number in range(CHANNELS)]
         for first in range(0, each, step):
-            headers = np.zeros(step, HEADER_DTYPE)
-            headers["sequence"] = range(first, first + step)
-            recorder.take(headers, np.zeros(1, np.uint8), ts_ns=time.time_ns(), here=True)
+            recorder.take(numbered_headers(first, step), np.zeros(1, np.uint8), ts_ns=time.time_ns(), here=True)
             recorder.drain()
             if first // step % 11 == 10:
                 recorder.seal()

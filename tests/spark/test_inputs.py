@@ -21,17 +21,14 @@ from meshbus.policy.snapshot import GatewayPolicy
 from meshbus.spark.inputs import Logs, Records, pack, recorded_policies
 from meshbus.spark.offsets import Gap
 from meshbus.spark.source import BatchReader, Options, StreamReader
-from meshbus.wire.header import HEADER_DTYPE
-from tests.spark.packets import read_record
+from tests.spark.packets import numbered_headers, read_record
 from tests.spark.world import World, rows_of_logs
 
 ONE, OTHER = 7, 2**63 + 9
 
 
 def take(recorder: PacketRecorder, first: int, count: int) -> None:
-    headers = np.zeros(count, HEADER_DTYPE)
-    headers["sequence"] = range(first, first + count)
-    recorder.take(headers, np.zeros(1, np.uint8), ts_ns=first, here=True)
+    recorder.take(numbered_headers(first, count), np.zeros(1, np.uint8), ts_ns=first, here=True)
     recorder.drain()
 
 

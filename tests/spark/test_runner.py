@@ -20,7 +20,7 @@ from meshbus.spark.batches import EventBatches
 from meshbus.spark.runner import State, Watched, alone, run, status, stop
 from meshbus.spark.settings import PipelineConfig
 from meshbus.spark.tables import tables
-from meshbus.wire.header import HEADER_DTYPE
+from tests.spark.packets import numbered_headers
 from tests.spark.world import World, forget_newest_commit, rows_of_logs
 
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     once = msgspec.structs.replace(config, restarts=0)
     log_dir = tmp_path / "log"
     recorder = PacketRecorder(log_dir, 7, background=False)
-    recorder.take(np.zeros(4, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
+    recorder.take(numbered_headers(0, 4), np.zeros(1, np.uint8), ts_ns=0, here=True)
     recorder.seal()
     recorder.close()
     with Redex(log_dir, background=False) as redex:
