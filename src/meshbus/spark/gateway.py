@@ -40,6 +40,8 @@ COLUMNS = (
 
 _WITHOUT = {"src": 0, "dst": 0, "route_ttl": 1}
 """What stands for a null: GLOBAL, and a packet that has hops left because none are counted."""
+_NULL = -1
+"""What stands for one elsewhere: no answer of the guard."""
 _NOBODY, _GUARD, _LIST = range(3)
 """Who is asked about a publisher."""
 _HEADER = ("ttl", "hops", "subprotocol_id", "chash", "stream_id", "origin")
@@ -101,7 +103,7 @@ class Judge:
 
     def judge_batch(self, batch: Any) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Judge a pyarrow batch or table that has COLUMNS; gives verdicts, and for which rows they are meant."""
-        columns = {name: numbers(batch.column(name), _WITHOUT.get(name, -1)) for name in COLUMNS}
+        columns = {name: numbers(batch.column(name), _WITHOUT.get(name, _NULL)) for name in COLUMNS}
         reason = columns["reason"]
         meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == TransitReason.CROWDED))
         if len(self._headers) < len(meant):
@@ -132,12 +134,11 @@ def judge_frame(spark: SparkSession, packets: DataFrame, policy: GatewayPolicy, 
     from pyspark.sql import functions as F
 
     rules, targets = _rules(spark, {(0, 0): policy})
-    joined = packets.join(
-        F.broadcast(rules.drop("_recorder", "_version")), packets["stream_id"] == rules["_stream"], "left"
-    )
+    rules = rules.drop("_recorder", "_version")
+    joined = _without_nulls(packets).join(F.broadcast(rules), F.col("_stream_id") == F.col("_stream"), "left")
     known = _signed32(_known(policy))
-    verdict = _verdict(lambda subnet: subnet.isin(0, *known), F.lit(policy.forward_unknown), targets)
-    return joined.withColumn(name, verdict).select(*packets.columns, name)
+    judged = _judged(joined, name, lambda subnet: subnet.isin(0, *known), F.lit(policy.forward_unknown), targets)
+    return judged.select(*packets.columns, name)
 
 
 def judge_versions(spark: SparkSession, packets: DataFrame, policies: Versions, name: str = "judged") -> DataFrame:
@@ -151,13 +152,21 @@ def judge_versions(spark: SparkSession, packets: DataFrame, policies: Versions, 
         {"_recorder": pa.int64(), "_version": pa.int64(), "_known": pa.list_(pa.int32()), "_unknown": pa.bool_()},
         [(*whose, [0, *_signed32(_known(policy))], policy.forward_unknown) for whose, policy in policies.items()],
     )
-    keys = (packets["recorder"] == F.col("_recorder")) & (packets["policy_version"] == F.col("_version"))
-    columns = packets.columns
-    joined = packets.join(F.broadcast(heads), keys, "left").drop("_recorder", "_version")
     keys = (F.col("recorder") == F.col("_recorder")) & (F.col("policy_version") == F.col("_version"))
-    joined = joined.join(F.broadcast(rules), keys & (F.col("stream_id") == F.col("_stream")), "left")
-    verdict = _verdict(lambda subnet: F.array_contains("_known", subnet), F.col("_unknown"), targets)
-    return joined.withColumn(name, F.when(F.col("_known").isNotNull(), verdict)).select(*columns, name)
+    joined = _without_nulls(packets).join(F.broadcast(heads), keys, "left").drop("_recorder", "_version")
+    joined = joined.join(F.broadcast(rules), keys & (F.col("_stream_id") == F.col("_stream")), "left")
+    judged = _judged(joined, name, lambda subnet: F.array_contains("_known", subnet), F.col("_unknown"), targets)
+    known = F.when(F.col("_known").isNotNull(), F.col(name)).alias(name)
+    return judged.select(*packets.columns, known)
+
+
+def _without_nulls(packets: DataFrame) -> DataFrame:
+    """Add COLUMNS once more, as the kernel sees them: Spark then looks for a null once, not at every comparison."""
+    from pyspark.sql import functions as F
+
+    return packets.withColumns(
+        {f"_{name}": F.coalesce(F.col(name), F.lit(_WITHOUT.get(name, _NULL))) for name in COLUMNS}
+    )
 
 
 def _known(policy: GatewayPolicy) -> list[int]:
@@ -205,19 +214,17 @@ def _small_table(spark: SparkSession, kinds: Mapping[str, Any], rows: Sequence[t
     return spark.createDataFrame(pa.table(arrays, list(kinds)))
 
 
-def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
-    """Give the verdict as an expression over a packet and the rule that was joined to it."""
+def _judged(joined: DataFrame, name: str, knows: Any, forward_unknown: Column, targets: int) -> DataFrame:
+    """Add the verdict, as an expression over a packet and the rule that was joined to it."""
     from pyspark.sql import functions as F
 
     col = F.col
-    src, dst, route_ttl = (F.coalesce(col(name), F.lit(null)) for name, null in _WITHOUT.items())
-    visibility = F.coalesce(col("_visibility"), F.when(forward_unknown, F.lit(GLOBAL)).otherwise(F.lit(LOCAL)))
-    expired = (route_ttl == 0) | ((col("ttl") > 0) & (col("hops") >= col("ttl")))
-    stream = col("stream_id")
+    src, dst, stream, visibility = col("_src"), col("_dst"), col("_stream_id"), col("_visibility")
+    expired = (col("_route_ttl") == 0) | ((col("_ttl") > 0) & (col("_hops") >= col("_ttl")))
     publication = (
-        (col("subprotocol_id") == 0)
+        (col("_subprotocol_id") == 0)
         & (stream.bitwiseAND(F.lit(_signed64([PUBLISH_STREAM_BIT])[0])) != 0)
-        & (stream.bitwiseAND(F.lit(0xFFFF)) == col("chash"))
+        & (stream.bitwiseAND(F.lit(0xFFFF)) == col("_chash"))
     )
     exported = reduce(
         or_,
@@ -229,8 +236,8 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
     )
     # The list is named once: Spark then unpacks it only where it is looked at.
     refused = (
-        F.when(col("_asks") == _GUARD, F.coalesce(col("guard") != int(AuthVerdict.ALLOWED), F.lit(True)))
-        .when(col("_asks") == _LIST, ~F.array_contains("_publishers", col("origin")))
+        F.when(col("_asks") == _GUARD, col("_guard") != int(AuthVerdict.ALLOWED))
+        .when(col("_asks") == _LIST, ~F.array_contains("_publishers", col("_origin")))
         .otherwise(F.lit(False))
     )
     drop = {reason: F.lit(int(reason)) for reason in DropReason}
@@ -247,9 +254,12 @@ def _verdict(knows: Any, forward_unknown: Column, targets: int) -> Column:
         .when(refused, drop[DropReason.UNAUTHORIZED_PUBLISHER])
         .otherwise(F.lit(0))
     )
-    judged_then = (col("reason") < VERDICTS) | (col("reason") == int(TransitReason.CROWDED))
-    meant = (col("verdict") != int(Fate.DELIVERED)) & judged_then
-    return F.when(meant, judged.cast("smallint"))
+    judged_then = (col("_reason") < VERDICTS) | (col("_reason") == int(TransitReason.CROWDED))
+    meant = (col("_verdict") != int(Fate.DELIVERED)) & judged_then
+    without_rule = F.when(forward_unknown, F.lit(GLOBAL)).otherwise(F.lit(LOCAL))
+    return joined.withColumns(
+        {"_visibility": F.coalesce(visibility, without_rule), "_asks": F.coalesce(col("_asks"), F.lit(_NOBODY))}
+    ).withColumn(name, F.when(meant, judged.cast("smallint")))
 
 
 def _depth_mask(subnet: Column) -> Column:
