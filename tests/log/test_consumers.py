@@ -31,3 +31,11 @@ def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / CONSUMERS).write_bytes(b"a file in the way")
     publish_consumer(tmp_path, "silver", {"a": 3}, 10)
     assert list_consumers(tmp_path) == []
+
+
+def test_who_follows_a_whole_log_dir_is_seen_at_each_of_its_logs(tmp_path: Path) -> None:
+    publish_consumer(tmp_path, "silver", {"published:a": 3, "received:a": 5}, 10)
+    (tmp_path / "published").mkdir()
+    publish_consumer(tmp_path / "published", "own", {"a": 1}, 10)
+    assert list_consumers(tmp_path / "published") == [Consumer("own", {"a": 1}, 10), Consumer("silver", {"a": 3}, 10)]
+    assert list_consumers(tmp_path / "received") == [Consumer("silver", {"a": 5}, 10)]

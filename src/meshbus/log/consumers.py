@@ -2,6 +2,8 @@
 
     <root>/_consumers/<name>.json      {"consumer": …, "next": {channel: sequence}, "at_ns": …}
 
+Who follows the `log_dir` of a node puts `published:` or `received:` before a channel, and its file there.
+
 A consumer writes its file when it has made what it read safe, so the number may be behind and is never ahead. A file that
 makes no sense is no consumer.
 """
@@ -40,7 +42,20 @@ def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns
 
 
 def list_consumers(root: Path) -> list[Consumer]:
-    """Give those who have said how far they are, by name."""
+    """Give those who have said how far they are in the logs below a folder, or below the folder above it."""
+    root = root.absolute()
+    above = [
+        msgspec.structs.replace(consumer, next=_below(consumer.next, f"{root.name}:"))
+        for consumer in _read(root.parent)
+    ]
+    return _read(root) + [consumer for consumer in above if consumer.next]
+
+
+def _below(next_seqs: Mapping[str, int], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): seq for name, seq in next_seqs.items() if name.startswith(prefix)}
+
+
+def _read(root: Path) -> list[Consumer]:
     found = []
     for path in sorted((root / CONSUMERS).glob("[!_]*.json")):
         try:
