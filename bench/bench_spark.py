@@ -290,19 +290,20 @@ def scaling_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Ta
     sizes = [len(paths) // 4, len(paths) // 2, len(paths)]
     cases: dict[str, Case] = {}
     for size in sizes:
+        cases[f"scan {size}"] = partial(scan, packets_of(spark, paths[:size]), COLUMNS)
         cases[f"columns {size}"] = partial(counts_by_columns, spark, paths[:size])
         cases[f"worker {size}"] = partial(counts_in_worker, spark, paths[:size])
     took, _ = timed(cases, rounds, warm=0)
     cells: list[list[Cell]] = []
     for size in sizes:
         row: list[Cell] = [BLOCK * size]
-        for form in ("columns", "worker"):
+        for form in ("scan", "columns", "worker"):
             here, first = took[f"{form} {size}"], took[f"{form} {sizes[0]}"]
             row += [here.seconds, here.seconds * sizes[0] / size / first.seconds]
         cells.append(row)
     return Table(
-        "more packets",
-        ["rows", "Column expressions s", "per row, of the first", "in-worker replay s", "per row, of the first"],
+        "more packets: seconds, and seconds per row of those of the first line",
+        ["rows", "bare scan", "per row", "Column expressions", "per row", "in-worker replay", "per row"],
         cells,
     )
 
