@@ -221,7 +221,6 @@ def test_bad_input_is_one_sentence(
 def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     spark: SparkSession, config: PipelineConfig, tmp_path: Path
 ) -> None:
-    once = msgspec.structs.replace(config, restarts=0)
     log_dir = tmp_path / "log"
     recorder = PacketRecorder(log_dir, 7, background=False)
     recorder.take(numbered_headers(0, 4), np.zeros(1, np.uint8), ts_ns=0, here=True)
@@ -231,7 +230,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     good = packets.read_bytes()
     packets.write_bytes(good[:-200] + bytes(200))
     with pytest.raises(PipelineError, match=rf"query packets: .*{packets.name}.* is damaged"):
-        run(spark, once, once=True)
+        run(spark, config, once=True)
     packets.write_bytes(good)
     with Redex(log_dir, background=False) as redex:  # the first ten may have been read meanwhile
         redex.open("a").seal()
@@ -241,9 +240,9 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     good = events.read_bytes()
     pq.write_table(pq.read_table(events).replace_schema_metadata({"meshbus.schema_version": "99"}), events)
     with pytest.raises(PipelineError, match=rf"query events: .*{events.name}: schema version 99 .*newer meshbus"):
-        run(spark, once, once=True)
+        run(spark, config, once=True)
     events.write_bytes(good)
-    run(spark, once, once=True)
+    run(spark, config, once=True)
     found = tables(spark, config.tables)
     assert (found["silver.events"].count(), found["silver.decisions"].count()) == (15, 4)
 
