@@ -26,6 +26,8 @@ from meshbus.errors import (
     PartialDelivery,
     PeerError,
     PeerFault,
+    PipelineError,
+    PipelineFault,
     ProtocolError,
     RegistryError,
     RegistryFault,
@@ -71,6 +73,7 @@ SAMPLES: list[tuple[MeshError, str, dict[str, object]]] = [
     ),
     (PeerError(PeerFault.FAILED, 0xAB), "peer 00000000000000ab is failed", {"fault": "failed", "node_id": 0xAB}),
     (PeerError(PeerFault.UNKNOWN, 1, "connect first"), "peer 0000000000000001 is unknown: connect first", {}),
+    (PipelineError(PipelineFault.BAD_TABLE, "no table"), "no table", {"fault": "bad_table"}),
     (LogError(LogFault.RANGE_GONE, "gone", first_available=9), "gone", {"fault": "range_gone", "first_available": 9}),
     (Timeout("ack", 5.0), "ack: no answer within 5 s", {"what": "ack", "seconds": 5.0}),
 ]
