@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from meshbus.spark.java import find_java
 from meshbus.spark.runner import run
-from meshbus.spark.session import LOCAL, java_options, session
+from meshbus.spark.session import LOCAL, session
+from tests.spark.quick import quick_settings
 from tests.spark.world import World, build_world
 
 
@@ -37,13 +38,7 @@ def packaged_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(packaged_java: Path) -> Iterator[SparkSession]:
-    # Compiled code that is run a few times is not worth optimizing.
-    options = {
-        "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1",
-        "spark.sql.shuffle.partitions": "1",
-    }
-    options["spark.sql.codegen.wholeStage"] = "false"  # compiling it would take most of the time of a small query
-    started = session(name="tests", master="local[2]", settings=LOCAL | options)
+    started = session(name="tests", master="local[2]", settings=LOCAL | quick_settings())
     yield started
     started.stop()
 

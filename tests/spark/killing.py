@@ -7,6 +7,7 @@ from typing import Any
 from meshbus.spark.runner import run
 from meshbus.spark.session import session
 from meshbus.spark.settings import PipelineConfig
+from tests.spark.quick import quick_settings
 
 
 def config_of(folder: Path) -> PipelineConfig:
@@ -44,7 +45,7 @@ def tell(line: dict[str, Any]) -> None:
 
 def main(folder: Path) -> None:
     """Run until killed."""
-    spark = session()
+    spark = session(settings=quick_settings())
     start_copy(spark, folder, processingTime="0 seconds")
     run(spark, config_of(folder), told=tell)
 

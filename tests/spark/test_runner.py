@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from meshbus.errors import LogError, MeshError, PipelineError, PipelineFault
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
+from meshbus.spark import runner
 from meshbus.spark.batches import EventBatches
+from meshbus.spark.refresh import refresh
 from meshbus.spark.runner import State, Watched, alone, run, status, stop
 from meshbus.spark.settings import PipelineConfig
 from meshbus.spark.tables import tables
@@ -91,11 +93,20 @@ def test_a_continuous_run_follows_restarts_and_stops_when_told(
         take(self, rows, batch)
 
     monkeypatch.setattr(EventBatches, "__call__", flaky)
+    make_gold, troubles = refresh, [RuntimeError("a file went away")]
+
+    def troubled(*arguments: Any) -> dict[str, int]:
+        if troubles:
+            raise troubles.pop()
+        return make_gold(*arguments)
+
+    monkeypatch.setattr(runner, "refresh", troubled)
     ended: list[Any] = []
     lines: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: ended.append(run(spark, config, told=lines.append)))
     thread.start()
-    wait_for(lambda: any(line.get("query") == "gold" for line in lines))
+    wait_for(lambda: any(line.get("query") == "gold" and "hours" in line for line in lines))
+    assert [line["problem"] for line in lines if "problem" in line] == ["a file went away"]
     with pytest.raises(PipelineError, match="a pipeline is running"):
         run(spark, config, once=True)
     assert status(config.tables)["state"] == "running"
@@ -131,6 +142,18 @@ def test_a_query_that_keeps_failing_ends_the_run_with_its_sentence(
     found = status(config.tables)
     assert found["state"] == "failed"
     assert found["queries"][0]["restarts"] == 1
+
+
+def test_gold_that_keeps_failing_ends_the_run_with_its_sentence(
+    spark: SparkSession, config: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> dict[str, int]:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(runner, "refresh", broken)
+    with pytest.raises(PipelineError, match="gold: the disk is full"):
+        run(spark, config, once=True)
+    assert status(config.tables)["state"] == "failed"
 
 
 class Hanging:

@@ -69,6 +69,21 @@ def test_batches_become_one_and_stay_known(spark: SparkSession, tmp_path: Path) 
     assert not store.has(NAME, "events", 6)
 
 
+def test_what_is_being_read_stays_until_the_next_time(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for batch in range(3):
+        store.add(NAME, "events", batch, partial(rows, spark, batch))
+    with store.reading():
+        before = store.read(spark, NAME)
+        assert store.compact(spark, NAME, "events", fewest=2, keep=0) == 2
+        assert len(list(store.folder(NAME).glob("batch=*"))) == 4
+        assert before.count() == 3
+        assert numbers(store, spark) == [0, 1, 2]
+    assert store.compact(spark, NAME, "events", fewest=9) == 0
+    assert len(list(store.folder(NAME).glob("batch=*"))) == 2
+    assert numbers(store, spark) == [0, 1, 2]
+
+
 def test_a_compaction_that_died_after_its_rename_shows_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
     for batch in range(3):

@@ -52,7 +52,8 @@ class EventBatches(msgspec.Struct, frozen=True):
         if store.has("silver.events", query, batch):
             return
         with _turn(store.root):
-            self._make_silver(store, spark, batch)
+            with store.reading():
+                self._make_silver(store, spark, batch)
             for name, merge in _MERGES.items():
                 store.compact(spark, name, query, fewest=self.compact_batches, merge=merge)
 

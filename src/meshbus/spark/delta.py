@@ -42,16 +42,17 @@ def copy_to_delta(store: Store, target: Path) -> dict[str, int]:
     _write_copied(target, copied)  # so that a copy that dies is known as one
     changed: dict[str, int] = {}
     for name, spec in TABLES.items():
-        files = store.files(name)
-        before, now = copied.get(name, {}), {hour: _stamp(paths) for hour, paths in files.items()}
-        place = target / spec.layer / spec.table.name
-        stale = [hour for hour in now.keys() | before.keys() if now.get(hour) != before.get(hour)]
-        for hour in sorted(stale):
-            _replace(deltalake, place, spec, hour, files.get(hour, []))
-            copied.setdefault(name, {}).pop(hour, None)
-            if hour in now:
-                copied[name][hour] = now[hour]
-            _write_copied(target, copied)
+        with store.reading():
+            files = store.files(name)
+            before, now = copied.get(name, {}), {hour: _stamp(paths) for hour, paths in files.items()}
+            place = target / spec.layer / spec.table.name
+            stale = [hour for hour in now.keys() | before.keys() if now.get(hour) != before.get(hour)]
+            for hour in sorted(stale):
+                _replace(deltalake, place, spec, hour, files.get(hour, []))
+                copied.setdefault(name, {}).pop(hour, None)
+                if hour in now:
+                    copied[name][hour] = now[hour]
+                _write_copied(target, copied)
         changed[name] = len(stale)
     return changed
 

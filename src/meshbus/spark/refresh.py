@@ -48,16 +48,17 @@ def refresh(spark: SparkSession, store: Store, subscriptions: Sequence[PrefixSub
     made = {}
     for name, sources in _SOURCES.items():
         salt = repr(sorted((entry.peer, entry.prefix) for entry in subscriptions)) if name == "gold.fan_out" else ""
-        due = _due(store, name, salt)
-        made[name] = len(due)
-        hours = sorted(due)
-        for start in range(0, len(hours), HOURS_AT_ONCE):
-            chosen = hours[start : start + HOURS_AT_ONCE]
-            whole = not TABLES[name].hourly
-            frames = [store.read(spark, source, None if whole else chosen) for source in sources]
-            rows = makers[name](*frames).toArrow()
-            for hour in chosen:
-                store.put_gold(name, None if whole else hour, rows if whole else _of_hour(rows, hour), due[hour])
+        with store.reading():
+            due = _due(store, name, salt)
+            made[name] = len(due)
+            hours = sorted(due)
+            for start in range(0, len(hours), HOURS_AT_ONCE):
+                chosen = hours[start : start + HOURS_AT_ONCE]
+                whole = not TABLES[name].hourly
+                frames = [store.read(spark, source, None if whole else chosen) for source in sources]
+                rows = makers[name](*frames).toArrow()
+                for hour in chosen:
+                    store.put_gold(name, None if whole else hour, rows if whole else _of_hour(rows, hour), due[hour])
     return made
 
 

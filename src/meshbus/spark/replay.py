@@ -68,12 +68,13 @@ def replay_packets(
     end: datetime | None = None,
 ) -> Replay:
     """Judge the recorded packets of a time span, of one gateway or all, by a policy, and compare."""
-    files = [file for part in store.parts("bronze.packets") for file in sorted(part.path.rglob("*.parquet"))]
-    counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
-    try:
-        return _summarize(counted)
-    finally:
-        counted.unpersist()
+    with store.reading():
+        files = [file for part in store.parts("bronze.packets") for file in sorted(part.path.rglob("*.parquet"))]
+        counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
+        try:
+            return _summarize(counted)
+        finally:
+            counted.unpersist()
 
 
 def judge_files(

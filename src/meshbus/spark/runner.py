@@ -4,7 +4,8 @@
     packets there, one for those (packets, …); and gold made anew beside them.
 
 A query that fails is started again from its checkpoint, after a pause that grows; so is one that has rows to read and
-makes no progress. When the attempts are used up the run ends with that query's own sentence. What everything does is in
+makes no progress. Gold that fails is made again at its next turn. When the attempts are used up the run ends with the
+sentence of what failed. What everything does is in
 `_status.json`, replaced every second, and in `_progress.ndjson`, one line a batch; a file `_stop` asks for the end. One
 runner at a time: a lock on the folder of the tables says so.
 
@@ -236,6 +237,8 @@ class _Run:
         """Where no packets have been recorded so far."""
         self._started = time.time_ns()
         self._refreshed_at = self._status_at = 0.0
+        self._gold_failures = 0
+        """In a row."""
 
     def go(self) -> dict[str, Any]:
         """Run until there is nothing more to do."""
@@ -268,8 +271,12 @@ class _Run:
         if failed is not None:
             self._write_status("failed", None)
             raise PipelineError(PipelineFault.FAILED, f"query {failed.name}: {failed.problem}")
-        self._refresh(time.monotonic())
-        self._expire()
+        try:
+            while not self._refresh(time.monotonic()):
+                time.sleep(_POLL_S)
+        except PipelineError:
+            self._write_status("failed", None)
+            raise
         (self._store.root / STOP).unlink(missing_ok=True)
         return self._write_status(state, None)
 
@@ -287,14 +294,24 @@ class _Run:
                     publish_consumer(Path(self._paths[query.name]), query.name, next_of(end), time.time_ns())
                 self._note({"at": _now(), **news})
 
-    def _refresh(self, now: float) -> None:
+    def _refresh(self, now: float) -> bool:
+        """Make gold anew where that is due, and drop what is too old; says whether that went well."""
         self._refreshed_at = now
-        made = {name: hours for name, hours in self._make_gold().items() if hours}
+        try:
+            hours = refresh(self._spark, self._store, self._config.subscriptions)
+        except Exception as error:  # as with a query, whatever Spark says may pass
+            self._gold_failures += 1
+            problem = sentence_of_failure(error)
+            if self._gold_failures > self._config.restarts:
+                raise PipelineError(PipelineFault.FAILED, f"gold: {problem}") from error
+            self._note({"at": _now(), "query": "gold", "problem": problem})
+            return False
+        self._gold_failures = 0
+        made = {name: count for name, count in hours.items() if count}
         if made:
             self._note({"at": _now(), "query": "gold", "hours": made})
-
-    def _make_gold(self) -> dict[str, int]:
-        return refresh(self._spark, self._store, self._config.subscriptions)
+        self._expire()
+        return True
 
     def _expire(self) -> None:
         if self._config.keep_days is not None:

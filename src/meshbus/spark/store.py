@@ -8,17 +8,19 @@
 The name of a folder is its commit: a batch is written aside and then renamed, so a folder that is there is whole, and a
 batch that is tried again after a crash finds it and does nothing. A folder whose range lies inside that of another has
 been replaced by it. Every reader of Parquet can read the files; `Store.read` is the reader that never sees a batch twice
-while folders are being replaced.
+while folders are being replaced, and who says so with `Store.reading` has no folder removed below a running query.
 
 The folder must be on storage that the driver and all workers share. Which rows go where is not decided here.
 """
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ASIDE = "_aside"
+_READERS = "_readers.lock"
 _PART = re.compile(r"batch=([a-z0-9_]+)-(\d{12})(?:-(\d{12}))?")
 _HOUR = re.compile(r"hour=([^.]+?)(?:\.parquet)?")
 _WHOLE = "all"
@@ -69,6 +72,25 @@ class Store:
         """Give the folder of a table."""
         spec = _spec(name)
         return self.root / spec.layer / spec.table.name
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep every folder in place while the block runs: Spark lists files when it plans, and opens them later.
+
+        Nobody waits for that: who would remove a folder leaves it for another time. A reader who may not write below the
+        root goes without.
+        """
+        with ExitStack() as held:
+            with suppress(PermissionError):
+                held.enter_context(self._lock(fcntl.LOCK_SH))
+            yield
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / _READERS).open("a") as file:
+            fcntl.flock(file, kind)
+            yield
 
     # ── batches ─────────────────────────────────────────────────────────────────────────────
 
@@ -173,19 +195,20 @@ class Store:
         """Make one part of `fewest` that follow each other and span equally many batches; the newest stay as they are.
 
         Gives how many went. Parts of parts are made one in turn, so a table has few of them however long it grows.
-        `merge` may say the same in fewer rows. The old folders are removed when the new one has its name.
+        `merge` may say the same in fewer rows. The old folders go when the new one has its name and nobody reads.
         """
+        self._drop_replaced(name)
         parts = [part for part in self.parts(name) if part.query == query]
         run = _equal_run(parts[: max(len(parts) - keep, 0)], fewest)
         if not run:
             return 0
         folder = self.folder(name)
-        size = sum(file.stat().st_size for part in run for file in part.path.rglob("*.parquet"))
-        rows = merge(_load(spark, _spec(name), [str(part.path) for part in run], base=str(folder)))
         place = folder / f"batch={query}-{run[0].first:012d}-{run[-1].last:012d}"
-        self._write(rows, name, place, files=1 + size // _FILE_BYTES)
-        for part in run:
-            self._discard(part.path, name)
+        with self.reading():
+            size = sum(file.stat().st_size for part in run for file in part.path.rglob("*.parquet"))
+            rows = merge(_load(spark, _spec(name), [str(part.path) for part in run], base=str(folder)))
+            self._write(rows, name, place, files=1 + size // _FILE_BYTES)
+        self._drop_replaced(name)
         return len(run)
 
     def replace(self, name: str, part: Part, rows: DataFrame) -> None:
@@ -202,8 +225,7 @@ class Store:
         for part in self.parts(name):
             for hour in part.hours():
                 if hour < before_hour:
-                    self._discard(part.path / f"hour={hour}", name)
-                    gone += 1
+                    gone += self._discard(part.path / f"hour={hour}", name)
         for hour, path in self.gold_files(name).items():
             if hour < before_hour:
                 path.unlink(missing_ok=True)
@@ -212,20 +234,26 @@ class Store:
 
     def sweep(self, name: str) -> None:
         """Remove folders that others have replaced, and what crashes left aside; only for who holds the lock."""
-        folder = self.folder(name)
-        shutil.rmtree(folder / _ASIDE, ignore_errors=True)
-        live = {part.path for part in self.parts(name)}
-        if folder.is_dir():
-            for entry in folder.iterdir():
-                if _PART.fullmatch(entry.name) and entry not in live:
-                    self._discard(entry, name)
+        shutil.rmtree(self.folder(name) / _ASIDE, ignore_errors=True)
+        self._drop_replaced(name)
 
-    def _discard(self, path: Path, name: str) -> None:
-        """Remove a folder so that no reader sees half of it."""
+    def _drop_replaced(self, name: str) -> None:
+        live = {part.path for part in self.parts(name)}
+        for entry in self.folder(name).glob("batch=*"):
+            if _PART.fullmatch(entry.name) and entry not in live:
+                self._discard(entry, name)
+
+    def _discard(self, path: Path, name: str) -> bool:
+        """Remove a folder so that nobody sees half of it, unless somebody reads; says whether it did."""
         aside = self.folder(name) / _ASIDE / f"old-{uuid.uuid4().hex}"
         aside.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(aside)
+        try:
+            with self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                path.rename(aside)
+        except BlockingIOError:
+            return False
         shutil.rmtree(aside)
+        return True
 
     def _stage(self, rows: DataFrame, name: str, *, files: int | None = None) -> Path:
         spec = _spec(name)

@@ -6,6 +6,7 @@ Reads what spark/store.py keeps; writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ class Tables(Mapping[str, "DataFrame"]):
 
     def __len__(self) -> int:
         return len(TABLES)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Keep the files of tables that were looked up in the block until it ends, while a pipeline runs on."""
+        return self._store.reading()
 
     def channel(self, channel: str, schema: str) -> DataFrame:
         """Give the events of a channel with json, msgpack or arrow payloads, these parsed into a column `data`.

@@ -1,0 +1,13 @@
+"""Spark for tests: what makes it quick over few rows, wherever a test starts one."""
+
+from meshbus.spark.session import java_options
+
+
+def quick_settings() -> dict[str, str]:
+    """Give settings to go over ours: code that is run a few times is not worth compiling well."""
+    return {
+        "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.codegen.wholeStage": "false",
+    }
