@@ -14,9 +14,9 @@ def config_of(folder: Path) -> PipelineConfig:
     return PipelineConfig(
         tables=str(folder / "tables"),
         logs=(str(folder / "log"),),
-        max_rows_per_batch=30_000,
+        max_rows_per_batch=25_000,
         trigger_s=0.0,
-        refresh_s=1.0,
+        refresh_s=5.0,
         compact_batches=4,
     )
 

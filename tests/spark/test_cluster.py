@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from meshbus.spark.runner import run
 from meshbus.spark.settings import PipelineConfig
 from tests.house.tree import ROOT
+from tests.spark.quick import quick_settings
 from tests.spark.world import World
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -119,9 +120,10 @@ def test_two_workers_make_the_same_tables(here: Path, world: World, tmp_path: Pa
         ):
             settings = {
                 "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m",
-                "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false",
+                "spark.ui.enabled": "false",
             }  # fmt: skip
-            told = run_there(there, master=url, settings=settings)
+            quick = quick_settings() | {"spark.sql.shuffle.partitions": "2"}
+            told = run_there(there, master=url, settings=settings | quick)
     assert "WORKERS 2" in told
     for name in TABLES:
         assert rows_of(Path(there.tables), name) == rows_of(here, name), name
@@ -134,8 +136,9 @@ def test_spark_connect_makes_the_same_tables(here: Path, world: World, tmp_path:
     options = {
         "spark.connect.grpc.binding.port": "0", "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
     }  # fmt: skip
+    options = quick_settings() | {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"} | options  # its log tells
     confs = [part for key, value in options.items() for part in ("--conf", f"{key}={value}")]
     main = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]")
     ready = r"Spark Connect server started at: [^\n]*?:\d+"

@@ -9,8 +9,11 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,6 +21,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.runner import run
+from meshbus.spark.store import Store
 from meshbus.spark.tables import tables
 from tests.house.tree import ROOT
 from tests.spark.killing import config_of, start_copy
@@ -28,13 +32,19 @@ CHANNELS = 3
 RECORDER = 7
 
 
-def write(folder: Path, events: int, stopped: threading.Event) -> None:
-    """Append to three channels, sealing and compacting on the way, and record packets, sealing too."""
+def write(folder: Path, events: int, shares: int, wanted: threading.Semaphore) -> None:
+    """Append to three channels, sealing and compacting on the way, and record packets, sealing too.
+
+    One of so many shares whenever that is wanted, so that whoever is killed next has something to read.
+    """
     each, step = events // CHANNELS, 500
+    share = each // shares // step * step
     recorder = PacketRecorder(folder / "log", RECORDER, background=False)
     with Redex(folder / "log", background=False) as redex:
         logs = [redex.open(f"load/{number}", LogConfig(seal_bytes=1 << 20)) for number in range(CHANNELS)]
         for first in range(0, each, step):
+            if first % share == 0:
+                wanted.acquire()
             recorder.take(numbered_headers(first, step), np.zeros(1, np.uint8), ts_ns=time.time_ns(), here=True)
             recorder.drain()
             if first // step % 11 == 10:
@@ -45,15 +55,15 @@ def write(folder: Path, events: int, stopped: threading.Event) -> None:
                     log.seal()
                 if first // step % 23 == 22:
                     log.compact()
-            if not stopped.is_set():
-                time.sleep(0.02)
+            time.sleep(0.02)
     recorder.close()
 
 
-def kill_some(folder: Path, kills: int, rng: random.Random) -> int:
+def kill_some(folder: Path, kills: int, rng: random.Random, wanted: threading.Semaphore) -> int:
     """Start the pipeline and kill it and its Java at random moments; gives how often a batch was under way."""
     torn = 0
     for _ in range(kills):
+        wanted.release()
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.killing", str(folder)],
             cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -76,28 +86,36 @@ def kill_some(folder: Path, kills: int, rng: random.Random) -> int:
     return torn
 
 
+def columns_of(folder: Path, name: str, *columns: str) -> list[list[Any]]:
+    """Read some columns of a table as it lies on the disk, without Spark."""
+    files = [file for files in Store(folder / "tables").files(name).values() for file in files]
+    tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in files]
+    table = pa.concat_tables(tables, promote_options="default")
+    return [table[column].to_pylist() for column in columns]
+
+
 def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: int) -> None:
-    stopped = threading.Event()
-    writer = threading.Thread(target=write, args=(folder, events, stopped))
+    wanted = threading.Semaphore(0)
+    writer = threading.Thread(target=write, args=(folder, events, kills + 1, wanted))
     (folder / "log").mkdir()
     writer.start()
     try:
-        torn = kill_some(folder, kills, random.Random(seed))
+        torn = kill_some(folder, kills, random.Random(seed), wanted)
     finally:
-        stopped.set()
+        wanted.release(kills + 2)  # a rest of the division is a share of its own
         writer.join()
     assert torn > 0, "no kill met a batch: nothing was tested"
     run(spark, config_of(folder), once=True)
     start_copy(spark, folder, availableNow=True).awaitTermination()
     expected = {(f"load/{number}", seq) for number in range(CHANNELS) for seq in range(events // CHANNELS)}
-    found = tables(spark, folder / "tables")
     for name in ("bronze.events", "silver.events"):
-        rows = Counter((row["channel"], row["seq"]) for row in found[name].select("channel", "seq").toLocalIterator())
+        rows = Counter(zip(*columns_of(folder, name, "channel", "seq"), strict=True))
         assert len(rows) == rows.total(), f"{name}: {rows.total() - len(rows)} doubled"
         assert set(rows) == expected, f"{name}: {len(expected - set(rows))} lost"
     for name in ("bronze.packets", "silver.decisions"):
-        numbers = [row["packet_seq"] for row in found[name].select("packet_seq").toLocalIterator()]
+        (numbers,) = columns_of(folder, name, "packet_seq")
         assert sorted(numbers) == list(range(events // CHANNELS)), name
+    found = tables(spark, folder / "tables")
     counted = found["gold.channel_stats"].groupBy().sum("events").collect()[0][0]
     assert counted == len(expected)
     for row in found["gold.gaps"].collect():

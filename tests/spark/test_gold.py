@@ -6,8 +6,8 @@ from itertools import product
 from pyspark.sql import SparkSession
 
 from meshbus.spark.gold import PrefixSubscription, channel_stats, gaps, match_channels, replication_lag
+from meshbus.spark.runs import COLUMNS, runs_of
 from meshbus.spark.schema import TABLES
-from meshbus.spark.silver import runs_of
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 
@@ -56,8 +56,8 @@ def test_numbers_at_their_limits_fail_no_query(spark: SparkSession) -> None:
         for place, (number, other) in enumerate(product([-(2**63), 5], extremes))
     ]  # fmt: skip
     bronze = spark.createDataFrame(rows, TABLES["bronze.events"].struct())
-    runs = runs_of(bronze, spark.createDataFrame([], TABLES["silver.runs"].struct()))
-    assert gaps(runs).count() == 3
+    runs = runs_of(bronze.select(*COLUMNS).toArrow(), [])
+    assert gaps(spark.createDataFrame(runs, TABLES["silver.runs"].struct())).count() == 3
     assert channel_stats(bronze).collect()[0]["events"] == 8
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from meshbus.policy.fate import TransitReason
-from meshbus.spark import silver
+from meshbus.spark import runs, silver
 from meshbus.spark.codec import Codec, Declaration
 from meshbus.spark.gateway import judge_versions
 from meshbus.spark.inputs import recorded_policies
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MERGES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "bronze.events": lambda rows: rows,
-    "silver.runs": silver.merge_runs,
+    "silver.runs": runs.merge_runs,
     "silver.events": lambda rows: rows,
     "silver.quarantine": lambda rows: rows,
 }
@@ -60,10 +60,13 @@ class EventBatches(msgspec.Struct, frozen=True):
     def _make_silver(self, store: Store, spark: SparkSession, batch: int) -> None:
         query = self.query
         bronze = store.read_batch(spark, "bronze.events", query, batch)
-        store.add("silver.runs", query, batch, lambda: silver.runs_of(bronze, self._earlier(store, spark, batch)))
-        runs = store.rows("silver.runs", only=(query, batch))
-        rows = silver.first_of_each(bronze)
-        channels = silver.channels_to_compare(runs, store.rows("silver.runs", but=(query, batch)))
+        earlier = store.rows("silver.runs", but=(query, batch))
+        if not store.has("silver.runs", query, batch):
+            numbers = store.table("bronze.events", query, batch, runs.COLUMNS)
+            store.put("silver.runs", query, batch, runs.runs_of(numbers, earlier))
+        found = store.rows("silver.runs", only=(query, batch))
+        rows = silver.first_of_each(bronze) if runs.may_repeat(found) else bronze
+        channels = runs.channels_to_compare(found, earlier)
         if channels:
             rows = silver.without(rows, store.read(spark, "silver.events"), channels)
         decoded = silver.decode_rows(rows, self.declarations)
@@ -76,9 +79,6 @@ class EventBatches(msgspec.Struct, frozen=True):
             store.add("silver.events", query, batch, lambda: silver.accepted(decoded))
         finally:
             decoded.unpersist()
-
-    def _earlier(self, store: Store, spark: SparkSession, batch: int) -> DataFrame:
-        return store.read(spark, "silver.runs", but=(self.query, batch))
 
 
 class PacketBatches(msgspec.Struct, frozen=True):

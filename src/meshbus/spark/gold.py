@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TALKERS = 50
 """Rows of gold.top_talkers in an hour."""
 _WINDOW_S = 60
+_SHARES = (50, 95, 99)
+"""Percentiles of gold.channel_stats."""
 
 
 class PrefixSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,9 +45,10 @@ def channel_stats(events: DataFrame) -> DataFrame:
         F.countDistinct("origin").alias("publishers"),
         (F.count("*") / _WINDOW_S).alias("events_per_s"),
         (F.sum(size) / _WINDOW_S).alias("bytes_per_s"),
-        *(F.percentile(latency, share / 100).alias(f"latency_p{share}_us") for share in (50, 95, 99)),
+        F.percentile(latency, [share / 100 for share in _SHARES]).alias("_latency"),
     )
-    return _shape(stats.withColumn("window_start", F.col("_window.start")), "gold.channel_stats")
+    latencies = {f"latency_p{share}_us": F.get("_latency", F.lit(at)) for at, share in enumerate(_SHARES)}
+    return _shape(stats.withColumns({"window_start": F.col("_window.start"), **latencies}), "gold.channel_stats")
 
 
 def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:

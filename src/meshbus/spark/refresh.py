@@ -8,6 +8,7 @@ a repaired quarantine or a compaction need no special care.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2s
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from meshbus.spark.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_AT_ONCE = 3
+"""Tables made at the same time: while Spark plans one, it runs another."""
 HOURS_AT_ONCE = 48
 """Hours made in one go: what the driver holds of a gold table in memory."""
 
@@ -45,21 +48,30 @@ def refresh(spark: SparkSession, store: Store, subscriptions: Sequence[PrefixSub
         "gold.replication_lag": gold.replication_lag,
         "gold.fan_out": lambda events: gold.fan_out(events, subscriptions),
     }
-    made = {}
-    for name, sources in _SOURCES.items():
-        salt = repr(sorted((entry.peer, entry.prefix) for entry in subscriptions)) if name == "gold.fan_out" else ""
-        with store.reading():
-            due = _due(store, name, salt)
-            made[name] = len(due)
-            hours = sorted(due)
-            for start in range(0, len(hours), HOURS_AT_ONCE):
-                chosen = hours[start : start + HOURS_AT_ONCE]
-                whole = not TABLES[name].hourly
-                frames = [store.read(spark, source, None if whole else chosen) for source in sources]
-                rows = makers[name](*frames).toArrow()
-                for hour in chosen:
-                    store.put_gold(name, None if whole else hour, rows if whole else _of_hour(rows, hour), due[hour])
-    return made
+    with store.reading(), ThreadPoolExecutor(_AT_ONCE) as pool:
+        counts = pool.map(lambda name: _make(spark, store, name, makers[name], subscriptions), _SOURCES)
+        return dict(zip(_SOURCES, counts, strict=True))
+
+
+def _make(
+    spark: SparkSession,
+    store: Store,
+    name: str,
+    maker: Callable[..., DataFrame],
+    subscriptions: Sequence[PrefixSubscription],
+) -> int:
+    """Make the hours of one table anew that are due."""
+    salt = repr(sorted((entry.peer, entry.prefix) for entry in subscriptions)) if name == "gold.fan_out" else ""
+    due = _due(store, name, salt)
+    hours = sorted(due)
+    for start in range(0, len(hours), HOURS_AT_ONCE):
+        chosen = hours[start : start + HOURS_AT_ONCE]
+        whole = not TABLES[name].hourly
+        frames = [store.read(spark, source, None if whole else chosen) for source in _SOURCES[name]]
+        rows = maker(*frames).toArrow()
+        for hour in chosen:
+            store.put_gold(name, None if whole else hour, rows if whole else _of_hour(rows, hour), due[hour])
+    return len(due)
 
 
 def _due(store: Store, name: str, salt: str) -> Mapping[str, str]:

@@ -25,6 +25,7 @@ NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # a reader that takes filters fails without it
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.maxConcurrentOutputFileWriters": "8",  # a batch has few hours: no need to sort it by them
     "spark.sql.streaming.stopTimeout": "60s",  # a query that hangs must not hang who stops it
 }
 """What the tables and the source rely on, everywhere."""

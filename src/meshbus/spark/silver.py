@@ -1,33 +1,23 @@
-"""From bronze to silver: which stretches of numbers a batch holds, which of its rows are new, and what they say.
+"""From bronze to silver: which rows of a batch are new, and what they say.
 
 An event is the same event when publisher, channel and publish number are (across nodes), when log and sequence are
 (across replicas), or, where no number is known, when the place in a session's stream is. All functions take DataFrames
-and give DataFrames; when they run and where rows are kept is spark/batches.py's business.
-
-Looking up every key of every batch in all of silver would cost more each day. `silver.runs` holds the stretches that are
-there already: only a batch whose stretches overlap one of them is compared, and only with the channels concerned.
+and give DataFrames; when they run and where rows are kept is spark/batches.py's business, and what need not be looked
+at is spark/runs.py's.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from itertools import accumulate
 from operator import or_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 from meshbus.spark.codec import Codec, Declaration, decoder
 from meshbus.spark.schema import QUARANTINE, SILVER_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-Run: TypeAlias = Mapping[str, Any]
-"""A row of silver.runs."""
-
-BY_LOG, BY_PUBLISHER = "log", "publisher"
 
 _PUBLISHED = ["origin", "channel", "pub_seq"]
 _LOGGED = ["log_id", "seq"]
@@ -40,99 +30,6 @@ def with_hour(rows: DataFrame, time: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.withColumn("hour", F.date_format(time, "yyyy-MM-dd'T'HH"))
-
-
-def runs_of(bronze: DataFrame, earlier: DataFrame) -> DataFrame:
-    """Give the stretches of numbers of a batch as rows of silver.runs; `earlier` are those of the batches before."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
-
-    logged = bronze.groupBy("channel", "log_id").agg(
-        F.min("seq").alias("first"), F.max("seq").alias("last"), F.count("*").alias("events")
-    )
-    logged = logged.select(
-        F.lit(BY_LOG).alias("kind"),
-        "channel",
-        "log_id",
-        F.lit(None).cast("bigint").alias("origin"),
-        "first",
-        "last",
-        "events",
-        F.lit(0).cast("bigint").alias("reordered"),
-    )
-    whose = ["log_id", "channel", "origin"]
-    highest = earlier.where(F.col("kind") == BY_PUBLISHER).groupBy(*whose).agg(F.max("last").alias("_highest"))
-    numbered = bronze.where(F.col("pub_seq").isNotNull()).select(*whose, "seq", "pub_seq")
-    before = Window.partitionBy(*whose).orderBy("seq").rowsBetween(Window.unboundedPreceding, -1)
-    late = F.greatest(F.max("pub_seq").over(before), F.col("_highest")) > F.col("pub_seq")
-    seen = (
-        numbered.join(F.broadcast(highest), whose, "left")
-        .withColumn("_late", F.coalesce(late, F.lit(False)).cast("bigint"))
-        .groupBy(*whose, "pub_seq")
-        .agg(F.count("*").alias("events"), F.sum("_late").alias("reordered"))
-    )
-    place = F.row_number().over(Window.partitionBy(*whose).orderBy("pub_seq"))
-    published = (
-        seen.withColumn("_stretch", F.col("pub_seq") - place)
-        .groupBy(*whose, "_stretch")
-        .agg(
-            F.min("pub_seq").alias("first"),
-            F.max("pub_seq").alias("last"),
-            F.sum("events").alias("events"),
-            F.sum("reordered").alias("reordered"),
-        )
-        .withColumn("kind", F.lit(BY_PUBLISHER))
-    )
-    return logged.unionByName(published.select(*logged.columns))
-
-
-def merge_runs(runs: DataFrame) -> DataFrame:
-    """Put stretches together that touch or overlap: the same numbers seen as often, in fewer rows."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
-
-    whose = ["kind", "channel", "log_id", "origin"]
-    ordered = Window.partitionBy(*whose).orderBy("first", "last")
-    before = F.max("last").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
-    begins = F.coalesce(F.col("first") > before + 1, F.lit(True)).cast("bigint")
-    numbered = runs.withColumn("_begins", begins).withColumn("_stretch", F.sum("_begins").over(ordered))
-    return numbered.groupBy(*whose, "_stretch").agg(
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-        F.sum("events").alias("events"),
-        F.sum("reordered").alias("reordered"),
-    )
-
-
-def channels_to_compare(runs: Sequence[Run], earlier: Sequence[Run]) -> list[str]:
-    """Give the channels of a batch some of whose events silver may have already, by the stretches of both.
-
-    Channels with rows that carry no publish number are among them: only a look at silver tells about those.
-    """
-    known: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for run in earlier:
-        known.setdefault(_whose(run), []).append((run["first"], run["last"]))
-    # Reaching how far, stretch by stretch: then one look finds whether any begins before an end and reaches its start.
-    reach = {}
-    for whose, stretches in known.items():
-        stretches.sort()
-        reach[whose] = ([first for first, _ in stretches], list(accumulate((last for _, last in stretches), max)))
-    found = set()
-    numbered: Counter[tuple[str, object]] = Counter()
-    logged: Counter[tuple[str, object]] = Counter()
-    for run in runs:
-        (logged if run["kind"] == BY_LOG else numbered)[run["channel"], run["log_id"]] += run["events"]
-        firsts, lasts = reach.get(_whose(run), ([], []))
-        place = bisect_right(firsts, run["last"])
-        if place and lasts[place - 1] >= run["first"]:
-            found.add(run["channel"])
-    found |= {channel for (channel, log), rows in logged.items() if rows > numbered[channel, log]}
-    return sorted(found)
-
-
-def _whose(run: Run) -> tuple[object, ...]:
-    """Say what the numbers of a stretch count: a log, or a publisher's events wherever they were seen."""
-    return (run["kind"], run["channel"], run["log_id"] if run["kind"] == BY_LOG else run["origin"])
 
 
 def first_of_each(bronze: DataFrame) -> DataFrame:

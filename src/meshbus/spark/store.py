@@ -123,6 +123,15 @@ class Store:
         self._write(rows(), name, self.folder(name) / f"batch={query}-{batch:012d}")
         return True
 
+    def put(self, name: str, query: str, batch: int, table: Any) -> None:
+        """Write the rows of a batch of a table that is not divided by hours, given as an Arrow table."""
+        import pyarrow.parquet as pq
+
+        aside = self._new_aside(name)
+        aside.mkdir(parents=True)
+        pq.write_table(table, aside / "part.parquet", compression="zstd")
+        self._name(aside, self.folder(name) / f"batch={query}-{batch:012d}")
+
     def append(self, name: str, query: str, rows: DataFrame) -> None:
         """Write rows that no query numbers, as the next batch of a name of their own."""
         batch = max((part.last + 1 for part in self.parts(name) if part.query == query), default=0)
@@ -141,6 +150,20 @@ class Store:
                 for file in sorted(part.path.rglob("*.parquet")):
                     found += pq.ParquetFile(file).read().to_pylist()
         return found
+
+    def table(self, name: str, query: str, batch: int, columns: Sequence[str]) -> Any:
+        """Give some columns of one batch as an Arrow table, without Spark."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        files = sorted((self.folder(name) / f"batch={query}-{batch:012d}").rglob("*.parquet"))
+        tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in files]
+        schema = arrow_schema(_spec(name).table, dictionaries=False)
+        return (
+            pa.concat_tables(tables, promote_options="default")
+            if tables
+            else pa.schema([schema.field(name) for name in columns]).empty_table()
+        )
 
     def read(
         self,
@@ -213,7 +236,7 @@ class Store:
 
     def replace(self, name: str, part: Part, rows: DataFrame) -> None:
         """Put other rows in the place of a part: for what people decided, never for what a query wrote."""
-        place = self.folder(name) / _ASIDE / f"old-{uuid.uuid4().hex}"
+        place = self._new_aside(name)
         staged = self._stage(rows, name)
         part.path.rename(place)
         staged.rename(part.path)
@@ -245,7 +268,7 @@ class Store:
 
     def _discard(self, path: Path, name: str) -> bool:
         """Remove a folder so that nobody sees half of it, unless somebody reads; says whether it did."""
-        aside = self.folder(name) / _ASIDE / f"old-{uuid.uuid4().hex}"
+        aside = self._new_aside(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -256,8 +279,7 @@ class Store:
         return True
 
     def _stage(self, rows: DataFrame, name: str, *, files: int | None = None) -> Path:
-        spec = _spec(name)
-        aside = self.folder(name) / _ASIDE / uuid.uuid4().hex  # a dead driver's Java may still be writing to its own
+        spec, aside = _spec(name), self._new_aside(name)
         columns = [field.name for field in spec.struct()]
         chosen = rows.select(*columns)
         writer = (chosen if files is None else chosen.coalesce(files)).write.option("compression", "zstd")
@@ -266,8 +288,15 @@ class Store:
         writer.parquet(str(aside))
         return aside
 
+    def _new_aside(self, name: str) -> Path:
+        """Name a folder to write to: a new one, for a dead driver's Java may still be writing to its own."""
+        return self.folder(name) / _ASIDE / uuid.uuid4().hex
+
     def _write(self, rows: DataFrame, name: str, place: Path, *, files: int | None = None) -> None:
-        aside = self._stage(rows, name, files=files)
+        self._name(self._stage(rows, name, files=files), place)
+
+    def _name(self, aside: Path, place: Path) -> None:
+        """Give what was written its name, which commits it."""
         try:
             aside.rename(place)
         except OSError:
