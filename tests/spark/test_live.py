@@ -19,6 +19,7 @@ from meshbus.spark.gateway import Judge
 from meshbus.spark.inputs import recorded_policies
 from meshbus.spark.replay import fate, replay_packets
 from meshbus.spark.runner import run
+from meshbus.spark.schema import DECISIONS
 from meshbus.spark.settings import PipelineConfig, load_policy
 from meshbus.spark.store import Store
 from meshbus.spark.tables import Tables, tables
@@ -68,7 +69,9 @@ def test_events_are_what_was_published_and_what_the_log_holds(lived: Lived) -> N
     expected["plant/bosses"] = [payload for payload in expected["plant/bosses"] if payload.startswith(b"boss")]
     assert arrived == expected
     assert len(rows) == sum(map(len, expected.values()))
-    assert lived.tables["silver.events"].count() == len(rows)
+    silver = lived.tables["silver.events"].toArrow().to_pylist()
+    assert as_set(map(plain, silver)) == as_set({**plain(row), "codec": "raw", "value": None} for row in rows)
+    assert lived.tables["silver.quarantine"].count() == 0
 
 
 def test_packets_are_what_the_nodes_recorded(lived: Lived) -> None:
@@ -92,6 +95,10 @@ def test_gold_equals_plain_python(lived: Lived) -> None:
 
 def test_recomputed_verdicts_are_the_recorded_ones(lived: Lived) -> None:
     check_decisions(lived, PUBLISHES * len(READERS))
+    schema = arrow_schema(DECISIONS, dictionaries=False).remove_metadata()
+    schema = pa.schema([field for field in schema if field.name not in {"recomputed", "agrees"}])
+    found = lived.tables["silver.decisions"].toArrow().select(schema.names).cast(schema)
+    assert in_order(found).equals(in_order(lived.packets.select(schema.names).cast(schema)))
 
 
 def check_decisions(lived: Lived, least: int) -> None:

@@ -244,6 +244,7 @@ def test_bad_input_is_one_sentence(
 def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     spark: SparkSession, config: PipelineConfig, tmp_path: Path
 ) -> None:
+    config = msgspec.structs.replace(config, restarts=1)  # a busy machine may need one
     log_dir = tmp_path / "log"
     recorder = PacketRecorder(log_dir, 7, background=False)
     recorder.take(numbered_headers(0, 4), np.zeros(1, np.uint8), ts_ns=0, here=True)
