@@ -17,9 +17,9 @@ from meshbus.log.block import (
     Unreadable,
     is_plain,
     pack_block,
+    pack_cells,
     pack_file_header,
     pack_one,
-    plain_form,
     read_rows,
     scalars_at,
     unpack_block,
@@ -42,8 +42,8 @@ def cells_of(count: int, columns: dict[str, Any]) -> list[Cells]:
 def block_of(events: Sequence[bytes], columns: dict[str, Any], headers: Headers | None = None) -> bytes:
     offsets, data = pack_payloads(events)
     edges = offsets.astype(np.int32).view(np.uint8).data
-    cells = cells_of(len(events), columns)
-    return b"".join(pack_block(5, len(events), cells, edges, data, headers, written_ns=9, durable=3))
+    form = pack_cells(cells_of(len(events), columns), headers)
+    return b"".join(pack_block(5, len(events), form, edges, data, written_ns=9, durable=3))
 
 
 @st.composite
@@ -83,8 +83,8 @@ def test_a_block_comes_back_as_it_was(data: st.DataObject, events: list[bytes], 
 
 @given(st.binary(max_size=40), st.integers(0, 99))
 def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin: int) -> None:
-    form = plain_form(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
-    assert pack_one(5, *form, payload, written_ns=9, durable=3) == block_of(
+    form = pack_cells(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
+    assert pack_one(5, form, payload, written_ns=9, durable=3) == block_of(
         [payload], {"origin": origin, "pub_seq": 5, "ts_ns": 77}
     )
 

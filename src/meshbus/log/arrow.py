@@ -8,7 +8,7 @@ asked for. pyarrow is imported when something is converted, and not before.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from meshbus.log.block import HotHeader
 
 _US = 1_000
+_OFFSETS: dict[str, tuple[Literal["i", "q"], int]] = {
+    "binary": ("i", 4), "string": ("i", 4), "large_binary": ("q", 8), "large_string": ("q", 8),
+}  # fmt: skip
+"""What the offsets of each type of payloads are, as a memoryview calls it, and their bytes."""
+_NO_OFFSETS = bytes(4)
 
 
 class Wanted(NamedTuple):
@@ -144,22 +149,21 @@ class _Maker:
                 return pa.array(np.full(self._count, hash_name(channel) & 0xFFFF, np.int32))
 
 
-def from_binary(column: Any) -> tuple[NDArray[Any], memoryview]:
+def from_binary(column: Any) -> tuple[memoryview, memoryview]:
     """See the payloads of a pyarrow binary or string array (or chunked array) as offsets and data.
 
     Raises ConfigError for another type, or nulls.
-    """
-    import pyarrow as pa
-
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = whole.type
-    width = np.int64 if kind in {pa.large_binary(), pa.large_string()} else np.int32
-    if width is np.int32 and kind not in {pa.binary(), pa.string()}:
+    """  # hot
+    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    kind = str(whole.type)
+    if kind not in _OFFSETS:
         raise ConfigError("events", f"is an Arrow array of {kind}: expected binary or string")
     if whole.null_count:
         raise ConfigError("events", f"{whole.null_count} of them are null: drop those, or make them empty")
-    _, offsets, data = whole.buffers()
     if not len(whole):
-        return np.zeros(1, np.int64), memoryview(b"")
-    edges = np.frombuffer(offsets, width, len(whole) + 1, whole.offset * np.dtype(width).itemsize)
+        return memoryview(_NO_OFFSETS).cast("i"), memoryview(b"")
+    _, offsets, data = whole.buffers()
+    code, width = _OFFSETS[kind]
+    start = whole.offset * width
+    edges = memoryview(offsets)[start : start + (len(whole) + 1) * width].cast(code)
     return edges, memoryview(data) if data is not None else memoryview(b"")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ from meshbus.names.channel import ChannelName
 FORMAT_VERSION = 1
 MAX_BLOCK_BYTES = 1 << 30
 """Payload of one block at most: its offsets are 32 bits, and a block is written and checked as a whole."""
+OFFSET_BYTES = 4
+"""Of one offset into the payloads."""
 
 FILE_MAGIC = b"MBHT"
 BLOCK_MAGIC = b"MBBK"
@@ -48,6 +50,10 @@ _NUMBER = struct.Struct("<q")
 _PAIR = struct.Struct("<ii")
 _ZEROS = bytes(8)
 _NUMBERED = (Kind.SAME, Kind.COUNT)
+
+
+Form: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
+"""How the columns of a block are given, and the bytes of columns and headers."""
 
 
 class HotHeader(msgspec.Struct, frozen=True):
@@ -118,10 +124,9 @@ def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
 def pack_block(
     first: int,
     count: int,
-    cells: Sequence[Cells],
+    form: Form,
     offsets: bytes | memoryview,
     data: bytes | memoryview,
-    headers: Headers | None,
     *,
     written_ns: int,
     durable: int,
@@ -129,17 +134,11 @@ def pack_block(
     """Give a block as the pieces of memory to write one after the other; arrays and payloads are not copied.
 
     `offsets` are 32-bit numbers that start at 0.
-    """
-    parts: list[bytes | memoryview] = [b""]
-    for column in cells:
-        _pack_cells(column, parts)
-    if headers is not None:
-        parts.append(headers.packed)
-    _add(parts, offsets)
-    _add(parts, data)
-    kinds = bytes([*(column.kind for column in cells), headers is not None])
-    length = sum(map(len, parts))
-    checked = _BLOCK.pack(BLOCK_MAGIC, length, 0, first, written_ns, durable, count, len(data), kinds)
+    """  # hot
+    kinds, columns = form
+    size = len(data)
+    parts = [b"", *columns, offsets, _ZEROS[: -len(offsets) & 7], data, _ZEROS[: -size & 7]]
+    checked = _BLOCK.pack(BLOCK_MAGIC, sum(map(len, parts)), 0, first, written_ns, durable, count, size, kinds)
     digest = xxhash.xxh3_64(checked[_CHECKED_FROM:])
     for part in parts:
         digest.update(part)
@@ -147,16 +146,13 @@ def pack_block(
     return parts
 
 
-def pack_one(
-    first: int, kinds: bytes, numbers: Sequence[int], payload: bytes | memoryview, *, written_ns: int, durable: int
-) -> bytes:
-    """Give a block of one event that has neither arrays nor headers, in one piece."""  # hot
+def pack_one(first: int, form: Form, payload: bytes | memoryview, *, written_ns: int, durable: int) -> bytes:
+    """Give a block of one event in one piece."""  # hot
+    kinds, columns = form
     size = len(payload)
-    body = struct.pack(f"<{len(numbers)}q", *numbers) + _PAIR.pack(0, size)
-    pad = _ZEROS[: -size & 7]
-    length = len(body) + size + len(pad)
-    checked = _BLOCK.pack(BLOCK_MAGIC, length, 0, first, written_ns, durable, 1, size, kinds)
-    whole = b"".join((checked[_CHECKED_FROM:], body, payload, pad))
+    body = b"".join((*columns, _PAIR.pack(0, size), payload, _ZEROS[: -size & 7]))
+    checked = _BLOCK.pack(BLOCK_MAGIC, len(body), 0, first, written_ns, durable, 1, size, kinds)
+    whole = checked[_CHECKED_FROM:] + body
     return checked[:8] + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little") + whole
 
 
@@ -213,24 +209,24 @@ def scalars_at(kinds: bytes) -> dict[int, int]:
     return {place: 8 * position for position, place in enumerate(numbered)}
 
 
-def plain_form(cells: Sequence[Cells]) -> tuple[bytes, list[int]]:
-    """Give the kinds and the numbers of cells without arrays, for `pack_one`."""
-    kinds = bytes([*(column.kind for column in cells), 0])
-    return kinds, [column.value for column in cells if column.kind in _NUMBERED]
+def pack_cells(cells: Sequence[Cells], headers: Headers | None = None) -> Form:
+    """Give the form of a block; arrays are not copied."""
+    parts: list[bytes | memoryview] = []
+    for column in cells:
+        if column.kind in _NUMBERED:
+            parts.append(_NUMBER.pack(column.value))
+        if column.valid is not None:
+            _add(parts, column.valid.data)
+        if column.array is not None:
+            _add(parts, column.array.view(np.uint8).data)
+    if headers is not None:
+        parts.append(headers.packed)
+    return bytes([*(column.kind for column in cells), headers is not None]), parts
 
 
 def is_plain(kinds: bytes) -> bool:
     """Say whether a block has neither arrays nor headers."""
     return max(kinds[:-1]) < Kind.EACH and not kinds[-1]
-
-
-def _pack_cells(column: Cells, parts: list[bytes | memoryview]) -> None:
-    if column.kind in _NUMBERED:
-        parts.append(_NUMBER.pack(column.value))
-    if column.valid is not None:
-        _add(parts, column.valid.data)
-    if column.array is not None:
-        _add(parts, column.array.view(np.uint8).data)
 
 
 def _add(parts: list[bytes | memoryview], part: bytes | memoryview) -> None:

@@ -25,11 +25,10 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 import msgspec
-import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
-from meshbus.log.block import MAX_BLOCK_BYTES, pack_block, pack_one
+from meshbus.log.block import MAX_BLOCK_BYTES, OFFSET_BYTES, pack_block, pack_cells, pack_one
 from meshbus.log.columns import Columns, Defaults, Events, number, pack_events
 from meshbus.log.compaction import FEWEST, choose_run
 from meshbus.log.durability import Fsync, LogConfig, Retention
@@ -154,24 +153,23 @@ class RedexFile:
         now = self._clock()
 
         def pack(first: int, durable: int) -> list[bytes]:
-            return [pack_one(first, *self._defaults.one(first, now), payload, written_ns=now, durable=durable)]
+            return [pack_one(first, self._defaults.plain(first, now), payload, written_ns=now, durable=durable)]
 
         return self._writer.write(pack, 1, now, self.config.seal_bytes)
 
     def write_batch(self, events: Events, **columns: Unpack[Columns]) -> range:
         """Append events in one piece without waiting for the disk: `commit` makes up for it."""
         offsets, data = pack_events(events)
-        count = len(offsets) - 1
+        count = len(offsets) // OFFSET_BYTES - 1
         if not count:
             self._writer.check_open()
             return range(self.next_seq, self.next_seq)
         now = self._clock()
-        cells, headers = self._defaults.cells(columns, count, now)
-        edges = offsets.view(np.uint8).data
+        said = self._defaults.cells(columns, count, now) if columns else None
 
         def pack(first: int, durable: int) -> list[bytes | memoryview]:
-            own = number(cells, first)
-            return pack_block(first, count, own, edges, data, headers, written_ns=now, durable=durable)
+            form = self._defaults.plain(first, now) if said is None else pack_cells(number(said[0], first), said[1])
+            return pack_block(first, count, form, offsets, data, written_ns=now, durable=durable)
 
         first = self._writer.write(pack, count, now, self.config.seal_bytes)
         return range(first, first + count)

@@ -66,6 +66,8 @@ class Writer:
         self._clock = clock
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
+        self._waiting = 0
+        """Threads in `wait_beyond`."""
         self._reserve_at = _FIRST_RESERVE
         """Size of the hot file at which room is reserved again."""
         self._debts: list[int] = []
@@ -105,8 +107,10 @@ class Writer:
             last.add(size, count, now_ns)
             self.stats.appended += count
             self.stats.appended_bytes += size
-            self._more.notify_all()
-        self._tell()
+            if self._waiting:
+                self._more.notify_all()
+        if self.grown:
+            self._tell()
         return first
 
     def roll(self, now_ns: int, due: Callable[[HotIndex], bool]) -> None:
@@ -144,7 +148,11 @@ class Writer:
     def wait_beyond(self, seq: int, timeout_s: float | None = None) -> bool:
         """Wait until there is an event at a sequence; False when the time is up or the log was closed."""
         with self._more:
-            self._more.wait_for(lambda: self.closed or self.end > seq, timeout_s)
+            self._waiting += 1
+            try:
+                self._more.wait_for(lambda: self.closed or self.end > seq, timeout_s)
+            finally:
+                self._waiting -= 1
             return self.end > seq
 
     def check_open(self) -> None:

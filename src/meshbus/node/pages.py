@@ -64,7 +64,8 @@ class Pager:
             kept = begin, next(self._log.read_batches(begin, None, _COLUMNS))
         first, batch = kept
         rows = batch.slice(begin - first, stop - begin)
-        edges, data = from_binary(rows.column("payload"))
+        offsets, data = from_binary(rows.column("payload"))
+        edges = np.asarray(offsets)
         count = max(int(np.searchsorted(edges, edges[0] + max_bytes)), 1)
         edges = edges[: min(count, len(rows)) + 1]
         used_up = begin + len(edges) - 1 >= first + len(batch)
