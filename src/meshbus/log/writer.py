@@ -103,7 +103,10 @@ class Writer:
             if last.size >= self._reserve_at:
                 self._reserve(last.size, seal_bytes)
             first = last.end
-            size = self._put(pack(first, self.durable), last)
+            try:
+                size = self.files.write(self._handle, pack(first, self.durable), last.size) - last.size
+            except OSError as error:
+                raise self._refused(error, last) from error
             last.add(size, count, now_ns)
             self.stats.appended += count
             self.stats.appended_bytes += size
@@ -246,18 +249,15 @@ class Writer:
                 self.files.truncate(self._handle, self.hot[-1].size)
             self._reserve_at = _FIRST_RESERVE
 
-    def _put(self, parts: Sequence[bytes | memoryview], last: HotIndex) -> int:
-        """Write the parts of a block behind the last one, and give their size."""
+    def _refused(self, error: OSError, last: HotIndex) -> LogError:
+        """Take back what the disk took of a block before it refused the rest, and say why it did."""
+        self.stats.refused += 1
+        failure = log_error(error, last.path, "cannot append to")
         try:
-            return self.files.write(self._handle, parts, last.size) - last.size
-        except OSError as error:
-            self.stats.refused += 1
-            failure = log_error(error, last.path, "cannot append to")
-            try:
-                self.files.truncate(self._handle, last.size)
-            except OSError:
-                self.problem = failure  # half a block stays behind: only opening again cuts it
-            raise failure from error
+            self.files.truncate(self._handle, last.size)
+        except OSError:
+            self.problem = failure  # half a block stays behind: only opening again cuts it
+        return failure
 
     def _tell(self) -> None:
         for told in tuple(self.grown):
