@@ -56,6 +56,7 @@ def test_arrow_slices_and_text_are_taken_too(texts: list[str]) -> None:
         (np.array([0, 1]), "text"),
         pa.array([1, 2]),
         pa.array([b"a", None]),
+        pa.scalar(b"a"),
     ],
     ids=str,
 )

@@ -154,7 +154,7 @@ def from_binary(column: Any) -> tuple[memoryview, memoryview]:
 
     Raises ConfigError for another type, or nulls.
     """  # hot
-    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    whole = column if hasattr(column, "buffers") else column.combine_chunks()
     kind = str(whole.type)
     if kind not in _OFFSETS:
         raise ConfigError("events", f"is an Arrow array of {kind}: expected binary or string")

@@ -105,7 +105,7 @@ def pack_events(events: Events) -> tuple[memoryview, memoryview]:
     if isinstance(events, tuple) and len(events) == 2 and isinstance(events[0], np.ndarray):
         data = _bytes_of(events[1])
         edges = _checked(events[0], len(data))
-    elif hasattr(events, "type"):
+    elif hasattr(events, "type") and hasattr(events, "null_count"):
         edges, data = from_binary(events)
     else:
         try:
