@@ -227,6 +227,26 @@ def test_threads_that_wait_share_a_sync(tmp_path: Path) -> None:
         assert Slow.count == 2, "seven appends shared one"
 
 
+@pytest.mark.parametrize("events", [1, 3])
+def test_one_append_wakes_every_thread_that_waits(tmp_path: Path, events: int) -> None:
+    with open_log(tmp_path, fsync=NEVER) as log:
+        woken: list[bool] = []
+        threads = [threading.Thread(target=lambda: woken.append(log.wait_beyond(0)), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while log._writer._waiting < len(threads):
+            threads[0].join(0.001)
+        if events == 1:
+            log.append(b"x")
+        else:
+            log.append_batch([b"x"] * events)
+        for thread in threads:
+            thread.join(10)
+        assert woken == [True] * 3
+        assert not log.wait_beyond(9, 0)
+        assert log._writer._waiting == 0, "neither who was woken waits any more, nor who gave up"
+
+
 def test_many_threads_append_each_event_once(tmp_path: Path) -> None:
     with open_log(tmp_path, fsync=NEVER, seal_bytes=2_000) as log:
         seqs: list[int] = []
