@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from meshbus.spark.java import find_java
 from meshbus.spark.runner import run
 from meshbus.spark.session import LOCAL, session
-from tests.spark.quick import quick_settings
+from tests.spark.quick import COMPILING, quick_settings
 from tests.spark.world import World, build_world
 
 
@@ -41,6 +41,17 @@ def spark(packaged_java: Path) -> Iterator[SparkSession]:
     started = session(name="tests", master="local[2]", settings=LOCAL | quick_settings())
     yield started
     started.stop()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark as it runs outside tests: it makes Java of a query."""
+    for name, value in zip(COMPILING, ("true", "FALLBACK"), strict=True):
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in quick_settings().items():
+        if name in COMPILING:
+            spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

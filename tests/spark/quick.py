@@ -2,6 +2,9 @@
 
 from meshbus.spark.session import java_options
 
+COMPILING = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
+"""Whether Spark makes Java of a query."""
+
 
 def quick_settings() -> dict[str, str]:
     """Give settings to go over ours: code that is run a few times is not worth compiling well."""
@@ -9,5 +12,6 @@ def quick_settings() -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.shuffle.partitions": "1",
-        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.adaptive.enabled": "false",
+        **dict(zip(COMPILING, ("false", "NO_CODEGEN"), strict=True)),
     }
