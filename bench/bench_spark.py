@@ -34,8 +34,10 @@ import numpy as np
 from bench.harness import Cell, Table
 from meshbus.log.arrow import wanted
 from meshbus.log.log import Redex
-from meshbus.log.packets.arrow import Whose, to_batch
+from meshbus.log.packets.arrow import to_batch
+from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW
+from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.schema import PACKETS, spark_ddl
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
@@ -133,7 +135,8 @@ def recorded() -> Any:
         header.copy(), rows["src"].copy(), rows["dst"].copy(), route["ttl"].copy(), rows["guard"]
     )
     rows["verdict"] = np.where(rows["reason"] == 0, Fate.FORWARDED, Fate.DROPPED)
-    return to_batch([rows], {name.hash: name for name in CHANNELS}, Whose(7, 1), wanted(table=PACKETS))
+    whole = Piece(pack_rows(rows), 0, BLOCK)
+    return to_batch([whole], {name.hash: name for name in CHANNELS}, Whose(7, 1), wanted(table=PACKETS))
 
 
 def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:

@@ -17,11 +17,15 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound="NDArray[Any]")
 
 _COMPILED_ONLY = "this function has a meaning only inside a compiled loop"
 
@@ -88,6 +92,11 @@ def load_u64(address: int) -> int:
 def store_u32(address: int, value: int) -> None:
     """Write a little-endian number at any address; only inside a loop."""
     raise RuntimeError(_COMPILED_ONLY)
+
+
+def writable(array: A) -> A:
+    """Give an array that may be written to: for one that may not, a loop would be compiled anew."""
+    return array if array.flags.writeable else array.copy()
 
 
 def compile_loop(loop: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,6 +19,8 @@ from meshbus.log.durability import LogConfig, Retention
 from meshbus.log.log import Redex
 from meshbus.spark.failure import sentence_of_failure
 from meshbus.spark.source import BatchReader, Options, StreamReader
+from tests.log.packets.making import CHANNELS, KINDS, traffic
+from tests.log.packets.test_parquet import sealed
 from tests.spark.world import World, rows_of_logs
 
 FIRST = "alarms"
@@ -60,6 +63,21 @@ def test_spark_reads_every_cell_as_the_log_has_it(spark: SparkSession, world: Wo
         row["headers"] = None if row["headers"] is None else list(row["headers"])
     order = itemgetter("channel", "seq")
     assert sorted(read, key=order) == sorted(rows_of_logs(root), key=order)
+
+
+def test_spark_alone_reads_sealed_packets(spark: SparkSession, tmp_path: Path) -> None:
+    """Without us: all encodings of our files, and a condition that row groups answer by what they say of themselves."""
+    path = tmp_path / "a.parquet"
+    rows = np.concatenate([traffic(kind, 1000, seed=1)[0] for kind in KINDS])
+    recorded = sealed(path, rows, {channel.hash: str(channel) for channel in CHANNELS}, group=1000).drop(["ts"])
+    table = spark.read.parquet(str(path)).withColumn("ts", F.unix_micros("ts"))
+    found = [row.asDict() for row in table.collect()]
+    assert [row.pop("ts") for row in found] == [row["ts_ns"] // 1000 for row in found]
+    assert found == recorded.to_pylist()
+    counter, channel = next((row["counter"], row["channel"]) for row in found[1700:] if row["channel"])
+    chosen = table.where((F.col("counter") == counter) & (F.col("channel") == channel)).collect()
+    expected = [row for row in found if (row["counter"], row["channel"]) == (counter, channel)]
+    assert [row["packet_seq"] for row in chosen] == [row["packet_seq"] for row in expected]
 
 
 def test_conditions_are_pushed_down_and_still_true(spark: SparkSession, logs: Path) -> None:

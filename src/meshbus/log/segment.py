@@ -1,9 +1,9 @@
 """Sealed segments: Parquet files that any reader of Parquet understands, written once and never changed.
 
 Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Events are
-compressed with zstd; columns of few different values are dictionaries, payloads and counters are not. Other tables say
-themselves how they are encoded. Every page has a checksum, which is checked where it matters more than speed: when a log
-is verified, and when segments are merged.
+compressed with zstd; columns of few different values are dictionaries, payloads and counters are not. Every page has a
+checksum, which is checked where it matters more than speed: when a log is verified, and when segments are merged. Those
+of packets are written by log/packets/parquet.py, and read here.
 
 Files are written aside and get their name from log/upkeep.py. A reader finds a segment under its name, or where it
 waits when it was replaced (log/folder.py).
@@ -20,7 +20,7 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
 from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.manifest import Segment
-from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY, Table
+from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
@@ -35,7 +35,7 @@ _FEWEST, _MOST = 1_024, 131_072
 
 _PLAIN = {"payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "headers"}
 """Nearly every value differs: a dictionary would only cost."""
-_EVENTS: Mapping[str, Any] = {
+_ENCODING: Mapping[str, Any] = {
     "compression": "zstd",
     "use_dictionary": [column.name for column in EVENTS if column.name not in _PLAIN],
 }
@@ -76,26 +76,24 @@ def write_segment(
     end: int,
     per_group: int,
     written_ns: int,
-    table: Table = EVENTS,
-    encoding: Mapping[str, Any] = _EVENTS,
 ) -> Segment:
-    """Write record batches of a range of a table as a segment under its name aside, synced, and describe it.
+    """Write record batches of a range of events as a segment under its name aside, synced, and describe it.
 
-    `encoding` is for pyarrow's ParquetWriter. The caller renames `aside(folder / segment.name)`. Memory: about one row group.
+    The caller renames `aside(folder / segment.name)`. Memory: about one row group.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = segment_name(first, end)
     place = aside(folder / name)
-    schema = wanted(table=table).schema
+    schema = wanted().schema
     files.remove(place)
     handle = files.create(place)
     try:
         sink = _Sink(files, handle)
         with (
             io.BufferedWriter(sink, _BUFFER) as buffer,
-            pq.ParquetWriter(buffer, schema, write_page_checksum=True, **encoding) as writer,
+            pq.ParquetWriter(buffer, schema, write_page_checksum=True, **_ENCODING) as writer,
         ):
             for group in _groups(batches, per_group):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.log.packets.row import NOT_ASKED, models
+from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_WORDS, models
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.fate import ArrivalReason, TransitReason
@@ -71,6 +71,44 @@ def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
     ways = np.zeros(0, np.uint8) if routes is None else routes.view(np.uint8)
     headers = packets["headers"]
     return (headers.view(np.uint8), 0, HEADER_BYTES, len(headers), ways, 0, ROUTE_BYTES), facts
+
+
+def changing_rows(count: int, seed: int, changes: float) -> Any:
+    """Make rows of which each word differs from that of the row before with a probability."""
+    random = np.random.default_rng(seed)
+    words = random.integers(0, 1 << 64, (count, ROW_WORDS), np.uint64) * random.integers(0, 2, (count, ROW_WORDS))
+    changed = random.random(words.shape) < changes
+    newest = np.maximum.accumulate(np.where(changed, np.arange(count)[:, None], 0), axis=0)
+    return np.take_along_axis(words.astype(np.uint64), newest, axis=0).view(ROW)[:, 0]
+
+
+def traffic(kind: str, count: int, seed: int) -> tuple[Any, dict[int, str]]:
+    """Make rows as traffic of a kind gives them, and the names of their channels."""
+    random, number = np.random.default_rng(seed), np.arange(count)
+    rows = np.zeros(count, ROW)
+    changed = {"train": number // 44, "single": number, "mixed": number // 5, "random": number}[kind]
+    chosen = random.integers(0, len(CHANNELS), count)[changed] if kind != "train" else np.zeros(count, np.int64)
+    if kind == "random":
+        rows = random.integers(0, 1 << 64, (count, ROW_WORDS), np.uint64).view(ROW)[:, 0]
+    rows["header"]["stream_id"] = np.array([channel.stream_id for channel in CHANNELS], np.uint64)[chosen]
+    rows["header"]["channel_hash"] = np.array([channel.wire_hash for channel in CHANNELS])[chosen]
+    rows["chash64"] = np.array([*(channel.hash for channel in CHANNELS[:-1]), 0], np.uint64)[chosen]
+    if kind != "random":
+        rows["header"]["counter"], rows["header"]["sequence"] = (
+            1000 + number,
+            np.uint64((1 << 63) - count // 2) + number.astype(np.uint64),
+        )
+        rows["header"]["payload_len"] = 1300 if kind == "train" else random.integers(0, 1400, count)
+        rows["header"]["subnet_id"] = np.array([0xFE010000, 3], np.uint32)[changed % 2]
+        rows["present"], rows["src"], rows["dst"] = 3, 0x03000000, 0xFFFF0000
+        rows["guard"] = np.where(changed % 3 == 1, NOT_ASKED, 1)
+        rows["reason"] = np.where(changed % 7 == 6, 2, 0)
+    rows["ts_ns"] = 1_794_780_000_000_000_000 + changed * 40_123
+    return rows, {channel.hash: str(channel) for channel in CHANNELS}
+
+
+KINDS = ("train", "single", "mixed", "random")
+"""Of traffic."""
 
 
 def blank_headers(count: int) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from meshbus.log.arrow import wanted
-from meshbus.log.packets.arrow import Whose, headers_of, to_batch
-from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, chooser, fill, name_table
+from meshbus.log.packets.arrow import headers_of, to_batch
+from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.packed import BLOCK_ROWS, Arena
+from meshbus.log.packets.row import NOT_ASKED, name_table
+from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.fate import Fate, TransitReason
@@ -80,17 +82,17 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
     }
 
 
-def rows_of(packets: dict[str, Any]) -> np.ndarray[Any, Any]:
-    rows = np.zeros(len(packets["headers"]) * ROW_BYTES, np.uint8)
+def rows_of(packets: dict[str, Any]) -> list[Piece]:
+    arena = Arena(BLOCK_ROWS)
     places, facts = arguments(packets)
-    fill.run(rows, 0, *places, facts, name_table(CHANNELS), chooser(1, 0), 0, packets["ts_ns"])
-    return rows.view(ROW)
+    fill.run(arena.data, arena.state, *places, facts, name_table(CHANNELS), chooser(1, 0), 0, packets["ts_ns"])
+    return [Piece(block, 0, block.length) for block in arena.blocks()]
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_column_is_what_was_told(seed: int) -> None:
     packets = some_packets(299 + seed % 2, seed, routed=seed % 4 != 3, judged=seed % 4 != 2)
-    batch = to_batch([rows_of(packets)], NAMES, Whose(NODE, 10), wanted(table=PACKETS))
+    batch = to_batch(rows_of(packets), NAMES, Whose(NODE, 10), wanted(table=PACKETS))
     assert batch.schema.equals(arrow_schema(PACKETS), check_metadata=True)
     batch.validate(full=True)
     for number, row in enumerate(batch.to_pylist()):
@@ -102,16 +104,16 @@ def test_every_column_is_what_was_told(seed: int) -> None:
 
 def test_columns_can_be_chosen_and_text_can_be_plain() -> None:
     rows = rows_of(some_packets(50, 1))
-    whole = to_batch([rows], NAMES, Whose(NODE, 1), wanted(table=PACKETS))
+    whole = to_batch(rows, NAMES, Whose(NODE, 1), wanted(table=PACKETS))
     want = wanted(["channel", "reason", "ts"], dictionaries=False, table=PACKETS)
-    part = to_batch([rows], NAMES, Whose(NODE, 1), want)
+    part = to_batch(rows, NAMES, Whose(NODE, 1), want)
     assert part.schema.equals(want.schema)
     assert part.to_pylist() == whole.select(["channel", "reason", "ts"]).to_pylist()
 
 
 def test_headers_come_back_as_they_were() -> None:
     packets = some_packets(200, 3)
-    batch = to_batch([rows_of(packets)], NAMES, Whose(NODE, 1), wanted(table=PACKETS))
+    batch = to_batch(rows_of(packets), NAMES, Whose(NODE, 1), wanted(table=PACKETS))
     again = headers_of(batch)
     for name in again.dtype.names or ():
         if name != "magic":

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from meshbus.errors import LogError
-from meshbus.log.packets.arrow import Whose
 from meshbus.log.packets.block import UnknownFile, pack_block, pack_file_header, read_content
+from meshbus.log.packets.packed import Packed, pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
+from meshbus.log.packets.runs import Whose
 
 WHOSE = Whose(2**64 - 1, 7)
 
 
-def rows(first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def rows(first: int, count: int) -> Packed:
     made = np.zeros(count, ROW)
     made["header"]["counter"] = np.arange(first, first + count)
-    return made
+    return pack_rows(made)
 
 
 def a_file() -> tuple[bytes, list[int]]:
@@ -35,7 +36,7 @@ def test_a_file_comes_back() -> None:
     assert (content.first, content.end, content.size, content.whose) == (100, 109, ends[-1], WHOSE)
     assert (content.created_ns, content.written_ns) == (5, 1040)
     assert content.names == {2**63: "a/b", 7: "c"}
-    found = [number for _, part in content.blocks for number in part["header"]["counter"].tolist()]
+    found = [number for _, part in content.blocks for number in unpack_rows(part)["header"]["counter"].tolist()]
     assert found == list(range(100, 109))
     assert [first for first, _ in content.blocks] == [100, 103, 104]
 
@@ -63,12 +64,23 @@ def test_what_is_no_file_of_ours_is_said() -> None:
     for data in (b"", b"PAR1" * 20, bytes(48)):
         with pytest.raises(UnknownFile):
             read_content(data)
-    newer = bytearray(a_file()[0])
-    newer[4] = 9
+    other = bytearray(a_file()[0])
+    other[4] = 1
+    with pytest.raises(UnknownFile, match="never released"):
+        read_content(bytes(other))
+    other[4] = 9
     with pytest.raises(LogError, match="newer meshbus"):
-        read_content(bytes(newer))
+        read_content(bytes(other))
 
 
 def test_rows_that_do_not_follow_are_no_block() -> None:
     data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(1, rows(1, 2), {}, 0))
     assert read_content(data).end == 0
+
+
+def test_rows_that_are_not_what_the_block_says_are_no_block() -> None:
+    """A checksum may be right for bytes that make no sense."""
+    good = rows(0, 3)
+    for bad in (Packed(good.data[:-1], 3), Packed(good.data, 2), Packed(good.data, 4)):
+        data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(0, bad, {}, 0))
+        assert read_content(data).end == 0

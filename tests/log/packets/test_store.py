@@ -15,8 +15,9 @@ import pytest
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.files import Files, Part
 from meshbus.log.packets import store as module
-from meshbus.log.packets.arrow import Whose
-from meshbus.log.packets.row import ROW, ROW_BYTES
+from meshbus.log.packets.packed import PACKED_MOST, Packed, pack_rows
+from meshbus.log.packets.row import ROW, ROW_WORDS
+from meshbus.log.packets.runs import Whose
 from meshbus.log.packets.store import GROUP_ROWS, LEAST_BYTES, SEAL_AGE_S, Bounds, PacketStore, folder_of
 from meshbus.log.schema import PACKETS, arrow_schema
 from tests.log.crash import Disk, Loss, Recorder, Unsynced, lay_out
@@ -28,13 +29,21 @@ from tests.log.packets.making import NODE, counters
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hot files be as small as tests like them."""
     monkeypatch.setattr(module, "LEAST_BYTES", 0)
-    monkeypatch.setattr(module, "SEAL_BYTES", 10 * ROW_BYTES + 200)
+    monkeypatch.setattr(module, "SEAL_ROWS", 10)
 
 
-def rows(first: int, count: int, channel: int = 0) -> Any:
+def rows(first: int, count: int, channel: int = 0) -> Packed:
     made = np.zeros(count, ROW)
     made["header"]["counter"], made["chash64"] = np.arange(first, first + count), channel
-    return made
+    return pack_rows(made)
+
+
+def full_rows(first: int, count: int) -> Packed:
+    """Make rows in which nearly everything changes."""
+    words = np.random.default_rng(first).integers(0, 1 << 64, (count, ROW_WORDS), np.uint64)
+    made = words.view(ROW)[:, 0]
+    made["header"]["counter"], made["chash64"] = np.arange(first, first + count), 0
+    return pack_rows(made)
 
 
 def open_store(log_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **bounds: Any) -> PacketStore:
@@ -90,17 +99,17 @@ def test_bytes_never_pass_their_bound(tmp_path: Path, sealing: bool, monkeypatch
     monkeypatch.setattr(store.files, "fsync", look)  # among others when a sealed file lies beside its hot one
     for _ in range(200):
         count = random_.randrange(1, 80)
-        store.append(rows(number, count), {})
+        store.append(full_rows(number, count), {})
         number += count
         if random_.random() < 0.3:
             store.keep()
         peaks.append(size_of(tmp_path))
     assert 200_000 < max(peaks) <= 300_000
-    assert number * ROW_BYTES > 600_000
+    assert number * PACKED_MOST > 600_000
     found = counters(tmp_path)
     assert found == list(range(number - len(found), number))
     assert store.expired == number - len(found) > 0
-    assert len(found) * ROW_BYTES > 100_000
+    assert len(found) * PACKED_MOST > 100_000
     store.close()
 
 

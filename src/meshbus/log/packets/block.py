@@ -8,8 +8,10 @@
     16  number of the first row u64                24  written i64, nanoseconds since 1970
     24  node id of the recorder u64                32  rows u32
     32  created i64, nanoseconds since 1970        36  bytes of names u32
-    40  sampling rate u32                          40  names: JSON, those that no earlier block of the file has,
-    44  4 zero bytes                                   then rows, ROW_BYTES each (log/packets/row.py)
+    40  sampling rate u32                          40  bytes of rows u32
+    44  4 zero bytes                               44  4 zero bytes
+                                                   48  names: JSON, those that no earlier block of the file has,
+                                                       then the rows (log/packets/packed.py)
 
 A block that is cut off or damaged ends the file: what a crash tore is behind the last whole block. Pure: bytes in,
 values out.
@@ -19,23 +21,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import xxhash
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.packets.arrow import Whose
-from meshbus.log.packets.row import ROW, ROW_BYTES
+from meshbus.log.packets.packed import Packed, hashes_in
+from meshbus.log.packets.runs import Whose
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1 had rows of 136 bytes, and was never released."""
 FILE_MAGIC, BLOCK_MAGIC = b"MBPK", b"MBPB"
 _FILE = struct.Struct("<4sHHQQQqI4x")
-_BLOCK = struct.Struct("<4s4xQQqII")
+_BLOCK = struct.Struct("<4s4xQQqIII4x")
 _CHECKED_FROM = 16
 _NO_NAMES = b""
 
@@ -50,7 +49,7 @@ class Content(msgspec.Struct, eq=False):
     first: int
     whose: Whose
     created_ns: int
-    blocks: list[tuple[int, NDArray[np.void]]]
+    blocks: list[tuple[int, Packed]]
     """Number of the first row, and the rows; views of what was read."""
     names: dict[int, str]
     """Channels by canonical hash."""
@@ -69,13 +68,11 @@ def pack_file_header(first: int, whose: Whose, created_ns: int) -> bytes:
     return _sealed(packed, xxhash.xxh3_64_intdigest(packed[_CHECKED_FROM:]))
 
 
-def pack_block(
-    first: int, rows: NDArray[np.void], names: Mapping[int, str], written_ns: int
-) -> list[bytes | memoryview]:
+def pack_block(first: int, rows: Packed, names: Mapping[int, str], written_ns: int) -> list[bytes | memoryview]:
     """Give a block as the pieces of memory to write one after the other; the rows are not copied."""
     text = msgspec.json.encode({str(number): name for number, name in names.items()}) if names else _NO_NAMES
-    content = rows.view(np.uint8).data
-    packed = _BLOCK.pack(BLOCK_MAGIC, 0, first, written_ns, len(rows), len(text))
+    content = rows.data.data
+    packed = _BLOCK.pack(BLOCK_MAGIC, 0, first, written_ns, rows.length, len(text), len(content))
     digest = xxhash.xxh3_64(packed[_CHECKED_FROM:])
     digest.update(text)
     digest.update(content)
@@ -93,6 +90,8 @@ def read_content(data: bytes | memoryview) -> Content:
     magic, version, size, checksum, first, recorder, created_ns, sampling = _FILE.unpack_from(buffer)
     if magic != FILE_MAGIC:
         raise UnknownFile("this is no hot file of packets")
+    if version < FORMAT_VERSION:
+        raise UnknownFile("this is a hot file of a version that was never released")
     if version > FORMAT_VERSION:
         raise LogError(LogFault.NEWER, f"version {version} was written by a newer meshbus: use that one")
     if size != _FILE.size or xxhash.xxh3_64_intdigest(buffer[_CHECKED_FROM:size]) != checksum:
@@ -108,18 +107,21 @@ def _take_block(buffer: memoryview, content: Content) -> bool:
     at = content.size
     if len(buffer) - at < _BLOCK.size:
         return False
-    magic, checksum, first, written_ns, count, name_bytes = _BLOCK.unpack_from(buffer, at)
+    magic, checksum, first, written_ns, count, name_bytes, row_bytes = _BLOCK.unpack_from(buffer, at)
     names_at = at + _BLOCK.size
     rows_at = names_at + name_bytes
-    end = rows_at + count * ROW_BYTES
+    end = rows_at + row_bytes
     if magic != BLOCK_MAGIC or first != content.end or not count or len(buffer) < end:
         return False
     if xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : end]) != checksum:
         return False
+    rows = Packed(np.frombuffer(buffer, np.uint8, row_bytes, rows_at), count)
+    if hashes_in(rows) is None:
+        return False
     if name_bytes:
         named = msgspec.json.decode(buffer[names_at:rows_at], type=dict[str, str])
         content.names.update({int(number): name for number, name in named.items()})
-    content.blocks.append((first, np.frombuffer(buffer, ROW, count, rows_at)))
+    content.blocks.append((first, rows))
     content.end, content.size = first + count, end
     content.written_ns = written_ns
     return True

@@ -26,6 +26,7 @@ from meshbus.log.folder import HOT, hot_files, segment_range
 from meshbus.log.manifest import Segment
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.block import UnknownFile, read_content
+from meshbus.log.packets.runs import Piece
 from meshbus.log.packets.store import GROUP_ROWS, RECORDERS, folder_of
 from meshbus.log.schema import PACKETS
 from meshbus.log.segment import read_segment
@@ -170,6 +171,6 @@ def _read(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterat
         return
     content = read_content(np.fromfile(folder / HOT / part.name, np.uint8).data)
     for first, rows in content.blocks:
-        begin, end = max(low, first), min(high, first + len(rows))
+        begin, end = max(low, first), min(high, first + rows.length)
         if begin < end:
-            yield to_batch([rows[begin - first : end - first]], content.names, content.whose, want)
+            yield to_batch([Piece(rows, begin - first, end - first)], content.names, content.whose, want)

@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from meshbus import jit
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
-from meshbus.log.packets.arrow import Whose
-from meshbus.log.packets.fields import warm_fields
+from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.packed import Arena
 from meshbus.log.packets.policies import PolicyBook
-from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_BYTES, chooser, fill, models, name_table
+from meshbus.log.packets.row import NOT_ASKED, models, name_table
+from meshbus.log.packets.runs import Whose, warm_runs
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.snapshot import GatewayPolicy
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ARENA_ROWS: Final = 65_536
-"""Rows of each arena: 9 MB, and a tenth of a second of the fastest traffic that a node forwards."""
+"""Rows of each arena: 9 MB at most, and a tenth of a second of the fastest traffic that a node forwards."""
 DRAIN_S: Final = 0.25
 SYNC_S: Final = 1.0
 _KEEP_S: Final = 1.0
@@ -100,9 +102,7 @@ class PacketRecorder:
         """Of the channels that are known, and of those that rows in memory may still name."""
         self._current: dict[int, str] = {}
         self._policy = 0
-        self._arenas = [np.empty(ARENA_ROWS * ROW_BYTES, np.uint8) for _ in range(2)]
-        for arena in self._arenas:
-            arena.fill(0)  # have all of its pages now: the first packets would wait for each
+        self._arenas = [Arena(ARENA_ROWS) for _ in range(2)]
         self._filled = 0
         self._swap = threading.Lock()
         """Held for a kernel call by who fills, and for an instant by who drains."""
@@ -149,9 +149,7 @@ class PacketRecorder:
         were for this node. A reason is a code of policy/fate.py, 0 for a packet that was not dropped. Every array but
         the headers may also have one entry for all of them. A hop of 0 is none.
         """
-        count = len(headers)
-        if not headers.flags.writeable:
-            headers = headers.copy()  # for memory that may not be written to the kernel would be compiled anew
+        count, headers = len(headers), jit.writable(headers)
         facts = models(
             count,
             reasons,
@@ -202,10 +200,10 @@ class PacketRecorder:
     ) -> None:
         stats = self.stats
         with self._swap:
-            at = self._filled
+            at, arena = self._filled, self._arenas[0]
             chosen = fill.run(
-                self._arenas[0],
-                at,
+                arena.data,
+                arena.state,
                 packets,
                 head_at,
                 step,
@@ -235,19 +233,21 @@ class PacketRecorder:
         """Hand what was taken so far to the system; what it refuses is counted and lost."""
         with self._storing:
             with self._swap:
-                rows, names = self._arenas[0].view(ROW)[: self._filled], self._names
+                arena, rows, names = self._arenas[0], self._filled, self._names
                 self._arenas.reverse()
                 self._filled = 0
                 self._names = dict(self._current)
             before = self._store.end
             try:
                 self._policies.write(self._store.files)
-                self._store.append(rows, names)
+                for block in arena.blocks():
+                    self._store.append(block, names)
             except LogError as error:
                 _log.warning("record in %s: %s", self.folder, error)
+            arena.clear()
             written = self._store.end - before
             self.stats.written += written
-            self.stats.lost_disk += len(rows) - written
+            self.stats.lost_disk += rows - written
 
     def sync(self) -> None:
         """Have everything that was taken so far on the disk when this returns, unless the disk refused it."""
@@ -304,6 +304,7 @@ class PacketRecorder:
 
     def _warm(self) -> None:
         """Load the kernels now, so that no packet waits for them."""
-        warm_fields()
+        warm_runs()
         self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
+        self._arenas[0].clear()
         self._filled, self.stats = 0, RecorderStats()

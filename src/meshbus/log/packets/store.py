@@ -14,34 +14,30 @@ begun at every opening, since the sampling may have changed. Used by one thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
-from meshbus.log.arrow import has_arrow, wanted
+from meshbus.log.arrow import has_arrow
 from meshbus.log.durability import Retention
 from meshbus.log.files import Files, translated
-from meshbus.log.folder import HOT, LOCK, aside, hot_files, hot_name, is_aside, segment_range
-from meshbus.log.packets.arrow import Whose, to_batch
+from meshbus.log.folder import HOT, LOCK, aside, hot_files, hot_name, is_aside, segment_name, segment_range
 from meshbus.log.packets.block import Content, UnknownFile, pack_block, pack_file_header, read_content
+from meshbus.log.packets.packed import Packed, hashes_in
+from meshbus.log.packets.parquet import ParquetFile
 from meshbus.log.packets.policies import POLICIES
+from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.retention import Unit, expired_until
-from meshbus.log.schema import PACKETS
-from meshbus.log.segment import write_segment
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 RECORDERS = "_packets"
 """The folder of all recorders below a log folder."""
 GROUP_ROWS = 65_536
 """Rows of each row group of a sealed file but the last; readers count on it."""
-BLOCK_ROWS = 8_192
-"""Rows of one block at most."""
+SEAL_ROWS = 4 * GROUP_ROWS
+"""A hot file is sealed before it has more rows than this."""
 SEAL_BYTES = 32 << 20
 """A hot file is sealed before it is larger than this."""
 SEAL_AGE_S = 300.0
@@ -49,15 +45,10 @@ SEAL_AGE_S = 300.0
 LEAST_BYTES = 16 << 20
 """The smallest bound of a file set: eight hot files, each with room for one block."""
 _PARTS = 8
-"""A hot file is at most this part of the bound, so that a seal, which needs as much again, stays within it."""
+"""A hot file is at most this part of the bound."""
+_SEAL_PARTS = 2
+"""Such parts are kept free for what a seal writes: where times alone change, that is half as much again as the hot file."""
 _NS = 1_000_000_000
-_ENCODING: Mapping[str, Any] = {
-    "compression": "lz4",
-    "use_dictionary": ["channel"],
-    "column_encoding": {"counter": "DELTA_BINARY_PACKED", "packet_seq": "DELTA_BINARY_PACKED"},
-    "write_statistics": ["ts", "session_id", "verdict", "reason", "channel"],
-}
-"""What costs least: 38 columns of which most repeat themselves. Statistics are for those that people look for."""
 
 
 def folder_of(log_dir: Path, recorder: int) -> Path:
@@ -129,13 +120,29 @@ class PacketStore:
         """The number that the next row gets."""
         return self._hot.end
 
-    def append(self, rows: NDArray[np.void], names: dict[int, str]) -> None:
-        """Write rows behind those before; `names` has the channel of every canonical hash in them.
+    def append(self, rows: Packed, names: dict[int, str]) -> None:
+        """Write a block of rows behind those before; `names` has the channel of every canonical hash in them.
 
-        Raises LogError when the disk refuses; the rows that were not written are lost.
+        Raises LogError when the disk refuses; the rows are lost then.
         """
-        for start in range(0, len(rows), BLOCK_ROWS):
-            self._append_block(rows[start : start + BLOCK_ROWS], names)
+        hashes = (hashes_in(rows) or set()) - {0}
+        now = self._clock()
+        parts = pack_block(self._hot.end, rows, _only(names, hashes - self._named), now)
+        if self._is_full(rows.length, sum(map(len, parts))):
+            self._roll()
+            parts = pack_block(self._hot.end, rows, _only(names, hashes), now)
+        self._expire(sum(map(len, parts)))
+        hot = self._hot
+        with translated(hot.path, "cannot append to"):
+            try:
+                size = self.files.write(self._handle, parts, hot.size)
+            except OSError:
+                with contextlib.suppress(OSError):  # what stays behind is cut at the next opening
+                    self.files.truncate(self._handle, hot.size)
+                raise
+        hot.size, hot.end, hot.written_ns = size, hot.end + rows.length, now
+        self._named |= hashes
+        self._synced = False
 
     def sync(self) -> None:
         """Wait until all that was appended is on the disk."""
@@ -170,27 +177,12 @@ class PacketStore:
             self.files.close(self._handle)
             self.files.close(self._lock)
 
-    # ── appending ───────────────────────────────────────────────────────────────────────────
+    # ── hot files ───────────────────────────────────────────────────────────────────────────
 
-    def _append_block(self, rows: NDArray[np.void], names: dict[int, str]) -> None:
-        hashes = _hashes_in(rows) - {0}
-        now = self._clock()
-        parts = pack_block(self._hot.end, rows, _only(names, hashes - self._named), now)
-        if self._hot.size + sum(map(len, parts)) > self._seal_bytes and self._hot.end > self._hot.first:
-            self._roll()
-            parts = pack_block(self._hot.end, rows, _only(names, hashes), now)
-        self._expire(sum(map(len, parts)))
-        hot = self._hot
-        with translated(hot.path, "cannot append to"):
-            try:
-                size = self.files.write(self._handle, parts, hot.size)
-            except OSError:
-                with contextlib.suppress(OSError):  # what stays behind is cut at the next opening
-                    self.files.truncate(self._handle, hot.size)
-                raise
-        hot.size, hot.end, hot.written_ns = size, hot.end + len(rows), now
-        self._named |= hashes
-        self._synced = False
+    def _is_full(self, rows: int, size: int) -> bool:
+        """Say whether the hot file has no room for so much more; an empty one has."""
+        there = self._hot.end - self._hot.first
+        return there > 0 and (there + rows > SEAL_ROWS or self._hot.size + size > self._seal_bytes)
 
     def _roll(self) -> None:
         """Begin a new hot file; the one before waits for its seal."""
@@ -218,27 +210,34 @@ class PacketStore:
             if content is None or content.end == content.first:
                 self._give_up(hot)
                 return
-            segment = write_segment(
-                self.files,
-                self.folder,
-                _batches(content, between),
-                first=content.first,
-                end=content.end,
-                per_group=GROUP_ROWS,
-                written_ns=content.written_ns,
-                table=PACKETS,
-                encoding=_ENCODING,
-            )
-            path = self.folder / segment.name
+            path = self.folder / segment_name(content.first, content.end)
+            size = self._write_sealed(aside(path), content, between)
             if hot not in self._waiting:  # it expired while it was sealed
                 self.files.remove(aside(path))
                 return
             self.files.rename(aside(path), path)
             self.files.fsync_folder(self.folder)
-            self._sealed.append((path, Unit(segment.end, segment.bytes, self._clock())))
+            self._sealed.append((path, Unit(content.end, size, self._clock())))
             self.damaged += hot.end - content.end
             self._waiting.remove(hot)
             self.files.remove(hot.path)
+
+    def _write_sealed(self, path: Path, content: Content, between: Callable[[], None]) -> int:
+        """Write the rows of a hot file as Parquet, synced, and give its bytes; memory: about one row group."""
+        self.files.remove(path)
+        handle, size, sealed = self.files.create(path), 0, ParquetFile(content.whose)
+        try:
+            for pieces in _groups(content):
+                size = self.files.write(handle, [sealed.group(pieces, content.names)], size)
+                between()
+            size = self.files.write(handle, [sealed.footer()], size)
+            self.files.fsync(handle)
+        except BaseException:
+            self.files.remove(path)
+            raise
+        finally:
+            self.files.close(handle)
+        return size
 
     def _give_up(self, hot: _Hot) -> None:
         """Let go of a hot file in which nothing can be read any more."""
@@ -250,7 +249,7 @@ class PacketStore:
         """Remove whole files, the oldest first, until the rest and what is coming fit."""
         units = [unit for _, unit in self._sealed]
         units += [Unit(hot.end, hot.size, hot.written_ns) for hot in self._waiting]
-        room = self._bounds.max_bytes - self._seal_bytes
+        room = self._bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
         limits = Retention(max_age_s=self._bounds.max_age_s, max_bytes=room)
         until = expired_until(units, self._hot.end, self._hot.size + coming, limits, self._clock())
         if not until:
@@ -331,20 +330,15 @@ def _content_of(path: Path) -> Content | None:
         return None
 
 
-def _batches(content: Content, between: Callable[[], None]) -> Iterator[Any]:
-    """Give a row group at a time: with fewer, larger steps this thread gets less in the way of others."""
-    want = wanted(table=PACKETS)
-    step = GROUP_ROWS // BLOCK_ROWS
-    for start in range(0, len(content.blocks), step):
-        blocks = [rows for _, rows in content.blocks[start : start + step]]
-        yield to_batch(blocks, content.names, content.whose, want)
-        between()
-
-
-def _hashes_in(rows: NDArray[np.void]) -> set[int]:
-    """Find the canonical hashes in rows; those that follow each other are mostly the same."""
-    hashes = np.ascontiguousarray(rows["chash64"])
-    return {int(hashes[0]), *hashes[1:][hashes[1:] != hashes[:-1]].tolist()}
+def _groups(content: Content) -> Iterator[list[Piece]]:
+    """Cut rows into row groups."""
+    for low in range(content.first, content.end, GROUP_ROWS):
+        high = min(low + GROUP_ROWS, content.end)
+        yield [
+            Piece(rows, max(low - first, 0), min(high - first, rows.length))
+            for first, rows in content.blocks
+            if first < high and first + rows.length > low
+        ]
 
 
 def _only(names: dict[int, str], hashes: set[int]) -> dict[int, str]:

@@ -1,0 +1,249 @@
+"""The values of a Parquet page, made of runs: a dictionary with the places of values in it, or differences.
+
+Parquet's own encodings, and only those that cost as much as there are runs: what stays the same for a thousand packets
+takes three bytes and no time. A column with few different values becomes a dictionary, its places are told as runs, or as
+bits where runs are short; any other becomes DELTA_BINARY_PACKED. Every reader of Parquet knows these two; nothing is
+compressed, since little is left to compress. Pages and their headers are log/packets/parquet.py.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise, repeat
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meshbus import jit
+from meshbus.log.packets.thrift import varint, zigzag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from meshbus.log.packets.row import Bytes
+
+    Numbers = NDArray[np.int64]
+
+FEW: Final = 8
+"""Runs shorter than this on average are told as bits, which then take less."""
+_BLOCK: Final = 128
+_MINIS: Final = 4
+_MINI: Final = 32
+"""Differences of a block, and its parts with a width of their own: the numbers that every writer takes."""
+_MOST_VARINT: Final = 10
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_LOW_7 = np.uint64(0x7F)
+_MORE = np.uint64(0x80)
+_SEVEN = np.uint64(7)
+_ONE = np.uint64(1)
+_WORD: Final = 64
+
+
+def index(values: Numbers, most: int) -> tuple[Numbers, Numbers] | None:
+    """Give the different values among those of runs, and the place of each run's; None when there are more than `most`."""
+    room = min(len(values), most)
+    places, different = np.empty(len(values), np.int64), np.empty(room, np.int64)
+    found = _index.run(values, places, different)
+    return None if found > len(different) else (different[:found], places)
+
+
+def hybrid(lengths: Numbers, values: Numbers, width: int) -> bytes:
+    """Write small numbers of so many bits, one for each run: as runs, or all of their bits where runs are short."""
+    count = int(lengths.sum())
+    room = max(len(lengths) * (_MOST_VARINT + 8), 0) if len(lengths) * FEW <= count else count * width // 8 + 1024
+    out = np.empty(room, np.uint8)
+    return out[: _hybrid.run(lengths, values, width, count, out)].tobytes()
+
+
+def delta(lengths: Numbers, values: Numbers, bits: int) -> bytes:
+    """Write numbers of 32 or 64 bits by their differences."""
+    count = int(lengths.sum())
+    blocks = -(-count // _BLOCK)
+    out = np.empty(4 * _MOST_VARINT + blocks * (_MOST_VARINT + _MINIS + _BLOCK * bits // 8), np.uint8)
+    return out[: _delta.run(lengths, values, bits, count, out)].tobytes()
+
+
+# ── a dictionary ────────────────────────────────────────────────────────────────────────────
+
+
+def _index_reference(values: Numbers, places: Numbers, different: Numbers) -> int:
+    known: dict[int, int] = {}
+    for number, value in enumerate(values.tolist()):
+        if value not in known:
+            if len(known) == len(different):
+                return len(different) + 1
+            different[len(known)] = value
+        places[number] = known.setdefault(value, len(known))
+    return len(known)
+
+
+@jit.kernel(_index_reference)
+def _index(values: Numbers, places: Numbers, different: Numbers) -> int:
+    """Find different values, by a hash table that is at most half full; one more than there is room for means too many."""
+    size = 2
+    while size < 2 * len(different):
+        size *= 2
+    table, mask, found = np.zeros(size, np.int64), np.uint64(size - 1), 0
+    for number in range(len(values)):
+        value = values[number]
+        slot = (np.uint64(value) * _SPREAD >> _HALF) & mask
+        while table[slot] != 0 and different[table[slot] - 1] != value:
+            slot = (slot + _ONE) & mask
+        if table[slot] == 0:
+            if found == len(different):
+                return found + 1
+            different[found] = value
+            found += 1
+            table[slot] = found
+        places[number] = table[slot] - 1
+    return found
+
+
+# ── runs and bits ───────────────────────────────────────────────────────────────────────────
+
+
+def _put(out: Bytes, data: bytes) -> int:
+    out[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)
+
+
+def _packed(values: Sequence[int], width: int) -> bytes:
+    """Give the low bits of numbers one behind the other; there is a multiple of eight of them."""
+    whole = sum((value & (1 << width) - 1) << number * width for number, value in enumerate(values))
+    return whole.to_bytes(len(values) * width // 8, "little")
+
+
+def _expanded(lengths: Numbers, values: Numbers) -> list[int]:
+    return list(chain.from_iterable(map(repeat, values.tolist(), lengths.tolist())))
+
+
+def _hybrid_reference(lengths: Numbers, values: Numbers, width: int, count: int, out: Bytes) -> int:
+    if len(lengths) * FEW > count:
+        numbers = _expanded(lengths, values)
+        groups = -(-count // 8)
+        return _put(out, varint(groups << 1 | 1) + _packed(numbers + [0] * (groups * 8 - count), width))
+    runs = zip(lengths.tolist(), values.tolist(), strict=True)
+    return _put(out, b"".join(varint(length << 1) + value.to_bytes(-(-width // 8), "little") for length, value in runs))
+
+
+@jit.helper
+def _put_varint(out: Bytes, at: int, value: int) -> int:
+    number = np.uint64(value)
+    while number > _LOW_7:
+        out[at] = np.uint8((number & _LOW_7) | _MORE)
+        number >>= _SEVEN
+        at += 1
+    out[at] = np.uint8(number)
+    return at + 1
+
+
+@jit.helper
+def _put_bits(
+    out: Bytes, at: int, values: NDArray[np.uint64], count: int, width: int, words: NDArray[np.uint64]
+) -> int:
+    """Write the low bits of some numbers one behind the other; `words` has room for them, and one more."""
+    words[:] = 0
+    bit = 0
+    for number in range(count):
+        word, shift = bit // _WORD, bit % _WORD
+        words[word] |= values[number] << np.uint64(shift)
+        if shift + width > _WORD:
+            words[word + 1] |= values[number] >> np.uint64(_WORD - shift)
+        bit += width
+    jit.copy_bytes(out.ctypes.data + at, words.ctypes.data, bit // 8)
+    return at + bit // 8
+
+
+@jit.kernel(_hybrid_reference)
+def _hybrid(lengths: Numbers, values: Numbers, width: int, count: int, out: Bytes) -> int:
+    """Write runs as Parquet's hybrid of runs and bits; gives how many bytes that took."""
+    at = 0
+    if len(lengths) * FEW <= count:
+        for number in range(len(lengths)):
+            at = _put_varint(out, at, lengths[number] << 1)
+            for byte in range((width + 7) // 8):
+                out[at] = values[number] >> (8 * byte) & 0xFF
+                at += 1
+        return at
+    groups = (count + 7) // 8
+    at = _put_varint(out, at, groups << 1 | 1)
+    held, words = np.zeros(_MINI, np.uint64), np.empty(_MINI + 1, np.uint64)
+    waiting = 0
+    for number in range(len(lengths)):
+        for _ in range(lengths[number]):
+            held[waiting] = values[number]
+            waiting += 1
+            if waiting == _MINI:
+                at = _put_bits(out, at, held, _MINI, width, words)
+                waiting = 0
+    if waiting:
+        held[waiting:] = 0
+        at = _put_bits(out, at, held, (waiting + 7) // 8 * 8, width, words)
+    return at
+
+
+# ── differences ─────────────────────────────────────────────────────────────────────────────
+
+
+def _wrapped(number: int, bits: int) -> int:
+    """Give a number as one of so many bits, with its sign."""
+    low = number & (1 << bits) - 1
+    return low - (1 << bits) if low >> bits - 1 else low
+
+
+def _delta_reference(lengths: Numbers, values: Numbers, bits: int, count: int, out: Bytes) -> int:
+    numbers = _expanded(lengths, values)
+    data = varint(_BLOCK) + varint(_MINIS) + varint(count) + zigzag(numbers[0])
+    steps = [_wrapped(after - before, bits) for before, after in pairwise(numbers)]
+    for block in (steps[at : at + _BLOCK] for at in range(0, len(steps), _BLOCK)):
+        least = min(block)
+        minis = [[step - least for step in block[at : at + _MINI]] for at in range(0, _BLOCK, _MINI)]
+        widths = [max(mini, default=0).bit_length() for mini in minis]
+        data += zigzag(least) + bytes(widths)
+        for mini, width in zip(minis, widths, strict=True):
+            data += _packed(mini + [0] * (_MINI - len(mini)), width)
+    return _put(out, data)
+
+
+@jit.kernel(_delta_reference)
+def _delta(lengths: Numbers, values: Numbers, bits: int, count: int, out: Bytes) -> int:
+    """Write runs as DELTA_BINARY_PACKED; gives how many bytes that took."""
+    at = _put_varint(out, 0, _BLOCK)
+    at = _put_varint(out, at, _MINIS)
+    at = _put_varint(out, at, count)
+    last = values[0]
+    at = _put_varint(out, at, (last << 1) ^ (last >> 63))
+    steps, held = np.zeros(_BLOCK, np.int64), np.zeros(_MINI, np.uint64)
+    words, shift = np.empty(_MINI + 1, np.uint64), 64 - bits
+    waiting, left = 0, count - 1
+    for number in range(len(lengths)):
+        for row in range(lengths[number]):
+            if number == 0 and row == 0:
+                continue
+            steps[waiting] = (values[number] - last) << shift >> shift
+            last = values[number]
+            waiting += 1
+            left -= 1
+            if waiting < _BLOCK and left:
+                continue
+            least = steps[:waiting].min()
+            at = _put_varint(out, at, (least << 1) ^ (least >> 63))
+            steps[waiting:] = least  # what is not there takes no bits
+            widths_at = at
+            at += _MINIS
+            for mini in range(_MINIS):
+                highest = np.uint64(0)
+                for place in range(_MINI):
+                    held[place] = np.uint64(steps[mini * _MINI + place] - least)
+                    highest |= held[place]
+                width = 0
+                while highest:
+                    width += 1
+                    highest >>= _ONE
+                out[widths_at + mini] = width
+                if width:
+                    at = _put_bits(out, at, held, _MINI, width, words)
+            waiting = 0
+    return at

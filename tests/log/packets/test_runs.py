@@ -1,0 +1,97 @@
+"""Rows as runs of equal values: the kernel equals its reference, for any columns and any cut of any blocks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshbus.log.packets import runs as module
+from meshbus.log.packets.packed import pack_rows
+from meshbus.log.packets.row import ROW
+from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, Runs, Whose, runs_of, warm_runs
+from meshbus.log.schema import PACKETS
+from meshbus.policy.transit import ROUTE_DTYPE
+from meshbus.wire.header import HEADER_DTYPE
+from tests.log.packets.making import CHANNELS, changing_rows
+
+NAMES = [column.name for column in PACKETS]
+WHOSE = Whose(2**64 - 2, 5)
+Pieces = list[tuple[int, int, int]]
+
+
+def mixed_rows(count: int, seed: int, changes: float) -> Any:
+    """Make rows of which some are publications that were judged."""
+    rows = changing_rows(count, seed, changes)
+    for number, channel in enumerate(CHANNELS):
+        rows["header"]["stream_id"][number::4] = channel.stream_id
+        rows["header"]["channel_hash"][number::4] = channel.wire_hash
+    rows["header"]["subprotocol_id"][seed % 5 :: 2] = 0
+    return rows
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    """Cut blocks anyhow."""
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(1, 60))
+        rows = mixed_rows(count, draw(st.integers(0, 1 << 32)), draw(st.sampled_from([0.0, 0.02, 0.3])))
+        first = draw(st.integers(0, count - 1))
+        found.append(Piece(pack_rows(rows), first, draw(st.integers(first + 1, count))))
+    return found
+
+
+@given(cut=pieces(), names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+def test_the_kernel_equals_its_reference(cut: list[Piece], names: list[str]) -> None:
+    compiled = runs_of(cut, WHOSE, names)
+    run = module._gather.run
+    module._gather.run = module._gather.reference
+    try:
+        plain = runs_of(cut, WHOSE, names)
+    finally:
+        module._gather.run = run
+    assert list(compiled) == list(plain) == names
+    for name in names:
+        assert [part.tolist() for part in compiled[name]] == [part.tolist() for part in plain[name]], name
+
+
+@given(cut=pieces())
+def test_runs_end_where_a_value_does(cut: list[Piece]) -> None:
+    count = sum(piece.last - piece.first for piece in cut)
+    for name, runs in runs_of(cut, WHOSE, NAMES).items():
+        assert runs.starts[0] == 0
+        assert (np.diff(runs.starts) > 0).all()
+        assert runs.lengths(count).sum() == count
+        cells = list(zip(runs.values.tolist(), runs.valid.tolist(), strict=True))
+        if name != "ts":  # a microsecond has many nanoseconds
+            assert all(before != after for before, after in pairwise(cells))
+        assert not runs.values[~runs.valid].any()
+
+
+def test_a_file_has_one_recorder_and_one_rate() -> None:
+    found = runs_of([Piece(pack_rows(np.zeros(3, ROW)), 0, 3)], WHOSE, ["recorder", "sampling_rate"])
+    assert found["recorder"] == Runs(*(np.array([cell]) for cell in (0, -2, True)))
+    assert found["sampling_rate"].values.tolist() == [5]
+    warm_runs()
+
+
+def test_every_number_of_a_row_has_a_column() -> None:
+    """What a row holds and no column tells is named here."""
+    assert HEADER_DTYPE.names is not None
+    assert ROUTE_DTYPE.names is not None
+    assert set(HEADER_DTYPE.names) - set(IN_HEADER.values()) == {"magic"}
+    assert set(ROUTE_DTYPE.names) - set(IN_ROUTE.values()) == {"magic", "reserved"}
+    assert ROW.names is not None
+    assert set(ROW.names) - set(NAMES) == {"header", "route", "unused", "present"}
+
+
+def test_what_nulls_depend_on_is_where_the_kernel_looks() -> None:
+    assert module._place_of("subprotocol_id") == (module._IDS_AT, 2)
+    assert module._place_of("chash") == (module._IDS_AT + 2, 2)
+    assert module._place_of("stream_id") == (module._STREAM_AT, 8)
+    assert module._place_of("reason") == (module._REASON_AT, 1)
+    assert module._place_in(ROW, "present") == (module._PRESENT_AT, 1)
