@@ -13,6 +13,7 @@ A recorder, where one is set (engine/witness.py), is told everything that a deci
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +27,7 @@ from meshbus.engine.packets import Address, Output, Train, place_of
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.recent import Recent
 from meshbus.engine.routing import RoutingTable
-from meshbus.engine.witness import Decided, Witness
+from meshbus.engine.witness import Crossed, Decided, Witness
 from meshbus.names.identity import routing_id
 from meshbus.policy.columns import HeaderBatch, read_headers
 from meshbus.policy.fate import TransitReason
@@ -170,8 +171,9 @@ class Forwarder:
         if self._held and not reason:
             self._counters.add(*_FORWARDED, self._wait(run, decision, data, starts, lengths, now))
             return
-        if self._witness.recorder is not None:
-            self._witness.crossed(data, begin, size, count, decision.decided, now)
+        recorder = self._witness.recorder
+        if recorder is not None:
+            recorder(Crossed(now, data, begin, size, count, decision.decided))
         if reason:
             self._counters.add(*_COUNTERS[reason], count)
             return
@@ -245,7 +247,8 @@ class Forwarder:
         """Copy packets into the fair queue; gives how many found room."""
         begin, size = starts.item(run.first), lengths.item(run.first)
         end = starts.item(run.last - 1) + lengths.item(run.last - 1)
-        arrived = None if self._witness.recorder is None else data[begin:end].copy()
+        recorder = self._witness.recorder
+        arrived = None if recorder is None else data[begin:end].copy()
         count_hop(data, starts, run.first, run.last)
         crowded, view = [], data.data
         for start in range(begin, end, size):
@@ -256,17 +259,19 @@ class Forwarder:
             weight, item = 1 + (priority >> 5), (decision.hop, packet)
             crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
         self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
-        if arrived is not None:
-            self._tell_of_waiting(arrived, size, crowded, decision.decided, now)
+        if recorder is not None and arrived is not None:
+            for told in _waiting(arrived, size, crowded, decision.decided, now):
+                recorder(told)
         return len(crowded) - sum(crowded)
 
-    def _tell_of_waiting(
-        self, arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
-    ) -> None:
-        """Tell the recorder of packets that wait, and of those that found no room to."""
-        at = 0
-        for full, group in groupby(crowded):
-            count = len(list(group))
-            fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
-            self._witness.crossed(arrived, at * size, size, count, fate, now)
-            at += count
+
+def _waiting(
+    arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
+) -> Iterator[Crossed]:
+    """Say what is told of packets that wait, and of those that found no room to."""
+    at = 0
+    for full, group in groupby(crowded):
+        count = len(list(group))
+        fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
+        yield Crossed(now, arrived, at * size, size, count, fate)
+        at += count

@@ -176,11 +176,6 @@ class Witness:
         ids = int(self.hop(source)[0]), int(self.hop(hop)[0])
         return Decided(reason, *ids, *subnets, judged is not None, self._policy())
 
-    def crossed(self, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided, now: float) -> None:
-        """Tell about packets for others that fare alike, before anything is changed in them."""
-        if self.recorder is not None:
-            self.recorder(Crossed(now, data, begin, size, count, decided))
-
     def arrival(self, batch: PacketBatch, starts: NDArray[np.int64], rows: NDArray[np.intp] | slice) -> Arrival | None:
         """Take note of how packets of a batch came, those that start so and are these rows; None without a recorder."""
         if self.recorder is None:

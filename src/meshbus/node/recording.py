@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MAX_MODELS = 8_192
 """Decisions that are kept ready for the recorder."""
+CLOCK_S = 0.1
+"""How soon a wall clock that was set is noticed: reading it for every train would be a part of the price."""
+_NS = 1e9
 
 
 class Recording:
@@ -35,7 +38,8 @@ class Recording:
         self._boundary = engine.mesh.boundary
         self._policy: object = None
         self._known = -1
-        self._at, self._ts_ns = -1.0, 0
+        self._ahead_ns, self._stale = 0, -1.0
+        """What the wall clock is ahead of the engine's, and until when that was read."""
         self._models: dict[Decided, NDArray[np.uint64]] = {}
         """What the recorder is told about packets that follow a decision."""
         self._witness.recorder = self._take
@@ -58,8 +62,10 @@ class Recording:
         self.recorder.close()
 
     def _take(self, told: Passed | Crossed) -> None:  # hot: bench_recorder
-        if told.at != self._at:  # one reading of the clock for all that came together
-            self._at, self._ts_ns = told.at, wall(told.at)
+        at = told.at
+        if at >= self._stale:
+            self._ahead_ns, self._stale = wall(0.0), at + CLOCK_S
+        ts_ns = int(at * _NS) + self._ahead_ns
         if isinstance(told, Crossed):
             decided = told.decided
             if decided.policy is not self._policy or self._joined.version != self._known:
@@ -67,14 +73,14 @@ class Recording:
             model = self._models.get(decided)
             if model is None:
                 model = self._prepare(decided)
-            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, self._ts_ns)
+            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, ts_ns)
             return
         if told.policy is not self._policy or self._joined.version != self._known:
             self._keep_up(told.policy)
         self.recorder.take(
             told.headers,
             told.reasons,
-            ts_ns=self._ts_ns,
+            ts_ns=ts_ns,
             here=told.here,
             routes=told.routes,
             previous_hops=told.previous_hops,

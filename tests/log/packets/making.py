@@ -51,7 +51,7 @@ def some_packets(count: int, seed: int, *, routed: bool = True, judged: bool = T
     }
 
 
-Places = tuple[Any, int, int, int, Any, int, int]
+Places = tuple[Any, int, int, int]
 
 
 def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
@@ -68,9 +68,12 @@ def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
         guard=packets["guard"] if judged else NOT_ASKED,
         policy=policy,
     )
-    ways = np.zeros(0, np.uint8) if routes is None else routes.view(np.uint8)
-    headers = packets["headers"]
-    return (headers.view(np.uint8), 0, HEADER_BYTES, len(headers), ways, 0, ROUTE_BYTES), facts
+    count = len(packets["headers"])
+    lying = np.zeros((count, ROUTE_BYTES + HEADER_BYTES), np.uint8)
+    lying[:, ROUTE_BYTES:] = packets["headers"].view(np.uint8).reshape(count, -1)
+    if routes is not None:
+        lying[:, :ROUTE_BYTES] = routes.view(np.uint8).reshape(count, -1)
+    return (lying.reshape(-1), 0, ROUTE_BYTES + HEADER_BYTES, count), facts
 
 
 def changing_rows(count: int, seed: int, changes: float) -> Any:

@@ -57,10 +57,10 @@ def test_the_kernel_equals_its_reference(
 def test_every_block_is_read_for_itself_and_what_finds_no_room_is_only_counted(counts: list[int]) -> None:
     rows, packets = 2 * BLOCK_ROWS, some_packets(sum(counts), 5)
     packets["headers"][: BLOCK_ROWS // 2] = packets["headers"][0]
-    (head, _, step, _, road, _, route_step), facts = arguments(packets)
+    (lying, _, size, _), facts = arguments(packets)
     calls, at = [], 0
     for count in counts:
-        places = head, at * step, step, count, road, at * route_step, route_step
+        places = lying, at * size, size, count
         calls.append((places, facts[at * ROW_WORDS : (at + count) * ROW_WORDS], packets["ts_ns"]))
         at += count
     results = [filled(kernel, calls, rows, 1, 0) for kernel in (fill.run, fill.reference)]
@@ -88,7 +88,7 @@ def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int
     data = np.concatenate([np.full(7, 0xEE, np.uint8), buffer.reshape(-1)])
     model = arguments(packets)[-1][:ROW_WORDS]
     for kernel in (fill.run, fill.reference):
-        places = data, 7 + ROUTE_BYTES, step, count, data, 7, step
+        places = data, 7, step, count
         assert filled(kernel, [(places, model, packets["ts_ns"])], BLOCK_ROWS, sampling, seed) == expected
     if sampling == 1:
         written = np.frombuffer(expected[1][0], ROW)
@@ -102,8 +102,11 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     headers = blank_headers(len(sessions))
     headers["session_id"], headers["counter"] = sessions, np.arange(first, first + len(sessions))
     arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS)
-    nothing, model = np.zeros(0, np.uint8), np.zeros(ROW_WORDS, np.uint64)
-    packets = headers.view(np.uint8), 0, HEADER_BYTES, len(sessions), nothing, 0, ROUTE_BYTES
+    model = np.zeros(ROW_WORDS, np.uint64)
+    size = ROUTE_BYTES + HEADER_BYTES
+    lying = np.zeros((len(sessions), size), np.uint8)
+    lying[:, ROUTE_BYTES:] = headers.view(np.uint8).reshape(len(sessions), HEADER_BYTES)
+    packets = lying.reshape(-1), 0, size, len(sessions)
     fill.run(arena.data, arena.state, *packets, model, name_table(()), chooser(sampling, seed), first, 0)
     pieces = [Piece(block, 0, block.length) for block in arena.blocks()]
     return runs_of(pieces, Whose(0, sampling), ["counter"])["counter"].values

@@ -63,19 +63,16 @@ def _fill_reference(
     data: Bytes,
     state: NDArray[np.int64],
     packets: Bytes,
-    head_at: int,
-    step: int,
+    begin: int,
+    size: int,
     count: int,
-    routes: Bytes,
-    route_at: int,
-    route_step: int,
     models: Words,
     table: Words,
     rule: Words,
     number: int,
     ts_ns: int,
 ) -> int:
-    columns = _lying(packets, head_at, step, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
+    columns = _lying(packets, begin + ROUTE_BYTES, size, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
     columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
     numbers = np.arange(number, number + count).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
@@ -85,8 +82,7 @@ def _fill_reference(
     picked = picked[:room]
     rows = np.broadcast_to(models.view(ROW), count)[picked]
     rows["header"] = columns[picked]
-    if len(routes):
-        rows["route"] = _lying(routes, route_at, route_step, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
+    rows["route"] = _lying(packets, begin, size, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
     rows["ts_ns"] = ts_ns
     rows["chash64"] = _hashes_of(columns[picked], table)
     _append_reference(data, state, rows)
@@ -112,12 +108,9 @@ def fill(  # hot: bench_recorder
     data: Bytes,
     state: NDArray[np.int64],
     packets: Bytes,
-    head_at: int,
-    step: int,
+    begin: int,
+    size: int,
     count: int,
-    routes: Bytes,
-    route_at: int,
-    route_step: int,
     models: Words,
     table: Words,
     rule: Words,
@@ -126,18 +119,19 @@ def fill(  # hot: bench_recorder
 ) -> int:
     """Choose packets and pack their rows into an arena, as far as there is room; gives how many were chosen.
 
-    Headers lie in `packets` from `head_at`, every `step` bytes, `count` of them; what is no header is blanked. Routing
-    headers lie in `routes` the same way, unless that is empty. `models` has one row, or one each. `number` is that of
-    the first packet among all that were ever seen.
+    The packets lie from `begin` on, every `size` bytes, `count` of them: a routing header, which is zeros where there is
+    none, and a header; what is no header is blanked. `models` has one row, or one each. `number` is that of the first
+    packet among all that were ever seen.
     """
     mask = np.uint64(len(table) - 1)
     room, single = (len(state) - STARTS) * BLOCK_ROWS, len(models) == ROW_WORDS
     model, target = models.ctypes.data, state.ctypes.data + 8 * NEXT
-    head, road = packets.ctypes.data + head_at, routes.ctypes.data + route_at
+    route = packets.ctypes.data + begin - size
     there, end = state[ROWS], data.ctypes.data + state[END]
     chosen, every = 0, rule[1] == _EVERY
     for i in range(count):
-        packet = head + i * step
+        route += size
+        packet = route + ROUTE_BYTES
         known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
         if not every:
             session = jit.load_u64(packet + 24) if known else np.uint64(0)
@@ -150,8 +144,7 @@ def fill(  # hot: bench_recorder
         jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
         jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
         jit.store_u32(target + _TS_AT + 4, (ts_ns >> 32) & 0xFFFFFFFF)
-        if len(routes):
-            jit.copy_bytes(target + _ROUTE_AT, road + i * route_step, ROUTE_BYTES)
+        jit.copy_bytes(target + _ROUTE_AT, route, ROUTE_BYTES)
         if known:  # otherwise it stays blank, as it is in a model
             jit.copy_bytes(target, packet, HEADER_BYTES)
             stream, ids = jit.load_u64(packet + 32), jit.load_u32(packet + 8)

@@ -37,6 +37,8 @@ _PLAIN, _RLE, _DELTA, _DICTIONARY = 0, 3, 5, 8
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _UNCOMPRESSED = 0
 _NOTHING = struct({})
+_NOWHERE = i64(0)
+"""Where the description of a column is written once more: it is not."""
 _WORTH = 8
 """Numbers of which one in so many is different are no dictionary: their differences take less."""
 
@@ -66,9 +68,11 @@ class _Pages(NamedTuple):
     """The pages of one column of a row group."""
 
     parts: tuple[bytes, ...]
+    size: int
     data_at: int
     """Where the data page begins; 0 when there is no dictionary before it."""
-    encodings: Value
+    described: dict[int, Value]
+    """What is told about them, but for where they are."""
     bounds: Value
 
 
@@ -99,9 +103,9 @@ class ParquetFile:
         begin, parts, chunks = self._size, [] if self._groups else [MAGIC], []
         for column in PACKETS:
             pages = _pages(column, columns[column.name], count, names)
-            chunks.append(_chunk(column, pages, count, self._size))
+            chunks.append(_chunk(pages, self._size))
             parts += pages.parts
-            self._size += sum(map(len, pages.parts))
+            self._size += pages.size
         self._rows += count
         self._groups.append(struct({1: sequence(chunks), 2: i64(self._size - begin), 3: i64(count)}))
         return b"".join(parts)
@@ -143,22 +147,12 @@ def _element(column: Column) -> Value:
     return struct(fields)
 
 
-def _chunk(column: Column, pages: _Pages, count: int, at: int) -> Value:
+def _chunk(pages: _Pages, at: int) -> Value:
     """Describe the pages of a column, which begin at a place in the file."""
-    size = i64(sum(map(len, pages.parts)))
-    described = {
-        1: i32(_KINDS[column.type].physical),
-        2: pages.encodings,
-        3: sequence([text(column.name)]),
-        4: i32(_UNCOMPRESSED),
-        5: i64(count),
-        6: size,
-        7: size,
-        9: i64(at + pages.data_at),
-        **({11: i64(at)} if pages.data_at else {}),
-        12: pages.bounds,
-    }
-    return struct({2: i64(at), 3: struct(described)})
+    where = {9: i64(at + pages.data_at)}
+    if pages.data_at:
+        where[11] = i64(at)
+    return struct({2: _NOWHERE, 3: struct({**pages.described, **where, 12: pages.bounds})})
 
 
 def _pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
@@ -183,15 +177,23 @@ def _made(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _
         levels = hybrid(lengths, runs.valid.astype(np.int64), 1)
         levels = len(levels).to_bytes(4, "little") + levels
         lengths, values = lengths[runs.valid], values[runs.valid]
-    encoded = _encoded(_KINDS[column.type], lengths, values, names)
-    encodings = dict.fromkeys((_RLE, _PLAIN, encoded.encoding) if encoded.dictionary else (_RLE, encoded.encoding))
+    kind = _KINDS[column.type]
+    encoded = _encoded(kind, lengths, values, names)
     header = struct({1: i32(count), 2: i32(encoded.encoding), 3: i32(_RLE), 4: i32(_RLE)})
-    return _Pages(
-        (*encoded.dictionary, *_page(_DATA_PAGE, levels + encoded.data, 5, header)),
-        sum(map(len, encoded.dictionary)),
-        sequence([i32(encoding) for encoding in encodings]),
-        struct({3: i64(count - int(lengths.sum())), **encoded.bounds}),
-    )
+    parts = (*encoded.dictionary, *_page(_DATA_PAGE, levels + encoded.data, 5, header))
+    encodings = dict.fromkeys((_RLE, _PLAIN, encoded.encoding) if encoded.dictionary else (_RLE, encoded.encoding))
+    size = sum(map(len, parts))
+    described = {
+        1: i32(kind.physical),
+        2: sequence([i32(encoding) for encoding in encodings]),
+        3: sequence([text(column.name)]),
+        4: i32(_UNCOMPRESSED),
+        5: i64(count),
+        6: i64(size),
+        7: i64(size),
+    }
+    bounds = struct({3: i64(count - int(lengths.sum())), **encoded.bounds})
+    return _Pages(parts, size, sum(map(len, encoded.dictionary)), described, bounds)
 
 
 def _encoded(kind: _Kind, lengths: NDArray[np.int64], values: NDArray[np.int64], names: Mapping[int, str]) -> _Encoded:

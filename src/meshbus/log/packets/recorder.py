@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from meshbus import jit
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
 from meshbus.log.packets.fill import chooser, fill
@@ -47,7 +46,6 @@ DRAIN_S: Final = 0.25
 SYNC_S: Final = 1.0
 _KEEP_S: Final = 1.0
 _MAX_SAMPLING: Final = (1 << 31) - 1
-_NO_BYTES: Final = np.zeros(0, np.uint8)
 _NOBODY: Final = np.zeros(1, np.uint64)
 _log = logging.getLogger("meshbus.log")
 
@@ -149,7 +147,11 @@ class PacketRecorder:
         were for this node. A reason is a code of policy/fate.py, 0 for a packet that was not dropped. Every array but
         the headers may also have one entry for all of them. A hop of 0 is none.
         """
-        count, headers = len(headers), jit.writable(headers)
+        count = len(headers)
+        packets = np.zeros((count, ROUTE_BYTES + HEADER_BYTES), np.uint8)
+        packets[:, ROUTE_BYTES:] = headers.view(np.uint8).reshape(count, HEADER_BYTES)
+        if routes is not None:
+            packets[:, :ROUTE_BYTES] = routes.view(np.uint8).reshape(count, ROUTE_BYTES)
         facts = models(
             count,
             reasons,
@@ -161,8 +163,7 @@ class PacketRecorder:
             guard=NOT_ASKED if guard is None else guard,
             policy=self._policy,
         )
-        ways = _NO_BYTES if routes is None else routes.view(np.uint8)
-        self._fill(headers.view(np.uint8), 0, HEADER_BYTES, count, ways, 0, ROUTE_BYTES, facts, ts_ns)
+        self.take_train(facts, packets.reshape(-1), 0, ROUTE_BYTES + HEADER_BYTES, count, ts_ns)
 
     def model(
         self, reason: int, previous_hop: int, next_hop: int, subnets: tuple[int, int] | None, guard: int
@@ -183,46 +184,22 @@ class PacketRecorder:
     def take_train(  # hot: bench_recorder
         self, model: NDArray[np.uint64], data: NDArray[np.uint8], begin: int, size: int, count: int, ts_ns: int
     ) -> None:
-        """Record packets for others that fared alike: so many in a buffer, every `size` bytes, behind routing headers."""
-        self._fill(data, begin + ROUTE_BYTES, size, count, data, begin, size, model, ts_ns)
+        """Record packets where they lie: so many in a buffer, every `size` bytes, behind routing headers.
 
-    def _fill(
-        self,
-        packets: NDArray[np.uint8],
-        head_at: int,
-        step: int,
-        count: int,
-        routes: NDArray[np.uint8],
-        route_at: int,
-        route_step: int,
-        facts: NDArray[np.uint64],
-        ts_ns: int,
-    ) -> None:
-        stats = self.stats
+        They have one model, or one each.
+        """
+        stats, seen = self.stats, self.stats.seen
         with self._swap:
             at, arena = self._filled, self._arenas[0]
             chosen = fill.run(
-                arena.data,
-                arena.state,
-                packets,
-                head_at,
-                step,
-                count,
-                routes,
-                route_at,
-                route_step,
-                facts,
-                self._table,
-                self._rule,
-                stats.seen,
-                ts_ns,
+                arena.data, arena.state, data, begin, size, count, model, self._table, self._rule, seen, ts_ns
             )
             end = at + chosen
             if end > ARENA_ROWS:
                 stats.lost_full += end - ARENA_ROWS
                 end = ARENA_ROWS
             self._filled = end
-        stats.seen += count
+        stats.seen = seen + count
         stats.taken += end - at
         if end * 2 > ARENA_ROWS and not self._woken.is_set():
             self._woken.set()

@@ -111,7 +111,10 @@ class Runs(NamedTuple):
 
     def lengths(self, count: int) -> NDArray[np.int64]:
         """Give the rows of each run, of so many in all."""
-        return np.diff(self.starts, append=count)
+        lengths = np.empty(len(self.starts), np.int64)
+        lengths[:-1] = self.starts[1:] - self.starts[:-1]
+        lengths[-1] = count - self.starts[-1]
+        return lengths
 
 
 def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> dict[str, Runs]:

@@ -198,8 +198,7 @@ class PacketStore:
         path, now = self.folder / HOT / hot_name(first), self._clock()
         handle = self.files.create(path)
         size = self.files.write(handle, [pack_file_header(first, self._whose, now)], 0)
-        self.files.fsync(handle)
-        self.files.fsync_folder(path.parent)
+        self.files.fsync_folder(path.parent)  # the content is synced with its first rows
         return handle, _Hot(path, first, first, size, now, now)
 
     # ── sealing and expiring ────────────────────────────────────────────────────────────────
