@@ -133,6 +133,14 @@ def test_words_are_read_and_written_little_endian_at_any_address(at: int) -> Non
     assert targets[0].tolist() == targets[1].tolist()
 
 
+def test_what_may_not_be_written_to_is_copied() -> None:
+    mine, foreign = np.zeros(3, np.uint8), np.frombuffer(b"abc", np.uint8)
+    assert jit.writable(mine) is mine
+    copied = jit.writable(foreign)
+    assert copied.flags.writeable
+    assert copied.tobytes() == b"abc"
+
+
 @compiled
 def test_a_loop_without_a_file_is_compiled_in_memory() -> None:
     namespace: dict[str, Callable[[int], int]] = {}

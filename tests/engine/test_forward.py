@@ -15,7 +15,7 @@ from meshbus.engine.link import Link
 from meshbus.engine.packets import Output, PacketBatch
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.routing import RoutingTable
-from meshbus.engine.witness import Passed, Witness, in_columns
+from meshbus.engine.witness import InColumns, Passed, Witness
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.discovery import CapabilityIndex
@@ -200,7 +200,7 @@ def test_a_full_queue_is_a_reason() -> None:
 def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
     place = Place()
     told: list[Passed] = []
-    place.witness.recorder = in_columns(told.append)
+    place.witness.recorder = InColumns(told.append)
     packets = [packet(), packet(LOST), packet(ttl=0), packet(B)]
     place.forward(*packets)
     place.forward(packet(), source="nobody")
@@ -221,7 +221,7 @@ def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
 def test_a_recorder_is_told_which_packets_found_no_room() -> None:
     place = Place()
     told: list[Passed] = []
-    place.witness.recorder = in_columns(told.append)
+    place.witness.recorder = InColumns(told.append)
     place.forwarder.hold()
     place.forwarder.queue.depth = 5
     place.forward(*(packet() for _ in range(8)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshbus.engine.witness import Passed, in_columns
+from meshbus.engine.witness import InColumns, Passed
 from meshbus.policy.fate import Fate
 from tests.engine.fleet import CHANNEL, numbered, pair, subscribed
 
@@ -11,7 +11,7 @@ def test_a_recorder_is_told_what_was_delivered_here() -> None:
     net, left, right = pair()
     subscribed(right, left)
     told: list[Passed] = []
-    right.engine.mesh.witness.recorder = in_columns(told.append)
+    right.engine.mesh.witness.recorder = InColumns(told.append)
     left.publish(CHANNEL, numbered(2000, 100))
     net.run(for_s=0.1)
     left.publish(CHANNEL, [b"one alone"])
@@ -29,7 +29,7 @@ def test_recording_changes_nothing_that_is_delivered() -> None:
     for recorded in (False, True):
         net, left, right = pair()
         if recorded:
-            right.engine.mesh.witness.recorder = lambda _passed: None
+            right.engine.mesh.witness.recorder = InColumns(lambda _passed: None)
         subscribed(right, left)
         for size in (1, 2, 3, 50):
             left.publish(CHANNEL, numbered(size, 1000), reliable=bool(size % 2))

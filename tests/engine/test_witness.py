@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.witness import Passed, in_columns
+from meshbus.engine.witness import InColumns, Passed
 from meshbus.policy.fate import ArrivalReason, Fate
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
@@ -23,7 +23,7 @@ HANDSHAKE_OR_HEARTBEAT = 0x30
 
 def record(node: FakeNode) -> list[Passed]:
     told: list[Passed] = []
-    node.engine.mesh.witness.recorder = in_columns(told.append)
+    node.engine.mesh.witness.recorder = InColumns(told.append)
     return told
 
 

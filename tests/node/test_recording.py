@@ -14,7 +14,7 @@ import pytest
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import DiskBytes
 from meshbus.engine.boundary import NOT_ASKED
-from meshbus.engine.witness import in_columns
+from meshbus.engine.witness import Decided, InColumns, Passed, Recorder
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.packets.arrow import headers_of
 from meshbus.log.packets.policies import load_policies
@@ -67,6 +67,21 @@ def judged_again(log_dir: Path, node_id: int) -> int:
             assert verdicts.tolist() == [row["reason"] for row in part]
             count += len(part)
     return count
+
+
+class Both:
+    """Tells two recorders."""
+
+    def __init__(self, *recorders: Recorder) -> None:
+        self._recorders = recorders
+
+    def passed(self, told: Passed) -> None:
+        for recorder in self._recorders:
+            recorder.passed(told)
+
+    def crossed(self, at: float, data: Any, begin: int, size: int, count: int, decided: Decided) -> None:
+        for recorder in self._recorders:
+            recorder.crossed(at, data, begin, size, count, decided)
 
 
 def nodes(log_dir: Path, **options: Any) -> list[Node]:
@@ -203,11 +218,10 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
     witness, takes = engine.mesh.witness, []
     for folder in (tmp_path, tmp_path / "columns"):
         recording = Recording(engine, PacketRecorder(folder, engine.node_id, background=False))
-        assert witness.recorder is not None
-        takes.append((recording, witness.recorder))
-    (recording, at_once), (in_two_steps, take) = takes
-    by_columns = in_columns(take)
-    witness.recorder = lambda told: (at_once(told), by_columns(told))[0]
+        assert witness.recorder is recording
+        takes.append(recording)
+    recording, in_two_steps = takes
+    witness.recorder = Both(recording, InColumns(in_two_steps.passed))
     for packet in packets:
         fleet.net.inject("publisher", "gateway", packet)
     fleet.net.run(for_s=0.05)

@@ -13,7 +13,6 @@ A recorder, where one is set (engine/witness.py), is told everything that a deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +26,7 @@ from meshbus.engine.packets import Address, Output, Train, place_of
 from meshbus.engine.peer import PeerTable
 from meshbus.engine.recent import Recent
 from meshbus.engine.routing import RoutingTable
-from meshbus.engine.witness import Crossed, Decided, Witness
+from meshbus.engine.witness import Decided, Recorder, Witness
 from meshbus.names.identity import routing_id
 from meshbus.policy.columns import HeaderBatch, read_headers
 from meshbus.policy.fate import TransitReason
@@ -173,7 +172,7 @@ class Forwarder:
             return
         recorder = self._witness.recorder
         if recorder is not None:
-            recorder(Crossed(now, data, begin, size, count, decision.decided))
+            recorder.crossed(now, data, begin, size, count, decision.decided)
         if reason:
             self._counters.add(*_COUNTERS[reason], count)
             return
@@ -260,18 +259,17 @@ class Forwarder:
             crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
         self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
         if recorder is not None and arrived is not None:
-            for told in _waiting(arrived, size, crowded, decision.decided, now):
-                recorder(told)
+            _tell_of_waiting(recorder, arrived, size, crowded, decision.decided, now)
         return len(crowded) - sum(crowded)
 
 
-def _waiting(
-    arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
-) -> Iterator[Crossed]:
-    """Say what is told of packets that wait, and of those that found no room to."""
+def _tell_of_waiting(
+    recorder: Recorder, arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
+) -> None:
+    """Tell a recorder of packets that wait, and of those that found no room to."""
     at = 0
     for full, group in groupby(crowded):
         count = len(list(group))
         fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
-        yield Crossed(now, arrived, at * size, size, count, fate)
+        recorder.crossed(now, arrived, at * size, size, count, fate)
         at += count

@@ -1,7 +1,7 @@
 """What a flight recorder is told: packets that were forwarded, delivered or dropped, and all that was known about them.
 
 Whoever decides about packets tells the `Witness`, a batch at a time, and only while a recorder is set: without one
-nothing is kept for it. Packets for others are told where they lie in the receive buffer (`Crossed`), before their hop is
+nothing is kept for it. Packets for others are told where they lie in the receive buffer (`crossed`), before their hop is
 counted, because a copy of their headers costs more than the record of them. Those for this node are told as columns
 (`Passed`); how they arrived (`Arrival`) is kept apart from what they are, because a packet that is opened here has lost
 its routing header by then. Where the record goes is no business of the engine: node/recording.py.
@@ -10,7 +10,7 @@ its routing header by then. Where the record goes is no business of the engine: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -85,47 +85,49 @@ class Decided(msgspec.Struct, frozen=True, eq=False):
     """See `Passed.policy`."""
 
 
-class Crossed(msgspec.Struct, frozen=True, eq=False):
-    """Packets for others that fared alike, one behind the other in the receive buffer, as they arrived.
+class Recorder(Protocol):
+    """What a witness tells."""
 
-    The buffer is the recorder's until it returns; it must not change it.
-    """
+    def passed(self, told: Passed) -> None:
+        """Take packets as columns."""
 
-    at: float
-    data: NDArray[np.uint8]
-    begin: int
-    """Where the first one begins, with its routing header."""
-    size: int
-    """Bytes from one to the next."""
-    count: int
-    decided: Decided
+    def crossed(self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided) -> None:
+        """Take packets for others that fared alike, as they arrived: one behind the other in the receive buffer.
 
-    def columns(self) -> Passed:
+        The first begins at `begin`, with its routing header, and it is `size` bytes to the next. The buffer is the
+        recorder's until it returns; it must not change it. Plain arguments, because this is once for every train.
+        """
+
+
+class InColumns:
+    """A recorder that hands on columns only, to whoever has the time to wait for them."""
+
+    def __init__(self, take: Callable[[Passed], None]) -> None:
+        self._take = take
+
+    def passed(self, told: Passed) -> None:
+        """Hand them on as they are."""
+        self._take(told)
+
+    def crossed(self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided) -> None:
         """Give the same as columns, which share no memory with the buffer."""
-        starts = np.arange(self.begin, self.begin + self.size * self.count, self.size)
-        decided = self.decided
+        starts = np.arange(begin, begin + size * count, size)
         judged = decided.by_subnet
-        return Passed(
-            at=self.at,
-            headers=read_headers(self.data, starts + ROUTE_BYTES, np.full(self.count, HEADER_BYTES)).blanked().columns,
-            routes=read_routes(self.data, starts),
-            here=False,
-            reasons=np.array([decided.reason], _U8),
-            previous_hops=np.array([decided.previous_hop], _U64),
-            next_hops=np.array([decided.next_hop], _U64),
-            sources=np.array([decided.source], np.uint32) if judged else None,
-            dests=np.array([decided.dest], np.uint32) if judged else None,
-            guard=np.array([decided.guard], _U8) if judged else None,
-            policy=decided.policy,
+        self._take(
+            Passed(
+                at=at,
+                headers=read_headers(data, starts + ROUTE_BYTES, np.full(count, HEADER_BYTES)).blanked().columns,
+                routes=read_routes(data, starts),
+                here=False,
+                reasons=np.array([decided.reason], _U8),
+                previous_hops=np.array([decided.previous_hop], _U64),
+                next_hops=np.array([decided.next_hop], _U64),
+                sources=np.array([decided.source], np.uint32) if judged else None,
+                dests=np.array([decided.dest], np.uint32) if judged else None,
+                guard=np.array([decided.guard], _U8) if judged else None,
+                policy=decided.policy,
+            )
         )
-
-
-Recorder = Callable[[Passed | Crossed], None]
-
-
-def in_columns(take: Callable[[Passed], None]) -> Recorder:
-    """Make a recorder of what takes columns only, for whoever has the time to wait for them."""
-    return lambda told: take(told if isinstance(told, Passed) else told.columns())
 
 
 class Arrival(NamedTuple):
@@ -202,7 +204,7 @@ class Witness:
         """Tell about packets for this node; those with a reason were dropped."""
         if self.recorder is None or arrival is None or not len(headers):
             return
-        self.recorder(
+        self.recorder.passed(
             Passed(
                 at=now,
                 headers=headers,

@@ -11,7 +11,7 @@ from meshbus.engine.core import Engine
 from meshbus.engine.nat import NatStatus
 from meshbus.engine.proximity import GraphNode
 from meshbus.engine.routing import RouteInfo
-from meshbus.engine.witness import Passed, in_columns
+from meshbus.engine.witness import InColumns, Passed
 from meshbus.node.driver import Driver
 from meshbus.policy.gateway import GatewayStats
 
@@ -49,4 +49,4 @@ class MeshView:
 
         It is called on the packet path, before the memory of a batch is used again, and must not take long.
         """
-        self._engine.mesh.witness.recorder = None if recorder is None else in_columns(recorder)
+        self._engine.mesh.witness.recorder = None if recorder is None else InColumns(recorder)

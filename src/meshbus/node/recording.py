@@ -10,7 +10,6 @@ import asyncio
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from meshbus.engine.witness import Crossed
 from meshbus.node.setup import wall
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class Recording:
 
     def __init__(self, engine: Engine, recorder: PacketRecorder) -> None:
         self.recorder = recorder
+        self._take_train = recorder.take_train
         self._witness, self._joined = engine.mesh.witness, engine.joined
         self._boundary = engine.mesh.boundary
         self._policy: object = None
@@ -42,7 +42,7 @@ class Recording:
         """What the wall clock is ahead of the engine's, and until when that was read."""
         self._models: dict[Decided, NDArray[np.uint64]] = {}
         """What the recorder is told about packets that follow a decision."""
-        self._witness.recorder = self._take
+        self._witness.recorder = self
 
     def counters(self) -> dict[str, int]:
         """Say what was recorded and what was not, by why."""
@@ -61,26 +61,25 @@ class Recording:
         self._witness.recorder = None
         self.recorder.close()
 
-    def _take(self, told: Passed | Crossed) -> None:  # hot: bench_recorder
-        at = told.at
-        if at >= self._stale:
-            self._ahead_ns, self._stale = wall(0.0), at + CLOCK_S
-        ts_ns = int(at * _NS) + self._ahead_ns
-        if isinstance(told, Crossed):
-            decided = told.decided
-            if decided.policy is not self._policy or self._joined.version != self._known:
-                self._keep_up(decided.policy)
-            model = self._models.get(decided)
-            if model is None:
-                model = self._prepare(decided)
-            self.recorder.take_train(model, told.data, told.begin, told.size, told.count, ts_ns)
-            return
-        if told.policy is not self._policy or self._joined.version != self._known:
-            self._keep_up(told.policy)
+    def crossed(  # hot: bench_recorder
+        self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided
+    ) -> None:
+        """Record packets for others where they lie (engine/witness.py)."""
+        if at >= self._stale or decided.policy is not self._policy or self._joined.version != self._known:
+            self._keep_up(at, decided.policy)
+        model = self._models.get(decided)
+        if model is None:
+            model = self._prepare(decided)
+        self._take_train(model, data, begin, size, count, int(at * _NS) + self._ahead_ns)
+
+    def passed(self, told: Passed) -> None:  # hot: bench_recorder
+        """Record packets as columns (engine/witness.py)."""
+        if told.at >= self._stale or told.policy is not self._policy or self._joined.version != self._known:
+            self._keep_up(told.at, told.policy)
         self.recorder.take(
             told.headers,
             told.reasons,
-            ts_ns=ts_ns,
+            ts_ns=int(told.at * _NS) + self._ahead_ns,
             here=told.here,
             routes=told.routes,
             previous_hops=told.previous_hops,
@@ -90,8 +89,12 @@ class Recording:
             guard=told.guard,
         )
 
-    def _keep_up(self, policy: NDArray[np.uint64]) -> None:
-        """Let the recorder know that another policy is in force, or that other channels have names."""
+    def _keep_up(self, at: float, policy: NDArray[np.uint64]) -> None:
+        """Read the clock when it is due; let the recorder know that another policy is in force, or other channels named."""
+        if at >= self._stale:
+            self._ahead_ns, self._stale = wall(0.0), at + CLOCK_S
+        if policy is self._policy and self._joined.version == self._known:
+            return
         self._policy, self._known = policy, self._joined.version
         self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
         self._models.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshbus.log.arrow import wanted
@@ -85,7 +86,16 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
 def rows_of(packets: dict[str, Any]) -> list[Piece]:
     arena = Arena(BLOCK_ROWS)
     places, facts = arguments(packets)
-    fill.run(arena.data, arena.state, *places, facts, name_table(CHANNELS), chooser(1, 0), 0, packets["ts_ns"])
+    fill.run(
+        arena.data,
+        arena.state,
+        *places,
+        facts,
+        name_table(CHANNELS),
+        chooser(1, 0),
+        np.zeros(3, np.int64),
+        packets["ts_ns"],
+    )
     return [Piece(block, 0, block.length) for block in arena.blocks()]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.fill import LOST, SEEN, TAKEN, chooser, fill
 from meshbus.log.packets.packed import BLOCK_ROWS, Arena, hashes_in, unpack_rows
 from meshbus.log.packets.row import ROW, ROW_WORDS, name_table
 from meshbus.log.packets.runs import Piece, Whose, runs_of
@@ -21,14 +21,15 @@ Filled = tuple[int, list[bytes]]
 
 def filled(kernel: Any, calls: list[tuple[Any, Any, int]], rows: int, sampling: int, seed: int) -> Filled:
     """Fill an arena by some calls; gives how many were chosen, and the blocks."""
-    arena, chosen = Arena(rows), 0
+    arena, tally = Arena(rows), np.array([17, 0, 0])
     arena.data.fill(0xA5)
+    table, rule = name_table(CHANNELS), chooser(sampling, seed)
     for places, facts, ts_ns in calls:
-        chosen += kernel(
-            arena.data, arena.state, *places, facts, name_table(CHANNELS), chooser(sampling, seed), 17, ts_ns
-        )
-    blocks = arena.blocks()
-    assert sum(block.length for block in blocks) == min(chosen, rows)
+        there = kernel(arena.data, arena.state, *places, facts, table, rule, tally, ts_ns)
+        assert there == arena.rows == tally[TAKEN]
+    blocks, chosen = arena.blocks(), int(tally[TAKEN] + tally[LOST])
+    assert tally[SEEN] == 17 + sum(places[-1] for places, _, _ in calls)
+    assert sum(block.length for block in blocks) == min(chosen, rows) == arena.rows
     assert all(hashes_in(block) is not None for block in blocks)
     return chosen, [unpack_rows(block).tobytes() for block in blocks]
 
@@ -107,7 +108,9 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     lying = np.zeros((len(sessions), size), np.uint8)
     lying[:, ROUTE_BYTES:] = headers.view(np.uint8).reshape(len(sessions), HEADER_BYTES)
     packets = lying.reshape(-1), 0, size, len(sessions)
-    fill.run(arena.data, arena.state, *packets, model, name_table(()), chooser(sampling, seed), first, 0)
+    fill.run(
+        arena.data, arena.state, *packets, model, name_table(()), chooser(sampling, seed), np.array([first, 0, 0]), 0
+    )
     pieces = [Piece(block, 0, block.length) for block in arena.blocks()]
     return runs_of(pieces, Whose(0, sampling), ["counter"])["counter"].values
 

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from meshbus.log.arrow import wanted
+from meshbus.log.packets import packed, pages, runs
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.packed import pack_rows
-from meshbus.log.packets.parquet import ParquetFile
+from meshbus.log.packets.parquet import ParquetFile, warm_sealing
 from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.schema import PACKETS, arrow_schema
 from tests.log.packets.making import KINDS, NODE, traffic
@@ -92,6 +93,12 @@ def test_every_page_has_a_checksum(tmp_path: Path) -> None:
             pq.ParquetFile(pa.BufferReader(bytes(changed)), page_checksum_verification=True).read(
                 columns=[column.path_in_schema]
             )
+
+
+def test_warm_means_that_no_kernel_is_loaded_later() -> None:
+    warm_sealing()
+    kernels = (runs._gather, packed._walk, pages._index, pages._hybrid, pages._delta)
+    assert all(kernel.run != kernel._resolve for kernel in kernels)
 
 
 def test_a_train_takes_a_byte_a_packet(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_a_full_buffer_drops_and_counts_and_goes_on(tmp_path: Path) -> None:
     recorder.take(**numbered(-3 & 0xFFFF, 3))
     recorder.sync()
     assert counters(tmp_path) == [*range(ARENA_ROWS), *range(0xFFFD, 0x10000)]
+    stats = recorder.stats
     assert stats.written == stats.taken == ARENA_ROWS + 3
     recorder.close()
 
@@ -105,7 +106,7 @@ def test_the_thread_writes_while_packets_pass(tmp_path: Path) -> None:
     """Rows of many threads' worth of turns come out whole, and none is lost as long as there is room."""
     recorder = PacketRecorder(tmp_path, NODE)
     for first in range(0, 300_000, 500):
-        while recorder._filled > ARENA_ROWS - 1000:
+        while recorder._arena.rows > ARENA_ROWS - 1000:
             time.sleep(0.001)
         recorder.take(**numbered(first, 500))
     recorder.close()

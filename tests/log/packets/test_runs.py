@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshbus.log.packets import runs as module
 from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.row import ROW
-from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, Runs, Whose, runs_of, warm_runs
+from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, Runs, Whose, runs_of
 from meshbus.log.schema import PACKETS
 from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.wire.header import HEADER_DTYPE
@@ -76,7 +76,6 @@ def test_a_file_has_one_recorder_and_one_rate() -> None:
     found = runs_of([Piece(pack_rows(np.zeros(3, ROW)), 0, 3)], WHOSE, ["recorder", "sampling_rate"])
     assert found["recorder"] == Runs(*(np.array([cell]) for cell in (0, -2, True)))
     assert found["sampling_rate"].values.tolist() == [5]
-    warm_runs()
 
 
 def test_every_number_of_a_row_has_a_column() -> None:

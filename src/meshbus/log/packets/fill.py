@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from meshbus.log.packets.row import Bytes, Words
 
+SEEN, TAKEN, LOST = range(3)
+"""What is counted: packets, rows that were chosen and found room, and rows that were chosen and found none."""
+
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
 _ROUTE_AT: Final = 72
@@ -69,12 +72,12 @@ def _fill_reference(
     models: Words,
     table: Words,
     rule: Words,
-    number: int,
+    tally: NDArray[np.int64],
     ts_ns: int,
 ) -> int:
     columns = _lying(packets, begin + ROUTE_BYTES, size, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
     columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
-    numbers = np.arange(number, number + count).astype(np.uint64)
+    numbers = (tally[SEEN] + np.arange(count)).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
     chosen = hash_pair(columns["session_id"] ^ rule[0], counter) <= rule[1]
     picked = np.flatnonzero(chosen)
@@ -86,7 +89,8 @@ def _fill_reference(
     rows["ts_ns"] = ts_ns
     rows["chash64"] = _hashes_of(columns[picked], table)
     _append_reference(data, state, rows)
-    return int(np.count_nonzero(chosen))
+    tally += count, len(rows), int(np.count_nonzero(chosen)) - len(rows)
+    return state.item(ROWS)
 
 
 def _append_reference(data: Bytes, state: NDArray[np.int64], rows: NDArray[np.void]) -> None:
@@ -114,32 +118,32 @@ def fill(  # hot: bench_recorder
     models: Words,
     table: Words,
     rule: Words,
-    number: int,
+    tally: NDArray[np.int64],
     ts_ns: int,
 ) -> int:
-    """Choose packets and pack their rows into an arena, as far as there is room; gives how many were chosen.
+    """Choose packets and pack their rows into an arena, as far as there is room; gives how many rows are there then.
 
     The packets lie from `begin` on, every `size` bytes, `count` of them: a routing header, which is zeros where there is
-    none, and a header; what is no header is blanked. `models` has one row, or one each. `number` is that of the first
-    packet among all that were ever seen.
+    none, and a header; what is no header is blanked. `models` has one row, or one each. `tally` is what was ever SEEN,
+    TAKEN and LOST, and is kept.
     """
     mask = np.uint64(len(table) - 1)
     room, single = (len(state) - STARTS) * BLOCK_ROWS, len(models) == ROW_WORDS
     model, target = models.ctypes.data, state.ctypes.data + 8 * NEXT
     route = packets.ctypes.data + begin - size
-    there, end = state[ROWS], data.ctypes.data + state[END]
-    chosen, every = 0, rule[1] == _EVERY
+    there, end = int(state[ROWS]), data.ctypes.data + state[END]
+    before, seen, lost, every = there, tally[SEEN], 0, rule[1] == _EVERY
     for i in range(count):
         route += size
         packet = route + ROUTE_BYTES
         known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
         if not every:
             session = jit.load_u64(packet + 24) if known else np.uint64(0)
-            counter = jit.load_u64(packet + 16) if session else np.uint64(number + i)
+            counter = jit.load_u64(packet + 16) if session else np.uint64(seen + i)
             if hash_pair(session ^ rule[0], counter) > rule[1]:
                 continue
-        chosen += 1
         if there == room:
+            lost += 1
             continue
         jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
         jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
@@ -169,4 +173,7 @@ def fill(  # hot: bench_recorder
         jit.store_u32(place, bits)
         there += 1
     state[ROWS], state[END] = there, end - data.ctypes.data
-    return chosen
+    tally[SEEN] += count
+    tally[TAKEN] += there - before
+    tally[LOST] += lost
+    return there

@@ -51,9 +51,14 @@ class Arena:
         self.data.fill(0)  # have all of its pages now: the first packets would wait for each
         self.state = np.zeros(STARTS + rows // BLOCK_ROWS, np.int64)
 
+    @property
+    def rows(self) -> int:
+        """How many are there."""
+        return self.state.item(ROWS)
+
     def blocks(self) -> list[Packed]:
         """Give what is there, where it lies."""
-        rows, end = self.state.item(ROWS), self.state.item(END)
+        rows, end = self.rows, self.state.item(END)
         firsts = range(0, rows, BLOCK_ROWS)
         starts = [*self.state[STARTS : STARTS + len(firsts)].tolist(), end]
         return [

@@ -28,9 +28,10 @@ from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
 from meshbus.log.packets.fill import chooser, fill
 from meshbus.log.packets.packed import Arena
+from meshbus.log.packets.parquet import warm_sealing
 from meshbus.log.packets.policies import PolicyBook
 from meshbus.log.packets.row import NOT_ASKED, models, name_table
-from meshbus.log.packets.runs import Whose, warm_runs
+from meshbus.log.packets.runs import Whose
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.snapshot import GatewayPolicy
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 ARENA_ROWS: Final = 65_536
 """Rows of each arena: 9 MB at most, and a tenth of a second of the fastest traffic that a node forwards."""
+_HALF: Final = ARENA_ROWS // 2
 DRAIN_S: Final = 0.25
 SYNC_S: Final = 1.0
 _KEEP_S: Final = 1.0
@@ -90,7 +92,9 @@ class PacketRecorder:
         """
         if not 1 <= sampling <= _MAX_SAMPLING:
             raise ConfigError("record_sampling", f"{sampling} is not from 1 to {_MAX_SAMPLING}")
-        self.stats = RecorderStats()
+        self._stats = RecorderStats()
+        self._tally = np.zeros(3, np.int64)
+        """What was seen, taken and lost, as `fill` counts it."""
         self.folder = folder_of(Path(log_dir), node_id)
         self._store = PacketStore(self.folder, Whose(node_id, sampling), bounds or Bounds(), clock=clock, files=files)
         self._policies = PolicyBook(self.folder)
@@ -100,8 +104,7 @@ class PacketRecorder:
         """Of the channels that are known, and of those that rows in memory may still name."""
         self._current: dict[int, str] = {}
         self._policy = 0
-        self._arenas = [Arena(ARENA_ROWS) for _ in range(2)]
-        self._filled = 0
+        self._arena, self._other = Arena(ARENA_ROWS), Arena(ARENA_ROWS)
         self._swap = threading.Lock()
         """Held for a kernel call by who fills, and for an instant by who drains."""
         self._storing = threading.RLock()
@@ -115,6 +118,12 @@ class PacketRecorder:
         if background:
             self._thread = threading.Thread(target=self._run, name="meshbus-recorder", daemon=True)
             self._thread.start()
+
+    @property
+    def stats(self) -> RecorderStats:
+        """What was done so far."""
+        seen, taken, lost = self._tally.tolist()
+        return msgspec.structs.replace(self._stats, seen=seen, taken=taken, lost_full=lost)
 
     # ── what passes ─────────────────────────────────────────────────────────────────────────
 
@@ -188,20 +197,12 @@ class PacketRecorder:
 
         They have one model, or one each.
         """
-        stats, seen = self.stats, self.stats.seen
         with self._swap:
-            at, arena = self._filled, self._arenas[0]
-            chosen = fill.run(
-                arena.data, arena.state, data, begin, size, count, model, self._table, self._rule, seen, ts_ns
+            arena = self._arena
+            there = fill.run(
+                arena.data, arena.state, data, begin, size, count, model, self._table, self._rule, self._tally, ts_ns
             )
-            end = at + chosen
-            if end > ARENA_ROWS:
-                stats.lost_full += end - ARENA_ROWS
-                end = ARENA_ROWS
-            self._filled = end
-        stats.seen = seen + count
-        stats.taken += end - at
-        if end * 2 > ARENA_ROWS and not self._woken.is_set():
+        if there > _HALF and not self._woken.is_set():
             self._woken.set()
 
     # ── what the thread does ────────────────────────────────────────────────────────────────
@@ -210,11 +211,10 @@ class PacketRecorder:
         """Hand what was taken so far to the system; what it refuses is counted and lost."""
         with self._storing:
             with self._swap:
-                arena, rows, names = self._arenas[0], self._filled, self._names
-                self._arenas.reverse()
-                self._filled = 0
+                arena, names = self._arena, self._names
+                self._arena, self._other = self._other, arena
                 self._names = dict(self._current)
-            before = self._store.end
+            before, rows = self._store.end, arena.rows
             try:
                 self._policies.write(self._store.files)
                 for block in arena.blocks():
@@ -223,8 +223,8 @@ class PacketRecorder:
                 _log.warning("record in %s: %s", self.folder, error)
             arena.clear()
             written = self._store.end - before
-            self.stats.written += written
-            self.stats.lost_disk += rows - written
+            self._stats.written += written
+            self._stats.lost_disk += rows - written
 
     def sync(self) -> None:
         """Have everything that was taken so far on the disk when this returns, unless the disk refused it."""
@@ -236,7 +236,7 @@ class PacketRecorder:
         """Seal what is due and let go what has expired; raises LogError when the disk refuses."""
         with self._storing:
             self._store.keep(self._drain_if_half_full)
-            self.stats.expired, self.stats.damaged = self._store.expired, self._store.damaged
+            self._stats.expired, self._stats.damaged = self._store.expired, self._store.damaged
 
     def seal(self) -> None:
         """Make Parquet of everything that was taken so far."""
@@ -276,12 +276,12 @@ class PacketRecorder:
             _log.exception("record in %s: the upkeep failed, and is tried again", self.folder)
 
     def _drain_if_half_full(self) -> None:
-        if self._filled * 2 > ARENA_ROWS:
+        if self._arena.rows > _HALF:
             self.drain()
 
     def _warm(self) -> None:
         """Load the kernels now, so that no packet waits for them."""
-        warm_runs()
+        warm_sealing()
         self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
-        self._arenas[0].clear()
-        self._filled, self.stats = 0, RecorderStats()
+        self._arena.clear()
+        self._tally.fill(0)

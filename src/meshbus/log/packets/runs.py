@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from meshbus import jit
-from meshbus.log.packets.packed import MASK_BYTES, Packed, pack_rows, unpack_rows
+from meshbus.log.packets.packed import MASK_BYTES, Packed, unpack_rows
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW, ROW_WORDS
 from meshbus.log.schema import PACKETS
 from meshbus.names.channel import PUBLISH_STREAM_BIT
@@ -129,11 +129,6 @@ def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> di
     found["recorder"] = _constant(np.uint64(whose.recorder).astype(np.int64))
     found["sampling_rate"] = _constant(np.int64(whose.sampling))
     return {name: found[name] for name in columns}
-
-
-def warm_runs() -> None:
-    """Load the kernel now, so that nobody waits for it later."""
-    _gathered([Piece(pack_rows(np.zeros(1, ROW)), 0, 1)], ("counter",))
 
 
 def _constant(value: np.int64) -> Runs:

@@ -97,6 +97,7 @@ class PacketStore:
         self.files = Files() if files is None else files
         self._whose, self._bounds, self._clock = whose, bounds, clock
         self._seal_bytes = min(SEAL_BYTES, bounds.max_bytes // _PARTS)
+        self._room = bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
         self._closed = False
         with translated(folder, "cannot open"):
             for name in (HOT, POLICIES):
@@ -111,6 +112,8 @@ class PacketStore:
             except BaseException:
                 self.files.close(self._lock)
                 raise
+        self._kept = sum(unit.bytes for _, unit in self._sealed) + sum(hot.size for hot in self._waiting)
+        """Bytes of all files but the one that is appended to; more where one was given up since `keep` looked."""
         self._named: set[int] = set()
         """Hashes whose names are in the hot file."""
         self._synced = True
@@ -131,7 +134,7 @@ class PacketStore:
         if self._is_full(rows.length, sum(map(len, parts))):
             self._roll()
             parts = pack_block(self._hot.end, rows, _only(names, hashes), now)
-        self._expire(sum(map(len, parts)))
+        self._make_room(sum(map(len, parts)))
         hot = self._hot
         with translated(hot.path, "cannot append to"):
             try:
@@ -191,6 +194,7 @@ class PacketStore:
             handle, hot = self._begin(self._hot.end)
         self.files.close(self._handle)
         self._waiting.append(self._hot)
+        self._kept += self._hot.size
         self._handle, self._hot = handle, hot
         self._named, self._synced = set(), True
 
@@ -217,6 +221,7 @@ class PacketStore:
             self.files.rename(aside(path), path)
             self.files.fsync_folder(self.folder)
             self._sealed.append((path, Unit(content.end, size, self._clock())))
+            self._kept += size - hot.size
             self.damaged += hot.end - content.end
             self._waiting.remove(hot)
             self.files.remove(hot.path)
@@ -244,12 +249,17 @@ class PacketStore:
         self._waiting.remove(hot)
         self.files.remove(hot.path)
 
+    def _make_room(self, coming: int) -> None:
+        """Expire what must go so that so much fits; there may be thousands of files, which are not counted each time."""
+        if self._kept + self._hot.size + coming > self._room:
+            self._expire(coming)
+
     def _expire(self, coming: int) -> None:
         """Remove whole files, the oldest first, until the rest and what is coming fit."""
         units = [unit for _, unit in self._sealed]
         units += [Unit(hot.end, hot.size, hot.written_ns) for hot in self._waiting]
-        room = self._bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
-        limits = Retention(max_age_s=self._bounds.max_age_s, max_bytes=room)
+        self._kept = sum(unit.bytes for unit in units)
+        limits = Retention(max_age_s=self._bounds.max_age_s, max_bytes=self._room)
         until = expired_until(units, self._hot.end, self._hot.size + coming, limits, self._clock())
         if not until:
             return
@@ -261,6 +271,7 @@ class PacketStore:
                 self.files.remove(hot.path)
         self._sealed = [(path, unit) for path, unit in self._sealed if unit.end > until]
         self._waiting = [hot for hot in self._waiting if hot.end > until]
+        self._kept -= sum(unit.bytes for unit in units if unit.end <= until)
         self.expired += self._first() - before
 
     def _first(self) -> int:
