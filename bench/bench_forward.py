@@ -87,4 +87,14 @@ def _table(title: str, size: int, found: Mapping[str, list[Run]], committed: flo
             ]
         )
     columns = ["forwarder", "window", "thousand/s", "thousand per CPU-s", "times net-mesh", "committed", "met"]
-    return Table(title, columns, rows, ["processor time of the forwarder alone; no packet lost"])
+    return Table(
+        title, columns, rows, ["processor time of the forwarder alone; no packet lost", _recorder_costs(found)]
+    )
+
+
+def _recorder_costs(found: Mapping[str, list[Run]]) -> str:
+    """Say how many packets fewer pass while all are recorded: the median of the rounds side by side."""
+    pairs = list(zip(found[RECORDED], found[OURS], strict=True))
+    clock = 1 - statistics.median(mine.per_s / plain.per_s for mine, plain in pairs)
+    process = 1 - statistics.median(mine.per_cpu_s / plain.per_cpu_s for mine, plain in pairs)
+    return f"the recorder costs {clock:.0%} of the packets a second, {process:.0%} of those per CPU-s"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from meshbus.log.arrow import has_arrow
 from meshbus.log.packets.packed import hashes_in, pack_rows
 from meshbus.log.packets.pages import delta, hybrid, index
 from meshbus.log.packets.row import ROW
@@ -130,12 +131,14 @@ class ParquetFile:
 
 
 def warm_sealing() -> None:
-    """Load every kernel that rows need after they were filled, so that nobody waits for one later."""
+    """Load every kernel that rows need after they were filled, and pyarrow, so that no packet waits for them later."""
     rows = np.zeros(2, ROW)
     rows["header"]["counter"] = 0, 1  # by their difference; all else stays the same
     packed = pack_rows(rows)
     hashes_in(packed)
     ParquetFile(Whose(0, 1)).group([Piece(packed, 0, 2)], {})
+    if has_arrow():
+        _described()
 
 
 @cache
