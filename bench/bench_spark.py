@@ -45,7 +45,8 @@ from meshbus.policy.fate import Fate
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.spark import silver
-from meshbus.spark.gateway import COLUMNS, Judge, judge_frame
+from meshbus.spark.expressions import judge_frame
+from meshbus.spark.gateway import COLUMNS, Judge
 from meshbus.spark.replay import judge_files
 from meshbus.spark.runner import run as run_pipeline
 from meshbus.spark.runner import stop
@@ -252,7 +253,7 @@ def scan(packets: DataFrame, columns: Sequence[str]) -> Any:
 
 def judged_by_columns(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
     """Judge in the JVM."""
-    return judge_frame(spark, packets_of(spark, paths), policy(proposed=True))
+    return judge_frame(packets_of(spark, paths), policy(proposed=True))
 
 
 def judged_by_map(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:

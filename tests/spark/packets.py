@@ -17,6 +17,7 @@ from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
 from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.transit import ROUTE_DTYPE
+from meshbus.spark.gateway import Judge
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
@@ -169,3 +170,16 @@ def said(row: dict[str, Any]) -> int | None:
     if row["verdict"] == Fate.DELIVERED or row["reason"] in BEFORE_GATEWAY or row["reason"] >= min(ArrivalReason):
         return None
     return 0 if row["reason"] == TransitReason.CROWDED else int(row["reason"])
+
+
+def recorded(log_dir: Path, rng: np.random.Generator, count: int = 20_000, recorder: int = 7) -> GatewayPolicy:
+    """Record random packets by a random policy, and give it."""
+    gateway = gateway_of(random_policy(rng))
+    record(log_dir, recorder, gateway, rng, count)
+    return gateway.snapshot()
+
+
+def by_kernel(policy: GatewayPolicy, table: pa.Table) -> list[int | None]:
+    """Judge by the kernel on columns; None where no verdict is meant."""
+    verdicts, meant = Judge(policy).judge_batch(table)
+    return [int(verdict) if own else None for verdict, own in zip(verdicts, meant, strict=True)]

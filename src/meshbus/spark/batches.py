@@ -18,7 +18,7 @@ import msgspec
 from meshbus.policy.fate import TransitReason
 from meshbus.spark import runs, silver
 from meshbus.spark.codec import Codec, Declaration
-from meshbus.spark.gateway import judge_versions
+from meshbus.spark.expressions import judge_versions
 from meshbus.spark.inputs import recorded_policies
 from meshbus.spark.schema import DECISIONS
 from meshbus.spark.store import Store
@@ -105,7 +105,7 @@ class PacketBatches(msgspec.Struct, frozen=True):
     def _decisions(self, packets: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
-        judged = judge_versions(packets.sparkSession, packets, recorded_policies(self.recorded), "recomputed")
+        judged = judge_versions(packets, recorded_policies(self.recorded), "recomputed")
         # The gateway let pass what then found no room.
         said = F.when(F.col("reason") == int(TransitReason.CROWDED), F.lit(0)).otherwise(F.col("reason"))
         judged = judged.withColumn("agrees", F.col("recomputed") == said)
