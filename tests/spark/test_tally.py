@@ -87,7 +87,7 @@ def test_counts_do_not_depend_on_how_rows_are_divided(
     tmp_path: Path, packets: pa.Table, judge: Judge, monkeypatch: pytest.MonkeyPatch, files: int, group: int, rows: int
 ) -> None:
     monkeypatch.setattr(tally, "_TASK_ROWS", rows)
-    monkeypatch.setattr(tally, "_BATCH_ROWS", min(rows, 1_000))
+    monkeypatch.setattr(tally, "BATCH_ROWS", min(rows, 1_000))
     assert told(run(write(tmp_path, packets, files, group), judge)) == expected(packets, judge)
 
 
@@ -120,7 +120,7 @@ def test_row_groups_outside_of_what_is_chosen_are_not_read(tmp_path: Path, packe
 def test_samples_are_the_first_packets_of_each_kind_of_change(
     tmp_path: Path, packets: pa.Table, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "_BATCH_ROWS", 300)
+    monkeypatch.setattr(tally, "BATCH_ROWS", 300)
     given = pa.Table.from_batches(run(write(tmp_path, packets, 1, 2_000), judge)).to_pylist()
     shown = [row for row in given if row["sample"]]
     verdicts, meant = judge.judge_batch(packets)

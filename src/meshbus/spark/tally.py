@@ -41,7 +41,7 @@ COUNTED = (
 
 _TASK_ROWS = 1 << 20
 """About so many: a fraction of a second of work."""
-_BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = np.iinfo(np.int64)
 _SHOWN = ("channel", "src", "dst", "origin", "stream_id")
@@ -136,7 +136,7 @@ def judge_task(task: Iterable[Piece], judge: Judge, chosen: Chosen) -> Iterator[
         with pq.ParquetFile(path, memory_map=True, read_dictionary=["channel"]) as file:
             for group in groups:
                 at, shown = 0, _Shown([], [])
-                for batch in file.iter_batches(_BATCH_ROWS, [group], columns, use_threads=False):
+                for batch in file.iter_batches(BATCH_ROWS, [group], columns, use_threads=False):
                     judged = _judge(batch, judge, bounds)
                     tally.add(batch, judged)
                     shown.add(at, batch, chooser.choose(judged), judged)
@@ -368,7 +368,7 @@ def _samples(file: Any, group: int, shown: _Shown) -> Any:
     import pyarrow.compute as pc
 
     at, parts = 0, []
-    for batch in file.iter_batches(_BATCH_ROWS, [group], list(_SHOWN_TOO), use_threads=False):
+    for batch in file.iter_batches(BATCH_ROWS, [group], list(_SHOWN_TOO), use_threads=False):
         mine = [place - at for place in shown.places if at <= place < at + len(batch)]
         parts.append(batch.take(pa.array(mine, pa.int64())))
         at += len(batch)
