@@ -72,7 +72,7 @@ Case = Callable[[], Any]
 
 def run(quick: bool) -> list[Table]:
     """Measure the forms of the gateway, the source, and the way to gold."""
-    files, events, rounds, samples = (2, 200_000, 1, 3) if quick else (16, 4_000_000, 3, 20)
+    files, events, rounds, samples = (1, 200_000, 1, 1) if quick else (16, 4_000_000, 3, 20)
     memory = {"spark.driver.memory": "3g"}
     with tempfile.TemporaryDirectory(prefix="meshbus-bench-") as folder:
         root = Path(folder)
