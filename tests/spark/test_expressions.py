@@ -27,17 +27,19 @@ def frame_of(spark: SparkSession, folder: Path, table: pa.Table) -> DataFrame:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_column_expressions_equal_the_kernel(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_column_expressions_equal_the_kernel(compiled: SparkSession, tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     recorded(tmp_path, rng)
     table, other = read_record(tmp_path), random_policy(rng)
-    frame = frame_of(spark, tmp_path, table)
+    frame = frame_of(compiled, tmp_path, table)
     judged = judge_frame(frame, other).toArrow().column("judged").to_pylist()
     assert judged == by_kernel(other, table)
     assert len(set(judged)) == 8
 
 
-def test_a_policy_of_many_channels_and_subnets_is_written_into_the_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_policy_of_many_channels_and_subnets_is_written_into_the_query(
+    compiled: SparkSession, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(5)
     recorded(tmp_path, rng, 4_000)
     table, some = read_record(tmp_path), random_policy(rng)
@@ -47,7 +49,7 @@ def test_a_policy_of_many_channels_and_subnets_is_written_into_the_query(spark: 
         peer_subnets=(*some.peer_subnets, *(SubnetId.new([9, number]) for number in range(1, 200))),
         channels=(*some.channels, *others),
     )
-    judged = judge_frame(frame_of(spark, tmp_path, table), large)
+    judged = judge_frame(frame_of(compiled, tmp_path, table), large)
     assert judged.columns == [*READ, "judged"]
     assert judged.toArrow().column("judged").to_pylist() == by_kernel(large, table) == by_kernel(some, table)
 
@@ -61,11 +63,11 @@ def test_a_policy_without_channels_lets_all_pass_or_none(spark: SparkSession, tm
         assert judge_frame(frame, bare).toArrow().column("judged").to_pylist() == by_kernel(bare, table)
 
 
-def test_each_packet_is_judged_by_the_policy_of_its_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_packet_is_judged_by_the_policy_of_its_time(compiled: SparkSession, tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     policies = {recorder: recorded(tmp_path, rng, 3_000, recorder) for recorder in (7, 8, 9)}
     table = read_record(tmp_path)
-    frame = frame_of(spark, tmp_path, table)
+    frame = frame_of(compiled, tmp_path, table)
     known = {(recorder, 1): policies[recorder] for recorder in (7, 8)}
     judged = judge_versions(frame, known).toArrow().column("judged").to_pylist()
     assert judged == [said(row) if row["recorder"] != 9 else None for row in table.to_pylist()]
