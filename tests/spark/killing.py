@@ -16,7 +16,7 @@ def config_of(folder: Path) -> PipelineConfig:
         logs=(str(folder / "log"),),
         max_rows_per_batch=25_000,
         trigger_s=0.0,
-        refresh_s=5.0,
+        refresh_s=15.0,
         compact_batches=4,
     )
 

@@ -69,12 +69,10 @@ def kill_some(folder: Path, kills: int, rng: random.Random, wanted: threading.Se
             cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
-        seen = 0
         for line in process.stdout:
-            seen += "'batch'" in line
-            if seen == 2:
+            if "'batch'" in line:
                 break
-        time.sleep(rng.uniform(0.0, 2.0))
+        time.sleep(rng.uniform(0.0, 6.0))
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
