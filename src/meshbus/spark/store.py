@@ -78,10 +78,10 @@ class Store:
         """Keep every folder in place while the block runs: Spark lists files when it plans, and opens them later.
 
         Nobody waits for that: who would remove a folder leaves it for another time. A reader who may not write below the
-        root goes without.
+        root, or whose file system has no locks, goes without.
         """
         with ExitStack() as held:
-            with suppress(PermissionError):
+            with suppress(OSError):
                 held.enter_context(self._lock(fcntl.LOCK_SH))
             yield
 
