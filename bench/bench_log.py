@@ -3,8 +3,7 @@
 Bias. One writer, one channel, one machine's disk, warm, files in the system's cache. Batches are a mebibyte of equal
 events, about what a node hands over at full speed, which suits columns; an Arrow column or (offsets, data) is what a
 node hands over, and what the claim is about. net-mesh takes lists only; the `list` rows are ours with the same input,
-which has to be joined first. In a list every event is one object, which stays in the processor's cache; an Arrow column
-is a mebibyte of memory. Ours stores 24 columns for an event, the peers a payload and a number. net-mesh's binding keeps
+which has to be joined first. All events differ, so that each form is a mebibyte of memory. Ours stores 24 columns for an event, the peers a payload and a number. net-mesh's binding keeps
 every event in memory as well and reads from there; it cannot sync by itself from Python (its fsync options abort the
 process), so `every append` calls its sync. SQLite is one table (seq, ts, payload) in WAL mode: synchronous OFF, NORMAL
 and FULL stand for the policies. `file` is os.write of the payloads alone: a floor, not a log. Times are by the wall
@@ -97,10 +96,10 @@ def contenders(size: int, policy: str) -> Iterator[tuple[dict[str, Case], dict[s
     """Open a log of each kind, and give what appends one event and what appends many."""
     os.sync()
     payload, count = os.urandom(size), BATCH_BYTES // size
-    events = [payload] * count
+    events = [os.urandom(size) for _ in range(count)]
     column = pa.array(events, pa.binary())
     edges = np.arange(0, (count + 1) * size, size)
-    data = np.frombuffer(payload * count, np.uint8)
+    data = np.frombuffer(b"".join(events), np.uint8)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-log-")))
         redex = stack.enter_context(Redex(folder / "ours"))
