@@ -6,10 +6,10 @@ a recorder gives them and bronze stores them, copied: real months compress diffe
 channels, subnets and hops are drawn at random, packet by packet, which is the worst case for whatever predicts branches;
 real packets come in trains. The bare scan finds the highest value of each of the columns that a form reads (of a text:
 the longest) and decides nothing; no cheaper way to make Spark read columns was found. Column expressions end in the highest
-verdict, as the scan does, and in a second line in counts, by Spark's hash table. All other forms end in counts, and all
-counts are compared before a figure is printed. The in-worker kernel reads the columns of the scan; the in-worker replay reads three more, counts
-by channel and subnets, and finds samples. Ratios by processor (Java, its compiler and its collector, Python and all) are steadier than those by the clock
-on a machine that others use too.
+verdict, as the scan does, and in a second line in counts of every verdict. All other forms end in counts, and all counts
+are compared before a figure is printed. The in-worker kernel reads the columns of the scan; the in-worker replay reads
+three more, counts by channel and subnets, and finds samples. Ratios by processor (Java, its compiler and its collector,
+Python and all) are steadier than those by the clock on a machine that others use too.
 
 Source and Parquet read the same events to Spark's noop sink; payloads are random, so Parquet is shown at its worst. From
 there on Spark has all cores. Freshness is from the return of `append` to the replaced gold file, one event at a time with
