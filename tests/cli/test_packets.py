@@ -28,7 +28,7 @@ def records(tmp_path: Path) -> Path:
     packet = headers.tobytes()
     for number, reason in enumerate((0, DropReason.SUBNET_LOCAL, TransitReason.NO_ROUTE)):
         one = np.frombuffer(bytearray(bytes(18) + packet[68 * number : 68 * (number + 1)]), np.uint8)
-        model = recorder.model(reason, 0xA, 0xB, (0x01000000, 0xFF000000), 0)
+        model = recorder.model(headers[number : number + 1], reason, 0xA, 0xB, (0x01000000, 0xFF000000), 0)
         recorder.take_train(model, one, 0, len(one), 1, 1_700_000_000_123_456_789)
     recorder.close()
     return tmp_path

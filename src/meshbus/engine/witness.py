@@ -69,7 +69,7 @@ class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, eq=False):
-    """What was decided about packets for others that fare alike; the same object for all that follow one decision."""
+    """What was decided about packets of one stream for others; the same object for all that follow one decision."""
 
     reason: int
     """A code of policy/fate.py; 0 for packets that are forwarded."""

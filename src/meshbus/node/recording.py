@@ -11,6 +11,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from meshbus.node.setup import wall
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
+from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +71,7 @@ class Recording:
             self._keep_up(at, decided.policy)
         model = self._models.get(decided)
         if model is None:
-            model = self._prepare(decided)
+            model = self._prepare(decided, data[begin + ROUTE_BYTES : begin + ROUTE_BYTES + HEADER_BYTES])
         self._take_train(model, data, begin, size, count, int(at * _NS) + self._ahead_ns)
 
     def passed(self, told: Passed) -> None:  # hot: bench_recorder
@@ -99,11 +101,13 @@ class Recording:
         self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
         self._models.clear()
 
-    def _prepare(self, decided: Decided) -> NDArray[np.uint64]:
+    def _prepare(self, decided: Decided, header: NDArray[np.uint8]) -> NDArray[np.uint64]:
         if len(self._models) >= MAX_MODELS:
             self._models.clear()
         subnets = (decided.source, decided.dest) if decided.by_subnet else None
-        model = self.recorder.model(decided.reason, decided.previous_hop, decided.next_hop, subnets, decided.guard)
+        model = self.recorder.model(
+            header.view(HEADER_DTYPE), decided.reason, decided.previous_hop, decided.next_hop, subnets, decided.guard
+        )
         self._models[decided] = model
         return model
 

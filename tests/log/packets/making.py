@@ -9,7 +9,7 @@ import numpy as np
 
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_WORDS, models
+from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_WORDS, Names, models
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.fate import ArrivalReason, TransitReason
@@ -67,6 +67,7 @@ def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
         subnets=(packets["sources"], packets["dests"]) if judged else None,
         guard=packets["guard"] if judged else NOT_ASKED,
         policy=policy,
+        hashes=Names.of(CHANNELS).hashes_of(packets["headers"]),
     )
     count = len(packets["headers"])
     lying = np.zeros((count, ROUTE_BYTES + HEADER_BYTES), np.uint8)

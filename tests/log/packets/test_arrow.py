@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from meshbus.log.arrow import wanted
 from meshbus.log.packets.arrow import headers_of, to_batch
-from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.fill import fill
 from meshbus.log.packets.packed import BLOCK_ROWS, Arena
-from meshbus.log.packets.row import NOT_ASKED, name_table
+from meshbus.log.packets.row import NOT_ASKED
 from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT
@@ -86,16 +85,7 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
 def rows_of(packets: dict[str, Any]) -> list[Piece]:
     arena = Arena(BLOCK_ROWS)
     places, facts = arguments(packets)
-    fill.run(
-        arena.data,
-        arena.state,
-        *places,
-        facts,
-        name_table(CHANNELS),
-        chooser(1, 0),
-        np.zeros(3, np.int64),
-        packets["ts_ns"],
-    )
+    fill.run(arena.memory, *places, facts, packets["ts_ns"])
     return [Piece(block, 0, block.length) for block in arena.blocks()]
 
 

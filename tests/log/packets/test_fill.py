@@ -9,29 +9,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.packets.fill import LOST, SEEN, TAKEN, chooser, fill
-from meshbus.log.packets.packed import BLOCK_ROWS, Arena, hashes_in, unpack_rows
-from meshbus.log.packets.row import ROW, ROW_WORDS, name_table
+from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.packed import BLOCK_ROWS, NEXT, STARTS, Arena, data_of, hashes_in, unpack_rows
+from meshbus.log.packets.row import ROW, ROW_WORDS, Names
 from meshbus.log.packets.runs import Piece, Whose, runs_of
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from tests.log.packets.making import CHANNELS, arguments, blank_headers, some_packets
 
-Filled = tuple[int, list[bytes]]
+Filled = tuple[int, list[bytes], bytes]
 
 
 def filled(kernel: Any, calls: list[tuple[Any, Any, int]], rows: int, sampling: int, seed: int) -> Filled:
-    """Fill an arena by some calls; gives how many were chosen, and the blocks."""
-    arena, tally = Arena(rows), np.array([17, 0, 0])
-    arena.data.fill(0xA5)
-    table, rule = name_table(CHANNELS), chooser(sampling, seed)
+    """Fill an arena by some calls; gives how many were chosen, the rows of its blocks, and what it holds."""
+    arena = Arena(rows, chooser(sampling, seed))
+    arena.counts[:] = 17, 0, 0
+    data_of(arena.memory).fill(0xA5)
     for places, facts, ts_ns in calls:
-        there = kernel(arena.data, arena.state, *places, facts, table, rule, tally, ts_ns)
-        assert there == arena.rows == tally[TAKEN]
-    blocks, chosen = arena.blocks(), int(tally[TAKEN] + tally[LOST])
-    assert tally[SEEN] == 17 + sum(places[-1] for places, _, _ in calls)
-    assert sum(block.length for block in blocks) == min(chosen, rows) == arena.rows
+        there = kernel(arena.memory, *places, facts, ts_ns)
+        assert there == arena.rows == arena.counts[1]
+    blocks, (seen, taken, lost) = arena.blocks(), arena.counts.tolist()
+    assert seen == 17 + sum(places[-1] for places, _, _ in calls)
+    assert sum(block.length for block in blocks) == min(taken + lost, rows) == arena.rows
     assert all(hashes_in(block) is not None for block in blocks)
-    return chosen, [unpack_rows(block).tobytes() for block in blocks]
+    rest = np.delete(arena.memory[: STARTS + rows // BLOCK_ROWS], slice(NEXT, STARTS))
+    return (
+        taken + lost,
+        [unpack_rows(block).tobytes() for block in blocks],
+        rest.tobytes() + data_of(arena.memory).tobytes(),
+    )
+
+
+def in_step(packets: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Make trains of packets: everything as in the first, but for counters that go on."""
+    count, chosen = len(packets["headers"]), seed % 3 + 1
+    same = {name: column[:1] if isinstance(column, np.ndarray) else column for name, column in packets.items()}
+    number = np.arange(count, dtype=np.uint64)
+    same["headers"], same["routes"] = (
+        None if column is None else np.repeat(column[:1], count) for column in (packets["headers"], packets["routes"])
+    )
+    same["headers"]["counter"] += number
+    same["headers"]["sequence"] += number * np.uint64(chosen - 1)
+    same["headers"]["sequence"][seed % 40 :] += np.uint64(seed % 2**40)
+    return same
 
 
 @given(
@@ -49,6 +68,8 @@ def test_the_kernel_equals_its_reference(
         packets = some_packets(count, seed + number, routed=routed, judged=judged)
         packets["headers"]["magic"][seed % 3 :: 5] ^= 1
         packets["headers"][seed % 7 :: 2] = packets["headers"][0]
+        if seed % 2:
+            packets = in_step(packets, seed)
         calls.append((*arguments(packets), packets["ts_ns"]))
     found, expected = (filled(kernel, calls, BLOCK_ROWS, sampling, seed) for kernel in (fill.run, fill.reference))
     assert found == expected
@@ -66,7 +87,7 @@ def test_every_block_is_read_for_itself_and_what_finds_no_room_is_only_counted(c
         at += count
     results = [filled(kernel, calls, rows, 1, 0) for kernel in (fill.run, fill.reference)]
     assert results[0] == results[1]
-    chosen, blocks = results[0]
+    chosen, blocks, _ = results[0]
     found = np.frombuffer(b"".join(blocks), ROW)
     assert chosen == at
     assert found["header"].tobytes() == packets["headers"][:rows].tobytes()
@@ -75,9 +96,14 @@ def test_every_block_is_read_for_itself_and_what_finds_no_room_is_only_counted(c
 
 @given(count=st.integers(1, 50), seed=st.integers(0, 1 << 32), gap=st.integers(0, 3), sampling=st.sampled_from([1, 3]))
 def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int, gap: int, sampling: int) -> None:
-    """One model for all, headers where they lie: the same as columns and a model each."""
+    """One model for all, headers of one stream where they lie: the same as columns and a model each."""
     packets = some_packets(count, seed)
-    packets["headers"]["version"][seed % 3 :: 5] += 1
+    for name in ("stream_id", "channel_hash", "subprotocol_id"):
+        packets["headers"][name] = packets["headers"][name][seed % min(count, 6)]
+    if not Names.of(CHANNELS).hashes_of(packets["headers"][:1]).any():
+        packets["headers"]["version"][seed % 3 :: 5] += 1
+    if seed % 2:
+        packets = in_step(packets, seed)
     for name in ("reasons", "previous_hops", "next_hops", "sources", "dests", "guard"):
         packets[name] = packets[name][:1]
     expected = filled(fill.reference, [(*arguments(packets), packets["ts_ns"])], BLOCK_ROWS, sampling, seed)
@@ -102,17 +128,16 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     """Give the counters that are chosen among packets of some sessions."""
     headers = blank_headers(len(sessions))
     headers["session_id"], headers["counter"] = sessions, np.arange(first, first + len(sessions))
-    arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS)
+    arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS, chooser(sampling, seed))
+    arena.counts[0] = first
     model = np.zeros(ROW_WORDS, np.uint64)
     size = ROUTE_BYTES + HEADER_BYTES
     lying = np.zeros((len(sessions), size), np.uint8)
     lying[:, ROUTE_BYTES:] = headers.view(np.uint8).reshape(len(sessions), HEADER_BYTES)
     packets = lying.reshape(-1), 0, size, len(sessions)
-    fill.run(
-        arena.data, arena.state, *packets, model, name_table(()), chooser(sampling, seed), np.array([first, 0, 0]), 0
-    )
+    rows = fill.run(arena.memory, *packets, model, 0)
     pieces = [Piece(block, 0, block.length) for block in arena.blocks()]
-    return runs_of(pieces, Whose(0, sampling), ["counter"])["counter"].values
+    return runs_of(pieces, Whose(0, sampling), ["counter"])["counter"].cells(rows)
 
 
 @pytest.mark.parametrize("sampling", [2, 10, 100])

@@ -43,9 +43,19 @@ def numbers(lengths: list[int], seed: int, bits: int) -> Any:
     return kinds[seed % len(kinds)].astype(np.int64)
 
 
-@given(lengths=LENGTHS, seed=st.integers(0, 1 << 32), bits=st.sampled_from([32, 64]))
-def test_differences(lengths: list[int], seed: int, bits: int) -> None:
-    both(pages._delta, delta, np.array(lengths), numbers(lengths, seed, bits), bits)
+@given(
+    lengths=LENGTHS,
+    seed=st.integers(0, 1 << 32),
+    bits=st.sampled_from([32, 64]),
+    steps=st.lists(st.sampled_from([0, 1, 1, -1, 5, 1 << 20]), min_size=1, max_size=5),
+)
+def test_differences(lengths: list[int], seed: int, bits: int, steps: list[int]) -> None:
+    values = numbers(lengths, seed, bits)
+    apart = np.resize(steps, len(values)).astype(np.int64)
+    edge = 1 << bits - 1
+    ends = values.astype(object) + apart.astype(object) * (np.array(lengths) - 1)
+    apart[(ends < -edge) | (ends >= edge)] = 0
+    both(pages._delta, delta, np.array(lengths), values, apart, bits)
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 1 << 32), width=st.integers(1, 18))
@@ -72,6 +82,7 @@ def test_a_dictionary(values: list[int], most: int) -> None:
 @pytest.mark.parametrize("bits", [32, 64])
 def test_what_repeats_itself_takes_next_to_nothing(bits: int) -> None:
     count = 65_536
-    counters = delta(np.ones(count, np.int64), np.arange(count), bits)
+    counters = delta(np.ones(count, np.int64), np.arange(count), np.zeros(count, np.int64), bits)
     assert len(counters) < count // 16
+    assert delta(np.array([count]), np.array([0]), np.array([1]), bits) == counters
     assert len(hybrid(np.array([count]), np.array([0]), 1)) == 4

@@ -164,7 +164,7 @@ def test_a_full_disk_loses_what_it_refused_and_nothing_else(tmp_path: Path) -> N
     store.append(rows(0, 5), {})
     disk.left = 100
     with pytest.raises(LogError, match="free some space") as caught:
-        store.append(rows(5, 5), {})
+        store.append(full_rows(5, 5), {})
     assert caught.value.fault is LogFault.NO_SPACE
     disk.left = 1 << 30
     store.append(rows(10, 5), {})

@@ -51,6 +51,6 @@ def _array(runs: Runs, count: int, names: Mapping[int, str], field: Any) -> Any:
         indices = pa.array(np.repeat(places, lengths), mask=None if valid is None else ~valid)
         column = pa.DictionaryArray.from_arrays(indices, found)
         return column if pa.types.is_dictionary(field.type) else column.dictionary_decode()
-    cells = np.repeat(runs.values, lengths).astype(f"i{field.type.bit_width // 8}")
+    cells = runs.cells(count).astype(f"i{field.type.bit_width // 8}")
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(field.type, count, [bitmap, pa.py_buffer(cells)])

@@ -30,8 +30,8 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.packets.packed import Packed, hashes_in
 from meshbus.log.packets.runs import Whose
 
-FORMAT_VERSION = 2
-"""1 had rows of 136 bytes, and was never released."""
+FORMAT_VERSION = 3
+"""1 had rows of 136 bytes, 2 no repetitions; neither was ever released."""
 FILE_MAGIC, BLOCK_MAGIC = b"MBPK", b"MBPB"
 _FILE = struct.Struct("<4sHHQQQqI4x")
 _BLOCK = struct.Struct("<4s4xQQqIII4x")

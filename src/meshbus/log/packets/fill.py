@@ -16,45 +16,49 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meshbus import jit
-from meshbus.log.packets.packed import BLOCK_ROWS, END, LAST, MASK_BYTES, NEXT, ROWS, STARTS, pack_rows
+from meshbus.log.packets.packed import (
+    BLOCK_ROWS,
+    COUNTER,
+    END,
+    EXPECTED,
+    HIGHEST,
+    LOST,
+    MASK_BYTES,
+    NEXT,
+    REPEAT,
+    REPEATED,
+    ROOM,
+    ROWS,
+    SEED,
+    SEEN,
+    SEQUENCE,
+    STARTS,
+    STEPS,
+    TAKEN,
+    Packer,
+    data_of,
+    words_of,
+)
 from meshbus.log.packets.row import ROW, ROW_BYTES, ROW_WORDS
-from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.policy.xxh3 import hash_pair
 from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from meshbus.log.packets.packed import Memory
     from meshbus.log.packets.row import Bytes, Words
 
-SEEN, TAKEN, LOST = range(3)
-"""What is counted: packets, rows that were chosen and found room, and rows that were chosen and found none."""
-
-_PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
-_WIRE_MASK = np.uint64(0xFFFF)
 _ROUTE_AT: Final = 72
 _TS_AT: Final = 104
-_HASH_AT: Final = 128
 _FIRST: Final = NET_MAGIC | VERSION << 16
 _ALL: Final = (1 << 64) - 1
 _EVERY = np.uint64(_ALL)
 
 
-def chooser(sampling: int, seed: int) -> Words:
+def chooser(sampling: int, seed: int) -> tuple[int, int]:
     """Give the rule by which one in so many packets is chosen: a seed, and the highest hash that is."""
-    return np.array([seed & _ALL, _ALL // sampling], np.uint64)
-
-
-def _hashes_of(headers: NDArray[np.void], table: Words) -> Words:
-    """Find the canonical hash of each publication; 0 where it is not known, or the packet is none."""
-    streams = headers["stream_id"]
-    publication = (headers["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
-    publication &= (streams & _WIRE_MASK) == headers["channel_hash"]
-    known = dict(table.tolist())
-    found = [known.get(stream, 0) if stream else 0 for stream in streams.tolist()]
-    return np.where(publication, np.array(found, np.uint64), np.uint64(0))
+    return seed & _ALL, _ALL // sampling
 
 
 def _lying(data: Bytes, at: int, step: int, count: int, size: int) -> Bytes:
@@ -63,76 +67,94 @@ def _lying(data: Bytes, at: int, step: int, count: int, size: int) -> Bytes:
 
 
 def _fill_reference(
-    data: Bytes,
-    state: NDArray[np.int64],
-    packets: Bytes,
-    begin: int,
-    size: int,
-    count: int,
-    models: Words,
-    table: Words,
-    rule: Words,
-    tally: NDArray[np.int64],
-    ts_ns: int,
+    memory: Memory, packets: Bytes, begin: int, size: int, count: int, models: Words, ts_ns: int
 ) -> int:
     columns = _lying(packets, begin + ROUTE_BYTES, size, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
     columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
-    numbers = (tally[SEEN] + np.arange(count)).astype(np.uint64)
+    seed, highest = memory[SEED : HIGHEST + 1].view(np.uint64)
+    numbers = (memory[SEEN] + np.arange(count)).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
-    chosen = hash_pair(columns["session_id"] ^ rule[0], counter) <= rule[1]
-    picked = np.flatnonzero(chosen)
-    room = (len(state) - STARTS) * BLOCK_ROWS - state.item(ROWS)
-    picked = picked[:room]
+    chosen = hash_pair(columns["session_id"] ^ seed, counter) <= highest
+    picked = np.flatnonzero(chosen)[: memory.item(ROOM) - memory.item(ROWS)]
     rows = np.broadcast_to(models.view(ROW), count)[picked]
     rows["header"] = columns[picked]
     rows["route"] = _lying(packets, begin, size, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
     rows["ts_ns"] = ts_ns
-    rows["chash64"] = _hashes_of(columns[picked], table)
-    _append_reference(data, state, rows)
-    tally += count, len(rows), int(np.count_nonzero(chosen)) - len(rows)
-    return state.item(ROWS)
+    for row in words_of(rows):
+        _append_reference(memory, row)
+    memory[SEEN : LOST + 1] += count, len(rows), int(np.count_nonzero(chosen)) - len(rows)
+    return memory.item(ROWS)
 
 
-def _append_reference(data: Bytes, state: NDArray[np.int64], rows: NDArray[np.void]) -> None:
-    """Pack rows behind those that are there; a block that begins has zeros before it."""
-    while len(rows):
-        end, there = state.item(END), state.item(ROWS)
-        if there % BLOCK_ROWS == 0:
-            state[STARTS + there // BLOCK_ROWS] = end
-            state[LAST : LAST + ROW_WORDS] = 0
-        part, rows = np.split(rows, [BLOCK_ROWS - there % BLOCK_ROWS])
-        packed = pack_rows(part, state[LAST : LAST + ROW_WORDS].view(np.uint64))
-        data[end : end + len(packed.data)] = packed.data
-        state[LAST : LAST + ROW_WORDS] = np.frombuffer(part[-1:].tobytes(), np.int64)
-        state[END], state[ROWS] = end + len(packed.data), there + len(part)
+def _append_reference(memory: Memory, row: list[int]) -> None:
+    """Pack a row behind those that are there."""
+    end, there, data, packer = memory.item(END), memory.item(ROWS), data_of(memory), Packer()
+    state = memory.view(np.uint64)
+    if there % BLOCK_ROWS == 0:
+        memory[STARTS + there // BLOCK_ROWS] = end
+    else:
+        packer.expected, packer.steps = state[EXPECTED:NEXT].tolist(), state[STEPS:EXPECTED].tolist()
+        packer.repeated = memory.item(REPEATED)
+        if packer.repeated:
+            end -= MASK_BYTES
+            packer.data += data[end : end + MASK_BYTES].tobytes()
+    packer.add(row)
+    data[end : end + len(packer.data)] = np.frombuffer(packer.data, np.uint8)
+    state[EXPECTED:NEXT], state[STEPS:EXPECTED] = packer.expected, packer.steps
+    memory[REPEATED], memory[END], memory[ROWS] = packer.repeated, end + len(packer.data), there + 1
+
+
+@jit.helper
+def _goes_on(route: int, packet: int, expected: int) -> bool:
+    """Say whether headers at addresses are those of the row that is expected, which has the same model and time."""
+    for at in range(0, HEADER_BYTES - 4, 8):
+        if jit.load_u64(packet + at) != jit.load_u64(expected + at):
+            return False
+    return bool(
+        jit.load_u32(packet + HEADER_BYTES - 4) == jit.load_u32(expected + HEADER_BYTES - 4)
+        and jit.load_u64(route) == jit.load_u64(expected + _ROUTE_AT)
+        and jit.load_u64(route + 8) == jit.load_u64(expected + _ROUTE_AT + 8)
+        and jit.load_u32(route + ROUTE_BYTES - 4) == jit.load_u32(expected + _ROUTE_AT + ROUTE_BYTES - 4)
+    )
+
+
+@jit.helper
+def _add_changes(memory: Memory, end: int) -> int:
+    """Pack the next row by what differs from the one before; gives where it ends, and the steps that it made are known."""
+    memory[EXPECTED + COUNTER] -= memory[STEPS]  # the last row again
+    memory[EXPECTED + SEQUENCE] -= memory[STEPS + 1]
+    memory[STEPS] = memory[NEXT + COUNTER] - memory[EXPECTED + COUNTER]
+    memory[STEPS + 1] = memory[NEXT + SEQUENCE] - memory[EXPECTED + SEQUENCE]
+    bits, place, row = 0, end, memory.ctypes.data + 8 * NEXT
+    end += MASK_BYTES
+    for word in range(ROW_WORDS):
+        if memory[NEXT + word] != memory[EXPECTED + word]:
+            memory[EXPECTED + word] = memory[NEXT + word]
+            jit.copy_bytes(end, row + 8 * word, 8)
+            bits |= 1 << word
+            end += 8
+    jit.store_u32(place, bits)
+    return end
 
 
 @jit.kernel(_fill_reference)
 def fill(  # hot: bench_recorder
-    data: Bytes,
-    state: NDArray[np.int64],
-    packets: Bytes,
-    begin: int,
-    size: int,
-    count: int,
-    models: Words,
-    table: Words,
-    rule: Words,
-    tally: NDArray[np.int64],
-    ts_ns: int,
+    memory: Memory, packets: Bytes, begin: int, size: int, count: int, models: Words, ts_ns: int
 ) -> int:
     """Choose packets and pack their rows into an arena, as far as there is room; gives how many rows are there then.
 
     The packets lie from `begin` on, every `size` bytes, `count` of them: a routing header, which is zeros where there is
-    none, and a header; what is no header is blanked. `models` has one row, or one each. `tally` is what was ever SEEN,
-    TAKEN and LOST, and is kept.
+    none, and a header; what is no header is blanked. `models` has one row, or one each. All else is in the arena's memory,
+    because every array more that is handed over costs as much as twenty packets.
     """
-    mask = np.uint64(len(table) - 1)
-    room, single = (len(state) - STARTS) * BLOCK_ROWS, len(models) == ROW_WORDS
-    model, target = models.ctypes.data, state.ctypes.data + 8 * NEXT
+    room, single = memory[ROOM], len(models) == ROW_WORDS
+    state = memory.ctypes.data
+    model, target, data = models.ctypes.data, state + 8 * NEXT, state + 8 * (STARTS + room // BLOCK_ROWS)
     route = packets.ctypes.data + begin - size
-    there, end = int(state[ROWS]), data.ctypes.data + state[END]
-    before, seen, lost, every = there, tally[SEEN], 0, rule[1] == _EVERY
+    there, end, repeated = memory[ROWS], data + memory[END], memory[REPEATED]
+    before, seen, lost = there, memory[SEEN], 0
+    seed, highest = np.uint64(memory[SEED]), np.uint64(memory[HIGHEST])
+    every = highest == _EVERY
     for i in range(count):
         route += size
         packet = route + ROUTE_BYTES
@@ -140,40 +162,40 @@ def fill(  # hot: bench_recorder
         if not every:
             session = jit.load_u64(packet + 24) if known else np.uint64(0)
             counter = jit.load_u64(packet + 16) if session else np.uint64(seen + i)
-            if hash_pair(session ^ rule[0], counter) > rule[1]:
+            if hash_pair(session ^ seed, counter) > highest:
                 continue
         if there == room:
             lost += 1
             continue
-        jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
-        jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
-        jit.store_u32(target + _TS_AT + 4, (ts_ns >> 32) & 0xFFFFFFFF)
-        jit.copy_bytes(target + _ROUTE_AT, route, ROUTE_BYTES)
-        if known:  # otherwise it stays blank, as it is in a model
-            jit.copy_bytes(target, packet, HEADER_BYTES)
-            stream, ids = jit.load_u64(packet + 32), jit.load_u32(packet + 8)
-            if ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:
-                slot = stream & mask
-                while table[slot, 0] != 0 and table[slot, 0] != stream:
-                    slot = (slot + np.uint64(1)) & mask
-                if table[slot, 0] == stream:
-                    jit.store_u32(target + _HASH_AT, table[slot, 1] & 0xFFFFFFFF)
-                    jit.store_u32(target + _HASH_AT + 4, table[slot, 1] >> 32)
-        if there % BLOCK_ROWS == 0:
-            state[STARTS + there // BLOCK_ROWS] = end - data.ctypes.data
-            state[LAST : LAST + ROW_WORDS] = 0
-        bits, place = 0, end
-        end += MASK_BYTES
-        for word in range(ROW_WORDS):
-            if state[NEXT + word] != state[LAST + word]:
-                state[LAST + word] = state[NEXT + word]
-                jit.copy_bytes(end, target + 8 * word, 8)
-                bits |= 1 << word
-                end += 8
-        jit.store_u32(place, bits)
+        first = there % BLOCK_ROWS == 0
+        again = single and there > before and not first and _goes_on(route, packet, state + 8 * EXPECTED)
+        if not again:
+            jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
+            jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
+            jit.store_u32(target + _TS_AT + 4, (ts_ns >> 32) & 0xFFFFFFFF)
+            jit.copy_bytes(target + _ROUTE_AT, route, ROUTE_BYTES)
+            if known:  # otherwise it stays blank, as it is in a model
+                jit.copy_bytes(target, packet, HEADER_BYTES)
+            if first:
+                memory[STARTS + there // BLOCK_ROWS] = end - data
+                memory[STEPS:NEXT] = 0
+            differs = np.int64(0)
+            for word in range(ROW_WORDS):
+                differs |= memory[NEXT + word] ^ memory[EXPECTED + word]
+            again = differs == 0 and not first
+        if again:
+            if repeated == 0:
+                end += MASK_BYTES
+            repeated += 1
+            jit.store_u32(end - MASK_BYTES, REPEAT | repeated)
+        else:
+            end = _add_changes(memory, end)
+            repeated = 0
+        memory[EXPECTED + COUNTER] += memory[STEPS]
+        memory[EXPECTED + SEQUENCE] += memory[STEPS + 1]
         there += 1
-    state[ROWS], state[END] = there, end - data.ctypes.data
-    tally[SEEN] += count
-    tally[TAKEN] += there - before
-    tally[LOST] += lost
-    return there
+    memory[ROWS], memory[END], memory[REPEATED] = there, end - data, repeated
+    memory[SEEN] += count
+    memory[TAKEN] += there - before
+    memory[LOST] += lost
+    return int(there)

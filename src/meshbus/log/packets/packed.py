@@ -1,10 +1,13 @@
-"""Rows as they lie in memory and in hot files: each says only which of its words differ from those of the row before.
+"""Rows as they lie in memory and in hot files: each says only what is not as it was in the row before.
 
     mask u32      bit n is set when word n of the row (log/packets/row.py) is not what it was
     words u64     those that are not, in order
 
-Packets of a train differ in a counter or two, so a row of 136 bytes mostly takes 12 or 20; the worst takes PACKED_MOST.
-The first row of a block has zeros before it: every block is read for itself.
+    count u32     with its highest bit set: so many more rows, in each of which the packet counter and the sequence go on
+                  by as much as in the row before, and everything else stays
+
+The packets of a train differ in these two numbers, so a train mostly takes 32 bytes; a row takes PACKED_MOST at worst. The
+first row of a block has zeros before it, and is no repetition: every block is read for itself.
 """
 
 from __future__ import annotations
@@ -21,17 +24,37 @@ if TYPE_CHECKING:
 
     from meshbus.log.packets.row import Bytes, Words
 
+    Memory = NDArray[np.int64]
+
 BLOCK_ROWS: Final = 8_192
 """Rows of one block at most."""
 MASK_BYTES: Final = 4
 PACKED_MOST: Final = MASK_BYTES + ROW_BYTES
 """Bytes of a row in which every word differs."""
-END, ROWS, LAST, NEXT, STARTS = 0, 1, 2, 2 + ROW_WORDS, 2 + 2 * ROW_WORDS
-"""The state of an arena, as `fill` keeps it: bytes and rows that are there, the last row, room for the next one, and where
-each block starts."""
+REPEAT: Final = 1 << 31
+COUNTER, SEQUENCE = 2, 5
+"""Words that go on by a step while a row is repeated."""
+STEPPING: Final = 1 << COUNTER | 1 << SEQUENCE
+
+# The memory of an arena begins with its state, in words.
+END, ROWS, ROOM = 0, 1, 2
+"""Bytes and rows that are there, and rows that there may be."""
+SEEN, TAKEN, LOST = 3, 4, 5
+"""Packets that were ever offered, rows that were chosen and found room, and rows that were chosen and found none."""
+SEED, HIGHEST = 6, 7
+"""The rule by which packets are chosen (log/packets/fill.py)."""
+REPEATED, STEPS = 8, 9
+"""Rows in the repetition that ends what is there, and the steps of the two words that go on."""
+EXPECTED = STEPS + 2
+"""What the next row is if it is a repetition."""
+NEXT = EXPECTED + ROW_WORDS
+"""Room for the next row."""
+STARTS = NEXT + ROW_WORDS
+"""Where each block starts; the rows are behind that."""
 
 _HASH_WORD: Final = 16
 _BROKEN: Final = -1
+_WORD: Final = (1 << 64) - 1
 
 
 class Packed(NamedTuple):
@@ -45,62 +68,114 @@ class Packed(NamedTuple):
 class Arena:
     """Memory of a fixed size that rows are packed into, one block after the other."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, rule: tuple[int, int] = (0, _WORD)) -> None:
         """Have room for so many rows, whatever is in them; rows must fill whole blocks."""
-        self.data: Bytes = np.empty(rows * PACKED_MOST, np.uint8)
-        self.data.fill(0)  # have all of its pages now: the first packets would wait for each
-        self.state = np.zeros(STARTS + rows // BLOCK_ROWS, np.int64)
+        self.memory: Memory = np.empty(STARTS + rows // BLOCK_ROWS + -(-rows * PACKED_MOST // 8), np.int64)
+        self.memory.fill(0)  # have all of its pages now: the first packets would wait for each
+        self.memory[ROOM] = rows
+        self.memory[SEED : HIGHEST + 1].view(np.uint64)[:] = rule
 
     @property
     def rows(self) -> int:
         """How many are there."""
-        return self.state.item(ROWS)
+        return self.memory.item(ROWS)
+
+    @property
+    def counts(self) -> Memory:
+        """What was seen, taken and lost, by this arena and by those before it."""
+        return self.memory[SEEN : LOST + 1]
 
     def blocks(self) -> list[Packed]:
         """Give what is there, where it lies."""
-        rows, end = self.rows, self.state.item(END)
+        rows, data = self.rows, data_of(self.memory)
         firsts = range(0, rows, BLOCK_ROWS)
-        starts = [*self.state[STARTS : STARTS + len(firsts)].tolist(), end]
+        starts = [*self.memory[STARTS : STARTS + len(firsts)].tolist(), self.memory.item(END)]
         return [
-            Packed(self.data[starts[number] : starts[number + 1]], min(BLOCK_ROWS, rows - first))
+            Packed(data[starts[number] : starts[number + 1]], min(BLOCK_ROWS, rows - first))
             for number, first in enumerate(firsts)
         ]
 
     def clear(self) -> None:
         """Have nothing there any more."""
-        self.state[END] = self.state[ROWS] = 0
+        self.memory[END] = self.memory[ROWS] = 0
 
 
-def pack_rows(rows: NDArray[np.void], before: Words | None = None) -> Packed:
-    """Pack rows behind one that is there already, or as a block of their own."""
-    count = len(rows)
-    words = np.zeros((count + 1, ROW_WORDS), np.uint64)
-    if before is not None:
-        words[0] = before
-    words[1:] = np.frombuffer(rows.tobytes(), np.uint64).reshape(count, ROW_WORDS)
-    changed = words[1:] != words[:-1]
-    parts = np.empty((count, 1 + 2 * ROW_WORDS), np.uint32)
-    parts[:, 0] = changed @ (1 << np.arange(ROW_WORDS))
-    parts[:, 1:] = words[1:].view(np.uint32)
-    kept = np.ones(parts.shape, np.bool_)
-    kept[:, 1:] = np.repeat(changed, 2, axis=1)
-    return Packed(parts[kept].view(np.uint8), count)
+def data_of(memory: Memory) -> Bytes:
+    """Give the part of an arena's memory that rows are packed into."""
+    return memory[STARTS + memory.item(ROOM) // BLOCK_ROWS :].view(np.uint8)
+
+
+class Packer:
+    """Packs the rows of one block, plainly: what `fill` does in a loop."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.expected: list[int] = []
+        """Empty before the first row."""
+        self.steps = [0, 0]
+        self.repeated = 0
+
+    def add(self, row: list[int]) -> None:
+        """Pack one more row, given as its words."""
+        if row == self.expected:
+            if self.repeated:
+                del self.data[-MASK_BYTES:]
+            self.repeated += 1
+            self.data += (REPEAT | self.repeated).to_bytes(MASK_BYTES, "little")
+        else:
+            last = _advanced(self.expected, [-step for step in self.steps]) if self.expected else [0] * ROW_WORDS
+            changed = [word for word in range(ROW_WORDS) if row[word] != last[word]]
+            self.data += sum(1 << word for word in changed).to_bytes(MASK_BYTES, "little")
+            self.data += b"".join(row[word].to_bytes(8, "little") for word in changed)
+            self.steps, self.repeated = _steps_between(last, row), 0
+        self.expected = _advanced(row, self.steps)
+
+
+def _steps_between(last: list[int], row: list[int]) -> list[int]:
+    return [row[word] - last[word] & _WORD for word in (COUNTER, SEQUENCE)]
+
+
+def _advanced(row: list[int], steps: list[int]) -> list[int]:
+    """Give a row as it is when it is repeated."""
+    after = row.copy()
+    for word, step in zip((COUNTER, SEQUENCE), steps, strict=True):
+        after[word] = after[word] + step & _WORD
+    return after
+
+
+def words_of(rows: NDArray[np.void]) -> list[list[int]]:
+    """Give the words of rows."""
+    words: list[list[int]] = np.frombuffer(rows.tobytes(), np.uint64).reshape(-1, ROW_WORDS).tolist()
+    return words
+
+
+def pack_rows(rows: NDArray[np.void]) -> Packed:
+    """Pack rows as a block of their own; takes its time."""
+    packer = Packer()
+    for row in words_of(rows):
+        packer.add(row)
+    return Packed(np.frombuffer(packer.data, np.uint8), len(rows))
 
 
 def unpack_rows(packed: Packed) -> NDArray[np.void]:
-    """Give the rows of a block as they were; takes its time."""
-    data, at = packed.data.tobytes(), 0
-    changed = np.zeros((packed.length, ROW_WORDS), np.bool_)
-    words = bytearray()
-    for number in range(packed.length):
+    """Give the rows of a block as they were, or the first ones of it; takes its time."""
+    data, at, rows = packed.data.tobytes(), 0, [[0] * ROW_WORDS]
+    steps = [0, 0]
+    while len(rows) <= packed.length:
         mask = int.from_bytes(data[at : at + MASK_BYTES], "little")
-        changed[number] = [mask >> word & 1 for word in range(ROW_WORDS)]
-        begin, at = at + MASK_BYTES, at + MASK_BYTES + 8 * mask.bit_count()
-        words += data[begin:at]
-    table = np.zeros((packed.length + 1, ROW_WORDS), np.uint64)
-    table[1:][changed] = np.frombuffer(words, np.uint64)
-    newest = np.maximum.accumulate(np.where(changed, np.arange(1, packed.length + 1)[:, None], 0), axis=0)
-    return np.take_along_axis(table, newest, axis=0).view(ROW)[:, 0]
+        at += MASK_BYTES
+        if mask & REPEAT:
+            for _ in range(mask ^ REPEAT):
+                rows.append(_advanced(rows[-1], steps))
+            continue
+        row = rows[-1].copy()
+        for word in range(ROW_WORDS):
+            if mask >> word & 1:
+                row[word] = int.from_bytes(data[at : at + 8], "little")
+                at += 8
+        steps = _steps_between(rows[-1], row)
+        rows.append(row)
+    return np.array(rows[1 : packed.length + 1], np.uint64).reshape(packed.length, ROW_WORDS).view(ROW)[:, 0]
 
 
 def hashes_in(packed: Packed) -> set[int] | None:
@@ -111,16 +186,25 @@ def hashes_in(packed: Packed) -> set[int] | None:
 
 
 def _walk_reference(data: Bytes, count: int, hashes: Words) -> int:
-    whole, at, found, last = data.tobytes(), 0, 0, -1
-    for number in range(count):
+    whole, at, number, found, last = data.tobytes(), 0, 0, 0, -1
+    while number < count:
+        if at + MASK_BYTES > len(whole):
+            return _BROKEN
         mask = int.from_bytes(whole[at : at + MASK_BYTES], "little")
-        at += MASK_BYTES + 8 * mask.bit_count()
+        at += MASK_BYTES
+        if mask & REPEAT:
+            number += mask ^ REPEAT
+            if number == mask ^ REPEAT or mask == REPEAT or number > count:
+                return _BROKEN
+            continue
+        at += 8 * mask.bit_count()
         if mask >> ROW_WORDS or at > len(whole):
             return _BROKEN
         value = int.from_bytes(whole[at - 8 : at], "little") if mask >> _HASH_WORD else 0 if number == 0 else last
         if value != last:
             hashes[found] = last = value
             found += 1
+        number += 1
     return found if at == len(whole) else _BROKEN
 
 
@@ -128,12 +212,19 @@ def _walk_reference(data: Bytes, count: int, hashes: Words) -> int:
 def _walk(data: Bytes, count: int, hashes: Words) -> int:
     """Find the hashes of rows, those that follow each other once, and that a block has its rows and nothing else."""
     begin, size, at, found = data.ctypes.data, len(data), 0, 0
+    number = np.int64(0)
     last = np.uint64(0)
-    for number in range(count):
+    while number < count:
         if at + MASK_BYTES > size:
             return _BROKEN
         mask = left = np.int64(jit.load_u32(begin + at))
         at += MASK_BYTES
+        if mask & REPEAT:
+            left ^= REPEAT
+            if number == 0 or left == 0 or number + left > count:
+                return _BROKEN
+            number += left
+            continue
         if mask >> ROW_WORDS:
             return _BROKEN
         while left:
@@ -145,4 +236,5 @@ def _walk(data: Bytes, count: int, hashes: Words) -> int:
         if number == 0 or value != last:
             hashes[found] = last = value
             found += 1
+        number += np.int64(1)
     return found if at == size else _BROKEN

@@ -57,12 +57,12 @@ def hybrid(lengths: Numbers, values: Numbers, width: int) -> bytes:
     return out[: _hybrid.run(lengths, values, width, count, out)].tobytes()
 
 
-def delta(lengths: Numbers, values: Numbers, bits: int) -> bytes:
-    """Write numbers of 32 or 64 bits by their differences."""
+def delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int) -> bytes:
+    """Write numbers of 32 or 64 bits by their differences; those of a run go on by its step."""
     count = int(lengths.sum())
     blocks = -(-count // _BLOCK)
     out = np.empty(4 * _MOST_VARINT + blocks * (_MOST_VARINT + _MINIS + _BLOCK * bits // 8), np.uint8)
-    return out[: _delta.run(lengths, values, bits, count, out)].tobytes()
+    return out[: _delta.run(lengths, values, steps, bits, count, out)].tobytes()
 
 
 # ── a dictionary ────────────────────────────────────────────────────────────────────────────
@@ -193,11 +193,15 @@ def _wrapped(number: int, bits: int) -> int:
     return low - (1 << bits) if low >> bits - 1 else low
 
 
-def _delta_reference(lengths: Numbers, values: Numbers, bits: int, count: int, out: Bytes) -> int:
-    numbers = _expanded(lengths, values)
+def _delta_reference(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: int, out: Bytes) -> int:
+    numbers = [
+        value + row * step
+        for length, value, step in zip(lengths.tolist(), values.tolist(), steps.tolist(), strict=True)
+        for row in range(length)
+    ]
     data = varint(_BLOCK) + varint(_MINIS) + varint(count) + zigzag(numbers[0])
-    steps = [_wrapped(after - before, bits) for before, after in pairwise(numbers)]
-    for block in (steps[at : at + _BLOCK] for at in range(0, len(steps), _BLOCK)):
+    apart = [_wrapped(after - before, bits) for before, after in pairwise(numbers)]
+    for block in (apart[at : at + _BLOCK] for at in range(0, len(apart), _BLOCK)):
         least = min(block)
         minis = [[step - least for step in block[at : at + _MINI]] for at in range(0, _BLOCK, _MINI)]
         widths = [max(mini, default=0).bit_length() for mini in minis]
@@ -208,35 +212,42 @@ def _delta_reference(lengths: Numbers, values: Numbers, bits: int, count: int, o
 
 
 @jit.kernel(_delta_reference)
-def _delta(lengths: Numbers, values: Numbers, bits: int, count: int, out: Bytes) -> int:
+def _delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: int, out: Bytes) -> int:
     """Write runs as DELTA_BINARY_PACKED; gives how many bytes that took."""
     at = _put_varint(out, 0, _BLOCK)
     at = _put_varint(out, at, _MINIS)
     at = _put_varint(out, at, count)
     last = values[0]
     at = _put_varint(out, at, (last << 1) ^ (last >> 63))
-    steps, held = np.zeros(_BLOCK, np.int64), np.zeros(_MINI, np.uint64)
+    apart, held = np.zeros(_BLOCK, np.int64), np.zeros(_MINI, np.uint64)
     words, shift = np.empty(_MINI + 1, np.uint64), 64 - bits
     waiting, left = 0, count - 1
     for number in range(len(lengths)):
-        for row in range(lengths[number]):
-            if number == 0 and row == 0:
+        length, step = lengths[number], steps[number] << shift >> shift
+        row = 1 if number == 0 else 0
+        while row < length:
+            if waiting == 0 and row and length - row >= _BLOCK:  # nothing but this step
+                at = _put_varint(out, at, (step << 1) ^ (step >> 63))
+                out[at : at + _MINIS] = 0
+                at += _MINIS
+                row += _BLOCK
+                left -= _BLOCK
                 continue
-            steps[waiting] = (values[number] - last) << shift >> shift
-            last = values[number]
+            apart[waiting] = step if row else (values[number] - last) << shift >> shift
+            row += 1
             waiting += 1
             left -= 1
             if waiting < _BLOCK and left:
                 continue
-            least = steps[:waiting].min()
+            least = apart[:waiting].min()
             at = _put_varint(out, at, (least << 1) ^ (least >> 63))
-            steps[waiting:] = least  # what is not there takes no bits
+            apart[waiting:] = least  # what is not there takes no bits
             widths_at = at
             at += _MINIS
             for mini in range(_MINIS):
                 highest = np.uint64(0)
                 for place in range(_MINI):
-                    held[place] = np.uint64(steps[mini * _MINI + place] - least)
+                    held[place] = np.uint64(apart[mini * _MINI + place] - least)
                     highest |= held[place]
                 width = 0
                 while highest:
@@ -246,4 +257,5 @@ def _delta(lengths: Numbers, values: Numbers, bits: int, count: int, out: Bytes)
                 if width:
                     at = _put_bits(out, at, held, _MINI, width, words)
             waiting = 0
+        last = values[number] + (length - 1) * step
     return at

@@ -30,7 +30,7 @@ from meshbus.log.packets.thrift import TRUE, Value, byte, i32, i64, sequence, st
 from meshbus.log.schema import PACKETS, SCHEMA_VERSION, Column, ColumnType, arrow_schema
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from meshbus.log.packets.pages import Numbers
 
 MAGIC = b"PAR1"
 _VERSION = 2
@@ -170,7 +170,7 @@ def _chunk(pages: _Pages, at: int) -> Value:
 
 
 def _pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
-    if len(runs.starts) > 1:
+    if len(runs.starts) > 1 or runs.steps.item(0):
         return _made(column, runs, count, names)
     value, there = runs.values.item(), runs.valid.item()
     name = names[value % (1 << 64)] if column.type is ColumnType.STRING and there else ""
@@ -180,19 +180,19 @@ def _pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> 
 @lru_cache(maxsize=512)
 def _constant(name: str, value: int, there: bool, count: int, word: str) -> _Pages:
     """Make the pages of a column that has one value, which is mostly the one that it had in the row group before."""
-    runs = Runs(np.zeros(1, np.int32), np.array([value], np.int64), np.array([there]))
+    runs = Runs(np.zeros(1, np.int32), np.array([value], np.int64), np.array([there]), np.zeros(1, np.int64))
     return _made(_COLUMNS[name], runs, count, {value % (1 << 64): word})
 
 
 def _made(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
     """Make the pages of a column of so many rows."""
-    lengths, values, levels = runs.lengths(count), runs.values, b""
+    lengths, values, steps, levels = runs.lengths(count), runs.values, runs.steps, b""
     if column.nullable:
         levels = hybrid(lengths, runs.valid.astype(np.int64), 1)
         levels = len(levels).to_bytes(4, "little") + levels
-        lengths, values = lengths[runs.valid], values[runs.valid]
+        lengths, values, steps = lengths[runs.valid], values[runs.valid], steps[runs.valid]
     kind = _KINDS[column.type]
-    encoded = _encoded(kind, lengths, values, names)
+    encoded = _encoded(kind, lengths, values, steps, names)
     header = struct({1: i32(count), 2: i32(encoded.encoding), 3: i32(_RLE), 4: i32(_RLE)})
     parts = (*encoded.dictionary, *_page(_DATA_PAGE, levels + encoded.data, 5, header))
     encodings = dict.fromkeys((_RLE, _PLAIN, encoded.encoding) if encoded.dictionary else (_RLE, encoded.encoding))
@@ -210,15 +210,16 @@ def _made(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _
     return _Pages(parts, size, sum(map(len, encoded.dictionary)), described, bounds)
 
 
-def _encoded(kind: _Kind, lengths: NDArray[np.int64], values: NDArray[np.int64], names: Mapping[int, str]) -> _Encoded:
+def _encoded(kind: _Kind, lengths: Numbers, values: Numbers, steps: Numbers, names: Mapping[int, str]) -> _Encoded:
     """Encode the values that are not null as what takes least."""
     count = int(lengths.sum())
     if not count:
         return _Encoded(_PLAIN, b"", (), {})
     most = count if kind.physical == _BYTE_ARRAY else max(count // _WORTH, 1)
-    indexed = index(values, most)
+    indexed = None if steps.any() else index(values, most)
     if indexed is None:
-        return _Encoded(_DELTA, delta(lengths, values, kind.bits), (), _bounds(*_ends(values, kind)))
+        ends = np.concatenate([values, values + steps * (lengths - 1)])
+        return _Encoded(_DELTA, delta(lengths, values, steps, kind.bits), (), _bounds(*_ends(ends, kind)))
     different, places = indexed
     width = max(len(different) - 1, 1).bit_length()
     data = bytes([width]) + hybrid(lengths, places, width)
@@ -234,7 +235,7 @@ def _encoded(kind: _Kind, lengths: NDArray[np.int64], values: NDArray[np.int64],
     return _Encoded(_DICTIONARY, data, _page(_DICTIONARY_PAGE, content, 7, header), bounds)
 
 
-def _ends(values: NDArray[np.int64], kind: _Kind) -> Iterator[bytes]:
+def _ends(values: Numbers, kind: _Kind) -> Iterator[bytes]:
     for number in (values.max(), values.min()):
         yield number.item().to_bytes(kind.bits // 8, "little", signed=True)
 

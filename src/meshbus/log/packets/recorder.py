@@ -30,7 +30,7 @@ from meshbus.log.packets.fill import chooser, fill
 from meshbus.log.packets.packed import Arena
 from meshbus.log.packets.parquet import warm_sealing
 from meshbus.log.packets.policies import PolicyBook
-from meshbus.log.packets.row import NOT_ASKED, models, name_table
+from meshbus.log.packets.row import NOT_ASKED, Names, models
 from meshbus.log.packets.runs import Whose
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
@@ -93,18 +93,15 @@ class PacketRecorder:
         if not 1 <= sampling <= _MAX_SAMPLING:
             raise ConfigError("record_sampling", f"{sampling} is not from 1 to {_MAX_SAMPLING}")
         self._stats = RecorderStats()
-        self._tally = np.zeros(3, np.int64)
-        """What was seen, taken and lost, as `fill` counts it."""
         self.folder = folder_of(Path(log_dir), node_id)
         self._store = PacketStore(self.folder, Whose(node_id, sampling), bounds or Bounds(), clock=clock, files=files)
         self._policies = PolicyBook(self.folder)
-        self._rule = chooser(sampling, seed)
-        self._table = name_table(())
+        self._streams = Names.of(())
         self._names: dict[int, str] = {}
         """Of the channels that are known, and of those that rows in memory may still name."""
         self._current: dict[int, str] = {}
         self._policy = 0
-        self._arena, self._other = Arena(ARENA_ROWS), Arena(ARENA_ROWS)
+        self._arena, self._other = (Arena(ARENA_ROWS, chooser(sampling, seed)) for _ in range(2))
         self._swap = threading.Lock()
         """Held for a kernel call by who fills, and for an instant by who drains."""
         self._storing = threading.RLock()
@@ -122,7 +119,7 @@ class PacketRecorder:
     @property
     def stats(self) -> RecorderStats:
         """What was done so far."""
-        seen, taken, lost = self._tally.tolist()
+        seen, taken, lost = self._arena.counts.tolist()
         return msgspec.structs.replace(self._stats, seen=seen, taken=taken, lost_full=lost)
 
     # ── what passes ─────────────────────────────────────────────────────────────────────────
@@ -130,7 +127,7 @@ class PacketRecorder:
     def set_policy(self, policy: GatewayPolicy, channels: Iterable[ChannelName]) -> None:
         """Record under this policy from now on, and know these channels by their streams."""
         known = [*channels, *(name for name in policy.streams().values() if name is not None)]
-        self._table = name_table(known)
+        self._streams = Names.of(known)
         self._policy = self._policies.number_of(policy)
         with self._swap:
             self._current = {name.hash: str(name) for name in known}
@@ -171,13 +168,23 @@ class PacketRecorder:
             subnets=None if sources is None or dests is None else (sources, dests),
             guard=NOT_ASKED if guard is None else guard,
             policy=self._policy,
+            hashes=self._streams.hashes_of(headers),
         )
         self.take_train(facts, packets.reshape(-1), 0, ROUTE_BYTES + HEADER_BYTES, count, ts_ns)
 
     def model(
-        self, reason: int, previous_hop: int, next_hop: int, subnets: tuple[int, int] | None, guard: int
+        self,
+        header: NDArray[np.void],
+        reason: int,
+        previous_hop: int,
+        next_hop: int,
+        subnets: tuple[int, int] | None,
+        guard: int,
     ) -> NDArray[np.uint64]:
-        """Prepare what `take_train` records about packets for others that fare alike, under the policy of now."""
+        """Prepare what `take_train` records about packets for others that fare alike, under the policy of now.
+
+        They are of one stream, and `header` is that of one of them.
+        """
         return models(
             1,
             reason,
@@ -188,6 +195,7 @@ class PacketRecorder:
             subnets=subnets,
             guard=guard,
             policy=self._policy,
+            hashes=self._streams.hashes_of(header),
         )
 
     def take_train(  # hot: bench_recorder
@@ -198,10 +206,7 @@ class PacketRecorder:
         They have one model, or one each.
         """
         with self._swap:
-            arena = self._arena
-            there = fill.run(
-                arena.data, arena.state, data, begin, size, count, model, self._table, self._rule, self._tally, ts_ns
-            )
+            there = fill.run(self._arena.memory, data, begin, size, count, model, ts_ns)
         if there > _HALF and not self._woken.is_set():
             self._woken.set()
 
@@ -212,6 +217,7 @@ class PacketRecorder:
         with self._storing:
             with self._swap:
                 arena, names = self._arena, self._names
+                self._other.counts[:] = arena.counts
                 self._arena, self._other = self._other, arena
                 self._names = dict(self._current)
             before, rows = self._store.end, arena.rows
@@ -284,4 +290,4 @@ class PacketRecorder:
         warm_sealing()
         self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
         self._arena.clear()
-        self._tally.fill(0)
+        self._arena.counts[:] = 0

@@ -9,13 +9,14 @@ signs wait until rows become columns (log/packets/runs.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.fate import Fate
 from meshbus.policy.transit import ROUTE_DTYPE
+from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 
 if TYPE_CHECKING:
@@ -51,23 +52,36 @@ ROUTED: Final = 1
 JUDGED: Final = 2
 """In `present`: the subnets are those that a gateway had before it."""
 
-_SMALLEST: Final = 4
+_PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
+_WIRE_MASK = np.uint64(0xFFFF)
 
 
-def name_table(channels: Iterable[ChannelName]) -> Words:
-    """Lay out which stream carries which channel, for `fill`: rows of stream id and canonical hash, open-addressed."""
-    streams: dict[int, int] = {}
-    for channel in channels:
-        # Two names on one stream: a packet cannot say which it is.
-        streams[channel.stream_id] = 0 if streams.get(channel.stream_id, channel.hash) != channel.hash else channel.hash
-    size = max(_SMALLEST, 1 << (4 * len(streams) - 1).bit_length())
-    table = np.zeros((size, 2), np.uint64)
-    for stream, canonical in streams.items():
-        at = stream & (size - 1)
-        while table[at, 0]:
-            at = at + 1 & (size - 1)
-        table[at] = stream, canonical
-    return table
+class Names(NamedTuple):
+    """Which stream carries which channel."""
+
+    streams: Words
+    """In order, 0 first: none is found there."""
+    hashes: Words
+    """The canonical hash of each; 0 where two names share a stream, since a packet cannot say which it is."""
+
+    @classmethod
+    def of(cls, channels: Iterable[ChannelName]) -> Names:
+        """Know these channels."""
+        streams = {0: 0}
+        for channel in channels:
+            known = streams.get(channel.stream_id, channel.hash)
+            streams[channel.stream_id] = channel.hash if known == channel.hash else 0
+        table = np.array(sorted(streams.items()), np.uint64)
+        return cls(table[:, 0].copy(), table[:, 1].copy())
+
+    def hashes_of(self, headers: NDArray[np.void]) -> Words:
+        """Find the canonical hash of each publication; 0 where it is not known, or the packet is none."""
+        streams = headers["stream_id"]
+        publication = (headers["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
+        publication &= (streams & _WIRE_MASK) == headers["channel_hash"]
+        publication &= (headers["magic"] == NET_MAGIC) & (headers["version"] == VERSION)
+        places = np.searchsorted(self.streams, streams, side="right") - 1
+        return np.where(publication & (self.streams[places] == streams), self.hashes[places], np.uint64(0))
 
 
 def models(
@@ -81,6 +95,7 @@ def models(
     subnets: tuple[Any, Any] | None,
     guard: Any,
     policy: int,
+    hashes: Words,
 ) -> Words:
     """Make models for `fill`, with everything but the packets themselves and the time; every fact one for all, or one each.
 
@@ -96,6 +111,7 @@ def models(
     if subnets is not None:
         rows["src"], rows["dst"] = subnets
     rows["policy_version"] = policy
+    rows["chash64"] = hashes
     rows["previous_hop"] = previous_hops
     rows["next_hop"] = np.where(kept & (not here), np.asarray(next_hops, np.uint64), np.uint64(0))
     return words

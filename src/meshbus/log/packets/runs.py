@@ -1,7 +1,8 @@
 """Rows become columns: of each column, where its value changes, and to what.
 
 Most of 38 columns stay the same for thousands of packets, so a column is told as *runs* of equal values, signed and in
-the meaning of the table (log/schema.py). They are found from what packed rows say themselves (log/packets/packed.py): a
+the meaning of the table (log/schema.py). Counters and sequences go up by one in each packet of a train, so their runs are
+of equal steps. Runs are found from what packed rows say themselves (log/packets/packed.py): a
 word that did not change is not looked at. Here a row gets its nulls, too: what played no part in a decision is null,
 whatever is in the row. A subnet played a part when a gateway with a configuration judged a publication and got as far
 as looking at it, which is after the hops. What runs become is log/packets/arrow.py and log/packets/pages.py.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from meshbus import jit
-from meshbus.log.packets.packed import MASK_BYTES, Packed, unpack_rows
+from meshbus.log.packets.packed import COUNTER, MASK_BYTES, REPEAT, SEQUENCE, STEPPING, Packed, unpack_rows
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW, ROW_WORDS
 from meshbus.log.schema import PACKETS
 from meshbus.names.channel import PUBLISH_STREAM_BIT
@@ -71,9 +72,11 @@ _NULLS = {
     "dst": _IF_UNJUDGED,
     **dict.fromkeys(IN_ROUTE, _IF_UNROUTED),
 }
-_OFFSET, _BITS, _SIGN, _NULL, _WORDS = range(5)
-"""What a plan says of a column: its place and bits in a row, its sign bit if it is bit-cast, when it is null, and which
-words of a row it depends on, as bits."""
+_OFFSET, _BITS, _SIGN, _NULL, _WORDS, _IN_STEPS = range(6)
+"""What a plan says of a column: its place and bits in a row, its sign bit if it is bit-cast, when it is null, which words
+of a row it depends on, as bits, and whether its runs are of equal steps."""
+_STEPPED = {"counter": COUNTER, "packet_seq": SEQUENCE}
+"""Columns that are told by equal steps, and the words that they are."""
 _BIT_CAST = {column.name for column in PACKETS if column.bit_cast}
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
@@ -82,7 +85,11 @@ _IDS_AT, _STREAM_AT, _REASON_AT, _PRESENT_AT = 8, 32, 101, 103
 _LOOKED_AT = np.ones(256, np.bool_)
 """By reason: whether subnets are looked at before it is found."""
 _LOOKED_AT[[DropReason.TTL_EXPIRED, *BEFORE_GATEWAY]] = False
-_BITS_OF_ALL: Final = (1 << ROW_WORDS) - 1
+_HIGHEST: Final = (1 << 63) - 1
+_FEW: Final = 4_096
+"""Runs of a column that there is room for at first: memory for as many as there are rows costs more than the runs do."""
+_FAR: Final = 1 << 48
+"""Steps longer than this may go over more than one edge within a block."""
 
 
 class Whose(NamedTuple):
@@ -102,19 +109,29 @@ class Piece(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """A column: one value from each start to the next, or to the end."""
+    """A column: from each start to the next, or to the end, a value that goes on by a step from row to row."""
 
     starts: NDArray[np.int32]
     values: NDArray[np.int64]
-    """0 where it is null."""
+    """Of the first row of each; 0 where it is null."""
     valid: Flags
+    steps: NDArray[np.int64]
+    """0 for all columns but counters and sequences; on its way a value keeps its sign, so it never goes over an edge."""
 
     def lengths(self, count: int) -> NDArray[np.int64]:
         """Give the rows of each run, of so many in all."""
         lengths = np.empty(len(self.starts), np.int64)
         lengths[:-1] = self.starts[1:] - self.starts[:-1]
-        lengths[-1] = count - self.starts[-1]
+        lengths[-1:] = count - self.starts[-1:]
         return lengths
+
+    def cells(self, count: int) -> NDArray[np.int64]:
+        """Give the value of every row, of so many in all."""
+        lengths = self.lengths(count)
+        cells = np.repeat(self.values, lengths)
+        if self.steps.any():
+            cells += np.repeat(self.steps, lengths) * (np.arange(count) - np.repeat(self.starts, lengths))
+        return cells
 
 
 def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> dict[str, Runs]:
@@ -132,28 +149,36 @@ def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> di
 
 
 def _constant(value: np.int64) -> Runs:
-    return Runs(np.zeros(1, np.int32), np.array([value]), np.ones(1, np.bool_))
+    return Runs(np.zeros(1, np.int32), np.array([value]), np.ones(1, np.bool_), np.zeros(1, np.int64))
 
 
 def _gathered(pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs]:
-    count, plan = sum(piece.last - piece.first for piece in pieces), _plan_for(names)
-    # Memory that is not written to costs nothing: as much as there are changes.
-    starts = np.empty((len(names), count), np.int32)
-    values, valid = np.empty(starts.shape, np.int64), np.empty(starts.shape, np.bool_)
+    count = sum(piece.last - piece.first for piece in pieces)
+    found = _gathered_in(min(count, _FEW), pieces, names)
+    return _gathered_in(count, pieces, names) or {} if found is None else found
+
+
+def _gathered_in(room: int, pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs] | None:
+    """Gather columns of at most so many runs each; None when one has more."""
+    plan, shape = _plan_for(names), (len(names), room)
+    starts, valid = np.empty(shape, np.int32), np.empty(shape, np.bool_)
+    values, steps = np.empty(shape, np.int64), np.empty(shape, np.int64)
     used = np.zeros(len(names), np.int64)
     at = 0
     for rows, first, last in pieces:
-        _gather.run(jit.writable(rows.data), first, last, at, plan, _LOOKED_AT, starts, values, valid, used)
+        data = jit.writable(rows.data)
+        if not _gather.run(data, first, last, at, plan, _LOOKED_AT, starts, values, valid, steps, used):
+            return None
         at += last - first
     return {
-        name: Runs(starts[row, :runs], values[row, :runs], valid[row, :runs])
+        name: Runs(starts[row, :runs], values[row, :runs], valid[row, :runs], steps[row, :runs])
         for row, (name, runs) in enumerate(zip(names, used.tolist(), strict=True))
     }
 
 
 @lru_cache(maxsize=64)
 def _plan_for(names: tuple[str, ...]) -> Plan:
-    plan = np.zeros((len(names), 5), np.int64)
+    plan = np.zeros((len(names), 6), np.int64)
     for row, name in enumerate(names):
         offset, size = _place_of(name)
         rule = _NULLS.get(name, _NEVER)
@@ -163,7 +188,7 @@ def _plan_for(names: tuple[str, ...]) -> Plan:
         if rule in {_IF_UNJUDGED, _IF_UNROUTED}:
             words |= _words_at(_REASON_AT, 1) | _words_at(_PRESENT_AT, 1)
         sign = 1 << 31 if name in _BIT_CAST and size == 4 else 0
-        plan[row] = offset, 8 * size, sign, rule, words
+        plan[row] = offset, 8 * size, sign, rule, words, name in _STEPPED
     return plan
 
 
@@ -196,12 +221,13 @@ def _gather_reference(
     starts: NDArray[np.int32],
     values: NDArray[np.int64],
     valid: Flags,
+    steps: NDArray[np.int64],
     used: NDArray[np.int64],
-) -> None:
+) -> bool:
     rows = unpack_rows(Packed(data, last))[first:]
     table = np.frombuffer(rows.tobytes(), np.uint8).reshape(len(rows), -1)
     routed, judged = rows["present"] & ROUTED != 0, _judged(rows, looked_at)
-    for column, (offset, bits, sign, rule, _) in enumerate(plan.tolist()):
+    for column, (offset, bits, sign, rule, _, in_steps) in enumerate(plan.tolist()):
         cells = np.ascontiguousarray(table[:, offset : offset + bits // 8]).view(f"<u{bits // 8}")[:, 0]
         known = {
             _NEVER: np.ones(len(rows), np.bool_),
@@ -212,11 +238,23 @@ def _gather_reference(
         }[rule]
         numbers = np.where(known, (cells.astype(np.int64) ^ sign) - sign, 0)
         for row, (number, there) in enumerate(zip(numbers.tolist(), known.tolist(), strict=True)):
-            runs = used[column]
-            if runs and (values[column, runs - 1], valid[column, runs - 1]) == (number, there):
-                continue
-            starts[column, runs], values[column, runs], valid[column, runs] = at + row, number, there
+            run = used.item(column) - 1
+            if run >= 0:
+                length, value, step = (
+                    at + row - starts.item(column, run),
+                    values.item(column, run),
+                    steps.item(column, run),
+                )
+                if in_steps and length == 1 and (number < 0) == (value < 0):
+                    steps[column, run] = step = number - value
+                if (value + length * step, value < 0, valid.item(column, run)) == (number, number < 0, there):
+                    continue
+            if run + 1 == starts.shape[1]:
+                return False
+            starts[column, run + 1], values[column, run + 1], valid[column, run + 1] = at + row, number, there
+            steps[column, run + 1] = 0
             used[column] += 1
+    return True
 
 
 def _judged(rows: NDArray[np.void], looked_at: Flags) -> Flags:
@@ -246,6 +284,58 @@ def _is_there(row: int, value: np.int64, rule: int, looked_at: Flags) -> bool:
     return True
 
 
+@jit.helper
+def _stays(value: np.int64, step: np.int64, ahead: np.int64) -> bool:
+    """Say whether a value keeps its sign for so many steps."""
+    if not -_FAR <= step <= _FAR:
+        return False
+    if (step < 0) == (value < 0):
+        return bool(abs(step) * ahead <= _HIGHEST - (value if value >= 0 else -(value + 1)))
+    return bool((value + step * ahead < 0) == (value < 0))
+
+
+@jit.helper
+def _concerned(
+    mask: np.int64, whole: bool, plan: Plan, words: NDArray[np.int64], columns: NDArray[np.int64]
+) -> tuple[int, int]:
+    """List the words that follow a mask, and the columns that they are about: all columns, if a row counts as a whole."""
+    word_count = column_count = 0
+    for word in range(ROW_WORDS):
+        if mask >> word & 1 and mask & REPEAT == 0:
+            words[word_count] = word
+            word_count += 1
+    for column in range(len(plan)):
+        if whole or plan[column, _WORDS] & mask or plan[column, _IN_STEPS]:
+            columns[column_count] = column
+            column_count += 1
+    return word_count, column_count
+
+
+@jit.helper
+def _cell(row: int, plan: NDArray[np.int64], looked_at: Flags) -> tuple[np.int64, bool]:
+    """Read a cell of the row at an address: its value, and whether it is not null."""
+    bits, sign = plan[_BITS], plan[_SIGN]
+    value = np.int64(jit.load_u64(row + plan[_OFFSET]))
+    if bits < 64:
+        value &= (np.int64(1) << bits) - np.int64(1)
+    there = _is_there(row, value, plan[_NULL], looked_at)
+    return (value ^ sign) - sign if there else np.int64(0), there
+
+
+@jit.helper
+def _continues(
+    value: np.int64, at_row: np.int64, in_steps: bool, start: np.int32, first: np.int64, steps: NDArray[np.int64]
+) -> bool:
+    """Say whether a run that starts so goes on with a value; the second row of a run decides about its step."""
+    length = at_row - start
+    newest = first + (length - 1) * steps[0]
+    if (value < 0) != (newest < 0):  # their difference may be more than a number holds
+        return False
+    if in_steps and length == 1:
+        steps[0] = value - newest
+    return bool(value - newest == steps[0])
+
+
 @jit.kernel(_gather_reference)
 def _gather(
     data: Bytes,
@@ -257,45 +347,68 @@ def _gather(
     starts: NDArray[np.int32],
     values: NDArray[np.int64],
     valid: Flags,
+    steps: NDArray[np.int64],
     used: NDArray[np.int64],
-) -> None:
+) -> bool:
     """Add rows of a block to the runs of columns; the first of these rows is row `at` there.
 
-    The block is whole (`hashes_in`): nothing is checked here.
+    The block is whole (`hashes_in`): nothing is checked here. Gives False when a column has more runs than fit.
     """
-    image = np.zeros(ROW_WORDS + 1, np.uint64)  # one more: a column is read as eight bytes
+    image = np.zeros(ROW_WORDS + 1, np.int64)  # one more: a column is read as eight bytes
     row, place = image.ctypes.data, data.ctypes.data
     words, columns = np.empty(ROW_WORDS, np.int64), np.empty(len(plan), np.int64)
     word_count = column_count = 0
-    known = np.int64(-1)
-    for i in range(last):
-        mask = np.int64(jit.load_u32(place))
-        place += MASK_BYTES
+    mask = known = np.int64(-1)
+    repeats = np.int64(0)
+    counter_step = sequence_step = np.int64(0)
+    i = np.int64(0)
+    while i < last:
+        if repeats == 0:
+            mask = np.int64(jit.load_u32(place))
+            place += MASK_BYTES
+            if mask & REPEAT:
+                repeats = mask ^ REPEAT
+                mask = np.int64(REPEAT | STEPPING)
         if mask != known or first <= i <= first + 1:  # rows mostly differ in what the rows before did
-            known, word_count, column_count = mask, 0, 0
-            for word in range(ROW_WORDS):
-                if mask >> word & 1:
-                    words[word_count] = word
-                    word_count += 1
-            seen = np.int64(_BITS_OF_ALL) if i == first else mask
-            for column in range(len(plan)):
-                if plan[column, _WORDS] & seen:
-                    columns[column_count] = column
-                    column_count += 1
-        for word in range(word_count):
-            image[words[word]] = jit.load_u64(place)
-            place += 8
-        if i < first:
+            known = mask
+            word_count, column_count = _concerned(mask, i == first, plan, words, columns)
+        if repeats:
+            repeats -= 1
+            image[COUNTER] += counter_step
+            image[SEQUENCE] += sequence_step
+        else:
+            counter_step, sequence_step = image[COUNTER], image[SEQUENCE]
+            for word in words[:word_count]:
+                jit.copy_bytes(row + 8 * word, place, 8)
+                place += 8
+            counter_step, sequence_step = image[COUNTER] - counter_step, image[SEQUENCE] - sequence_step
+        i += np.int64(1)
+        if i <= first:
             continue
-        for number in range(column_count):
-            column = columns[number]
-            bits, sign, rule = plan[column, _BITS], plan[column, _SIGN], plan[column, _NULL]
-            value = np.int64(jit.load_u64(row + plan[column, _OFFSET]))
-            if bits < 64:
-                value &= (np.int64(1) << bits) - np.int64(1)
-            there = _is_there(row, value, rule, looked_at)
-            value = (value ^ sign) - sign if there else np.int64(0)
-            runs = used[column]
-            if runs == 0 or values[column, runs - 1] != value or valid[column, runs - 1] != there:
-                starts[column, runs], values[column, runs], valid[column, runs] = at + i - first, value, there
-                used[column] = runs + 1
+        for column in columns[:column_count]:
+            value, there = _cell(row, plan[column], looked_at)
+            run, at_row, in_steps = used[column] - 1, at + i - 1 - first, plan[column, _IN_STEPS] != 0
+            if (
+                run >= 0
+                and valid[column, run] == there
+                and _continues(value, at_row, in_steps, starts[column, run], values[column, run], steps[column, run:])
+            ):
+                continue
+            run += 1
+            if run == starts.shape[1]:
+                return False
+            starts[column, run], values[column, run], valid[column, run] = at_row, value, there
+            steps[column, run] = 0
+            used[column] = run + 1
+        if repeats and i > first + 1:  # what goes on as it did is in the runs already
+            ahead = repeats if repeats < last - i else np.int64(last - i)
+            for column in columns[:column_count]:
+                word = plan[column, _OFFSET] // 8
+                step = counter_step if word == COUNTER else sequence_step
+                if steps[column, used[column] - 1] != step or not _stays(image[word], step, ahead):
+                    ahead = np.int64(0)
+            image[COUNTER] += ahead * counter_step
+            image[SEQUENCE] += ahead * sequence_step
+            repeats -= ahead
+            i += ahead
+    return True
