@@ -1,8 +1,10 @@
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
+from meshbus import background
 from meshbus.background import BackgroundLoop
 
 
@@ -23,3 +25,21 @@ def test_waiting_ends_in_time_and_ends_the_work() -> None:
         assert len(loop.call(asyncio.all_tasks)) <= 1
     finally:
         loop.stop()
+
+
+def test_who_waits_when_the_loop_stops_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "FINISH_S", 0.05)
+    loop, ended = BackgroundLoop(), []
+
+    def wait() -> None:
+        with pytest.raises(CancelledError):
+            loop.run(asyncio.sleep(60))
+        ended.append(True)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while len(loop.call(asyncio.all_tasks)) < 2:
+        pass
+    loop.stop()
+    waiting.join(10)
+    assert ended

@@ -1,13 +1,17 @@
 """The blocking twin: works in a script, and inside a running loop."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 
+import meshbus
 from meshbus import sync
 from meshbus.errors import ChannelError, HandshakeError
+from meshbus.node.notices import Notice
 
 PSK = "5a" * 32
 
@@ -69,3 +73,63 @@ def test_waiting_ends_in_time_and_closing_twice_is_fine(pair: tuple[sync.Node, s
         assert list(subscription.batches()) == []
     second.close()
     second.close()
+
+
+def test_questions_are_answered_by_a_plain_function(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+
+    def answer(question: bytes) -> bytes:
+        if not question:
+            raise ValueError("ask something")
+        return question.upper()
+
+    with first.respond("tools/upper", answer):
+        assert second.request(first.node_id, "tools/upper", b"loud") == b"LOUD"
+        with pytest.raises(ChannelError, match="ask something"):
+            second.request(first.node_id, "tools/upper", b"")
+    with pytest.raises(ChannelError):
+        second.request(first.node_id, "tools/upper", b"loud")
+
+
+def test_a_responder_may_outlive_its_node(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, _ = pair
+    with first.respond("tools/echo", lambda question: question):
+        first.close()
+
+
+def test_what_happens_is_told_until_the_node_is_closed(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+    heard: list[Notice] = []
+    end = first.watch(heard.append)
+    told: list[Notice] = []
+    follower = threading.Thread(target=lambda: told.extend(first.notices()))
+    follower.start()
+    with second.subscribe("sensors/lidar"):
+        assert first.look(lambda node: node.roster.members("sensors/lidar")) == [second.node_id]
+    end()
+    before = len(heard)
+    assert before
+    with second.subscribe("sensors/lidar"):
+        pass
+    assert len(heard) == before
+    first.close()
+    follower.join(10)
+    assert not follower.is_alive()
+    assert [notice for notice in told if notice in heard][:before] == heard
+
+
+def test_events_reach_an_inbox(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+    with first.inbox() as inbox:
+        second.send(first.node_id, b"hello", b"again")
+        assert [event.payload for event in islice(inbox, 2)] == [b"hello", b"again"]
+    second.disconnect(first.node_id)
+    assert second.peers == []
+
+
+def test_the_twin_has_everything_that_the_original_has() -> None:
+    looked_at = {"mesh", "roster"}
+    inside = {"start", "running", "held_tokens", "matched"}
+    names, ours = ({name for name in dir(one) if name[0] != "_"} for one in (meshbus.Node, sync.Node))
+    assert names - ours == looked_at | inside
+    assert ours - names == {"look"}

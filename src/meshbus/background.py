@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+FINISH_S = 1.0
+"""How long work that is under way may take when its loop is stopped."""
+
+
 class BackgroundLoop:
     """An event loop in a thread of its own."""
 
@@ -36,7 +40,18 @@ class BackgroundLoop:
         return self.run(work())
 
     def stop(self) -> None:
-        """End the thread and the loop."""
+        """End the thread and the loop; who still waits for something on it is told soon, one way or the other."""
+        self.run(_finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _finish() -> None:
+    """Let the other tasks of this loop end, and cancel those that do not: nobody would wake who waits for them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, pending = await asyncio.wait(others, timeout=FINISH_S)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

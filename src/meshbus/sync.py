@@ -7,15 +7,18 @@
             for event in subscription: ...
 
 Each node runs on an event loop of its own in a background thread, so it works where a loop already runs, as in a
-notebook. Calls may come from any thread. The asynchronous original is meshbus.Node.
+notebook. Calls may come from any thread. The asynchronous original is meshbus.Node; what it gives to look at while it
+runs (`mesh`, `roster`) is looked at on its loop: `node.look(lambda node: node.mesh.routes)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from meshbus.background import BackgroundLoop
 from meshbus.config.node import NodeConfig
@@ -26,9 +29,13 @@ from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
+from meshbus.node.notices import Notice
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.discovery import ScopeFilter
 from meshbus.wire.messages.token import PermissionToken
+
+T = TypeVar("T")
 
 
 class Publisher:
@@ -138,6 +145,11 @@ class Node:
         return self._node.public_key
 
     @property
+    def noise_public_key(self) -> bytes:
+        """The key a net-mesh 0.23 node needs to connect to us."""
+        return self._node.noise_public_key
+
+    @property
     def address(self) -> str:
         """Where this node listens, as `host:port`."""
         return self._node.address
@@ -157,7 +169,27 @@ class Node:
         """The logs of what this node published and received."""
         return self._node.logs
 
-    def connect(self, address: str, **options: Any) -> PeerInfo:
+    def look(self, function: Callable[[asynchronous.Node], T]) -> T:
+        """Call a function with the asynchronous node on its loop, and give what it gives; it must not take long."""
+        return self._running.call(lambda: function(self._node))
+
+    def notices(self) -> Iterator[Notice]:
+        """Give what happens to this node, waiting for more; ends when the node is closed."""
+        loop, following = self._running, self._node.notices()
+
+        async def following_one() -> Notice | None:
+            return await anext(following, None)
+
+        while (notice := loop.run(following_one())) is not None:
+            yield notice
+
+    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
+        """Call a listener with every notice as it happens, on the node's thread; gives what ends that."""
+        loop = self._running
+        end = loop.call(lambda: self._node.watch(listener))
+        return lambda: loop.call(end)
+
+    def connect(self, address: str | None = None, **options: Any) -> PeerInfo:
         """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""
         return self._running.run(self._node.connect(address, **options))
 
@@ -169,13 +201,23 @@ class Node:
         """Allow a node to begin a direct handshake with us."""
         self._running.call(lambda: self._node.accept(node_id))
 
+    def disconnect(self, node_id: int) -> None:
+        """Forget a peer; it notices by our silence."""
+        self._running.call(lambda: self._node.disconnect(node_id))
+
+    def send(self, node_id: int, *events: bytes) -> None:
+        """Send events to one peer's inbox; nothing tells whether they arrive."""
+        self._running.call(lambda: self._node.send(node_id, *events))
+
     def announce(self, capabilities: CapabilitySet) -> None:
         """Tell every peer what this node can do."""
         self._running.call(lambda: self._node.announce(capabilities))
 
-    def find_nodes(self, capability_filter: CapabilityFilter | None = None) -> list[int]:
+    def find_nodes(
+        self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
+    ) -> list[int]:
         """Give the nodes that announced capabilities matching the filter."""
-        return self._running.call(lambda: self._node.find_nodes(capability_filter))
+        return self._running.call(lambda: self._node.find_nodes(capability_filter, scope=scope))
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
         """Install the policy of our channels."""
@@ -184,6 +226,10 @@ class Node:
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
         """Keep a permission, to present where a channel asks for one."""
         self._running.call(lambda: self._node.add_token(token))
+
+    def revoke_tokens(self, issuer: bytes, generation: int) -> None:
+        """Stop believing an issuer's tokens of lower generations; whoever subscribed by one is out at once."""
+        self._running.call(lambda: self._node.revoke_tokens(issuer, generation))
 
     def publisher(self, channel: str, config: PublishConfig | None = None, **options: Any) -> Publisher:
         """Give a publisher for a channel; options are the fields of PublishConfig."""
@@ -194,6 +240,11 @@ class Node:
         """Prepare a subscription to a channel; options as in meshbus.Node.subscribe."""
         loop = self._running
         return Subscription(loop, loop.call(lambda: self._node.subscribe(channel, **options)))
+
+    def inbox(self, **options: Any) -> Subscription:
+        """Prepare a subscription to events that were sent to this node without a channel; options as in meshbus.Node.inbox."""
+        loop = self._running
+        return Subscription(loop, loop.call(lambda: self._node.inbox(**options)))
 
     def subscribe_channel(self, publisher: int, channel: str, **options: Any) -> None:
         """Subscribe to one channel of one peer: one message, and its answer."""
@@ -206,6 +257,25 @@ class Node:
     def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Ask a peer's responder on a channel, and give its answer."""
         return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
+
+    @contextmanager
+    def respond(self, channel: str, handler: Callable[[bytes], bytes]) -> Iterator[None]:
+        """Answer the requests of peers on a channel, for as long as the `with` block lasts.
+
+        `handler` is a plain function from question to answer. It is called in a thread of its own, and for several questions
+        at once when they come so; what it raises is told to the requester.
+        """
+
+        async def answer(question: bytes) -> bytes:
+            return await asyncio.to_thread(handler, question)
+
+        loop, serving = self._running, self._node.respond(channel, answer)
+        loop.run(serving.__aenter__())
+        try:
+            yield
+        finally:
+            if self._loop is not None:
+                loop.run(serving.__aexit__(None, None, None))
 
     @property
     def _running(self) -> BackgroundLoop:
