@@ -155,7 +155,10 @@ def _constant(value: np.int64) -> Runs:
 def _gathered(pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs]:
     count = sum(piece.last - piece.first for piece in pieces)
     found = _gathered_in(min(count, _FEW), pieces, names)
-    return _gathered_in(count, pieces, names) or {} if found is None else found
+    if found is None:
+        found = _gathered_in(count, pieces, names)
+        assert found is not None  # no column has more runs than there are rows
+    return found
 
 
 def _gathered_in(room: int, pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs] | None:
