@@ -129,7 +129,7 @@ def _hybrid_reference(lengths: Numbers, values: Numbers, width: int, count: int,
 
 
 @jit.helper
-def _put_varint(out: Bytes, at: int, value: int) -> int:
+def _put_varint(out: Bytes, at: int, value: int | np.int64) -> int:
     number = np.uint64(value)
     while number > _LOW_7:
         out[at] = np.uint8((number & _LOW_7) | _MORE)
