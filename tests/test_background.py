@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from meshbus import background
-from meshbus.background import BackgroundLoop
+from meshbus.background import BackgroundLoop, LoopStopped
 
 
 def test_work_is_done_in_another_thread() -> None:
@@ -43,3 +43,5 @@ def test_who_waits_when_the_loop_stops_is_told(monkeypatch: pytest.MonkeyPatch) 
     loop.stop()
     waiting.join(10)
     assert ended
+    with pytest.raises(LoopStopped):
+        loop.call(threading.get_ident)

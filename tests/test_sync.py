@@ -91,10 +91,16 @@ def test_questions_are_answered_by_a_plain_function(pair: tuple[sync.Node, sync.
         second.request(first.node_id, "tools/upper", b"loud")
 
 
-def test_a_responder_may_outlive_its_node(pair: tuple[sync.Node, sync.Node]) -> None:
-    first, _ = pair
-    with first.respond("tools/echo", lambda question: question):
+def test_what_was_begun_may_outlive_its_node(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+    with (
+        first.respond("tools/echo", lambda question: question),
+        first.subscribe("sensors/lidar", publisher=second.node_id) as subscription,
+    ):
+        end = first.watch(print)
         first.close()
+        end()
+        assert list(subscription.batches()) == []
 
 
 def test_what_happens_is_told_until_the_node_is_closed(pair: tuple[sync.Node, sync.Node]) -> None:

@@ -14,17 +14,27 @@ FINISH_S = 1.0
 """How long work that is under way may take when its loop is stopped."""
 
 
+class LoopStopped(RuntimeError):
+    """Say that nothing runs on a loop any more."""
+
+
 class BackgroundLoop:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
+        self._stopping = threading.Lock()
+        self._stopped = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="meshbus", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop, and wait for its result."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Run a coroutine on the loop, and wait for its result; raises LoopStopped when it was stopped."""
+        with self._stopping:
+            if self._stopped:
+                work.close()
+                raise LoopStopped("the loop was stopped")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -41,7 +51,9 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """End the thread and the loop; who still waits for something on it is told soon, one way or the other."""
-        self.run(_finish())
+        with self._stopping:
+            self._stopped = True
+        asyncio.run_coroutine_threadsafe(_finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from meshbus.background import BackgroundLoop
+from meshbus.background import BackgroundLoop, LoopStopped
 from meshbus.config.node import NodeConfig
 from meshbus.engine.batch import Event, EventBatch
 from meshbus.engine.publish import PublishConfig, PublishReport
@@ -75,8 +75,9 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """End the subscription; closing twice is fine."""
-        self._loop.run(self._subscription.close())
+        """End the subscription, if its node was not closed before; closing twice is fine."""
+        with suppress(LoopStopped):
+            self._loop.run(self._subscription.close())
 
     @property
     def stats(self) -> asynchronous_subscription.SubscriptionStats:
@@ -85,7 +86,9 @@ class Subscription:
 
     def next_batch(self, timeout_s: float | None = None) -> EventBatch | None:
         """Wait for events and give them; None when the subscription was closed. Raises TimeoutError."""
-        return self._loop.run(self._subscription.next_batch(), timeout_s)
+        with suppress(LoopStopped):
+            return self._loop.run(self._subscription.next_batch(), timeout_s)
+        return None
 
     def batches(self) -> Iterator[EventBatch]:
         """Give the events in the batches they came in; ends when the subscription is closed."""
@@ -180,14 +183,20 @@ class Node:
         async def following_one() -> Notice | None:
             return await anext(following, None)
 
-        while (notice := loop.run(following_one())) is not None:
-            yield notice
+        with suppress(LoopStopped):
+            while (notice := loop.run(following_one())) is not None:
+                yield notice
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
         """Call a listener with every notice as it happens, on the node's thread; gives what ends that."""
         loop = self._running
         end = loop.call(lambda: self._node.watch(listener))
-        return lambda: loop.call(end)
+
+        def end_it() -> None:
+            with suppress(LoopStopped):
+                loop.call(end)
+
+        return end_it
 
     def connect(self, address: str | None = None, **options: Any) -> PeerInfo:
         """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""
@@ -274,7 +283,7 @@ class Node:
         try:
             yield
         finally:
-            if self._loop is not None:
+            with suppress(LoopStopped):
                 loop.run(serving.__aexit__(None, None, None))
 
     @property
