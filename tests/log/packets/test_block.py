@@ -7,7 +7,7 @@ import pytest
 
 from meshbus.errors import LogError
 from meshbus.log.packets.block import UnknownFile, pack_block, pack_file_header, read_content
-from meshbus.log.packets.packed import Packed, pack_rows, unpack_rows
+from meshbus.log.packets.packed import MASK_BYTES, Packed, pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
 from meshbus.log.packets.runs import Whose
 
@@ -81,6 +81,8 @@ def test_rows_that_do_not_follow_are_no_block() -> None:
 def test_rows_that_are_not_what_the_block_says_are_no_block() -> None:
     """A checksum may be right for bytes that make no sense."""
     good = rows(0, 3)
-    for bad in (Packed(good.data[:-1], 3), Packed(good.data, 2), Packed(good.data, 4)):
+    endless = np.frombuffer(bytes(MASK_BYTES) + (2**32 - 1).to_bytes(MASK_BYTES, "little"), np.uint8)
+    bads = [Packed(good.data[:-1], 3), Packed(good.data, 2), Packed(good.data, 4), Packed(endless, 1 << 31)]
+    for bad in bads:
         data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(0, bad, {}, 0))
         assert read_content(data).end == 0

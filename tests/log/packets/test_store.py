@@ -76,8 +76,8 @@ def test_rows_are_kept_in_order_and_sealed_as_parquet(tmp_path: Path) -> None:
 
 def test_row_groups_are_as_readers_count_on(tmp_path: Path) -> None:
     store = open_store(tmp_path, max_bytes=1 << 30)
-    for first in range(0, GROUP_ROWS + 100, 10_000):
-        store.append(rows(first, min(10_000, GROUP_ROWS + 100 - first)), {})
+    for first in range(0, GROUP_ROWS + 100, 5_000):
+        store.append(rows(first, min(5_000, GROUP_ROWS + 100 - first)), {})
     store.seal()
     (sealed,) = store.folder.glob("*.parquet")
     metadata = pq.ParquetFile(sealed).metadata

@@ -27,7 +27,7 @@ import numpy as np
 import xxhash
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.packets.packed import Packed, hashes_in
+from meshbus.log.packets.packed import BLOCK_ROWS, Packed, hashes_in
 from meshbus.log.packets.runs import Whose
 
 FORMAT_VERSION = 3
@@ -111,7 +111,9 @@ def _take_block(buffer: memoryview, content: Content) -> bool:
     names_at = at + _BLOCK.size
     rows_at = names_at + name_bytes
     end = rows_at + row_bytes
-    if magic != BLOCK_MAGIC or first != content.end or not count or len(buffer) < end:
+    if magic != BLOCK_MAGIC or first != content.end or len(buffer) < end:
+        return False
+    if not 0 < count <= BLOCK_ROWS:  # a few bytes can repeat a row any number of times
         return False
     if xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : end]) != checksum:
         return False
