@@ -17,15 +17,15 @@ import numpy as np
 from bench.harness import Case, Table, compare
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy import columns, guard, verdict
+from meshbus.policy import guard, verdict
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-from meshbus.policy.columns import HeaderBatch, read_headers
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
-from meshbus.wire import frames
+from meshbus.wire import frames, headerbatch
 from meshbus.wire.constants import HEADER_BYTES, MAX_PAYLOAD, PACKET_COST
 from meshbus.wire.frames import decode_frames, encode_frames, pack_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, unpack_header
+from meshbus.wire.headerbatch import HeaderBatch, read_headers
 
 BATCHES = (1, 64, 1024, 65_536)
 WINDOW_EVENTS = 7616
@@ -176,7 +176,7 @@ def _headers(batch: int) -> dict[str, Case]:
     rows, status = np.empty(batch * HEADER_BYTES, np.uint8), np.empty(batch, np.uint8)
     cases: dict[str, Case] = {"read": (lambda: read_headers(data, starts, lengths), batch)}
     if batch <= REFERENCE_LIMIT:
-        reference = columns._read.reference
+        reference = headerbatch._read.reference
         packets = [row.tobytes() for row in raw]
         cases["reference read"] = (lambda: reference(data, starts, lengths, rows, status), batch)
         cases["scalar read"] = (lambda: [unpack_header(packet) for packet in packets], batch)

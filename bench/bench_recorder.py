@@ -24,11 +24,10 @@ from typing import Self
 import numpy as np
 
 from bench.harness import Cell, Table
-from meshbus.engine.boundary import GatewayConfig
+from meshbus.engine.base.packets import Output, Train
 from meshbus.engine.core import Engine
-from meshbus.engine.link import Link
-from meshbus.engine.packets import Output, Train
-from meshbus.engine.settings import EngineSettings
+from meshbus.engine.session.link import Link
+from meshbus.engine.settings import EngineSettings, GatewayConfig
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, routing_id

@@ -43,8 +43,8 @@ from meshbus.log.schema import PACKETS, spark_ddl
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.fate import Fate
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.verdict import VERDICTS
 from meshbus.spark import silver
 from meshbus.spark.expressions import judge_frame

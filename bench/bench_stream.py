@@ -19,7 +19,7 @@ from bench.harness import compare as compare_calls
 from bench.peers.runner import Case, Ratio, Summary, compare, throughput_table
 from bench.peers.task import Task
 from meshbus.engine.settings import PROFILE_WINDOW
-from meshbus.wire.replay import ReplayWindow
+from meshbus.wire.replaywindow import ReplayWindow
 
 OURS = "meshbus"
 RELIABLE = "meshbus, reliable"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshbus.engine.base.packets import Output, PacketBatch, Train
+from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.core import Engine
-from meshbus.engine.packets import Output, PacketBatch, Train
-from meshbus.engine.publish import PublishConfig
 from meshbus.engine.settings import EngineSettings
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity

@@ -23,10 +23,9 @@ from typing import Any
 
 import msgspec
 
+from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.packets import Address, Output, Train
-from meshbus.engine.settings import EngineSettings
+from meshbus.engine.settings import EngineSettings, LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, routing_id
 from meshbus.node.node import Node

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.peers.task import FRAME_BYTES, STAMP_BYTES, Link, Meter, Task
-from meshbus.engine.control import Negotiated
+from meshbus.engine.base.notices import Negotiated
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 

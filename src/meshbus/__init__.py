@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from meshbus.edge.bridge import Bridge
     from meshbus.edge.hub import PubSubHub
     from meshbus.edge.refusals import Refusal
-    from meshbus.engine.batch import Event, EventBatch
-    from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport, Reliability
-    from meshbus.engine.roster import SubscriberRoster
+    from meshbus.engine.base.batch import Event, EventBatch
+    from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
+    from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
         AuthError,
         Backpressure,
@@ -83,9 +83,9 @@ _HOMES = {
         "meshbus.edge.bridge": "Bridge",
         "meshbus.edge.hub": "PubSubHub",
         "meshbus.edge.refusals": "Refusal",
-        "meshbus.engine.batch": "Event EventBatch",
-        "meshbus.engine.publish": "OnFailure PublishConfig PublishReport Reliability",
-        "meshbus.engine.roster": "SubscriberRoster",
+        "meshbus.engine.base.batch": "Event EventBatch",
+        "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability",
+        "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
             "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError "
             "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError PipelineError ProtocolError "

@@ -22,8 +22,8 @@ from typing import Any, Self, TypeVar
 
 from meshbus.background import BackgroundLoop, LoopStopped
 from meshbus.config.node import NodeConfig
-from meshbus.engine.batch import Event, EventBatch
-from meshbus.engine.publish import PublishConfig, PublishReport
+from meshbus.engine.base.batch import Event, EventBatch
+from meshbus.engine.channels.publish import PublishConfig, PublishReport
 from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription

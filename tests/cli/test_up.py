@@ -8,7 +8,7 @@ import pytest
 
 from meshbus.cli.exit import Exit
 from meshbus.cli.up import notice_row
-from meshbus.engine.control import DownReason, Negotiated, PeerFailed, SessionUp
+from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, SessionUp
 from meshbus.errors import SlowConsumer
 from meshbus.keyfile import create_psk
 from tests.cli.conftest import Meshbus

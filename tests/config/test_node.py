@@ -10,8 +10,8 @@ import pytest
 from meshbus.config import node as subject
 from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, gather
 from meshbus.config.spelling import Endpoint
-from meshbus.engine.boundary import GatewayConfig
-from meshbus.engine.negotiate import Profile
+from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ConfigError
 from meshbus.keyfile import create_psk, format_tokens
 from meshbus.log.durability import LogConfig, Retention, every_n

@@ -14,8 +14,8 @@ from meshbus.edge.pub import Part, Pub
 from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.topics import TopicMap
 from meshbus.edge.zmtp.session import Interest
-from meshbus.engine.control import Acked, Matched
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Acked, Matched
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
 from meshbus.wire.messages.membership import AckReason

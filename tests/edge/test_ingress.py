@@ -12,7 +12,7 @@ from meshbus.edge.ingress import Ingress
 from meshbus.edge.queue import HIGH_WATER
 from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.topics import TopicMap
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.counters import Counters
 from meshbus.node.node import Node
 from tests.edge.apps import until
 

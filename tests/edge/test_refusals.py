@@ -6,7 +6,7 @@ import pytest
 
 from meshbus.edge import refusals as subject
 from meshbus.edge.refusals import Direction, Reason, Refusal, Refusals, reason_of
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.counters import Counters
 from meshbus.errors import AuthError, AuthFault, Backpressure, ChannelError, ChannelFault
 
 

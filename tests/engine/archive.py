@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshbus.engine.control import HistoryWanted
-from meshbus.engine.history import Page
+from meshbus.engine.base.notices import HistoryWanted
+from meshbus.engine.channels.history_server import Page
 from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.frames import columns_of

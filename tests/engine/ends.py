@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshbus.engine.batch import EventBatch
-from meshbus.engine.catalog import JoinedChannels
-from meshbus.engine.counters import Counters
-from meshbus.engine.delivery import Delivery, Hooks
-from meshbus.engine.link import Link
-from meshbus.engine.outbox import Leg, Load
-from meshbus.engine.packets import Output
-from meshbus.engine.peer import Peer, PeerTable
-from meshbus.engine.traffic import Traffic
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.streams.delivery import Delivery, Hooks
+from meshbus.engine.streams.joined import JoinedChannels
+from meshbus.engine.streams.outbox import Leg, Load
+from meshbus.engine.streams.traffic import Traffic
 from meshbus.names.channel import ChannelName
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import Flags, Subprotocol

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from meshbus.engine.control import Acked
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.packets import Address
+from meshbus.engine.base.notices import Acked
+from meshbus.engine.base.packets import Address
+from meshbus.engine.session.negotiate import Profile
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
 from meshbus.wire.constants import Flags, Subprotocol
 from meshbus.wire.datagram import DatagramKind

@@ -9,10 +9,10 @@ from itertools import count
 
 import numpy as np
 
-from meshbus.engine.counters import Counters
-from meshbus.engine.reorder import Budget, Payloads, ReliableRx
-from meshbus.engine.retransmit import ReliableTx, Resend, draw_start
-from meshbus.engine.scoreboard import Outstanding
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.streams.reorder import Budget, Payloads, ReliableRx
+from meshbus.engine.streams.retransmit import ReliableTx, Resend, draw_start
+from meshbus.engine.streams.scoreboard import Outstanding
 from meshbus.wire.frames import Packed
 from meshbus.wire.messages.reliable import (
     Ack,

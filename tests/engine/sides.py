@@ -12,14 +12,15 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
-from meshbus.engine.control import Control, SessionUp
-from meshbus.engine.counters import Counters
-from meshbus.engine.handshake import Established, HandshakeConfig, Handshakes
-from meshbus.engine.link import Link
-from meshbus.engine.liveness import Liveness, LivenessConfig
-from meshbus.engine.packets import Address, Output
-from meshbus.engine.peer import Peer, PeerTable
-from meshbus.engine.reflex import Reflex
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Control, SessionUp
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.nat.reflex import Reflex
+from meshbus.engine.session.handshake import Established, Handshakes
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.liveness import Liveness
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.settings import HandshakeConfig, LivenessConfig
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import routing_id
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags, Subprotocol

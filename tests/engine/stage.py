@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from meshbus.engine.admission import Admission
-from meshbus.engine.authorize import Authorizer
-from meshbus.engine.catalog import JoinedChannels, LocalChannels
-from meshbus.engine.counters import Counters
-from meshbus.engine.follow import Following
-from meshbus.engine.interest import Interests
-from meshbus.engine.link import Link
-from meshbus.engine.membership import Membership
-from meshbus.engine.packets import Output
-from meshbus.engine.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.authorize import Authorizer
+from meshbus.engine.channels.interest_client import Following
+from meshbus.engine.channels.interest_server import Interests
+from meshbus.engine.channels.local import LocalChannels
+from meshbus.engine.channels.membership import Membership
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from meshbus.engine.control import Replied, Requested, RequestFailed, RequestFault
-from meshbus.engine.liveness import LivenessConfig
+from meshbus.engine.base.notices import Replied, Requested, RequestFailed, RequestFault
+from meshbus.engine.settings import LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from tests.engine.badnet import BAD, assert_exactly_once_and_in_order, bad_pair

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.control import (
+from meshbus.engine.base.notices import (
     Acked,
     DownReason,
     EndReason,
@@ -26,11 +26,9 @@ from meshbus.engine.control import (
     Subscribed,
     Unsubscribed,
 )
-from meshbus.engine.dispatch import OpaqueMode
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.publish import PublishConfig
-from meshbus.engine.settings import PROFILE_WINDOW
+from meshbus.engine.channels.publish import PublishConfig
+from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import PROFILE_WINDOW, LivenessConfig, OpaqueMode
 from meshbus.errors import AuthError, ChannelError, HandshakeFault, LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine import publication
-from meshbus.engine.boundary import NOT_ASKED, NOWHERE, GatewayConfig
-from meshbus.engine.witness import InColumns, Passed
+from meshbus.engine.channels import publication
+from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE
+from meshbus.engine.routes.tap import InColumns, Passed
+from meshbus.engine.settings import GatewayConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import SubnetPolicy, SubnetRule
@@ -165,7 +166,7 @@ def test_every_decision_is_made_counted_recorded_and_felt(
     assert {(header.hop_ttl == 0, header.subnet_id == 0) for header in headers} == {(form == "plain", form == "plain")}
 
     before = gateway.boundary.gateway.stats
-    gateway.witness.recorder = InColumns(fleet.told.append)
+    gateway.tap.recorder = InColumns(fleet.told.append)
     at = fleet.net.clock.now
     for packet in packets:
         fleet.net.inject("publisher", "gateway", packet)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from meshbus.engine.control import (
+from meshbus.engine.base.notices import (
     Acked,
     HandshakeFailed,
     PeerFailed,
@@ -19,7 +19,7 @@ from meshbus.engine.control import (
     StreamFailed,
     Unsubscribed,
 )
-from meshbus.engine.packets import PacketBatch
+from meshbus.engine.base.packets import PacketBatch
 from meshbus.errors import HandshakeFault
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity

@@ -9,8 +9,8 @@ import random
 
 import pytest
 
-from meshbus.engine import forward, pingwaves, routing
-from meshbus.engine.liveness import LivenessConfig
+from meshbus.engine.routes import forward, pingwaves, routing
+from meshbus.engine.settings import LivenessConfig
 from meshbus.testing.fakenet import FakeNet, FakeNode, Passage
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Header, pack_header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshbus.engine.publish import OnFailure
+from meshbus.engine.channels.publish import OnFailure
 from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import Flags, Subprotocol

@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from meshbus.engine.announce import AnnounceConfig
-from meshbus.engine.control import Negotiated
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.settings import PLAIN_SERVICES, PROFILE_SERVICES, PROFILE_WINDOW
+from meshbus.engine.base.notices import Negotiated
+from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import PLAIN_SERVICES, PROFILE_SERVICES, PROFILE_WINDOW, AnnounceConfig, LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.policy.registry import Mismatch, NegotiatedSet
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage

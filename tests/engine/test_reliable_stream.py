@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from meshbus.engine.counters import Counters
-from meshbus.engine.reorder import ReliableRx
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.streams.reorder import ReliableRx
 from tests.engine.lossy import STREAM, Lossy
 
 PACKETS = 5000

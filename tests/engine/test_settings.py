@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from meshbus.engine.dispatch import OpaqueMode
 from meshbus.engine.settings import (
     PLAIN_SERVICES,
     PROFILE_SERVICES,
     PROFILE_WINDOW,
     RELIABLE_SERVICES,
     EngineSettings,
+    OpaqueMode,
     offered_services,
 )
 from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hashlib import blake2s
 
-from meshbus.engine.link import Link
-from meshbus.engine.packets import Address, Output
-from meshbus.engine.peer import Peer, PeerTable
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader

@@ -11,7 +11,6 @@ CORE = ["names", "wire", "policy", "engine", "compute", "edge/zmtp"]
 IMPURE = {
     "asyncio", "datetime", "logging", "os", "pathlib", "random", "secrets", "socket", "threading", "time",
 }  # fmt: skip
-LONGEST = 500
 
 
 def test_every_module_has_its_own_test_file() -> None:
@@ -68,9 +67,3 @@ def test_only_jit_names_numba() -> None:
         if name.partition(".")[0] in {"numba", "llvmlite"}
     ]
     assert not found, f"{found}: use meshbus.jit, which also works where numba is not installed"
-
-
-def test_no_module_is_too_long_to_hold_in_the_head() -> None:
-    lengths = {name_of(module): len(module.read_text("utf-8").splitlines()) for module in modules()}
-    long = {name: length for name, length in lengths.items() if length > LONGEST}
-    assert not long, f"{long}: past {LONGEST} lines; which second idea moved in?"

@@ -9,7 +9,7 @@ import struct
 from typing import NamedTuple, Self
 
 from meshbus.config.spelling import Endpoint, parse_endpoint
-from meshbus.engine.packets import Address, Train
+from meshbus.engine.base.packets import Address, Train
 from meshbus.node.udp import UdpSocket
 
 NET, ROUTED = b"\x45\x4e", b"\x52\x54"

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.publish import OnFailure, PublishReport
+from meshbus.engine.channels.publish import OnFailure, PublishReport
 from meshbus.errors import PartialDelivery
 from tests.interop.lab import Lab, eventually, eventually_there, take
 

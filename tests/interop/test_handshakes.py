@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from meshbus.engine.nat import Nat, NatStatus
-from meshbus.engine.packets import Output
+from meshbus.engine.base.packets import Output
+from meshbus.engine.directory.reachability import Nat, NatStatus
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 from meshbus.node.driver import Driver
 from meshbus.node.node import Node

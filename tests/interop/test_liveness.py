@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.control import DownReason, PeerFailed, PeerGone, PeerRecovered
-from meshbus.engine.peer import Health
+from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerRecovered
+from meshbus.engine.session.peer import Health
 from meshbus.node.node import Node
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.testing.realpeer import RealPeer

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.packets import Output
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.negotiate import Profile
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
 from meshbus.wire.constants import MAX_EVENT, Subprotocol

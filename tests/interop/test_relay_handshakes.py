@@ -8,8 +8,8 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.nat import Nat, NatStatus
-from meshbus.engine.packets import Output
+from meshbus.engine.base.packets import Output
+from meshbus.engine.directory.reachability import Nat, NatStatus
 from meshbus.node.driver import Driver
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.control import SessionUp
+from meshbus.engine.base.notices import SessionUp
 from meshbus.errors import HandshakeError
 from meshbus.node.node import Node
 from meshbus.policy.capability import CapabilityFilter

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.publish import OnFailure
+from meshbus.engine.channels.publish import OnFailure
 from meshbus.errors import ChannelError, PartialDelivery, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilitySet

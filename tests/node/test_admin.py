@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from meshbus.config import NodeConfig
-from meshbus.engine.publish import LegError, PublishReport
+from meshbus.engine.channels.publish import LegError, PublishReport
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.admin import Admin, event_row, peer_row, report_row, status_row
@@ -271,7 +271,7 @@ def _mode(path: Path) -> int:
 
 
 def test_rows_carry_everything() -> None:
-    from meshbus.engine.batch import Event
+    from meshbus.engine.base.batch import Event
 
     assert event_row(Event(b"x", ChannelName("a"), 255, 7)) == {
         "channel": "a",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshbus.engine.control import PeerRecovered, Replied, RequestFailed, RequestFault
+from meshbus.engine.base.notices import PeerRecovered, Replied, RequestFailed, RequestFault
 from meshbus.errors import ChannelError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.answer import Answers, answer_of

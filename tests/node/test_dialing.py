@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from meshbus.engine.control import Path, Reached
-from meshbus.engine.nat import Nat, NatStatus
-from meshbus.engine.packets import Output
+from meshbus.engine.base.notices import Path, Reached
+from meshbus.engine.base.packets import Output
+from meshbus.engine.directory.reachability import Nat, NatStatus
 from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
 from meshbus.node.driver import Driver
 from meshbus.node.node import Node

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.control import PeerRecovered
-from meshbus.engine.counters import Counters
-from meshbus.engine.packets import Output, PacketBatch, Train
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import PeerRecovered
+from meshbus.engine.base.packets import Output, PacketBatch, Train
 from meshbus.node import driver as driver_module
 from meshbus.node.driver import Driver
 from meshbus.node.udp import UdpSocket

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import meshbus.sync
-from meshbus.engine.control import HistoryGap
+from meshbus.engine.base.notices import HistoryGap
 from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, LogError, LogFault, PeerError, Timeout
 from meshbus.log.durability import Retention
 from meshbus.names.identity import Identity

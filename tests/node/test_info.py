@@ -1,13 +1,13 @@
 """What a node tells about a peer."""
 
-from meshbus.engine.nat import Nat
-from meshbus.engine.peer import Health, PeerClaims
+from meshbus.engine.directory.reachability import Nat
+from meshbus.engine.session.peer import Health, PeerClaims
 from meshbus.names.subnet import SubnetId
 from meshbus.node.info import info_of
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.route import RouteHeader
-from tests.engine.test_outbox import Desk
+from tests.engine.streams.test_outbox import Desk
 
 
 def test_a_peer_as_a_value() -> None:

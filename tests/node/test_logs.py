@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.batch import EventBatch, Stamp
-from meshbus.engine.counters import Counters
-from meshbus.engine.publication import HOP_TTL
+from meshbus.engine.base.batch import EventBatch, Stamp
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.log.log import RedexFile

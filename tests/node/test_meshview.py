@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.witness import Passed
+from meshbus.engine.routes.tap import Passed
 from meshbus.errors import PeerError
 from meshbus.node.node import Node
 from meshbus.policy.fate import Fate

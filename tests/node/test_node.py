@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from meshbus.engine.control import SessionUp, Subscribed
-from meshbus.engine.publish import OnFailure
+from meshbus.engine.base.notices import SessionUp, Subscribed
+from meshbus.engine.channels.publish import OnFailure
 from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProtocolError, PartialDelivery, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity

@@ -1,6 +1,6 @@
 """Notices: bounded, in order, and over when the node is."""
 
-from meshbus.engine.control import PeerRecovered
+from meshbus.engine.base.notices import PeerRecovered
 from meshbus.node.notices import MAX_NOTICES, Notices
 
 

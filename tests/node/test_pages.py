@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshbus.engine.control import HistoryEnded, HistoryFault, HistoryGap
-from meshbus.engine.history import Page
+from meshbus.engine.base.notices import HistoryEnded, HistoryFault, HistoryGap
+from meshbus.engine.channels.history_server import Page
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import LogConfig, Retention
 from meshbus.log.log import Redex, RedexFile
@@ -240,7 +240,7 @@ def read_while_it_works(file: RedexFile, seed: int) -> Reading:
 def test_a_log_at_work_is_read_over_a_bad_network(
     make: Callable[..., RedexFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshbus.engine.replay.WANTED_BYTES", 8192)
+    monkeypatch.setattr("meshbus.engine.channels.history_client.WANTED_BYTES", 8192)
     kept = [read_while_it_works(make(), seed) for seed in range(0, 20, 2)]
     assert set(kept) == {(0, False)}
     retained = [read_while_it_works(make(max_events=100), seed) for seed in range(1, 20, 2)]

@@ -13,8 +13,8 @@ import pytest
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import DiskBytes
-from meshbus.engine.boundary import NOT_ASKED
-from meshbus.engine.witness import Decided, InColumns, Passed, Recorder
+from meshbus.engine.routes.boundary import NOT_ASKED
+from meshbus.engine.routes.tap import Decided, InColumns, Passed, Recorder
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.packets.arrow import headers_of
 from meshbus.log.packets.policies import load_policies
@@ -215,13 +215,13 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
             sealed = fleet.sealed(channel, reader)
             packets += [with_hops(sealed, ttl) for ttl in (FINE, SPENT, WORN)]
     before = engine.mesh.boundary.gateway.stats
-    witness, takes = engine.mesh.witness, []
+    tap, takes = engine.mesh.tap, []
     for folder in (tmp_path, tmp_path / "columns"):
         recording = Recording(engine, PacketRecorder(folder, engine.node_id, background=False))
-        assert witness.recorder is recording
+        assert tap.recorder is recording
         takes.append(recording)
     recording, in_two_steps = takes
-    witness.recorder = Both(recording, InColumns(in_two_steps.passed))
+    tap.recorder = Both(recording, InColumns(in_two_steps.passed))
     for packet in packets:
         fleet.net.inject("publisher", "gateway", packet)
     fleet.net.run(for_s=0.05)
@@ -250,7 +250,7 @@ async def test_without_it_nothing_is_recorded(tmp_path: Path) -> None:
         assert "record" not in node.counters
         running = node.running()
         assert running is not None
-        assert running[0].mesh.witness.recorder is None
+        assert running[0].mesh.tap.recorder is None
     assert list_recorders(tmp_path) == []
 
 

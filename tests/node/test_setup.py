@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from meshbus.config.node import NodeConfig
-from meshbus.engine.dispatch import OpaqueMode
-from meshbus.engine.nat import NatConfig
+from meshbus.engine.settings import NatConfig, OpaqueMode
 from meshbus.errors import LocalProtocolError
 from meshbus.node.setup import engine_settings, parse_key, wall
 from meshbus.wire.constants import ROUTED_PAYLOAD

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.batch import EventBatch
+from meshbus.engine.base.batch import EventBatch
 from meshbus.errors import ChannelError, ChannelFault, SlowConsumer
 from meshbus.node.subscription import Subscription, WhenFull
-from tests.engine.test_batch import batch_of
+from tests.engine.base.test_batch import batch_of
 
 
 class Desk:

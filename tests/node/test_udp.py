@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.counters import Counters
-from meshbus.engine.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
-from meshbus.engine.packets import Address, PacketBatch, Train
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, PacketBatch, Train
+from meshbus.engine.session.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
 from meshbus.errors import ConfigError
 from meshbus.node import udp
 from meshbus.node.udp import BUFFER_BYTES, MAX_REFUSALS, MAX_TRAINS, UdpSocket

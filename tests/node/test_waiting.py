@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from meshbus.engine.control import (
+from meshbus.engine.base.notices import (
     Acked,
     Announced,
     Control,

@@ -6,12 +6,12 @@ import sys
 from meshbus.node.warmup import warm
 
 PROGRAM = """
-from meshbus.engine import survey
-from meshbus.policy import columns, transit, verdict
-from meshbus.wire import frames
+from meshbus.engine.base import runscan
+from meshbus.policy import verdict
+from meshbus.wire import frames, headerbatch, routebatch
 from meshbus.node.warmup import warm
-kernels = [frames._pack, frames._unpack, frames._measure, columns._read, survey._survey]
-kernels += [transit._read, transit._count, transit._stretch, transit._alike, verdict.judge]
+kernels = [frames._pack, frames._unpack, frames._measure, headerbatch._read, runscan._scan]
+kernels += [routebatch._read, routebatch._count, routebatch._stretch, routebatch._alike, verdict.judge]
 before = [kernel.run for kernel in kernels]
 warm()
 assert all(kernel.run != old for kernel, old in zip(kernels, before)), "a kernel is still cold"

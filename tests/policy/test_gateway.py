@@ -12,11 +12,11 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy import verdict
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-from meshbus.policy.columns import HeaderBatch
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
 from meshbus.policy.verdict import FORWARD, Drop, DropReason, ForwardDecision
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.headerbatch import HeaderBatch
 from tests.vectors import load
 
 DECISIONS = load("policy")["gateway_decisions"]["rows"]

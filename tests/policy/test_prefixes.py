@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from meshbus import jit
 from meshbus.errors import LocalProtocolError
-from meshbus.policy import blocks, fans, prefixmatch
+from meshbus.policy import fans, prefixmatch, sortedblocks
 from meshbus.policy.prefixes import SubscriptionIndex
 from meshbus.policy.prefixmatch import Matches, Topics
 from tests.vectors import load
@@ -148,8 +148,8 @@ TEXTS: dict[str, Text] = {
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_any_sequence_of_operations_equals_the_naive_scan(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_MOST", 16)  # so that a small table is split and joined as a large one is
-    monkeypatch.setattr(blocks, "_FEWEST", 4)
+    monkeypatch.setattr(sortedblocks, "_MOST", 16)  # so that a small table is split and joined as a large one is
+    monkeypatch.setattr(sortedblocks, "_FEWEST", 4)
     monkeypatch.setattr(fans, "_MARKED", 6)
     rng = random.Random(7)
     for _ in range(5):
@@ -167,8 +167,8 @@ def test_any_sequence_of_operations_equals_the_naive_scan(text: Text, monkeypatc
 @pytest.mark.soak
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_million_operations_leave_nothing_behind(text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_MOST", 64)
-    monkeypatch.setattr(blocks, "_FEWEST", 8)
+    monkeypatch.setattr(sortedblocks, "_MOST", 64)
+    monkeypatch.setattr(sortedblocks, "_FEWEST", 8)
     rng = random.Random(11)
     index, model = SubscriptionIndex(), Model()
     for step in range(200_000):  # 1 400 000 in all

@@ -14,12 +14,12 @@ from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.fate import BEFORE_GATEWAY, ArrivalReason, Fate, TransitReason
 from meshbus.policy.gateway import SubnetGateway
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
-from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.spark.gateway import Judge
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 
 STEPS = 40
 SUBNETS = [0, 0x03000000, 0x03070000, 0x03070500, 0x03070501, 0x03080000, 0x04000000, 0xFE010000, 0x05000000]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.expressions import judge_frame, judge_versions
 from meshbus.spark.gateway import COLUMNS
 from tests.spark.packets import SUBNETS, by_kernel, random_policy, read_record, recorded, said

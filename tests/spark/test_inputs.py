@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from meshbus.errors import LogError, LogFault
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.spark.inputs import Logs, Records, pack, recorded_policies
 from meshbus.spark.offsets import Gap
 from meshbus.spark.source import BatchReader, Options, StreamReader

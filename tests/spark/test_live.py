@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.spark.gateway import Judge
 from meshbus.spark.inputs import recorded_policies
 from meshbus.spark.replay import fate, replay_packets

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.gateway import Judge
 from meshbus.spark.gold import PrefixSubscription
 from meshbus.spark.inputs import stored

@@ -7,7 +7,7 @@ import pytest
 
 from meshbus.errors import ConfigError
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.codec import Codec
 from meshbus.spark.settings import PipelineConfig, load_config, load_policy
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
 from meshbus.log.reader import LogReader, list_channels
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.spark.codec import Codec, Declaration
 from meshbus.spark.gold import PrefixSubscription
 from meshbus.spark.settings import PipelineConfig

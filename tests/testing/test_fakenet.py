@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
-from meshbus.engine.control import Acked, SessionUp
+from meshbus.engine.base.notices import Acked, SessionUp
+from meshbus.engine.base.packets import Output, PacketBatch
 from meshbus.engine.core import Engine
-from meshbus.engine.packets import Output, PacketBatch
 from meshbus.errors import Timeout
 from meshbus.testing.fakenet import FakeClock, FakeNet, FakeNode, FakePath, Fate, Passage
 from meshbus.wire.datagram import DatagramKind

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from meshbus.engine.control import PeerFailed
+from meshbus.engine.base.notices import PeerFailed
 from meshbus.testing.fakenet import FakePath
 from meshbus.testing.simulation import Simulation, SimulationError
 from meshbus.testing.topology import Links, distances, grid, line, random_graph, ring, size_of, tree

@@ -13,7 +13,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import MAX_EVENTS, MAX_PAYLOAD, MAX_REPLAY_JUMP, PACKET_COST, Flags
 from meshbus.wire.header import Header, aad_of, unpack_header
 from meshbus.wire.keys import Role, SessionKeys, derive_keys, nonce_prefix
-from meshbus.wire.replay import COUNTER_LIMIT
+from meshbus.wire.replaywindow import COUNTER_LIMIT
 from meshbus.wire.seal import Opener, Sealer
 from tests.fuzz import assert_survives
 from tests.vectors import load

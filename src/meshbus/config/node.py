@@ -36,8 +36,8 @@ from meshbus.config.spelling import (
     Socket,
     Window,
 )
-from meshbus.engine.boundary import GatewayConfig
-from meshbus.engine.negotiate import Profile
+from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention

@@ -28,7 +28,7 @@ from meshbus.edge.security import CurveServer, Null, PlainServer, Security, know
 from meshbus.edge.sub import Sub
 from meshbus.edge.topics import TopicMap
 from meshbus.edge.zmtp.session import Interest
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.counters import Counters
 from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords
 from meshbus.names.channel import ChannelName

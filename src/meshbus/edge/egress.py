@@ -20,9 +20,9 @@ from meshbus.edge.pub import Pub
 from meshbus.edge.refusals import Direction, Reason, Refusals
 from meshbus.edge.topics import TopicMap
 from meshbus.edge.zmtp.session import Interest
-from meshbus.engine.batch import EventBatch
-from meshbus.engine.control import Acked, Matched, Negotiated, SessionUp
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Acked, Matched, Negotiated, SessionUp
 from meshbus.errors import ChannelError, MeshError
 from meshbus.node.node import Node
 from meshbus.node.notices import Notice

@@ -26,7 +26,7 @@ from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.reason import CloseReason
 from meshbus.edge.zmtp.session import Closed, Heartbeat, Limits, Request, Session
-from meshbus.engine.counters import Counters
+from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 
 ACCEPTS_PER_TURN = 64

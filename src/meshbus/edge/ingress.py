@@ -15,8 +15,8 @@ from typing import Any
 from meshbus.edge.queue import HIGH_WATER
 from meshbus.edge.refusals import Direction, Reason, Refusals
 from meshbus.edge.topics import TopicMap
-from meshbus.engine.counters import Counters
-from meshbus.engine.publish import OnFailure, PublishConfig, PublishReport
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
 from meshbus.errors import ChannelError, ChannelFault, MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node

@@ -14,8 +14,8 @@ from enum import StrEnum
 
 import msgspec
 
-from meshbus.engine.counters import Counters
-from meshbus.engine.recent import Recent
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
 from meshbus.errors import AuthError, ChannelError, MeshError
 
 TELL_EVERY_S = 10.0
@@ -67,7 +67,7 @@ class Refusals:
     def __init__(self, counters: Counters, tell: Callable[[Refusal], None]) -> None:
         self._counters = counters
         self._tell = tell
-        self._told: Recent[tuple[Direction, bytes, str], float] = Recent(MAX_REMEMBERED)
+        self._told: BoundedMap[tuple[Direction, bytes, str], float] = BoundedMap(MAX_REMEMBERED)
         self._second = 0.0
         self._told_in_second = 0
 

@@ -14,33 +14,34 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from meshbus.engine.admission import Admission
-from meshbus.engine.announce import Announcer
-from meshbus.engine.authorize import Authorizer
-from meshbus.engine.boundary import Boundary
-from meshbus.engine.catalog import JoinedChannels, LocalChannels
-from meshbus.engine.control import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp, StreamFailed
-from meshbus.engine.counters import Counters
-from meshbus.engine.delivery import Delivery, Hooks
-from meshbus.engine.directory import Directory
-from meshbus.engine.dispatch import Dispatch
-from meshbus.engine.follow import Following
-from meshbus.engine.handshake import Established, Handshakes
-from meshbus.engine.history import History
-from meshbus.engine.intake import Intake
-from meshbus.engine.interest import Interests
-from meshbus.engine.liveness import Liveness
-from meshbus.engine.membership import Membership
-from meshbus.engine.mesh import Mesh, routed_ttl
-from meshbus.engine.negotiate import Negotiator, Profile
-from meshbus.engine.packets import Address, Output, PacketBatch
-from meshbus.engine.peer import Peer, PeerClaims, PeerTable
-from meshbus.engine.publication import Publication, Publications
-from meshbus.engine.publish import Planner, PublishConfig, PublishReport
-from meshbus.engine.reception import Reception
-from meshbus.engine.relay import HandshakeRelay
-from meshbus.engine.replay import Replays
-from meshbus.engine.request import Requester, Requests, Responder
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, PeerGone, SessionUp, StreamFailed
+from meshbus.engine.base.packets import Address, Output, PacketBatch
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.authorize import Authorizer
+from meshbus.engine.channels.history_client import Replays
+from meshbus.engine.channels.history_server import History
+from meshbus.engine.channels.interest_client import Following
+from meshbus.engine.channels.interest_server import Interests
+from meshbus.engine.channels.local import LocalChannels
+from meshbus.engine.channels.membership import Membership
+from meshbus.engine.channels.publication import Publication, Publications
+from meshbus.engine.channels.publish import Planner, PublishConfig, PublishReport
+from meshbus.engine.channels.request import Requester, Requests, Responder
+from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.directory import Directory
+from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.nat.watch import initial_status
+from meshbus.engine.receive.dispatch import Dispatch
+from meshbus.engine.receive.intake import Intake
+from meshbus.engine.receive.reception import Reception
+from meshbus.engine.routes.boundary import Boundary
+from meshbus.engine.routes.mesh import Mesh, routed_ttl
+from meshbus.engine.routes.relay import HandshakeRelay
+from meshbus.engine.session.handshake import Established, Handshakes
+from meshbus.engine.session.liveness import Liveness
+from meshbus.engine.session.negotiate import Negotiator, Profile
+from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
 from meshbus.engine.settings import (
     PLAIN_SERVICES,
     PROFILE_SERVICES,
@@ -48,7 +49,8 @@ from meshbus.engine.settings import (
     EngineSettings,
     offered_services,
 )
-from meshbus.engine.traversal import Traversal
+from meshbus.engine.streams.delivery import Delivery, Hooks
+from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Entropy, Identity
 from meshbus.policy.capability import CapabilitySet
@@ -134,7 +136,13 @@ class Engine:
         )
         self.liveness = Liveness(identity.node_id, peers=self.peers, wall=wall, now=now, config=settings.liveness)
         self.announcer = Announcer(
-            identity, self.peers, index, self.registry, wall=wall, nat=settings.nat.status, config=settings.announce
+            identity,
+            self.peers,
+            index,
+            self.registry,
+            wall=wall,
+            nat=initial_status(settings.nat),
+            config=settings.announce,
         )
         self.traversal = Traversal(
             identity.node_id,
@@ -242,7 +250,7 @@ class Engine:
             establish=self._establish,
             recovered=self._recovered,
         )
-        self._intake = Intake(identity.node_id, self.peers, self.counters, self._reception, self.mesh.witness)
+        self._intake = Intake(identity.node_id, self.peers, self.counters, self._reception, self.mesh.tap)
 
     # ── what the driver calls ───────────────────────────────────────────────────────────────
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
+
 import msgspec
 
-from meshbus.engine.announce import AnnounceConfig
-from meshbus.engine.boundary import GatewayConfig
-from meshbus.engine.directory import DirectoryConfig
-from meshbus.engine.dispatch import OpaqueMode
-from meshbus.engine.handshake import HandshakeConfig
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.nat import NatConfig
+from meshbus.errors import ConfigError
+from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
 from meshbus.policy.registry import SubprotocolRegistry
-from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
+from meshbus.wire.constants import PINGWAVE_TTL, ROUTED_PAYLOAD, Subprotocol
+from meshbus.wire.messages.address import Address
+from meshbus.wire.messages.capability import DEFAULT_TTL_SECS
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
 
 PLAIN_SERVICES = {
@@ -39,6 +39,100 @@ RELIABLE_SERVICES = frozenset({Subprotocol.HISTORY, Subprotocol.REQUEST})
 
 PROFILE_WINDOW = 512 * 1024
 """Byte credit of a stream between meshbus nodes."""
+
+CONFIRM_S = 30.0
+"""How long a candidate is kept; a 0.23 node sends its first heartbeat within 5 s."""
+CONTEST_S = 2.0
+"""Less than any peer waits for an answer to its first message, more than a few round trips."""
+MIN_INTERVAL_S = 10.0
+PEER_CHECKS_PER_S = 200.0
+"""New announcements looked into for one peer, at a quarter of a millisecond each; twice as many at once. A neighbor
+passes on what 30 000 nodes announce at this rate."""
+FORWARDED_CHECKS_PER_S = 500.0
+"""The same over all peers, for what they pass on: no crowd of peers takes more than an eighth of a core. What peers say
+about themselves is not held back by it."""
+
+
+class HandshakeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient handshakes are."""
+
+    tries: int = 3
+    timeout_s: float = 5.0
+    """For each try."""
+    confirm_s: float = CONFIRM_S
+    """How long a session that a peer began beside another may wait for its first packet, or for its turn."""
+    contest_s: float = CONTEST_S
+    """How long a live session must be silent, though asked, before one from another address replaces it."""
+
+
+class LivenessConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often we speak, and how patient we are; every peer should send well within three of our timeouts."""
+
+    heartbeat_s: float = 5.0
+    session_timeout_s: float = 30.0
+    radius: int = PINGWAVE_TTL + 1
+    """How many hops away our pingwaves are heard; 0.23 nodes send theirs four hops far."""
+
+
+class AnnounceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node announces itself."""
+
+    ttl_s: int = DEFAULT_TTL_SECS
+    """How long peers keep an announcement; it is repeated at half of it."""
+    min_interval_s: float = MIN_INTERVAL_S
+    """The shortest time between two broadcasts."""
+    enrich: bool = True
+    """Add a tag for every subprotocol with a handler; without them no peer offers us the meshbus profile."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ttl_s <= 0xFFFFFFFF:
+            raise ConfigError("ttl_s", f"{self.ttl_s} is no lifetime: from 1 second on")
+        if not 0 <= self.min_interval_s < self.ttl_s:
+            raise ConfigError(
+                "min_interval_s",
+                f"{self.min_interval_s} is not below the lifetime of {self.ttl_s} s: peers would forget us",
+            )
+
+
+class DirectoryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How announcements are believed."""
+
+    require_signed: bool = True
+    keep_pins: bool = True
+    """Keep the entity of a node that failed; the other implementation forgets it."""
+    checks_per_s: float = PEER_CHECKS_PER_S
+    forwarded_checks_per_s: float = FORWARDED_CHECKS_PER_S
+
+
+class NatConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node knows about its own address."""
+
+    bind: Address | None = None
+    """Where its socket is bound."""
+    public_address: Address | None = None
+    """Where it is reached from outside, when that is known: nobody is asked then."""
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a node a gateway."""
+
+    peer_subnets: tuple[SubnetId, ...] = ()
+    """The subnets beyond the boundary; packets from and to others are dropped."""
+    exports: Mapping[ChannelName, tuple[SubnetId, ...]] = {}
+    """Where channels of exported visibility may go."""
+    forward_unknown: bool = False
+    """Forward publications on channels without a configuration, in place of dropping them."""
+    enforce_publishers: bool = True
+    """Drop what was not published by one of those whom the channel's configuration allows."""
+
+
+class OpaqueMode(StrEnum):
+    """What happens to messages of subprotocols without a service here."""
+
+    STRICT = "strict"
+    """Drop those below the vendor range; deliver the others, under their id."""
+    COMPATIBLE = "compatible"
+    """Deliver them all, under their id."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):

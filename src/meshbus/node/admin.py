@@ -29,8 +29,8 @@ from typing import Any
 import msgspec
 
 from meshbus.config.spelling import Endpoint
-from meshbus.engine.batch import Event
-from meshbus.engine.publish import PublishReport
+from meshbus.engine.base.batch import Event
+from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node

@@ -1,7 +1,7 @@
 """Requests: the answers of this node's handlers, one task per question, and what became of its own questions.
 
 A handler is a coroutine function from the bytes of a question to those of the answer. An exception in it is told to the
-requester as a failure, in one line. How many questions may be open at once is bounded in engine/request.py.
+requester as a failure, in one line. How many questions may be open at once is bounded in engine/channels/request.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
-from meshbus.engine.control import Control, Replied, Requested, RequestFailed, RequestFault
+from meshbus.engine.base.notices import Control, Replied, Requested, RequestFailed, RequestFault
+from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.engine.packets import Output
 from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver

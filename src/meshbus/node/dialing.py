@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 from meshbus.config.spelling import parse_endpoint
-from meshbus.engine.control import HandshakeFailed
+from meshbus.engine.base.notices import HandshakeFailed
+from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.packets import Output
+from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import HandshakeError, MeshError
 from meshbus.names.identity import derive_node_id, noise_public_key
 from meshbus.node.driver import Driver

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
-from meshbus.engine.link import MAX_TRAIN_PACKETS
-from meshbus.engine.packets import Address, Output, Train
+from meshbus.engine.session.link import MAX_TRAIN_PACKETS
 from meshbus.node.udp import UdpSocket
 
 DRAINS_PER_TURN = 4

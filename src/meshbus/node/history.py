@@ -1,6 +1,6 @@
 """History at the node: pages of our logs for those who read them, and subscriptions that begin in the log of another.
 
-The protocol is engine/history.py and engine/replay.py; here pages are read, in threads and a few at a time, and the
+The protocol is engine/channels/history_server.py and engine/channels/history_client.py; here pages are read, in threads and a few at a time, and the
 outcomes of readings become events of a subscription, or errors.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from meshbus.config.node import NodeConfig
-from meshbus.engine.batch import EventBatch
-from meshbus.engine.control import Control, HistoryEnded, HistoryFault, HistoryGap, HistoryWanted
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Control, HistoryEnded, HistoryFault, HistoryGap, HistoryWanted
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.history_server import Page
 from meshbus.engine.core import Engine
-from meshbus.engine.counters import Counters
-from meshbus.engine.history import Page
-from meshbus.engine.packets import Output
 from meshbus.errors import (
     ChannelError,
     ChannelFault,

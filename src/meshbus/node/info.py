@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from meshbus.engine.nat import Nat
-from meshbus.engine.peer import Health, Peer
+from meshbus.engine.directory.reachability import Nat
+from meshbus.engine.session.peer import Health, Peer
 from meshbus.names.subnet import SubnetId
 
 

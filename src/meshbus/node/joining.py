@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import Protocol
 
+from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.engine.packets import Output
 from meshbus.errors import ChannelError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 import numpy as np
 
 from meshbus.config.node import ChannelEntry, Logged, NodeConfig
-from meshbus.engine.batch import EventBatch
-from meshbus.engine.counters import Counters
-from meshbus.engine.history import Page
-from meshbus.engine.publication import HOP_TTL
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.channels.history_server import Page
+from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns

@@ -1,6 +1,6 @@
 """What a node tells about the mesh around it: ways, distances, and what it did with packets for others.
 
-For looking only; the parts that decide are engine/mesh.py and what it composes.
+For looking only; the parts that decide are engine/routes/mesh.py and what it composes.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshbus.engine.core import Engine
-from meshbus.engine.nat import NatStatus
-from meshbus.engine.proximity import GraphNode
-from meshbus.engine.routing import RouteInfo
-from meshbus.engine.witness import InColumns, Passed
+from meshbus.engine.directory.reachability import NatStatus
+from meshbus.engine.routes.proximity import GraphNode
+from meshbus.engine.routes.routing import RouteInfo
+from meshbus.engine.routes.tap import InColumns, Passed
 from meshbus.node.driver import Driver
 from meshbus.policy.gateway import GatewayStats
 
@@ -49,4 +49,4 @@ class MeshView:
 
         It is called on the packet path, before the memory of a batch is used again, and must not take long.
         """
-        self._engine.mesh.witness.recorder = None if recorder is None else InColumns(recorder)
+        self._engine.mesh.tap.recorder = None if recorder is None else InColumns(recorder)

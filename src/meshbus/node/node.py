@@ -18,13 +18,13 @@ import msgspec
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
-from meshbus.engine.control import Acked, HistoryWanted, Negotiated, Requested, SessionUp
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Acked, HistoryWanted, Negotiated, Requested, SessionUp
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.publish import PublishConfig
+from meshbus.engine.channels.roster import RosterView
 from meshbus.engine.core import Engine
-from meshbus.engine.counters import Counters
-from meshbus.engine.negotiate import Profile
-from meshbus.engine.packets import Output
-from meshbus.engine.publish import PublishConfig
-from meshbus.engine.roster import RosterView
+from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import (
     AuthError,
     AuthFault,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
-from meshbus.engine.control import Control
+from meshbus.engine.base.notices import Control
 from meshbus.errors import SlowConsumer
 
 MAX_NOTICES = 1024

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshbus.engine.history import Page
+from meshbus.engine.channels.history_server import Page
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import from_binary, has_arrow
 from meshbus.log.log import RedexFile

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.publication import Publication
+from meshbus.engine.channels.publish import PublishConfig, PublishReport
 from meshbus.engine.core import Engine
-from meshbus.engine.packets import Output
-from meshbus.engine.publication import Publication
-from meshbus.engine.publish import PublishConfig, PublishReport
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.log.columns import Columns as LogColumns
 from meshbus.log.once import slices_left

@@ -1,4 +1,4 @@
-"""Carries what the engine tells about packets (engine/witness.py) to the flight recorder (log/packets/recorder.py).
+"""Carries what the engine tells about packets (engine/routes/tap.py) to the flight recorder (log/packets/recorder.py).
 
 Neither knows the other. Here is what both need of each other: when the policy has changed, which channels have names,
 what time it is, and how packets are chosen. Without `record_packets` nothing of this is made.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from meshbus.config.node import NodeConfig
     from meshbus.engine.core import Engine
-    from meshbus.engine.witness import Decided, Passed
+    from meshbus.engine.routes.tap import Decided, Passed
     from meshbus.log.packets.recorder import PacketRecorder
 
 MAX_MODELS = 8_192
@@ -36,7 +36,7 @@ class Recording:
     def __init__(self, engine: Engine, recorder: PacketRecorder) -> None:
         self.recorder = recorder
         self._take_train = recorder.take_train
-        self._witness, self._joined = engine.mesh.witness, engine.joined
+        self._tap, self._joined = engine.mesh.tap, engine.joined
         self._boundary = engine.mesh.boundary
         self._policy: object = None
         self._known = -1
@@ -44,7 +44,7 @@ class Recording:
         """What the wall clock is ahead of the engine's, and until when that was read."""
         self._models: dict[Decided, NDArray[np.uint64]] = {}
         """What the recorder is told about packets that follow a decision."""
-        self._witness.recorder = self
+        self._tap.recorder = self
 
     def counters(self) -> dict[str, int]:
         """Say what was recorded and what was not, by why."""
@@ -60,13 +60,13 @@ class Recording:
 
     def close(self) -> None:
         """Stop, with everything that was told so far on the disk; closing twice is fine."""
-        self._witness.recorder = None
+        self._tap.recorder = None
         self.recorder.close()
 
     def crossed(  # hot: bench_recorder
         self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided
     ) -> None:
-        """Record packets for others where they lie (engine/witness.py)."""
+        """Record packets for others where they lie (engine/routes/tap.py)."""
         if at >= self._stale or decided.policy is not self._policy or self._joined.version != self._known:
             self._keep_up(at, decided.policy)
         model = self._models.get(decided)
@@ -75,7 +75,7 @@ class Recording:
         self._take_train(model, data, begin, size, count, int(at * _NS) + self._ahead_ns)
 
     def passed(self, told: Passed) -> None:  # hot: bench_recorder
-        """Record packets as columns (engine/witness.py)."""
+        """Record packets as columns (engine/routes/tap.py)."""
         if told.at >= self._stale or told.policy is not self._policy or self._joined.version != self._known:
             self._keep_up(told.at, told.policy)
         self.recorder.take(

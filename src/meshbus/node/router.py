@@ -11,7 +11,7 @@ from itertools import count
 
 import msgspec
 
-from meshbus.engine.batch import EventBatch
+from meshbus.engine.base.batch import EventBatch
 from meshbus.names.channel import ChannelName
 from meshbus.node.subscription import Subscription
 from meshbus.policy.prefixes import SubscriptionIndex

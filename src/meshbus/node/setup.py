@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 
 from meshbus.config.node import NodeConfig, Unknown
-from meshbus.engine.announce import AnnounceConfig
-from meshbus.engine.directory import DirectoryConfig
-from meshbus.engine.dispatch import OpaqueMode
-from meshbus.engine.handshake import HandshakeConfig
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.nat import NatConfig
-from meshbus.engine.settings import EngineSettings
+from meshbus.engine.settings import (
+    AnnounceConfig,
+    DirectoryConfig,
+    EngineSettings,
+    HandshakeConfig,
+    LivenessConfig,
+    NatConfig,
+    OpaqueMode,
+)
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
 from meshbus.node.udp import BUFFER_BYTES

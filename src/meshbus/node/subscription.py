@@ -21,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from meshbus.engine.batch import Event, EventBatch
+from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.errors import SlowConsumer
 
 MAX_EVENTS = 65_536

@@ -22,9 +22,9 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from meshbus.engine.counters import Counters
-from meshbus.engine.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
-from meshbus.engine.packets import Address, PacketBatch, Train
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, PacketBatch, Train
+from meshbus.engine.session.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
 from meshbus.errors import ConfigError
 
 UdpAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]

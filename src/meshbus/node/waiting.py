@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from meshbus.engine.control import (
+from meshbus.engine.base.notices import (
     Acked,
     Announced,
     Control,

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshbus.engine.link import Link, equalize
-from meshbus.engine.packets import PacketBatch
-from meshbus.engine.survey import survey
+from meshbus.engine.base.packets import PacketBatch
+from meshbus.engine.base.runscan import scan
+from meshbus.engine.session.link import Link, equalize
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfigRegistry
-from meshbus.policy.columns import read_headers
 from meshbus.policy.gateway import SubnetGateway
-from meshbus.policy.transit import alike_run, count_hop, read_routes, routed_stretch
 from meshbus.wire.constants import ROUTE_BYTES
 from meshbus.wire.frames import columns_of, decode_frames, encode_frames
 from meshbus.wire.header import Header, pack_header
+from meshbus.wire.headerbatch import read_headers
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader, pack_route
+from meshbus.wire.routebatch import alike_run, count_hop, read_routes, routed_stretch
 
 _KEPT_BYTES = 16 << 20
 """More than all batches of a turn together."""
@@ -39,7 +39,7 @@ def warm() -> None:
         trains = sender.seal_batch(Header(), packed, 0)
         batch = PacketBatch.of([(None, datagram) for train in trains for datagram in train.datagrams()])
         read_headers(batch.data, batch.starts, batch.lengths)
-        run = survey(batch.data, batch.starts, batch.lengths)
+        run = scan(batch.data, batch.starts, batch.lengths)
         assert run is not None
         plain = receiver.open_run(batch.data, batch.starts, run).plain
         decode_frames(plain, run.places, run.lengths, run.counts)

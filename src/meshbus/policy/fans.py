@@ -31,7 +31,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from typing import TypeAlias
 
-from meshbus.policy.blocks import SortedBlocks
+from meshbus.policy.sortedblocks import SortedBlocks
 
 Peers: TypeAlias = tuple[int, ...]
 

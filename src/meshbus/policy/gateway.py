@@ -16,9 +16,8 @@ import numpy as np
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
-from meshbus.policy.columns import HeaderBatch
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
 from meshbus.policy.verdict import (
     ASK_GUARD,
     FORWARD,
@@ -29,6 +28,7 @@ from meshbus.policy.verdict import (
     canonical_of,
     judge,
 )
+from meshbus.wire.headerbatch import HeaderBatch
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -1,6 +1,6 @@
 """The sorted-prefix subscription table: who asked for a prefix of a topic.
 
-One table of prefixes in byte order, each with its peers as an ascending tuple (policy/blocks.py), and per peer the
+One table of prefixes in byte order, each with its peers as an ascending tuple (policy/sortedblocks.py), and per peer the
 prefixes that it holds. What a topic is matched with is found by one search and remembered (policy/fans.py); batches are
 matched on a flat snapshot (policy/prefixmatch.py). Matching is on bytes: there are no separators.
 
@@ -15,7 +15,6 @@ from itertools import chain
 from typing import cast
 
 from meshbus import jit
-from meshbus.policy.blocks import SortedBlocks
 from meshbus.policy.fans import Fans, Peers
 from meshbus.policy.prefixmatch import (
     FlatTable,
@@ -28,6 +27,7 @@ from meshbus.policy.prefixmatch import (
     match_topics,
     pack_topics,
 )
+from meshbus.policy.sortedblocks import SortedBlocks
 
 _SMALL_BATCH = 10
 """Below this many topics one by one is faster than a call into the kernels (bench_prefixes)."""

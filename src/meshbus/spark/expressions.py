@@ -20,8 +20,8 @@ from meshbus.log.schema import signed
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.subnet import SubnetId, depth_mask
 from meshbus.policy.fate import Fate, TransitReason
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
-from meshbus.policy.snapshot import GatewayPolicy
 from meshbus.policy.verdict import EXPORTED, GLOBAL, LOCAL, PARENT, VERDICTS, ChannelRule, DropReason
 from meshbus.spark.gateway import FOR_NULL
 from meshbus.spark.places import Places, arrange, array_sql

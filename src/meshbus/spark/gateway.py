@@ -16,7 +16,7 @@ import numpy as np
 from meshbus import jit
 from meshbus.log.schema import unsigned
 from meshbus.policy.fate import Fate, TransitReason
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.verdict import VERDICTS
 from meshbus.wire.constants import HEADER_BYTES
 from meshbus.wire.header import HEADER_DTYPE

@@ -31,7 +31,7 @@ from meshbus.spark.offsets import Extent, Gap
 
 if TYPE_CHECKING:
     from meshbus.log.snapshot import Snapshot
-    from meshbus.policy.snapshot import GatewayPolicy
+    from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 _KINDS: Final = ("published", "received")
 """Folders of logs below the log_dir of a node."""

@@ -21,8 +21,8 @@ from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.fate import REASONS
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
-from meshbus.policy.snapshot import GatewayPolicy
 from meshbus.spark.gateway import Judge
 from meshbus.spark.gold import PrefixSubscription, match_channels
 from meshbus.spark.store import Store

@@ -17,7 +17,7 @@ from meshbus.errors import ConfigError, MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.codec import Declaration
 from meshbus.spark.gold import PrefixSubscription
 

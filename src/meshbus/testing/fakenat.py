@@ -16,8 +16,8 @@ from enum import StrEnum
 from itertools import count
 from typing import Any
 
-from meshbus.engine.nat import NatConfig
-from meshbus.engine.packets import Address as Place
+from meshbus.engine.base.packets import Address as Place
+from meshbus.engine.settings import NatConfig
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.messages.address import Address
 

@@ -30,13 +30,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from meshbus.engine.batch import EventBatch
-from meshbus.engine.control import Control
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.notices import Control
+from meshbus.engine.base.packets import Address, Output, PacketBatch
+from meshbus.engine.channels.publication import Publication
+from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.core import Engine
-from meshbus.engine.deadline import Deadlines
-from meshbus.engine.packets import Address, Output, PacketBatch
-from meshbus.engine.publication import Publication
-from meshbus.engine.publish import PublishConfig
 from meshbus.engine.settings import EngineSettings
 from meshbus.errors import Timeout
 from meshbus.names.channel import ChannelName

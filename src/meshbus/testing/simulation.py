@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2s
 from typing import Any
 
-from meshbus.engine.handshake import HandshakeConfig
-from meshbus.engine.liveness import LivenessConfig
-from meshbus.engine.pingwaves import MAX_HOPS
-from meshbus.engine.routing import MAX_ROUTES
+from meshbus.engine.routes.pingwaves import MAX_HOPS
+from meshbus.engine.routes.routing import MAX_ROUTES
+from meshbus.engine.settings import HandshakeConfig, LivenessConfig
 from meshbus.errors import MeshError, PeerError
 from meshbus.names.identity import Identity
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage

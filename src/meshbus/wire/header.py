@@ -2,7 +2,7 @@
 
 Below about ten packets the scalar struct wins; above, headers are rows of one structured array (`HEADER_DTYPE`), which
 kernels take as a single argument. Nothing here looks at payloads. What the columns mean for policy is decided in
-policy/columns.py and policy/gateway.py.
+wire/headerbatch.py and policy/gateway.py.
 """
 
 from __future__ import annotations

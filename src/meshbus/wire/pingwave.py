@@ -1,6 +1,6 @@
 """The 72-byte pingwave: how nodes hear of each other beyond their direct peers.
 
-Plaintext and unauthenticated. Routes are learned from it and copies are suppressed in engine/routing.py; this file only
+Plaintext and unauthenticated. Routes are learned from it and copies are suppressed in engine/routes/routing.py; this file only
 reads and writes.
 """
 

@@ -1,7 +1,7 @@
 """The 18-byte routing header in front of a relayed packet.
 
 It is plaintext and unauthenticated: a relay reads it, counts the hop and copies every byte behind it. Which next hop a
-destination has is decided in engine/routing.py.
+destination has is decided in engine/routes/routing.py.
 """
 
 from __future__ import annotations

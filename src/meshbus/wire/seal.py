@@ -16,7 +16,7 @@ from meshbus.errors import BadTag, Fault, LocalProtocolError, MalformedPacket, R
 from meshbus.wire.constants import HEADER_BYTES, MAX_EVENTS, MAX_PAYLOAD, PACKET_COST, Flags
 from meshbus.wire.header import Buffer, Header, aad_of, pack_header, unpack_header
 from meshbus.wire.keys import SessionKeys
-from meshbus.wire.replay import COUNTER_LIMIT, ReplayWindow
+from meshbus.wire.replaywindow import COUNTER_LIMIT, ReplayWindow
 
 # Plain ints: arithmetic on enum members costs more than the rest of a check.
 _HEARTBEAT = int(Flags.HEARTBEAT)

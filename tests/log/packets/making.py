@@ -13,11 +13,11 @@ from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_WORDS, Names, models
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.fate import ArrivalReason, TransitReason
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
-from meshbus.policy.transit import ROUTE_DTYPE
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 
 NODE = 0xFEDC_BA98_7654_3210
 CHANNELS = tuple(ChannelName(name) for name in ("sensors/lidar", "plans", "a"))

@@ -11,7 +11,7 @@ from meshbus.log.files import Files
 from meshbus.log.packets import policies
 from meshbus.log.packets.policies import POLICIES, PolicyBook, load_policies
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 
 
 def policy(number: int) -> GatewayPolicy:

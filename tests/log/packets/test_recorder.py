@@ -19,7 +19,7 @@ from meshbus.log.packets.policies import load_policies
 from meshbus.log.packets.recorder import ARENA_ROWS, DRAIN_S, PacketRecorder
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
-from meshbus.policy.snapshot import ChannelPolicy, GatewayPolicy
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from tests.log.packets.making import NODE, POLICY, blank_headers, counters, numbered, open_recorder, read_rows
 from tests.log.packets.test_store import Full
 

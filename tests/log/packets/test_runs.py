@@ -14,8 +14,8 @@ from meshbus.log.packets.packed import pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
 from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, Runs, Whose, runs_of
 from meshbus.log.schema import PACKETS
-from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 from tests.log.packets.making import CHANNELS, changing_rows
 
 NAMES = [column.name for column in PACKETS]

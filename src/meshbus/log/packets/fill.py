@@ -40,10 +40,10 @@ from meshbus.log.packets.packed import (
     words_of,
 )
 from meshbus.log.packets.row import ROW, ROW_BYTES, ROW_WORDS
-from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.policy.xxh3 import hash_pair
 from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 
 if TYPE_CHECKING:
     from meshbus.log.packets.packed import Memory

@@ -17,7 +17,7 @@ import msgspec
 from meshbus.errors import LogError, LogFault
 from meshbus.log.files import translated
 from meshbus.log.folder import aside
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files

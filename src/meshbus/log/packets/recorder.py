@@ -34,7 +34,7 @@ from meshbus.log.packets.row import NOT_ASKED, Names, models
 from meshbus.log.packets.runs import Whose
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
-from meshbus.policy.snapshot import GatewayPolicy
+from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.fate import Fate
-from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,9 +22,9 @@ from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW, ROW_WORDS
 from meshbus.log.schema import PACKETS
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.fate import BEFORE_GATEWAY
-from meshbus.policy.transit import ROUTE_DTYPE
 from meshbus.policy.verdict import DropReason
 from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.routebatch import ROUTE_DTYPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

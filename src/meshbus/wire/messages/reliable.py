@@ -2,7 +2,7 @@
 
 The receiver acknowledges (ACK, FIN_ACK), the sender numbers and closes (BASE, FIN), either may give up (RESET). Only
 the shape is checked here: a sequence that was never sent, or ranges that overlap, are for the sender to judge
-(engine/retransmit.py). The receiver's half is engine/reorder.py.
+(engine/streams/retransmit.py). The receiver's half is engine/streams/reorder.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What everything in the engine stands on: packets and batches, notices, counters, bounded maps, deadlines, run scanning."""

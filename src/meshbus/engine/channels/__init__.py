@@ -1,0 +1,1 @@
+"""Channels: who may subscribe and publish, who does, publishing, requests, interest in prefixes, reading history."""

@@ -1,0 +1,276 @@
+"""Letting subscribers in and out: roster and auth guard, kept to what engine/channels/authorize.py decides.
+
+A peer that may subscribe goes into the roster and, as (node id, channel), into the guard; it leaves both together.
+Before it is judged at all it must not be throttled (too many refusals in a short time) nor be in too many channels.
+Every refusal is counted under "refuse", and those that the peer could have avoided count against it.
+
+No decision lasts by itself. Everyone is judged again when its claims change (`recheck`) and every 30 s (`tick`), and
+tokens at each publish too (`filter`). A peer that moved to a subnet from which the channel is not visible stays, and
+gets nothing until it is back. An expired or revoked token shuts its subject out at once, and out of the roster with the
+next tick. The 0.23 wire has no message for any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Subscribed, Unsubscribed
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.authorize import Authorizer, Refusal
+from meshbus.engine.channels.roster import BROADCAST, SubscriberRoster
+from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.streams.joined import Request
+from meshbus.names.channel import ChannelName
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.guard import AuthGuard, AuthVerdict
+from meshbus.policy.limits import FailureThrottle
+from meshbus.policy.tokens import Presented
+from meshbus.wire.messages.membership import AckReason
+
+MAX_CHANNELS_PER_PEER = 1024
+SWEEP_INTERVAL_S = 30.0
+MIN_SWEEP_INTERVAL_S = 1.0
+MIN_REBUILD = 1024
+"""Revocations before the guard's bloom filter is made anew, when they also outnumber its entries."""
+
+_AGAINST_PEER = frozenset({AckReason.UNAUTHORIZED, AckReason.UNKNOWN_CHANNEL})
+
+
+class Filtered(StrEnum):
+    """Why a subscriber does not get a publish; also the name of the counter."""
+
+    NOT_VISIBLE = "not_visible"
+    NOT_AUTHORIZED = "not_authorized"
+    """Not in the auth guard."""
+    TOKEN = "token"  # noqa: S105  the reason, not a secret
+
+
+class Ending(StrEnum):
+    """Why a subscription ended, beside a Refusal on re-check and the loss of the peer."""
+
+    ASKED = "asked"
+    CANCELED = "canceled"
+    """The interest that brought it ended."""
+    CLOSED = "closed"
+    """We no longer publish the channel."""
+
+
+class Lapse(msgspec.Struct, frozen=True):
+    """A subscription that a re-check ended."""
+
+    node_id: int
+    channel: ChannelName
+    why: Refusal
+
+
+class Admission:
+    """The door of our channels: who is in, who comes in, who must leave."""
+
+    def __init__(
+        self,
+        *,
+        authorizer: Authorizer,
+        peers: PeerTable,
+        counters: Counters,
+        roster: SubscriberRoster | None = None,
+        guard: AuthGuard | None = None,
+        throttle: FailureThrottle[int] | None = None,
+        max_channels_per_peer: int = MAX_CHANNELS_PER_PEER,
+        sweep_interval_s: float | None = SWEEP_INTERVAL_S,
+    ) -> None:
+        """Set up an empty roster.
+
+        A `sweep_interval_s` of None never looks at tokens again by itself; a publish still does.
+        """
+        self.authorizer = authorizer
+        self.roster = SubscriberRoster() if roster is None else roster
+        self.guard = AuthGuard() if guard is None else guard
+        self._peers = peers
+        self._counters = counters
+        self._throttle = FailureThrottle[int]() if throttle is None else throttle
+        self._max_channels = max_channels_per_peer
+        self._sweep_interval_s = sweep_interval_s
+        self._sweep_at: float | None = None
+
+    def subscribe(
+        self,
+        peer: Peer,
+        channel: ChannelName,
+        now: float,
+        out: Output,
+        *,
+        token: bytes = b"",
+        queue_group: str = BROADCAST,
+    ) -> Refusal | None:
+        """Answer a peer's subscribe: None is yes."""
+        if self.throttled(peer, now):
+            return Refusal.THROTTLED
+        return self._note(peer, self.admit(peer, channel, now, out, token=token, queue_group=queue_group), now)
+
+    def vet(self, peer: Peer, channel: ChannelName, now: float, *, token: bytes = b"") -> Refusal | None:
+        """Judge someone who wants to read a channel in another way than by being in the roster; None is yes."""
+        if self.throttled(peer, now):
+            return Refusal.THROTTLED
+        refusal = self.authorizer.judge(peer.claims, channel, now, token)
+        if refusal is not None:
+            self._counters.add("refuse", refusal)
+        return self._note(peer, refusal, now)
+
+    def may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
+        """Judge a question by the policy of its channel: NONE is yes."""
+        refusal = self.authorizer.judge(peer.claims, channel, now)
+        return AckReason.NONE if refusal is None else refusal.reason
+
+    def _note(self, peer: Peer, refusal: Refusal | None, now: float) -> Refusal | None:
+        """Count an answer for or against a peer, and give it on."""
+        if refusal is None:
+            self.note_success(peer)
+        elif refusal.reason in _AGAINST_PEER:
+            self.note_failure(peer, now)
+        return refusal
+
+    def throttled(self, peer: Peer, now: float) -> bool:
+        """Say whether a peer was refused so often that it is not heard now; a yes is counted as a refusal."""
+        throttled = self._throttle.throttled(peer.node_id, now)
+        if throttled:
+            self._counters.add("refuse", Refusal.THROTTLED)
+        return throttled
+
+    def note_success(self, peer: Peer) -> None:
+        """Forget the failures of a peer."""
+        self._throttle.succeed(peer.node_id)
+
+    def note_failure(self, peer: Peer, now: float) -> None:
+        """Count a refusal against a peer."""
+        self._throttle.fail(peer.node_id, now)
+
+    def admit(
+        self,
+        peer: Peer,
+        channel: ChannelName,
+        now: float,
+        out: Output,
+        *,
+        token: bytes | Presented | None = None,
+        queue_group: str = BROADCAST,
+        request: Request = None,
+    ) -> Refusal | None:
+        """Judge one subscription, the throttle aside, and let the peer in when it passes."""
+        refusal = self._judge(peer, channel, token, now)
+        if refusal is not None:
+            self._counters.add("refuse", refusal)
+            return refusal
+        self.guard.allow_channel(peer.node_id, channel)
+        if self.roster.add(channel, peer.node_id, queue_group, request=request):
+            out.control.append(Subscribed(peer.node_id, channel, queue_group))
+        if self._sweep_at is None:
+            self._schedule_sweep(now)
+        return None
+
+    def release(
+        self, node_id: int, channel: ChannelName, out: Output, *, request: Request = None, why: str = Ending.ASKED
+    ) -> bool:
+        """End one request of a peer for a channel; True when its subscription ended by that."""
+        gone = self.roster.release(channel, node_id, request=request)
+        if gone:
+            self._left(node_id, channel, why, out)
+        return gone
+
+    def forget(self, node_id: int, why: str, out: Output) -> list[ChannelName]:
+        """Take a failed or departed peer out of every channel; gives those it was in."""
+        channels = self.roster.remove_peer(node_id)
+        for channel in channels:
+            self._left(node_id, channel, why, out)
+        return channels
+
+    def set_channel_configs(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> list[Lapse]:
+        """Install configurations, and judge everyone by them."""
+        self.authorizer.registry = registry
+        return self._recheck(self.roster.peers(), now, out)
+
+    def recheck(self, peer: Peer, now: float, out: Output) -> list[Lapse]:
+        """Judge a peer's subscriptions anew, because its claims changed."""
+        return self._recheck([peer.node_id], now, out)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` is due."""
+        return self._sweep_at
+
+    def tick(self, now: float, out: Output) -> list[Lapse]:
+        """Sweep when it is time."""
+        if self._sweep_at is None or now < self._sweep_at:
+            return []
+        return self.sweep(now, out)
+
+    def sweep(self, now: float, out: Output) -> list[Lapse]:
+        """Judge everyone anew, and drop what is no longer of use: expired tokens, traces of revoked pairs."""
+        lapses = self._recheck(self.roster.peers(), now, out)
+        self.authorizer.evict_expired(now)
+        if self.guard.revocations_since_rebuild > max(MIN_REBUILD, len(self.guard)):
+            self.guard.rebuild_bloom()
+        self._schedule_sweep(now)
+        return lapses
+
+    def filter(  # hot: bench_publish
+        self, node_id: int, channel: ChannelName, canonical: int, config: ChannelConfig | None, now: float
+    ) -> Filtered | None:
+        """Judge one leg of a publish: None lets it through. `canonical` is the channel's hash, `config` its own."""
+        if not self.authorizer.sees(self._claims(node_id), config):
+            return Filtered.NOT_VISIBLE
+        guard = self.guard
+        verdict = guard.check_fast(node_id, canonical)
+        # The exact name is asked even when the hash is allowed: another name may have the same one.
+        if verdict is AuthVerdict.DENIED or not guard.is_authorized_full(node_id, channel):
+            return Filtered.NOT_AUTHORIZED
+        if verdict is AuthVerdict.NEEDS_FULL_CHECK:
+            guard.authorize(node_id, canonical)
+        if config is None or not config.require_token:
+            return None
+        if self.authorizer.holds_token(self._claims(node_id), channel, now):
+            return None
+        guard.revoke_channel(node_id, channel)
+        self._hurry_sweep(now)
+        return Filtered.TOKEN
+
+    def _judge(self, peer: Peer, channel: ChannelName, token: bytes | Presented | None, now: float) -> Refusal | None:
+        full = self.roster.count(peer.node_id) >= self._max_channels
+        if full and self.roster.group_of(channel, peer.node_id) is None:
+            return Refusal.TOO_MANY_CHANNELS
+        return self.authorizer.judge(peer.claims, channel, now, token)
+
+    def _recheck(self, node_ids: Iterable[int], now: float, out: Output) -> list[Lapse]:
+        lapses = [lapse for node_id in node_ids for lapse in self._lapses(node_id, now)]
+        for lapse in lapses:
+            self.roster.remove(lapse.channel, lapse.node_id)
+            self._left(lapse.node_id, lapse.channel, lapse.why, out)
+            self._counters.add("lapse", lapse.why)
+        return lapses
+
+    def _lapses(self, node_id: int, now: float) -> Iterator[Lapse]:
+        claims = self._claims(node_id)
+        for channel in self.roster.channels_of(node_id):
+            why = self.authorizer.lapse(claims, channel, now)
+            if why is not None:
+                yield Lapse(node_id, channel, why)
+
+    def _left(self, node_id: int, channel: ChannelName, why: str, out: Output) -> None:
+        self.guard.revoke_channel(node_id, channel)
+        out.control.append(Unsubscribed(node_id, channel, str(why)))
+
+    def _schedule_sweep(self, now: float) -> None:
+        if self._sweep_interval_s is None or not len(self.roster):
+            self._sweep_at = None
+        else:
+            self._sweep_at = now + max(self._sweep_interval_s, MIN_SWEEP_INTERVAL_S)
+
+    def _hurry_sweep(self, now: float) -> None:
+        if self._sweep_at is not None:
+            self._sweep_at = min(self._sweep_at, now)
+
+    def _claims(self, node_id: int) -> PeerClaims:
+        peer = self._peers.get(node_id)
+        return PeerClaims() if peer is None else peer.claims

@@ -1,0 +1,367 @@
+"""History (0x4D02) at the reader: the logs of publishers that we read, and follow.
+
+A *reading* is one channel at one publisher from one sequence on. Its position moves with every event that came whole and
+in order, and it is all that a reading needs: when the publisher comes back in a new session, closes its log or loses the
+thread, it is asked again from there, under a new number on the wire. So every event from the start on comes once and in
+order, or a `HistoryGap` says what retention took away before it could be read.
+
+What a publisher sends out of order is never delivered: the reading asks again, and ends as broken when that does not
+help. The publisher's side is engine/channels/history_server.py, which hands answers on to this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+
+from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFault, HistoryGap, HistoryOpened
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.outbox import Leg
+from meshbus.errors import LocalProtocolError, PeerError, PeerFault
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Entropy, derive_origin_hash
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.history import (
+    MAX_SEQ,
+    Cancel,
+    Chunk,
+    ChunkFlags,
+    Error,
+    ErrorCode,
+    HistoryMessage,
+    Read,
+    ReadFlags,
+    encode_history,
+    history_stream,
+)
+
+MAX_READINGS = 256
+WANTED_BYTES = 128 * 1024
+"""How much may wait for us at a publisher; what is on its way is bounded by the window of the stream."""
+MAX_EVENT_BYTES = 1 << 30
+"""The largest event that a log takes: a publisher that sends more of one is broken."""
+RETRY_S = 1.0
+"""Before a publisher that could not go on is asked again."""
+MAX_DISORDERS = 5
+"""Askings that brought nothing but disorder, before a publisher counts as broken."""
+
+_ENDS = {
+    ErrorCode.UNKNOWN_CHANNEL: HistoryFault.UNKNOWN_CHANNEL,
+    ErrorCode.DENIED: HistoryFault.DENIED,
+    ErrorCode.RANGE_GONE: HistoryFault.RANGE_GONE,
+}
+"""Answers that are final; with the others we ask again."""
+_NO_PACKETS = np.empty(0, np.uint64), np.empty(0, np.int64)
+
+
+class _Reading:
+    """One channel at one publisher."""
+
+    __slots__ = (
+        "caught_up",
+        "channel",
+        "disorders",
+        "flags",
+        "held",
+        "next_seq",
+        "node_id",
+        "number",
+        "opened",
+        "part",
+        "part_bytes",
+        "req",
+        "token",
+    )
+
+    def __init__(self, number: int, node_id: int, channel: ChannelName, since: int, flags: ReadFlags, token: bytes):
+        self.number = number
+        self.node_id = node_id
+        self.channel = channel
+        self.next_seq = since
+        self.flags = flags
+        self.token = token
+        self.req: int | None = None
+        """Its number on the wire; None while it is not asked for."""
+        self.opened = self.caught_up = self.held = False
+        self.part: list[bytes] = []
+        """What came of the event at `next_seq`."""
+        self.part_bytes = 0
+        self.disorders = 0
+        """How often it lost the thread since the last event that came."""
+
+
+class Replays:
+    """Our readings of the logs of others."""
+
+    def __init__(
+        self,
+        *,
+        delivery: Delivery,
+        peers: PeerTable,
+        counters: Counters,
+        entropy: Entropy,
+        wall: Callable[[float], int],
+    ) -> None:
+        self._delivery = delivery
+        self._peers = peers
+        self._counters = counters
+        self._entropy = entropy
+        self._wall = wall
+        self._numbers = count(1)
+        self._readings: dict[int, _Reading] = {}
+        self._by_req: dict[tuple[int, int], _Reading] = {}
+        """By publisher and number on the wire."""
+        self._due: Deadlines[int] = Deadlines()
+        """When each of those that wait is asked for again."""
+        self._strays: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_READINGS)
+        """When a publisher was last told that we do not read this."""
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    def open(
+        self,
+        peer: Peer,
+        channel: ChannelName,
+        since: int,
+        now: float,
+        out: Output,
+        *,
+        follow: bool = True,
+        from_first: bool = False,
+        token: bytes = b"",
+    ) -> int:
+        """Read a publisher's log from a sequence on; gives the number that batches and control events carry.
+
+        `follow` goes on with what is published later, else `HistoryEnded` tells the end. `from_first` begins at the
+        first event that is left when the start is gone; without it that is RANGE_GONE. Raises PeerError when the peer
+        cannot serve history, LocalProtocolError for what does not fit.
+        """
+        if not peer.uses(Subprotocol.HISTORY):
+            problem = "it cannot serve history (0x4d02 is not negotiated): subscribe without `since`"
+            raise PeerError(PeerFault.UNREACHABLE, peer.node_id, problem)
+        if not 0 <= since <= MAX_SEQ:
+            raise LocalProtocolError(f"since = {since} is no publish number: they count from 0")
+        if len(self._readings) >= MAX_READINGS:
+            raise LocalProtocolError(f"{MAX_READINGS} logs are being read already: close some first")
+        flags = (ReadFlags.FOLLOW if follow else ReadFlags.NONE) | (
+            ReadFlags.FROM_FIRST if from_first else ReadFlags.NONE
+        )
+        reading = _Reading(next(self._numbers), peer.node_id, channel, since, flags, token)
+        self._ask(peer, reading, now, out)
+        self._readings[reading.number] = reading
+        return reading.number
+
+    def close(self, number: int, now: float, out: Output) -> bool:
+        """Stop reading; False when that is over already."""
+        reading = self._readings.get(number)
+        if reading is None:
+            return False
+        self._leave(reading, now, out)
+        self._drop(reading)
+        return True
+
+    def hold(self, number: int, now: float, *, held: bool) -> None:
+        """Stop taking events of a reading while the application cannot take more, or go on."""
+        reading = self._readings.get(number)
+        if reading is not None:
+            reading.held = held
+            self._apply_hold(reading, now)
+
+    def receive(self, peer: Peer, message: HistoryMessage, now: float, out: Output) -> None:
+        """Take what a publisher says about a reading of ours."""
+        reading = self._by_req.get((peer.node_id, message.req))
+        if reading is not None and isinstance(message, Chunk):
+            self._take_chunk(peer, reading, message, now, out)
+        elif reading is not None and isinstance(message, Error):
+            self._take_error(reading, message, now, out)
+        elif isinstance(message, Chunk):
+            self._receive_stray(peer, message.req, now, out)
+        else:
+            self._counters.add("drop", "history_late")
+
+    def renew(self, peer: Peer, now: float, out: Output) -> None:
+        """Ask a publisher that came back, or with whom we have just agreed on the profile, from where we are."""
+        if peer.uses(Subprotocol.HISTORY):
+            for reading in self._readings.values():
+                if reading.node_id == peer.node_id:
+                    self._ask(peer, reading, now, out)
+
+    def stream_failed(self, node_id: int, stream_id: int, now: float) -> None:
+        """Take note that a stream to a publisher ended early, perhaps with a question of ours."""
+        for (of, req), reading in list(self._by_req.items()):
+            if of == node_id and history_stream(req) == stream_id:
+                self._retry(reading, now)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do."""
+        return self._due.next()
+
+    def tick(self, now: float, out: Output) -> None:
+        """Ask again where that is due; a publisher that is not there is asked when it comes back."""
+        for number in self._due.over(now):
+            reading = self._readings[number]
+            peer = self._peers.get(reading.node_id)
+            if peer is not None and peer.uses(Subprotocol.HISTORY):
+                self._ask(peer, reading, now, out)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, peer: Peer, reading: _Reading, now: float, out: Output) -> None:
+        """Ask for a log from where we are, under a new number: nothing of an earlier asking can be taken for ours."""
+        self._leave(reading, now, out)
+        self._due.drop(reading.number)
+        reading.req = req = int.from_bytes(self._entropy(8), "little")
+        reading.part, reading.part_bytes = [], 0
+        self._by_req[peer.node_id, req] = reading
+        # Whoever has read a part of the log wants to go on after a gap; only the first asking may fail by one.
+        flags = reading.flags | (ReadFlags.FROM_FIRST if reading.opened else ReadFlags.NONE)
+        read = Read(
+            req=req,
+            channel=reading.channel,
+            since=reading.next_seq,
+            flags=flags,
+            max_bytes=WANTED_BYTES,
+            token=reading.token,
+        )
+        self._send(peer, req, encode_history(read), now, out)
+        if reading.held:
+            self._apply_hold(reading, now)
+
+    def _leave(self, reading: _Reading, now: float, out: Output) -> None:
+        """Tell a publisher that what we asked for is no longer wanted."""
+        if reading.req is None:
+            return
+        req, reading.req = reading.req, None
+        del self._by_req[reading.node_id, req]
+        peer = self._peers.get(reading.node_id)
+        if peer is not None:
+            traffic = self._delivery.traffic_of(peer)
+            if reading.held:
+                traffic.hold(history_stream(req), now, held=False)
+            if peer.uses(Subprotocol.HISTORY):
+                self._send(peer, req, encode_history(Cancel(req=req)), now, out)
+                traffic.finish(history_stream(req), now, out)
+            else:
+                traffic.abandon(history_stream(req), out)
+
+    def _drop(self, reading: _Reading) -> None:
+        del self._readings[reading.number]
+        self._due.drop(reading.number)
+
+    def _retry(self, reading: _Reading, now: float) -> None:
+        """Ask again, in a moment."""
+        if reading.number in self._readings and reading.number not in self._due:
+            self._due.set(reading.number, now + RETRY_S)
+
+    def _apply_hold(self, reading: _Reading, now: float) -> None:
+        """Have the stream of a reading held as the reading is."""
+        peer = self._peers.get(reading.node_id)
+        if peer is not None and reading.req is not None:
+            self._delivery.traffic_of(peer).hold(history_stream(reading.req), now, held=reading.held)
+
+    def _receive_stray(self, peer: Peer, req: int, now: float, out: Output) -> None:
+        """Stop a publisher that sends what we do not read any more, or never did; once a second is enough."""
+        self._counters.add("drop", "history_stray")
+        told = self._strays.get((peer.node_id, req))
+        if told is None or now - told >= RETRY_S:
+            self._strays.put((peer.node_id, req), now)
+            peer.send_message(Subprotocol.HISTORY, encode_history(Cancel(req=req)), out)
+
+    def _take_error(self, reading: _Reading, error: Error, now: float, out: Output) -> None:
+        fault = _ENDS.get(error.code)
+        if fault is None and error.code is ErrorCode.BUSY and not reading.opened:
+            fault = HistoryFault.BUSY
+        if fault is None:
+            self._retry(reading, now)
+        else:
+            self._fail(reading, fault, now, out, first_available=error.first_available)
+
+    def _fail(
+        self, reading: _Reading, fault: HistoryFault | None, now: float, out: Output, *, first_available: int = 0
+    ) -> None:
+        self._leave(reading, now, out)
+        self._drop(reading)
+        if fault is not None:
+            self._counters.add("history", fault)
+        out.control.append(HistoryEnded(reading.number, reading.node_id, reading.channel, fault, first_available))
+
+    def _take_chunk(self, peer: Peer, reading: _Reading, chunk: Chunk, now: float, out: Output) -> None:
+        gap = ChunkFlags.GAP in chunk.flags
+        follows = chunk.first_seq > reading.next_seq if gap else chunk.first_seq == reading.next_seq
+        if not follows or (reading.part and (gap or not len(chunk))):
+            self._counters.add("drop", "history_disorder", max(len(chunk), 1))
+            reading.disorders += 1
+            if reading.disorders >= MAX_DISORDERS:
+                self._fail(reading, HistoryFault.BROKEN, now, out)
+            else:
+                self._retry(reading, now)
+                self._leave(reading, now, out)
+            return
+        told = (reading.number, reading.node_id, reading.channel)
+        if not reading.opened:
+            reading.opened = True
+            out.control.append(HistoryOpened(*told))
+        if gap:
+            out.control.append(HistoryGap(*told, reading.next_seq, chunk.first_seq))
+            reading.next_seq = chunk.first_seq
+        if not self._take_events(peer, reading, chunk, now, out):
+            self._fail(reading, HistoryFault.BROKEN, now, out)
+            return
+        if ChunkFlags.CAUGHT_UP in chunk.flags:
+            if not reading.caught_up:
+                reading.caught_up = True
+                out.control.append(HistoryCaughtUp(*told, reading.next_seq))
+            if ReadFlags.FOLLOW not in reading.flags:
+                self._fail(reading, None, now, out)
+
+    def _take_events(self, peer: Peer, reading: _Reading, chunk: Chunk, now: float, out: Output) -> bool:
+        """Deliver the events that are whole, and keep the part of one that is not; False when that grows too large."""
+        continues = ChunkFlags.CONTINUES in chunk.flags
+        if continues and len(chunk) == 1:
+            reading.part.append(chunk.data)
+            reading.part_bytes += len(chunk.data)
+            return reading.part_bytes <= MAX_EVENT_BYTES
+        data, offsets, whole = b"".join((*reading.part, chunk.data)), chunk.offsets(), len(chunk) - continues
+        offsets[1:] += reading.part_bytes
+        reading.part = [data[offsets[-2] :]] if continues else []
+        reading.part_bytes = len(reading.part[0]) if continues else 0
+        if whole:
+            reading.disorders = 0
+            entity = peer.claims.entity_id
+            packet_seqs, packet_events = _NO_PACKETS
+            out.events.append(
+                EventBatch(
+                    offsets=offsets[: whole + 1],
+                    data=np.frombuffer(data, np.uint8),
+                    publisher=peer.node_id,
+                    session_id=peer.link.session_id,
+                    stream_id=history_stream(chunk.req),
+                    channel=reading.channel,
+                    origin_hash=0 if entity is None else derive_origin_hash(entity),
+                    packet_seqs=packet_seqs,
+                    packet_events=packet_events,
+                    pub_seq=reading.next_seq,
+                    received_ns=self._wall(now),
+                    reading=reading.number,
+                    times=chunk.times()[:whole],
+                )
+            )
+            reading.next_seq += whole
+        return True
+
+    def _send(self, peer: Peer, req: int, message: bytes, now: float, out: Output) -> None:
+        traffic = self._delivery.traffic_of(peer)
+        traffic.send_messages(Subprotocol.HISTORY, history_stream(req), [message], _forget, now, out)
+
+
+def _forget(_leg: Leg, _sent: bool) -> None:
+    """End a message whose outcome shows in what follows."""

@@ -1,0 +1,368 @@
+"""History (0x4D02) at the publisher: peers that read our logs from a sequence on, and follow their ends.
+
+    reader                          publisher                              whoever keeps the logs
+    READ ─────────────────────────► judged as a subscribe ── no ──► ERROR
+                                    HistoryWanted ────────────────────────► reads a page
+    CHUNK, CHUNK, … ◄────────────── page ◄────────────────────────────────
+                                    as soon as they are sent: HistoryWanted, until the reader has caught up
+                                    grew ◄──────────────────────────────── something was appended
+    CANCEL ───────────────────────► forgotten
+
+This file never touches a log: it asks for a page at a time, and for the next one when the last has gone out, so a slow
+reader costs one page of memory and the window of its stream. What a reader lacks is in the log, so following it needs
+no second way for what is new, and there is neither a gap nor a duplicate where history meets live.
+
+A reader may read what it may subscribe to. It is judged again before every page and whenever subscribers are; it ends
+with DENIED then, or waits while the channel is not visible from its subnet. A reader belongs to one session: in a new
+one the peer asks again from where it is. The reader's side is engine/channels/history_client.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import HistoryWanted
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.authorize import Refusal
+from meshbus.engine.channels.history_client import Replays
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.outbox import Leg
+from meshbus.errors import RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD, Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.history import (
+    Cancel,
+    Error,
+    ErrorCode,
+    Read,
+    ReadFlags,
+    decode_history,
+    encode_history,
+    history_stream,
+    split_chunks,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_READERS = 512
+"""Over all peers; with pages of the largest size they take 64 MiB."""
+MAX_READERS_PER_PEER = 64
+MAX_PAGE_BYTES = 128 * 1024
+"""Payloads of one page, about: a quarter of a stream's window, so that reading and sending overlap."""
+SWEEP_INTERVAL_S = 30.0
+_MIN_MESSAGE = 128
+"""Smaller packets than this carry mostly headers."""
+
+_REFUSALS = {
+    Refusal.UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
+    Refusal.THROTTLED: ErrorCode.BUSY,
+}
+
+
+class Page(msgspec.Struct, frozen=True, eq=False):
+    """What a log holds from the wanted sequence on, or from the first that is left when that is gone."""
+
+    first_seq: int
+    """Of the first event, or of the next one when there is none."""
+    offsets: NDArray[np.int64]
+    """Event `i` is `data[offsets[i] : offsets[i + 1]]`."""
+    data: NDArray[np.uint8]
+    times: NDArray[np.int64]
+    """When each event was logged, unix nanoseconds."""
+    first_available: int
+    """The first sequence that is left in the log."""
+    end: int
+    """One past the last sequence that may be read now."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class _Reader:
+    """One reading of one peer."""
+
+    __slots__ = ("asked", "end", "next_seq", "node_id", "opened", "over", "read", "sending")
+
+    def __init__(self, node_id: int, read: Read) -> None:
+        self.node_id = node_id
+        self.read = read
+        self.next_seq = read.since
+        self.end = 0
+        """One past the last sequence that is known to be there, and wanted."""
+        self.opened = False
+        """It got its first answer."""
+        self.asked = False
+        """A page of the log was asked for."""
+        self.sending = False
+        """The last page has not gone out entirely."""
+        self.over = False
+        """Nothing follows what is being sent."""
+
+    @property
+    def follows(self) -> bool:
+        return ReadFlags.FOLLOW in self.read.flags
+
+    @property
+    def stream_id(self) -> int:
+        return history_stream(self.read.req)
+
+
+class History:
+    """The readers of our logs."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        delivery: Delivery,
+        replays: Replays,
+        peers: PeerTable,
+        counters: Counters,
+        max_payload: int = MAX_PAYLOAD,
+        max_readers: int = MAX_READERS,
+        max_readers_per_peer: int = MAX_READERS_PER_PEER,
+    ) -> None:
+        self._admission = admission
+        self._delivery = delivery
+        self._replays = replays
+        self._peers = peers
+        self._counters = counters
+        self._max_message = max(max_payload - FRAME_PREFIX_BYTES, _MIN_MESSAGE)
+        self._max_readers = max_readers
+        self._max_readers_per_peer = max_readers_per_peer
+        self._readers: dict[int, dict[int, _Reader]] = {}
+        """By peer and request."""
+        self._by_channel: dict[ChannelName, dict[_Reader, None]] = {}
+        self._moved: dict[_Reader, None] = {}
+        """Those whose page has gone out."""
+        self._sweep_at: float | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._readers.values()))
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Take one message of the subprotocol that came from a peer, for either side."""
+        try:
+            decoded = decode_history(message)
+        except RemoteProtocolError:
+            self._counters.add("drop", "history_malformed")
+            return
+        match decoded:
+            case Read():
+                self._take_read(peer, decoded, now, out)
+            case Cancel(req=req):
+                reader = self._readers.get(peer.node_id, {}).get(req)
+                if reader is None:
+                    self._counters.add("drop", "cancel_late")
+                else:
+                    self._abandon(reader, out)
+            case _:
+                self._replays.receive(peer, decoded, now, out)
+
+    # ── what the keeper of the logs calls ───────────────────────────────────────────────────
+
+    def page(self, node_id: int, request: int, page: Page, now: float, out: Output) -> None:
+        """Take the page of a log that was wanted; it is nobody's any more when the reader has left."""
+        reader = self._readers.get(node_id, {}).get(request)
+        peer = self._peers.get(node_id)
+        if reader is None or peer is None or not reader.asked:
+            self._counters.add("drop", "page_late")
+            return
+        reader.asked = False
+        gone = page.first_available > reader.next_seq
+        if gone and not (reader.opened or ReadFlags.FROM_FIRST in reader.read.flags):
+            self._end(reader, ErrorCode.RANGE_GONE, now, out, first_available=page.first_available)
+            return
+        if reader.follows or not reader.opened:
+            reader.end = max(reader.end, page.end)
+        self._send_page(peer, reader, page, gone, now, out)
+        self.advance(now, out)
+
+    def refuse(self, node_id: int, request: int, code: ErrorCode, now: float, out: Output) -> None:
+        """End a reader whose log cannot be read: there is none, or it was closed."""
+        reader = self._readers.get(node_id, {}).get(request)
+        if reader is not None:
+            self._end(reader, code, now, out)
+            self.advance(now, out)
+
+    def grew(self, channel: ChannelName, end: int, now: float, out: Output) -> None:
+        """Take note that the log of a channel may be read up to a sequence, which is excluded."""
+        for reader in list(self._by_channel.get(channel, ())):
+            if reader.follows:
+                reader.end = max(reader.end, end)
+                self._go_on(reader, now, out)
+
+    # ── peers, policy and time ──────────────────────────────────────────────────────────────
+
+    def recheck(self, now: float, out: Output, peer: Peer | None = None) -> None:
+        """Judge all readers anew, or those of one peer, because policy or claims changed."""
+        peers = list(self._readers) if peer is None else [peer.node_id]
+        for node_id in peers:
+            for reader in list(self._readers.get(node_id, {}).values()):
+                if self._still_may(reader, now, out):
+                    self._go_on(reader, now, out)
+        self.advance(now, out)
+
+    def session_up(self, peer: Peer, out: Output) -> None:
+        """Forget the readers of a peer that has a new session; it asks again."""
+        for reader in list(self._readers.get(peer.node_id, {}).values()):
+            self._abandon(reader, out)
+
+    def peer_down(self, node_id: int, now: float, out: Output) -> None:
+        """End the readers of a peer that failed or left; should it come back, it learns that it has to ask again."""
+        for reader in list(self._readers.get(node_id, {}).values()):
+            self._end(reader, ErrorCode.CLOSED, now, out)
+
+    def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
+        """Take note that a stream to a peer ended early, perhaps one of ours."""
+        for reader in list(self._readers.get(node_id, {}).values()):
+            if reader.stream_id == stream_id:
+                self._end(reader, ErrorCode.CLOSED, now, out)
+        self._replays.stream_failed(node_id, stream_id, now)
+
+    def close(self, now: float, out: Output) -> None:
+        """Tell all readers that our logs are being closed."""
+        for node_id in list(self._readers):
+            self.peer_down(node_id, now, out)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do, on either side."""
+        times = (0.0 if self._moved else None, self._sweep_at, self._replays.next_timer())
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: float, out: Output) -> None:
+        """Judge the readers anew when it is time, and ask again for what we read ourselves."""
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_INTERVAL_S if len(self) else None
+            self.recheck(now, out)
+        self._replays.tick(now, out)
+
+    def advance(self, now: float, out: Output) -> None:
+        """Go on with the readers whose page has gone out."""
+        while self._moved:
+            reader = next(iter(self._moved))
+            del self._moved[reader]
+            self._go_on(reader, now, out)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def _take_read(self, peer: Peer, read: Read, now: float, out: Output) -> None:
+        readers = self._readers.get(peer.node_id, {})
+        if read.req in readers:
+            self._counters.add("drop", "history_duplicate")
+            return
+        reader = _Reader(peer.node_id, read)
+        refusal = self._admission.vet(peer, read.channel, now, token=read.token)
+        full = len(self) >= self._max_readers or len(readers) >= self._max_readers_per_peer
+        if refusal is not None or full:
+            code = ErrorCode.BUSY if refusal is None else _REFUSALS.get(refusal, ErrorCode.DENIED)
+            self._say_error(peer, reader, code, now, out)
+            return
+        self._readers.setdefault(peer.node_id, {})[read.req] = reader
+        self._by_channel.setdefault(read.channel, {})[reader] = None
+        if self._sweep_at is None:
+            self._sweep_at = now + SWEEP_INTERVAL_S
+        self._go_on(reader, now, out)
+
+    def _go_on(self, reader: _Reader, now: float, out: Output) -> None:
+        """Ask for the next page of a reader that is ready for it."""
+        if reader.over or reader.asked or reader.sending or (reader.opened and reader.next_seq >= reader.end):
+            return
+        if not self._still_may(reader, now, out):
+            return
+        read = reader.read
+        reader.asked = True
+        size = min(read.max_bytes, MAX_PAGE_BYTES)
+        out.control.append(HistoryWanted(reader.node_id, read.req, read.channel, reader.next_seq, size))
+
+    def _still_may(self, reader: _Reader, now: float, out: Output) -> bool:
+        """Say whether a reader may have the next page; ends it when it has lost the permission."""
+        peer, authorizer, channel = self._peers.get(reader.node_id), self._admission.authorizer, reader.read.channel
+        if peer is None:
+            return False
+        why = authorizer.lapse(peer.claims, channel, now)
+        if why is not None:
+            self._counters.add("lapse", why)
+            self._end(reader, _REFUSALS.get(why, ErrorCode.DENIED), now, out)
+            return False
+        return authorizer.sees(peer.claims, authorizer.config_of(channel))
+
+    def _send_page(self, peer: Peer, reader: _Reader, page: Page, gone: bool, now: float, out: Output) -> None:
+        """Send what a reader lacks of a page: events, a gap, or that there is nothing yet."""
+        count = min(len(page), max(reader.end - page.first_seq, 0))
+        answer = count or gone or not reader.opened
+        reader.opened = True
+        if gone:
+            self._counters.add("gap", "history", page.first_available - reader.next_seq)
+        reader.next_seq = max(reader.next_seq, page.first_seq) + count
+        caught_up = reader.next_seq >= reader.end
+        if not answer:
+            if not caught_up and page.end > reader.next_seq:  # so that it is not asked in vain for ever
+                self._end(reader, ErrorCode.CLOSED, now, out)
+            return
+        chunks = split_chunks(
+            reader.read.req,
+            reader.next_seq - count,
+            page.offsets[: count + 1],
+            page.data,
+            page.times[:count],
+            first_available=page.first_available,
+            gap=gone,
+            caught_up=caught_up,
+            max_message=self._max_message,
+        )
+        if caught_up and not reader.follows:
+            self._forget(reader)
+        self._send(peer, reader, [encode_history(chunk) for chunk in chunks], now, out)
+
+    def _end(self, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0) -> None:
+        """End a reader, and tell it why as long as it is a peer; it gets no more of the page that is being sent."""
+        self._forget(reader)
+        peer = self._peers.get(reader.node_id)
+        if peer is not None:
+            self._delivery.traffic_of(peer).withdraw(reader.stream_id)
+            self._say_error(peer, reader, code, now, out, first_available=first_available)
+
+    def _say_error(
+        self, peer: Peer, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0
+    ) -> None:
+        self._counters.add("refuse", f"history_{code.name.lower()}")
+        reader.over = True
+        error = Error(req=reader.read.req, code=code, first_available=first_available)
+        self._send(peer, reader, [encode_history(error)], now, out)
+
+    def _abandon(self, reader: _Reader, out: Output) -> None:
+        """End a reader that does not want to hear more."""
+        self._forget(reader)
+        peer = self._peers.get(reader.node_id)
+        if peer is not None:
+            self._delivery.traffic_of(peer).abandon(reader.stream_id, out)
+
+    def _forget(self, reader: _Reader) -> None:
+        reader.over = True
+        of_peer, of_channel = self._readers[reader.node_id], self._by_channel[reader.read.channel]
+        del of_peer[reader.read.req], of_channel[reader]
+        if not of_peer:
+            del self._readers[reader.node_id]
+        if not of_channel:
+            del self._by_channel[reader.read.channel]
+
+    def _send(self, peer: Peer, reader: _Reader, messages: list[bytes], now: float, out: Output) -> None:
+        reader.sending = True
+
+        def done(_leg: Leg, _sent: bool) -> None:
+            reader.sending = False
+            self._moved[reader] = None
+
+        traffic = self._delivery.traffic_of(peer)
+        traffic.send_messages(Subprotocol.HISTORY, reader.stream_id, messages, done, now, out)
+        if reader.over:
+            traffic.finish(reader.stream_id, now, out)

@@ -1,0 +1,279 @@
+"""Interest (0x4D03) at the publisher: peers that want every channel of ours under a prefix, now and when more appear.
+
+An interest is a standing order: each channel under its prefix is judged as if the peer had subscribed to it
+(engine/channels/admission.py), and the peer is told what became of it. Rules beyond that:
+
+* Channels that are not visible from the peer's subnet are not mentioned: a prefix is no way to list them.
+* An interest as a whole counts once in the throttle: for the peer when a channel was added, against it when all that it
+  may know of were refused.
+* Messages get lost, so the same interest may come again: what it did not get is judged again, all is answered again,
+  and it lasts longer by that. One that is not repeated ends when its lease is over. A CANCEL is confirmed by an answer
+  without matches.
+* The work that one peer can cause is limited; what exceeds it is dropped, and asked again by the peer.
+
+Only for peers with whom the subprotocol was negotiated. The subscriber's side is engine/channels/interest_client.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.admission import Admission, Ending, Lapse
+from meshbus.engine.channels.authorize import Refusal
+from meshbus.engine.channels.interest_client import Following
+from meshbus.engine.channels.local import LocalChannels
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.errors import RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.limits import TokenBucket
+from meshbus.policy.tokens import Presented
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.interest import (
+    Cancel,
+    Interest,
+    Match,
+    Matches,
+    Verdict,
+    decode_interest,
+    encode_interest,
+    split_matches,
+)
+from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.token import TOKEN_BYTES
+
+MAX_INTERESTS = 256
+"""Of one peer."""
+LEASE_S = 100.0
+"""How long an interest lasts that is not repeated: three repetitions may get lost."""
+CHECKS_PER_S = 5_000.0
+"""Channels judged for the interests of one peer; a hundredth of a core."""
+CHECKS_AT_ONCE = 50_000
+TOKEN_CHECKS = 20
+"""A signature costs as much as judging so many channels."""
+
+
+class _Standing:
+    """One interest of a peer."""
+
+    __slots__ = ("held", "order", "presented")
+
+    def __init__(self, order: Interest, presented: Presented | None) -> None:
+        self.order = order
+        self.presented = presented
+        """Its token, proven once for all channels."""
+        self.held: set[ChannelName] = set()
+        """The channels it brought."""
+
+
+class _Book:
+    """The interests of one peer."""
+
+    __slots__ = ("rate", "standing")
+
+    def __init__(self) -> None:
+        self.standing: dict[int, _Standing] = {}
+        self.rate = TokenBucket(CHECKS_PER_S, CHECKS_AT_ONCE)
+
+
+class Interests:
+    """The prefixes that peers are interested in, and the subscriptions that come of them."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        channels: LocalChannels,
+        following: Following,
+        peers: PeerTable,
+        counters: Counters,
+    ) -> None:
+        self._admission = admission
+        self._channels = channels
+        self._following = following
+        self._peers = peers
+        self._counters = counters
+        self._books: dict[int, _Book] = {}
+        self._leases: Deadlines[tuple[int, int]] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Take one message of the subprotocol that came from a peer, for either side."""
+        try:
+            decoded = decode_interest(message)
+        except RemoteProtocolError:
+            self._counters.add("drop", "interest_malformed")
+            return
+        match decoded:
+            case Interest():
+                self._take_order(peer, decoded, now, out)
+            case Cancel(req=req):
+                self._end(peer.node_id, req, Ending.CANCELED, out)
+                self._answer(peer, req, [], out)
+            case Matches():
+                self._following.receive(peer, decoded, now, out)
+
+    def channel_appeared(self, channel: ChannelName, now: float, out: Output) -> None:
+        """Give a channel that we publish from now on to those who are interested in it."""
+        for node_id, book in self._books.items():
+            peer = self._peers.get(node_id)
+            if peer is None or not peer.uses(Subprotocol.INTEREST):
+                continue
+            for standing in book.standing.values():
+                if channel.startswith(standing.order.prefix):
+                    self._tell(peer, standing, self._judge(peer, standing, [channel], now, out), out)
+
+    def channel_vanished(self, channel: ChannelName, out: Output) -> None:
+        """End the subscriptions that interests brought to a channel that we no longer publish."""
+        for node_id, book in self._books.items():
+            for req, standing in book.standing.items():
+                if channel in standing.held:
+                    self._admission.release(node_id, channel, out, request=req, why=Ending.CLOSED)
+                    self._take_away(node_id, standing, [channel], out)
+
+    def configure(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Follow a change of configurations: channels come and go, and others become allowed.
+
+        What is no longer allowed is `Admission.set_channel_configs`'s, whose lapses go to `lapsed`.
+        """
+        _, vanished = self._channels.configure(registry)
+        for channel in vanished:
+            self.channel_vanished(channel, out)
+        for node_id in list(self._books):
+            peer = self._peers.get(node_id)
+            if peer is not None:
+                self.recheck(peer, now, out)
+
+    def recheck(self, peer: Peer, now: float, out: Output) -> None:
+        """Judge the channels that a peer's interests did not get, because its claims changed.
+
+        Those that it got are `Admission.recheck`'s, whose lapses go to `lapsed`.
+        """
+        for standing in self._standing_of(peer.node_id):
+            if standing.presented is None and standing.order.token:
+                standing.presented = self._admission.authorizer.present(peer.claims, standing.order.token)
+            missing = [name for name in self._channels.under(standing.order.prefix) if name not in standing.held]
+            news = self._judge(peer, standing, missing, now, out)
+            self._tell(peer, standing, [match for match in news if match.verdict is Verdict.ADDED], out)
+
+    def lapsed(self, lapses: Iterable[Lapse], out: Output) -> None:
+        """Tell the peers which of the channels that interests brought are lost to them."""
+        for lapse in lapses:
+            for standing in self._standing_of(lapse.node_id):
+                if lapse.channel in standing.held:
+                    self._take_away(lapse.node_id, standing, [lapse.channel], out)
+
+    def forget(self, node_id: int) -> None:
+        """Drop the interests of a peer that failed or left; its subscriptions are `Admission.forget`'s."""
+        book = self._books.pop(node_id, None)
+        for req in book.standing if book is not None else ():
+            self._leases.drop((node_id, req))
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do, on either side."""
+        times = (self._leases.next(), self._following.next_timer())
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: float, out: Output) -> None:
+        """End the interests that were not repeated, and repeat our own."""
+        for node_id, req in self._leases.over(now):
+            self._counters.add("expire", "interest")
+            self._end(node_id, req, Ending.CANCELED, out)
+        self._following.tick(now, out)
+
+    def _take_order(self, peer: Peer, order: Interest, now: float, out: Output) -> None:
+        book = self._books.setdefault(peer.node_id, _Book())
+        standing = book.standing.get(order.req)
+        repeated = standing is not None and standing.order == order
+        channels = self._channels.under(order.prefix)
+        cost = 1 + len(channels) + (0 if repeated else TOKEN_CHECKS * len(order.token) // TOKEN_BYTES)
+        if not book.rate.take(min(cost, CHECKS_AT_ONCE), now):
+            self._counters.add("drop", "interest_rate")
+            return
+        if standing is None or not repeated:
+            reason = self._refusal(peer, book, order, now)
+            if reason is not None:
+                self._answer(peer, order.req, self._refuse_all(peer, channels, reason), out)
+                return
+            self._end(peer.node_id, order.req, Ending.CANCELED, out)
+            standing = _Standing(order, self._admission.authorizer.present(peer.claims, order.token))
+            book.standing[order.req] = standing
+        self._leases.set((peer.node_id, order.req), now + LEASE_S)
+        matches = self._judge(peer, standing, channels, now, out)
+        if not repeated:
+            self._note_outcome(peer, matches, now)
+        self._answer(peer, order.req, matches, out)
+
+    def _refusal(self, peer: Peer, book: _Book, order: Interest, now: float) -> AckReason | None:
+        """Give the reason to refuse a new interest as a whole."""
+        if self._admission.throttled(peer, now):
+            return AckReason.RATE_LIMITED
+        if order.req not in book.standing and len(book.standing) >= MAX_INTERESTS:
+            self._counters.add("refuse", "too_many_interests")
+            return AckReason.TOO_MANY_CHANNELS
+        return None
+
+    def _refuse_all(self, peer: Peer, channels: list[ChannelName], reason: AckReason) -> list[Match]:
+        authorizer, verdict = self._admission.authorizer, Verdict.refused(reason)
+        return [Match(verdict, name) for name in channels if authorizer.sees(peer.claims, authorizer.config_of(name))]
+
+    def _judge(
+        self, peer: Peer, standing: _Standing, channels: Iterable[ChannelName], now: float, out: Output
+    ) -> list[Match]:
+        """Subscribe a peer to what it may have and does not have yet; gives what there is to tell about all."""
+        matches = []
+        for channel in channels:
+            refusal = None if channel in standing.held else self._admit(peer, standing, channel, now, out)
+            if refusal is None:
+                standing.held.add(channel)
+                matches.append(Match(Verdict.ADDED, channel))
+            elif refusal is not Refusal.NOT_VISIBLE:
+                matches.append(Match(Verdict.refused(refusal.reason), channel))
+        return matches
+
+    def _admit(self, peer: Peer, standing: _Standing, channel: ChannelName, now: float, out: Output) -> Refusal | None:
+        order = standing.order
+        return self._admission.admit(
+            peer, channel, now, out, token=standing.presented, queue_group=order.queue_group, request=order.req
+        )
+
+    def _note_outcome(self, peer: Peer, matches: list[Match], now: float) -> None:
+        """Count a new interest in the throttle, once."""
+        verdicts = {match.verdict for match in matches}
+        if Verdict.ADDED in verdicts:
+            self._admission.note_success(peer)
+        elif Verdict.UNAUTHORIZED in verdicts or Verdict.UNKNOWN_CHANNEL in verdicts:
+            self._admission.note_failure(peer, now)
+
+    def _end(self, node_id: int, req: int, why: Ending, out: Output) -> None:
+        book = self._books.get(node_id)
+        standing = None if book is None else book.standing.pop(req, None)
+        if book is None or standing is None:
+            return
+        self._leases.drop((node_id, req))
+        for channel in sorted(standing.held):
+            self._admission.release(node_id, channel, out, request=req, why=why)
+
+    def _take_away(self, node_id: int, standing: _Standing, channels: list[ChannelName], out: Output) -> None:
+        standing.held.difference_update(channels)
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            self._tell(peer, standing, [Match(Verdict.REMOVED, channel) for channel in channels], out)
+
+    def _tell(self, peer: Peer, standing: _Standing, news: list[Match], out: Output) -> None:
+        if news and peer.uses(Subprotocol.INTEREST):
+            self._answer(peer, standing.order.req, news, out)
+
+    def _answer(self, peer: Peer, req: int, matches: list[Match], out: Output) -> None:
+        for page in split_matches(req, matches):
+            peer.send_message(Subprotocol.INTEREST, encode_interest(page), out)
+
+    def _standing_of(self, node_id: int) -> list[_Standing]:
+        book = self._books.get(node_id)
+        return [] if book is None else list(book.standing.values())

@@ -1,0 +1,179 @@
+"""Channel membership (0x0A00), both sides: asking a publisher for a channel, and answering those who ask us.
+
+    asking      one Subscribe or Unsubscribe with a random nonce, sent once; the Ack is awaited for 5 s and counts only
+                from the peer that was asked. `Acked` tells the outcome, also when there was no answer
+    answering   every readable request gets one Ack, in a packet of its own; engine/channels/admission.py decides. What cannot be
+                read is dropped without an answer, as on the wire's other side. Unsubscribing always succeeds
+
+An event may overtake the Ack of its subscription, so a channel counts as joined from the moment it is asked for.
+Subscriptions belong to the peer and not to a session, but a publisher that was restarted or took us for dead has
+forgotten them: `rejoin` asks again for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import Acked
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.streams.joined import JoinedChannels
+from meshbus.errors import LocalProtocolError, RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.membership import (
+    Ack,
+    AckReason,
+    Subscribe,
+    Unsubscribe,
+    decode_membership,
+    encode_membership,
+)
+
+ACK_TIMEOUT_S = 5.0
+MAX_PENDING = 65_536
+"""Requests without an answer yet; more than a node can ask for in 5 s."""
+
+
+class _Pending(msgspec.Struct, frozen=True):
+    node_id: int
+    message: Subscribe | Unsubscribe
+    deadline: float
+
+
+class Membership:
+    """Our subscriptions at others, and the answers to theirs."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        joined: JoinedChannels,
+        counters: Counters,
+        entropy: Callable[[int], bytes],
+        ack_timeout_s: float = ACK_TIMEOUT_S,
+    ) -> None:
+        self._admission = admission
+        self._joined = joined
+        self._counters = counters
+        self._entropy = entropy
+        self._ack_timeout_s = ack_timeout_s
+        self._pending: dict[int, _Pending] = {}
+        """By nonce, the earliest deadline first: all wait equally long."""
+        self._asking: dict[tuple[int, ChannelName], set[int]] = {}
+        """The subscribes among them that no unsubscribe has overruled."""
+        self._granted: dict[int, dict[ChannelName, Subscribe]] = {}
+        """What publishers granted us, by publisher."""
+
+    def subscribe(
+        self, peer: Peer, channel: ChannelName, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
+    ) -> int:
+        """Ask a publisher for a channel; gives the number that `Acked` will repeat.
+
+        Raises LocalProtocolError for a token or a group that does not fit.
+        """
+        message = Subscribe(nonce=self._nonce(), channel=channel, token=token, queue_group=queue_group)
+        self._ask(peer, message, now, out)
+        self._joined.add(peer.node_id, channel)
+        self._asking.setdefault((peer.node_id, channel), set()).add(message.nonce)
+        return message.nonce
+
+    def unsubscribe(self, peer: Peer, channel: ChannelName, now: float, out: Output) -> int:
+        """Ask a publisher to stop; what still arrives no longer counts as ours. Gives the number for `Acked`."""
+        message = Unsubscribe(nonce=self._nonce(), channel=channel)
+        self._ask(peer, message, now, out)
+        self._asking.pop((peer.node_id, channel), None)
+        self._granted.get(peer.node_id, {}).pop(channel, None)
+        self._joined.remove(peer.node_id, channel)
+        return message.nonce
+
+    def rejoin(self, peer: Peer, now: float, out: Output) -> list[int]:
+        """Ask a publisher again for everything it granted, because it may have forgotten."""
+        granted = list(self._granted.get(peer.node_id, {}).values())
+        return [
+            self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group) for one in granted
+        ]
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Take one membership message that came from a peer."""
+        try:
+            decoded = decode_membership(message)
+        except RemoteProtocolError:
+            self._counters.add("drop", "membership_malformed")
+            return
+        match decoded:
+            case Subscribe(nonce=nonce, channel=channel, token=token, queue_group=group):
+                refusal = self._admission.subscribe(peer, channel, now, out, token=token, queue_group=group)
+                reason = AckReason.NONE if refusal is None else refusal.reason
+                self._answer(peer, Ack(nonce=nonce, accepted=refusal is None, reason=reason), out)
+            case Unsubscribe(nonce=nonce, channel=channel):
+                self._admission.release(peer.node_id, channel, out)
+                self._answer(peer, Ack(nonce=nonce, accepted=True), out)
+            case Ack():
+                self._take_ack(peer, decoded, out)
+
+    def forget(self, node_id: int, why: str, out: Output) -> list[ChannelName]:
+        """Take a peer that failed or left out of the roster; gives the channels it was in."""
+        return self._admission.forget(node_id, why, out)
+
+    def next_timer(self) -> float | None:
+        """Say when the next request runs out of time."""
+        return next((pending.deadline for pending in self._pending.values()), None)
+
+    def tick(self, now: float, out: Output) -> None:
+        """Give up on the requests whose time is over."""
+        while self._pending:
+            nonce, pending = next(iter(self._pending.items()))
+            if now < pending.deadline:
+                return
+            del self._pending[nonce]
+            self._counters.add("timeout", "membership_ack")
+            self._settle(pending, accepted=False)
+            out.control.append(Acked(nonce, pending.node_id, pending.message.channel, accepted=False, timed_out=True))
+
+    def _ask(self, peer: Peer, message: Subscribe | Unsubscribe, now: float, out: Output) -> None:
+        peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(message), out)
+        self._pending[message.nonce] = _Pending(peer.node_id, message, now + self._ack_timeout_s)
+
+    def _answer(self, peer: Peer, ack: Ack, out: Output) -> None:
+        peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(ack), out)
+
+    def _take_ack(self, peer: Peer, ack: Ack, out: Output) -> None:
+        pending = self._pending.get(ack.nonce)
+        if pending is None:
+            self._counters.add("drop", "membership_unexpected_ack")
+            return
+        if pending.node_id != peer.node_id:
+            self._counters.add("drop", "membership_foreign_ack")
+            return
+        del self._pending[ack.nonce]
+        self._settle(pending, accepted=ack.accepted)
+        reason = AckReason.NONE if ack.accepted else ack.reason
+        out.control.append(Acked(ack.nonce, peer.node_id, pending.message.channel, ack.accepted, reason))
+
+    def _settle(self, pending: _Pending, *, accepted: bool) -> None:
+        """Join a channel for good, or leave it when neither a grant nor another request speaks for it."""
+        node_id, message = pending.node_id, pending.message
+        asking = self._asking.get((node_id, message.channel), set())
+        if not isinstance(message, Subscribe) or message.nonce not in asking:
+            return
+        asking.remove(message.nonce)
+        if not asking:
+            del self._asking[node_id, message.channel]
+        if accepted:
+            self._granted.setdefault(node_id, {})[message.channel] = message
+        elif not asking and message.channel not in self._granted.get(node_id, {}):
+            self._joined.remove(node_id, message.channel)
+
+    def _nonce(self) -> int:
+        if len(self._pending) >= MAX_PENDING:
+            raise LocalProtocolError(f"{MAX_PENDING} subscribe requests wait for an answer: slow down")
+        nonce = int.from_bytes(self._entropy(8), "little")
+        while nonce in self._pending:
+            nonce = nonce + 1 & 0xFFFFFFFFFFFFFFFF
+        return nonce

@@ -1,0 +1,235 @@
+"""Publishes under way: their legs, the bound on how many run at once, and whoever waits for their end.
+
+`Publications` packs the events of a publish once and sends them to every subscriber of its plan (engine/channels/publish.py),
+as many at a time as the publisher allows. Whom credit holds up waits in the outbox of his peer; when his leg ends the
+publish goes on, in the call into the engine that ended it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.publish import Fanout, Planner, PublishConfig, PublishPlan, PublishReport
+from meshbus.engine.session.link import equalize
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.outbox import Leg, Load
+from meshbus.errors import Backpressure, MeshError, PeerError, PeerFault
+from meshbus.names.channel import ChannelName
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD, PACKET_COST
+from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
+from meshbus.wire.header import Header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HOP_TTL = 16
+"""Stamped on what we publish: as far as any pingwave goes. 0.23 receivers ignore it, our forwarders count by it."""
+MAX_NUMBERED = 65_536
+"""Channels whose next number is remembered; one that is forgotten goes on at the wall clock, as after a restart."""
+
+
+class Publication:
+    """The life of one publish; done at once when nobody has to wait for credit."""
+
+    __slots__ = ("_waiting", "config", "done", "fanout", "load", "plan", "running")
+
+    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load) -> None:
+        self.plan = plan
+        self.config = config
+        self.load = load
+        self.fanout = Fanout(plan, config)
+        self.done = False
+        self.running = False
+        """Legs are being started right now."""
+        self._waiting: Callable[[], None] | None = None
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Have something called when the last leg ends; at once if it has ended."""
+        if self.done:
+            call()
+        else:
+            self._waiting = call
+
+    def finish(self) -> None:
+        """Note that every leg has its outcome."""
+        self.done = True
+        if self._waiting is not None:
+            self._waiting()
+
+    def report(self) -> PublishReport:
+        """Give the outcome.
+
+        Raises PartialDelivery when the policy is BEST_EFFORT and nobody was reached.
+        """
+        return self.fanout.report()
+
+
+class Prepared(NamedTuple):
+    """A publish that nothing speaks against, before anything of it is sent."""
+
+    plan: PublishPlan
+    config: PublishConfig
+    packed: Packed
+
+
+class Publications:
+    """All publishes of one node."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        delivery: Delivery,
+        peers: PeerTable,
+        counters: Counters,
+        *,
+        wall: Callable[[float], int],
+        origin_hash: int,
+        subnet_id: int = 0,
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        self._planner = planner
+        self._delivery = delivery
+        self._peers = peers
+        self._counters = counters
+        self._wall = wall
+        self._origin_hash = origin_hash
+        self._subnet_id = subnet_id
+        self._max_payload = max_payload
+        self._numbers: BoundedMap[ChannelName, int] = BoundedMap(MAX_NUMBERED)
+        """The number of the next event of each channel."""
+        self._last: tuple[PublishPlan | None, Header] = (None, Header())
+        """The last plan and the pattern of its packets."""
+        self._moved: dict[Publication, None] = {}
+        """Those of which a leg has ended and others may start."""
+
+    def publish(
+        self,
+        channel: ChannelName,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        config: PublishConfig,
+        now: float,
+        out: Output,
+    ) -> Publication:
+        """Send events to the subscribers of a channel; errors as in Engine.publish."""
+        plan, _, packed = self.prepare(channel, offsets, data, config, now)
+        return self._send(plan, config, packed, self._number(channel, len(offsets) - 1, now), now, out)
+
+    def prepare(
+        self,
+        channel: ChannelName,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        config: PublishConfig,
+        now: float,
+    ) -> Prepared:
+        """Do all of a publish that can be refused, and send nothing yet; errors as in Engine.publish."""
+        packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
+        return Prepared(self._planner.plan(channel, config, now, packets=max(len(packed), 1)), config, packed)
+
+    def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
+        """Send what was prepared, under numbers that somebody else counts: those of the log it was appended to."""
+        plan = self._planner.narrow(prepared.plan, now)
+        return self._send(plan, prepared.config, prepared.packed, number, now, out)
+
+    def publish_one(  # hot: bench_publish
+        self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
+    ) -> PublishReport | Publication:
+        """Send one event; gives the report at once when nobody has to wait for credit."""
+        size = len(event)
+        check_event_size(size)
+        plan = self._planner.plan(channel, config, now)
+        number = self._number(channel, 1, now)
+        header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
+        ways = []
+        for node_id in plan.legs:
+            peer = self._peers.get(node_id)
+            if peer is None or not (traffic := self._delivery.traffic_of(peer)).admits(header, len(payload)):
+                return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
+            ways.append(traffic)
+        for traffic in ways:
+            traffic.send_one(header, payload, number, now, out)
+        return PublishReport(len(ways), len(ways), (), plan.filtered)
+
+    def _number(self, channel: ChannelName, events: int, now: float) -> int:
+        """Give the number of the next event of a channel, and count on."""
+        number = self._numbers.get(channel)
+        if number is None:
+            number = self._wall(now)
+        self._numbers.put(channel, number + max(events, 0))
+        return number
+
+    def _send(
+        self, plan: PublishPlan, config: PublishConfig, packed: Packed, number: int, now: float, out: Output
+    ) -> Publication:
+        publication = Publication(plan, config, Load(self._pattern(plan), packed, number))
+        self._run(publication, now, out)
+        return publication
+
+    def next_timer(self) -> float | None:
+        """Say when `advance` has something to do: at once, or not by itself."""
+        return 0.0 if self._moved else None
+
+    def advance(self, now: float, out: Output) -> None:
+        """Go on with the publishes of which a leg has ended."""
+        while self._moved:
+            publication = next(iter(self._moved))
+            del self._moved[publication]
+            self._run(publication, now, out)
+
+    def _pattern(self, plan: PublishPlan) -> Header:
+        """Give the pattern of the packets of a plan; the same object again while the plan is the same."""
+        known, header = self._last
+        if known is not plan:
+            header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
+            self._last = plan, header
+        return header
+
+    def _run(self, publication: Publication, now: float, out: Output) -> None:
+        """Start legs until as many are under way as may be, or none is left."""
+        publication.running = True
+        while started := publication.fanout.start():
+            for node_id in started:
+                self._start(publication, node_id, now, out)
+        publication.running = False
+        if publication.fanout.done and not publication.done:
+            publication.finish()
+
+    def _start(self, publication: Publication, node_id: int, now: float, out: Output) -> None:
+        peer = self._peers.get(node_id)
+        if peer is None:
+            self._end(publication, node_id, PeerError(PeerFault.UNKNOWN, node_id))
+            return
+
+        def done(leg: Leg, arrived: bool) -> None:
+            self._end(publication, node_id, None if arrived else self._failure(peer, leg))
+
+        wait_s = publication.config.wait_s
+        traffic = self._delivery.traffic_of(peer)
+        traffic.send(Leg(publication.load, now + wait_s, done, wait_s=wait_s), now, out)
+        if wait_s == 0:
+            traffic.outbox.expire(now)
+
+    def _end(self, publication: Publication, node_id: int, error: MeshError | None) -> None:
+        if error is None:
+            publication.fanout.delivered(node_id)
+        else:
+            self._counters.add("fail", error.code)
+            publication.fanout.failed(node_id, error)
+        if not publication.running:
+            self._moved[publication] = None
+
+    def _failure(self, peer: Peer, leg: Leg) -> MeshError:
+        """Say why a leg did not get through."""
+        if self._peers.get(peer.node_id) is not peer:
+            return PeerError(PeerFault.FAILED, peer.node_id, "it left while events for it waited")
+        bounds = leg.load.packed.bounds
+        wanted = int(bounds[leg.sent + 1] - bounds[leg.sent]) + PACKET_COST
+        return Backpressure(peer.tx_stream(leg.load.header.stream_id).credit, wanted)

@@ -1,0 +1,356 @@
+"""Request and reply (0x4D06): questions to the responder of a channel, and its answers.
+
+    requester                         responder
+    ask ──────── REQUEST ───────────► policy? responder? room? ── no ──► REPLY with the reason, at once
+                                      Requested
+    Replied ◄─── REPLY ────────────── reply, any number of times, until one is the last
+    cancel, or no answer in time ──── CANCEL ──► RequestEnded
+
+Every question ends exactly once at the requester: with a last reply, a `RequestFailed` that says why, or `cancel`;
+replies after that are dropped and counted. The responder forgets a question at its deadline. Messages travel on a
+reliable stream, so nothing is repeated here; the layout is in wire/messages/request.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import ceil, isfinite
+from typing import Protocol
+
+import msgspec
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.notices import EndReason, Replied, Requested, RequestEnded, RequestFailed, RequestFault
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.errors import DeliveryError, LocalProtocolError, PeerError, PeerFault, RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Entropy
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.request import (
+    MAX_REPLY_PAYLOAD,
+    Cancel,
+    Reply,
+    ReplyStatus,
+    Request,
+    RequestMessage,
+    decode_request,
+    encode_request,
+)
+
+MAX_PENDING = 4096
+"""Our questions without a last answer, over all peers."""
+MAX_SERVING = 4096
+"""Questions to our responders that wait for an answer, over all peers."""
+MAX_SERVING_PER_PEER = 256
+
+_MAX_ID = 0xFFFFFFFFFFFFFFFF
+_MAX_DEADLINE_MS = 0xFFFFFFFF
+
+_REFUSALS = {
+    AckReason.UNAUTHORIZED: ReplyStatus.DENIED,
+    AckReason.UNKNOWN_CHANNEL: ReplyStatus.UNKNOWN_CHANNEL,
+    AckReason.RATE_LIMITED: ReplyStatus.BUSY,
+    AckReason.TOO_MANY_CHANNELS: ReplyStatus.BUSY,
+}
+
+MayRequest = Callable[[Peer, ChannelName, float], AckReason]
+"""Judges a question by the channel's policy; `AckReason.NONE` lets it through."""
+
+
+class SendReliable(Protocol):
+    """Sends one message on the peer's reliable stream of a subprotocol."""
+
+    def __call__(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
+        """Send, or raise DeliveryError when the stream takes no more."""
+
+
+class _Question(msgspec.Struct, frozen=True):
+    node_id: int
+    channel: ChannelName
+
+
+class Requester:
+    """Asks, and matches the answers."""
+
+    def __init__(
+        self,
+        peers: PeerTable,
+        counters: Counters,
+        *,
+        entropy: Entropy,
+        send: SendReliable,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        self._peers = peers
+        self._counters = counters
+        self._send = send
+        self._max_pending = max_pending
+        # Not from zero: an answer to a question of an earlier life must not fit one of this.
+        self._next = int.from_bytes(entropy(8), "little")
+        self._pending: dict[int, _Question] = {}
+        self._deadlines: Deadlines[int] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def ask(
+        self, peer: Peer, channel: ChannelName, payload: bytes, now: float, out: Output, *, timeout_s: float
+    ) -> int:
+        """Ask a peer's responder on a channel, and give the number that the answers carry.
+
+        Raises PeerError when the peer does not speak request and reply, LocalProtocolError when the question does not
+        fit one packet, and DeliveryError when too many are open or the stream is full.
+        """
+        if not peer.uses(Subprotocol.REQUEST):
+            raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "it does not take requests (0x4d06 is not negotiated)")
+        if not (isfinite(timeout_s) and timeout_s > 0):
+            raise LocalProtocolError(f"a request waits for some time: {timeout_s} s is none")
+        if len(self._pending) >= self._max_pending:
+            raise DeliveryError(f"{len(self._pending)} requests are waiting for their answers: let some finish first")
+        request = self._next
+        deadline_ms = min(ceil(timeout_s * 1000), _MAX_DEADLINE_MS)
+        message = encode_request(Request(req=request, deadline_ms=deadline_ms, channel=channel, payload=payload))
+        self._send(peer, Subprotocol.REQUEST, message, now, out)
+        self._next = request + 1 & _MAX_ID
+        self._pending[request] = _Question(peer.node_id, channel)
+        self._deadlines.set(request, now + timeout_s)
+        return request
+
+    def cancel(self, request: int, now: float, out: Output) -> bool:
+        """Give up on a question; False when it is over already."""
+        question = self._end(request)
+        if question is None:
+            return False
+        self._send_cancel(question.node_id, request, now, out)
+        return True
+
+    def receive(self, peer: Peer, reply: Reply, out: Output) -> None:
+        """Take a reply."""
+        question = self._pending.get(reply.req)
+        if question is None:
+            self._counters.add("drop", "reply_late")
+        elif question.node_id != peer.node_id:
+            self._counters.add("drop", "reply_foreign")
+        elif reply.status is ReplyStatus.OK:
+            if reply.last:
+                self._end(reply.req)
+            out.control.append(Replied(reply.req, peer.node_id, reply.payload, reply.last))
+        else:
+            self._fail(
+                reply.req, question, RequestFault[reply.status.name], out, reply.payload.decode("utf-8", "replace")
+            )
+
+    def peer_gone(self, node_id: int, out: Output) -> None:
+        """Fail the questions to a peer that cannot answer any more."""
+        for request, question in list(self._pending.items()):
+            if question.node_id == node_id:
+                self._fail(request, question, RequestFault.PEER_GONE, out)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do."""
+        return self._deadlines.next()
+
+    def tick(self, now: float, out: Output) -> None:
+        """Fail the questions whose time is over, and tell the responders."""
+        for request in self._deadlines.over(now):
+            question = self._pending[request]
+            self._fail(request, question, RequestFault.TIMEOUT, out)
+            self._send_cancel(question.node_id, request, now, out)
+
+    def _end(self, request: int) -> _Question | None:
+        self._deadlines.drop(request)
+        return self._pending.pop(request, None)
+
+    def _fail(self, request: int, question: _Question, fault: RequestFault, out: Output, problem: str = "") -> None:
+        self._end(request)
+        self._counters.add("request", fault)
+        out.control.append(RequestFailed(request, question.node_id, question.channel, fault, problem))
+
+    def _send_cancel(self, node_id: int, request: int, now: float, out: Output) -> None:
+        """Spare the responder its work; when that cannot be said, its deadline does it."""
+        peer = self._peers.get(node_id)
+        if peer is None or not peer.uses(Subprotocol.REQUEST):
+            return
+        try:
+            self._send(peer, Subprotocol.REQUEST, encode_request(Cancel(req=request)), now, out)
+        except DeliveryError:
+            self._counters.add("drop", "cancel_unsent")
+
+
+_Key = tuple[int, int]
+"""Node id and request."""
+
+
+class Responder:
+    """Takes questions for channels, and answers them."""
+
+    def __init__(
+        self,
+        peers: PeerTable,
+        counters: Counters,
+        *,
+        may_request: MayRequest,
+        send: SendReliable,
+        max_serving: int = MAX_SERVING,
+        max_serving_per_peer: int = MAX_SERVING_PER_PEER,
+    ) -> None:
+        self._peers = peers
+        self._counters = counters
+        self._may_request = may_request
+        self._send = send
+        self._max_serving = max_serving
+        self._max_serving_per_peer = max_serving_per_peer
+        self._channels: set[ChannelName] = set()
+        self._open: Deadlines[_Key] = Deadlines()
+        self._per_peer: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def channels(self) -> frozenset[ChannelName]:
+        """The channels on which questions are taken."""
+        return frozenset(self._channels)
+
+    def serve(self, channel: ChannelName) -> None:
+        """Take questions on a channel from now on."""
+        self._channels.add(channel)
+
+    def stop(self, channel: ChannelName) -> None:
+        """Take no more questions on a channel; those that are open can still be answered."""
+        self._channels.discard(channel)
+
+    def receive(self, peer: Peer, message: Request | Cancel, now: float, out: Output) -> None:
+        """Take a question, or the word that an answer is no longer wanted."""
+        key = (peer.node_id, message.req)
+        if isinstance(message, Cancel):
+            if self._close(key):
+                out.control.append(RequestEnded(*key, EndReason.CANCELED))
+            else:
+                self._counters.add("drop", "cancel_late")
+            return
+        if key in self._open:
+            self._counters.add("drop", "request_duplicate")
+            return
+        refusal = self._refusal(peer, message, now)
+        if refusal is not None:
+            self._counters.add("refuse", f"request_{refusal.name.lower()}")
+            self._answer(peer, Reply(req=message.req, status=refusal), now, out)
+            return
+        deadline = now + message.deadline_ms / 1000
+        self._open.set(key, deadline)
+        self._per_peer[peer.node_id] += 1
+        out.control.append(Requested(*key, message.channel, message.payload, deadline))
+
+    def reply(self, node_id: int, request: int, payload: bytes, now: float, out: Output, *, last: bool = True) -> bool:
+        """Answer a question, in part or in full; False when nobody waits for it any more.
+
+        Raises LocalProtocolError when the answer does not fit one packet and DeliveryError when the stream is full; the
+        question stays open then.
+        """
+        return self._finish(node_id, Reply(req=request, last=last, payload=payload), now, out)
+
+    def fail(self, node_id: int, request: int, problem: str, now: float, out: Output) -> bool:
+        """Answer that a question could not be answered; False when nobody waits for it any more."""
+        text = problem.encode("utf-8", "replace")[:MAX_REPLY_PAYLOAD]
+        reply = Reply(req=request, status=ReplyStatus.FAILED, payload=text)
+        return self._finish(node_id, reply, now, out)
+
+    def peer_gone(self, node_id: int, out: Output) -> None:
+        """Drop the questions of a peer that cannot hear an answer any more."""
+        for key in [key for key in self._open if key[0] == node_id]:
+            self._close(key)
+            out.control.append(RequestEnded(*key, EndReason.PEER_GONE))
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do."""
+        return self._open.next()
+
+    def tick(self, now: float, out: Output) -> None:
+        """Drop the questions whose time is over; who asked knows by itself."""
+        for key in self._open.over(now):
+            self._uncount(key)
+            self._counters.add("request", "unanswered")
+            out.control.append(RequestEnded(*key, EndReason.EXPIRED))
+
+    def _refusal(self, peer: Peer, message: Request, now: float) -> ReplyStatus | None:
+        """Say why a question is not taken; policy comes first, so that it hides who answers from who may not ask."""
+        reason = self._may_request(peer, message.channel, now)
+        if reason is not AckReason.NONE:
+            return _REFUSALS[reason]
+        if message.channel not in self._channels:
+            return ReplyStatus.NO_RESPONDER
+        if message.deadline_ms == 0:
+            return ReplyStatus.EXPIRED
+        if len(self._open) >= self._max_serving or self._per_peer[peer.node_id] >= self._max_serving_per_peer:
+            return ReplyStatus.BUSY
+        return None
+
+    def _finish(self, node_id: int, reply: Reply, now: float, out: Output) -> bool:
+        key, peer = (node_id, reply.req), self._peers.get(node_id)
+        if key not in self._open or peer is None or not peer.uses(Subprotocol.REQUEST):
+            self._counters.add("drop", "answer_late")
+            return False
+        self._send(peer, Subprotocol.REQUEST, encode_request(reply), now, out)
+        if reply.last:
+            self._close(key)
+        return True
+
+    def _answer(self, peer: Peer, reply: Reply, now: float, out: Output) -> None:
+        """Send what nobody here waits for; a peer that does not read its answers loses them."""
+        try:
+            self._send(peer, Subprotocol.REQUEST, encode_request(reply), now, out)
+        except DeliveryError:
+            self._counters.add("drop", "refusal_unsent")
+
+    def _close(self, key: _Key) -> bool:
+        was_open = self._open.drop(key)
+        if was_open:
+            self._uncount(key)
+        return was_open
+
+    def _uncount(self, key: _Key) -> None:
+        self._per_peer[key[0]] -= 1
+        if not self._per_peer[key[0]]:
+            del self._per_peer[key[0]]
+
+
+class Requests:
+    """Both sides of request and reply, as one service."""
+
+    def __init__(self, requester: Requester, responder: Responder, counters: Counters) -> None:
+        self.requester = requester
+        self.responder = responder
+        self._counters = counters
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Take a message that came from a peer."""
+        try:
+            decoded: RequestMessage = decode_request(message)
+        except RemoteProtocolError:
+            self._counters.add("drop", "request_malformed")
+            return
+        if isinstance(decoded, Reply):
+            self.requester.receive(peer, decoded, out)
+        else:
+            self.responder.receive(peer, decoded, now, out)
+
+    def peer_gone(self, node_id: int, out: Output) -> None:
+        """End everything with a peer that failed or left."""
+        self.requester.peer_gone(node_id, out)
+        self.responder.peer_gone(node_id, out)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` has something to do."""
+        times = (self.requester.next_timer(), self.responder.next_timer())
+        return min((time for time in times if time is not None), default=None)
+
+    def tick(self, now: float, out: Output) -> None:
+        """Do what is due on both sides."""
+        self.requester.tick(now, out)
+        self.responder.tick(now, out)

@@ -1,0 +1,1 @@
+"""Announcements: what this node says about itself, and what it heard from others."""

@@ -1,0 +1,1 @@
+"""Reaching nodes behind NATs: observed addresses, introductions, punching, and the ladder that tries them in turn."""

@@ -1,0 +1,190 @@
+"""Punching: at a moment that a coordinator names, send keep-alives to an address, and see whether one comes back.
+
+A node that sends to another one opens its own NAT for the answer; when both send at once, each takes the other's
+keep-alive for an answer. An introduction is honored whether or not we asked for it, as on the other side of the wire,
+so what it can make us do is small and bounded:
+
+* three keep-alives of 14 bytes, less than half of what the introduction itself had; nothing that arrives is answered
+  with more, and a keep-alive never with anything but one message inside the session with the coordinator
+* only to an address that a host can have, and to loopback only for a coordinator that is there itself
+* few for each coordinator, few for each host, few at once; what is too much is refused and counted
+* at most `MAX_LEAD_S` later, whatever moment the coordinator names: its clock may be wrong, or its words
+
+A keep-alive counts when it comes from the introduced host and names the introduced node. Its port may be another one: a
+symmetric NAT has a port for every destination, and the one that was used towards us is the one that works for us.
+The coordinator's side is engine/nat/rendezvous.py; what follows from a punch that worked is engine/nat/traversal.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address as Place
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.budget import Rates
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.address import Address, numeric
+from meshbus.wire.messages.rendezvous import PunchAck, PunchIntroduce, encode_rendezvous
+from meshbus.wire.punch import Keepalive, pack_keepalive, unpack_keepalive
+
+OFFSETS_S = (0.0, 0.1, 0.25)
+"""When keep-alives are sent, after the named moment."""
+MAX_LEAD_S = 1.0
+"""A coordinator of the wire names a moment half a second ahead."""
+WATCH_S = 5.0
+"""How long a keep-alive may take to come, after the named moment."""
+
+MAX_PUNCHES = 256
+COORDINATOR_RATE, COORDINATOR_BURST = 20.0, 64.0
+"""Introductions a second from one coordinator."""
+HOST_RATE, HOST_BURST = 5.0, 64.0
+"""Introductions a second to one host: many nodes may be behind one NAT, but a victim gets no more than 210 bytes a second
+of each of us."""
+MAX_RATED = 1024
+"""Coordinators and hosts whose rate is remembered."""
+
+Opened = Callable[[int, Address, float, Output], None]
+"""Is told that a node can be reached, and at which address."""
+
+
+def usable(address: Address, witness: Place) -> bool:
+    """Say whether a host can have this address, and whether a witness at its own address may name it to us."""
+    ip, seen = ip_address(address.host), numeric(witness)
+    if not address.port or ip.is_unspecified or ip.is_multicast or (ip.version == 4 and ip.is_reserved):
+        return False
+    return not ip.is_loopback or (seen is not None and ip_address(seen.host).is_loopback)
+
+
+class Punches:
+    """The introductions that a node is following."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        peers: PeerTable,
+        counters: Counters,
+        wall: Callable[[float], int],
+        introduced: Callable[[int, float], None],
+        opened: Opened,
+    ) -> None:
+        """Set up; `introduced` learns that keep-alives will be sent, and until when they may be answered."""
+        self._node_id = node_id
+        self._peers = peers
+        self._counters = counters
+        self._wall = wall
+        self._introduced = introduced
+        self._opened = opened
+        self._asked: dict[int, int] = {}
+        """The coordinators that we asked, by the node that we want to reach."""
+        self._punches: dict[int, _Punch] = {}
+        self._coordinators: Rates[int] = Rates(COORDINATOR_RATE, COORDINATOR_BURST, MAX_RATED)
+        self._hosts: Rates[str] = Rates(HOST_RATE, HOST_BURST, MAX_RATED)
+
+    def __len__(self) -> int:
+        return len(self._punches)
+
+    def expect(self, node_id: int, coordinator: int) -> None:
+        """Take introductions to this node from this coordinator alone, until `forget`."""
+        self._asked[node_id] = coordinator
+
+    def forget(self, node_id: int) -> None:
+        """End what `expect` began."""
+        self._asked.pop(node_id, None)
+
+    def introduce(self, coordinator: Peer, message: PunchIntroduce, now: float) -> None:
+        """Follow an introduction, or refuse it."""
+        refusal = self._refusal(coordinator, message, now)
+        if refusal:
+            self._counters.add("refuse", f"punch_{refusal}")
+            return
+        lead_s = message.fire_at_ms / 1e3 - self._wall(now) / 1e9
+        fire_at = now + min(max(lead_s, 0.0), MAX_LEAD_S)
+        self._punches[message.peer] = _Punch(coordinator.node_id, message.peer_reflex, fire_at)
+        self._counters.add("punch", "introduced")
+        if message.peer in self._asked:
+            self._introduced(message.peer, fire_at + WATCH_S)
+
+    def acknowledge(self, coordinator: Peer, message: PunchAck, now: float, out: Output) -> None:
+        """Take the word of a node, through the coordinator of its introduction, that our keep-alive got there."""
+        punch = self._punches.get(message.from_peer)
+        if punch is None or punch.coordinator != coordinator.node_id:
+            self._counters.add("refuse", "punch_ack_unexpected")
+            return
+        self._counters.add("punch", "acknowledged")
+        self._opened(message.from_peer, punch.address, now, out)
+
+    def receive(self, source: Place, datagram: Buffer, now: float, out: Output) -> None:
+        """Take a keep-alive: 14 bytes with the right magic."""
+        keepalive, seen = unpack_keepalive(datagram), numeric(source)
+        punch = self._punches.get(keepalive.node_id)
+        if punch is None or seen is None or seen.host != punch.address.host:
+            self._counters.add("drop", "keepalive_unexpected")
+            return
+        if punch.heard:
+            self._counters.add("ignore", "keepalive_repeated")
+            return
+        punch.heard = True
+        self._counters.add("punch", "heard")
+        coordinator = self._peers.get(punch.coordinator)
+        if coordinator is not None:
+            ack = PunchAck(from_peer=self._node_id, to_peer=keepalive.node_id)
+            coordinator.send_message(Subprotocol.RENDEZVOUS, encode_rendezvous(ack), out)
+        self._opened(keepalive.node_id, seen, now, out)
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` is due."""
+        return min((punch.due for punch in self._punches.values()), default=None)
+
+    def tick(self, now: float, out: Output) -> None:
+        """Send the keep-alives that are due, and forget what is over."""
+        datagram = pack_keepalive(Keepalive(node_id=self._node_id))
+        for node_id, punch in list(self._punches.items()):
+            for _ in range(punch.take_due(now)):
+                out.send(punch.address, datagram)
+            if now >= punch.fire_at + WATCH_S:
+                del self._punches[node_id]
+
+    def _refusal(self, coordinator: Peer, message: PunchIntroduce, now: float) -> str:
+        """Give the reason not to follow an introduction, or nothing."""
+        home, asked = coordinator.link.home, self._asked.get(message.peer)
+        if message.peer in {0, self._node_id, coordinator.node_id}:
+            return "target"
+        if home is None:
+            return "no_session"
+        if asked is not None and asked != coordinator.node_id:
+            return "other_coordinator"
+        if not usable(message.peer_reflex, home):
+            return "address"
+        if not self._coordinators.take(coordinator.node_id, now):
+            return "rate"
+        if not self._hosts.take(message.peer_reflex.host, now):
+            return "host_rate"
+        return "full" if len(self._punches) >= MAX_PUNCHES and message.peer not in self._punches else ""
+
+
+class _Punch:
+    """One introduction."""
+
+    __slots__ = ("_left", "address", "coordinator", "fire_at", "heard")
+
+    def __init__(self, coordinator: int, address: Address, fire_at: float) -> None:
+        self.coordinator = coordinator
+        self.address = address
+        self.fire_at = fire_at
+        self.heard = False
+        self._left = [fire_at + offset for offset in OFFSETS_S]
+
+    @property
+    def due(self) -> float:
+        return self._left[0] if self._left else self.fire_at + WATCH_S
+
+    def take_due(self, now: float) -> int:
+        """Take the keep-alives whose time has come; after a pause of the clock that is one, not all at once."""
+        passed = sum(time <= now for time in self._left)
+        del self._left[:passed]
+        return min(passed, 1)

@@ -1,0 +1,151 @@
+"""Rendezvous (0x0D01): introduce two neighbors to each other, and take part in introductions by others.
+
+As coordinator we know both sides: each has a session with us without a relay, and the wanted one has announced where it
+is seen; as long as it has not, where we see it is the next best. Both are told where the other is and to send in half a second; when a keep-alive arrives, its receiver says so
+through us. A request that cannot be met is dropped without an answer, as the wire has none, and counted:
+
+    rate             this peer asks too often, or all of them together
+    target           for itself, or for us
+    no_session       one of the two is no neighbor of ours
+    no_reflex        nobody knows where the wanted node is seen
+    address          the asking node names an address that no host can have
+    foreign_address  … or one that is neither where we see it nor where it has announced to be: somebody else's
+
+An acknowledgement is passed on once for each side of an introduction that was made here, and only in its sender's own
+name. Whatever we send goes to sessions of ours; unproven addresses are for the two sides (engine/nat/punch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Output
+from meshbus.engine.nat.addresses import Whereabouts
+from meshbus.engine.nat.punch import Punches, usable
+from meshbus.engine.session.budget import Rates
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.errors import RemoteProtocolError
+from meshbus.policy.limits import TokenBucket
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.header import Buffer
+from meshbus.wire.messages.address import Address, numeric
+from meshbus.wire.messages.rendezvous import (
+    PunchAck,
+    PunchIntroduce,
+    PunchRequest,
+    decode_rendezvous,
+    encode_rendezvous,
+)
+
+LEAD_MS = 500
+"""From an introduction to the moment it names."""
+ACK_S = 15.0
+"""How long an introduction may be acknowledged through us."""
+MAX_INTRODUCTIONS = 4096
+PEER_RATE, PEER_BURST = 10.0, 64.0
+"""Requests a second of one peer; a node that just started wants to reach many."""
+TOTAL_RATE, TOTAL_BURST = 200.0, 400.0
+"""The same of all peers."""
+MAX_RATED = 4096
+
+
+class Rendezvous:
+    """All that one node has to do with introductions."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        peers: PeerTable,
+        whereabouts: Whereabouts,
+        punches: Punches,
+        counters: Counters,
+        wall: Callable[[float], int],
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._whereabouts = whereabouts
+        self._punches = punches
+        self._counters = counters
+        self._wall = wall
+        self._introduced: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_INTRODUCTIONS)
+        """Who may acknowledge to whom, and until when."""
+        self._rates: Rates[int] = Rates(PEER_RATE, PEER_BURST, MAX_RATED)
+        self._total = TokenBucket(TOTAL_RATE, TOTAL_BURST)
+
+    def ask(self, coordinator: Peer, target: int, self_reflex: Address, out: Output) -> None:
+        """Ask a neighbor to introduce us to a node."""
+        _send(coordinator, PunchRequest(target=target, self_reflex=self_reflex), out)
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Take a rendezvous message of a peer."""
+        try:
+            heard = decode_rendezvous(message)
+        except RemoteProtocolError:
+            self._counters.add("drop", "rendezvous_malformed")
+            return
+        match heard:
+            case PunchRequest():
+                self._coordinate(peer, heard, now, out)
+            case PunchIntroduce():
+                self._punches.introduce(peer, heard, now)
+            case PunchAck(to_peer=self._node_id):
+                self._punches.acknowledge(peer, heard, now, out)
+            case PunchAck():
+                self._pass_on(peer, heard, now, out)
+
+    def _coordinate(self, asking: Peer, request: PunchRequest, now: float, out: Output) -> None:
+        wanted, reflex = self._peers.get(request.target), self._address_of(request.target, now)
+        refusal = self._refusal(asking, request, wanted, reflex, now)
+        if refusal or wanted is None or reflex is None:
+            self._counters.add("refuse", f"introduction_{refusal}")
+            return
+        fire_at_ms = self._wall(now) // 1_000_000 + LEAD_MS
+        _send(asking, PunchIntroduce(peer=wanted.node_id, peer_reflex=reflex, fire_at_ms=fire_at_ms), out)
+        _send(wanted, PunchIntroduce(peer=asking.node_id, peer_reflex=request.self_reflex, fire_at_ms=fire_at_ms), out)
+        self._introduced.put((asking.node_id, wanted.node_id), now + ACK_S)
+        self._introduced.put((wanted.node_id, asking.node_id), now + ACK_S)
+        self._counters.add("introduction", "made")
+
+    def _refusal(
+        self, asking: Peer, request: PunchRequest, wanted: Peer | None, reflex: Address | None, now: float
+    ) -> str:
+        """Give the reason not to introduce, or nothing."""
+        if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
+            return "rate"
+        if request.target in {0, self._node_id, asking.node_id}:
+            return "target"
+        home = asking.link.home
+        if home is None or wanted is None or wanted.link.home is None:
+            return "no_session"
+        if reflex is None:
+            return "no_reflex"
+        if not usable(request.self_reflex, home):
+            return "address"
+        said = self._whereabouts.get(asking.node_id, now)
+        believed = (numeric(home), None if said is None else said.reflex)
+        if request.self_reflex.host not in {place.host for place in believed if place is not None}:
+            return "foreign_address"
+        return ""
+
+    def _address_of(self, node_id: int, now: float) -> Address | None:
+        """Give where a neighbor has announced to be seen, or else where we see it."""
+        found, peer = self._whereabouts.get(node_id, now), self._peers.get(node_id)
+        if found is not None and found.reflex is not None:
+            return found.reflex
+        return None if peer is None else numeric(peer.link.home)
+
+    def _pass_on(self, sender: Peer, ack: PunchAck, now: float, out: Output) -> None:
+        until = self._introduced.pop((sender.node_id, ack.to_peer)) if ack.from_peer == sender.node_id else None
+        receiver = self._peers.get(ack.to_peer)
+        if until is None or now > until or receiver is None:
+            self._counters.add("refuse", "introduction_ack")
+            return
+        self._counters.add("introduction", "acknowledged")
+        _send(receiver, ack, out)
+
+
+def _send(peer: Peer, message: PunchRequest | PunchIntroduce | PunchAck, out: Output) -> None:
+    peer.send_message(Subprotocol.RENDEZVOUS, encode_rendezvous(message), out)

@@ -1,0 +1,362 @@
+"""From datagrams to opened packets: who sent them, are they genuine, are they new.
+
+A batch takes the shortest way when its packets belong to one stream of one session (a run, see engine/base/runscan.py), which
+is the normal case in a busy stream; and a short one when they belong to few sessions. Routed packets go together too:
+those for others as they are, those for us without their routing headers, by the same ways. Whatever is not an ordinary
+packet of a known session (handshakes, heartbeats, pingwaves, junk) goes one by one. Nothing raises on hostile input:
+every drop has a reason and a counter. What an opened packet means is decided in engine/receive/reception.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import numpy as np
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output, PacketBatch
+from meshbus.engine.base.runscan import Run, scan
+from meshbus.engine.routes.tap import Arrival, Tap
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.errors import MalformedPacket, RemoteProtocolError, Replayed
+from meshbus.policy.fate import ArrivalReason
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
+from meshbus.wire.datagram import DatagramKind, classify
+from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
+from meshbus.wire.headerbatch import HeaderStatus, read_headers
+from meshbus.wire.route import unpack_route
+from meshbus.wire.routebatch import read_routes, routed_stretch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SPECIAL = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
+_HANDSHAKE = int(Flags.HANDSHAKE)
+_HEARTBEAT = int(Flags.HEARTBEAT)
+_U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
+_AT_ZERO = np.zeros(1, _I64)
+_ROUTED = ROUTE_MAGIC & 0xFF
+"""How a routed packet begins."""
+FEW_PACKETS = 3
+"""Up to so many packets the scalar path is quicker."""
+RUN_SHARE = 4
+"""A run is taken by itself when it is at least this part of what is left; shorter ones are sorted by columns."""
+
+
+class Opened(msgspec.Struct, frozen=True, eq=False):
+    """Genuine, new packets of one peer, in the order they came."""
+
+    headers: NDArray[np.void]
+    data: NDArray[np.uint8]
+    """All plaintexts."""
+    starts: NDArray[np.int64]
+    """Where the plaintext of each packet begins."""
+    run: Run | None = None
+    """What the packets have in common, when they are exactly one run."""
+    arrival: Arrival | None = None
+    """How they came, while somebody records it."""
+
+    @classmethod
+    def of(cls, header: Header, payload: bytes, arrival: Arrival | None = None) -> Opened:
+        """Put one packet into columns."""
+        columns = np.frombuffer(bytearray(pack_header(header)), HEADER_DTYPE)
+        return cls(columns, np.frombuffer(payload, np.uint8), np.zeros(1, np.int64), arrival=arrival)
+
+
+class Receiver(Protocol):
+    """What the intake hands its findings to."""
+
+    def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
+        """Take a handshake packet, with its routing header if it has one."""
+
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
+        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
+
+    def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
+        """Take note of a verified heartbeat."""
+
+    def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
+        """Take opened packets."""
+
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
+        """Take one opened packet."""
+
+    def on_transit(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first: int,
+        last: int,
+        now: float,
+        out: Output,
+        /,
+    ) -> None:
+        """Take routed packets of one source for other nodes: some in a row of those that lie in a buffer."""
+
+    def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a pingwave."""
+
+    def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a keep-alive of a node that was introduced to us, or says so."""
+
+
+class Intake:
+    """Reads datagrams for one node."""
+
+    def __init__(self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver, tap: Tap) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._counters = counters
+        self._receiver = receiver
+        self._tap = tap
+
+    def receive(self, batch: PacketBatch, now: float, out: Output) -> None:  # hot: bench_stream
+        """Take in a batch of datagrams."""
+        starts, lengths = batch.starts, batch.lengths
+        first, count = 0, len(batch)
+        if count <= FEW_PACKETS:
+            self._receive_singly(batch, range(count), now, out)
+            return
+        while first < count:
+            if batch.data.item(starts.item(first)) == _ROUTED and (
+                routed := self._receive_routed_row(batch, first, now, out)
+            ):
+                first += routed
+                continue
+            run = scan(batch.data, starts[first:], lengths[first:]) if first else scan(batch.data, starts, lengths)
+            if run is None or len(run) * RUN_SHARE < count - first:
+                self._receive_mixed(batch, first, now, out)
+                return
+            self._receive_run(batch, first, run, now, out)
+            first += len(run)
+
+    def _receive_run(self, batch: PacketBatch, first: int, run: Run, now: float, out: Output) -> None:
+        """Open a run of packets, from one place of a batch on."""
+        count = len(run)
+        peer = self._peers.by_session(run.session_id)
+        if peer is None:
+            self._receive_singly(batch, range(first, first + count), now, out)
+            return
+        starts = batch.starts if count == len(batch) else batch.starts[first : first + count]
+        plain, genuine, fresh = peer.link.open_run(batch.data, starts, run)
+        headers = np.frombuffer(run.rows, HEADER_DTYPE)
+        arrival = self._tap.arrival(batch, starts, slice(first, first + count))
+        if genuine is None or fresh is None:
+            self._receiver.on_packets(peer, Opened(headers, plain, run.places, run, arrival), now, out)
+            return
+        self._refuse(headers, arrival, genuine, fresh, now)
+        if fresh.any():
+            arrival = None if arrival is None else arrival.only(fresh)
+            self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh], arrival=arrival), now, out)
+
+    def _receive_mixed(self, batch: PacketBatch, first: int, now: float, out: Output) -> None:
+        """Take in the packets of a batch, from one on, that are of several kinds."""
+        count = len(batch) - first
+        if count <= FEW_PACKETS:
+            self._receive_singly(batch, range(first, first + count), now, out)
+            return
+        headers = read_headers(batch.data, batch.starts[first:], batch.lengths[first:])
+        columns = headers.columns
+        ordinary = (headers.status == HeaderStatus.OK) & (columns["flags"] & _SPECIAL == 0)
+        if not ordinary.all():
+            routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
+            if routed.any():
+                self._receive_routed_batch(batch, np.flatnonzero(routed) + first, now, out)
+            self._receive_singly(batch, (np.flatnonzero(~(ordinary | routed)) + first).tolist(), now, out)
+        if ordinary.any():
+            self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
+
+    def _receive_routed_row(self, batch: PacketBatch, first: int, now: float, out: Output) -> int:
+        """Take in routed packets in a row, of one source, all for others or all for us; gives how many."""
+        source, last = _run_at(batch, first)
+        data, starts, lengths = batch.data, batch.starts, batch.lengths
+        count = routed_stretch(data, starts, lengths, first, last, self._node_id)
+        if count > 0:
+            self._receiver.on_transit(source, data, starts, lengths, first, first + count, now, out)
+        elif count < 0:
+            self._receive_relayed(batch, np.arange(first, first - count), now, out)
+        return abs(count)
+
+    def _receive_routed_batch(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
+        """Take in routed packets that lie between others: for others, or for us."""
+        starts, lengths = batch.starts[rows], batch.lengths[rows]
+        mine = read_routes(batch.data, starts)["dest_id"] == self._node_id
+        if mine.any():
+            self._receive_relayed(batch, rows[mine], now, out)
+            rows, starts, lengths = rows[~mine], starts[~mine], lengths[~mine]
+        for source, first, last in _by_source(batch, rows):
+            self._receiver.on_transit(source, batch.data, starts, lengths, first, last, now, out)
+
+    def _receive_relayed(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
+        """Take in routed packets for us, without their routing headers; a second one behind the first is junk."""
+        sources = batch.runs if len(batch.runs) == 1 else [(source, 1) for source in _sources(batch)]
+        runs = [(sources[0][0], len(rows))] if len(sources) == 1 else [sources[row] for row in rows.tolist()]
+        inner = PacketBatch(
+            batch.data, batch.starts[rows] + ROUTE_BYTES, batch.lengths[rows] - ROUTE_BYTES, runs, routed=True
+        )
+        run = scan(inner.data, inner.starts, inner.lengths)
+        if run is not None and len(run) == len(inner):
+            self._receive_run(inner, 0, run, now, out)
+            return
+        headers = read_headers(inner.data, inner.starts, inner.lengths)
+        ordinary = (headers.status == HeaderStatus.OK) & (headers.columns["flags"] & _SPECIAL == 0)
+        if not ordinary.all():
+            self._receive_singly(batch, rows[~ordinary].tolist(), now, out)
+        if ordinary.any():
+            self._receive_ordinary(inner, headers.columns[ordinary], np.flatnonzero(ordinary), now, out)
+
+    def _receive_ordinary(
+        self, batch: PacketBatch, columns: NDArray[np.void], rows: NDArray[np.intp], now: float, out: Output
+    ) -> None:
+        starts = batch.starts[rows]
+        sessions = columns["session_id"]
+        if (sessions == sessions[0]).all():
+            self._open(batch, columns, starts, rows, now, out)
+            return
+        for session_id in dict.fromkeys(sessions.tolist()):
+            chosen = np.flatnonzero(sessions == np.uint64(session_id))
+            self._open(batch, columns[chosen], starts[chosen], rows[chosen], now, out)
+
+    def _open(
+        self,
+        batch: PacketBatch,
+        columns: NDArray[np.void],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.intp],
+        now: float,
+        out: Output,
+    ) -> None:
+        """Open packets of one session."""
+        peer = self._peers.by_session(int(columns["session_id"][0]))
+        if peer is None:
+            self._receive_singly(batch, rows.tolist(), now, out)
+            return
+        data, places, genuine, fresh = peer.link.open_batch(batch.data, starts, columns)
+        arrival = self._tap.arrival(batch, starts, rows)
+        if not fresh.all():
+            self._refuse(columns, arrival, genuine, fresh, now)
+            columns, places = columns[fresh], places[fresh]
+            arrival = None if arrival is None else arrival.only(fresh)
+        if len(columns):
+            self._receiver.on_packets(peer, Opened(columns, data, places, arrival=arrival), now, out)
+
+    def _refuse(
+        self,
+        headers: NDArray[np.void],
+        arrival: Arrival | None,
+        genuine: NDArray[np.bool_],
+        fresh: NDArray[np.bool_],
+        now: float,
+    ) -> None:
+        """Count and record packets that are not what their sender sealed, or not new."""
+        self._counters.add("drop", "bad_tag", int(np.count_nonzero(~genuine)))
+        self._counters.add("drop", "replayed", int(np.count_nonzero(genuine & ~fresh)))
+        if arrival is not None:
+            reasons = np.where(genuine, _U8.type(ArrivalReason.REPLAYED), _U8.type(ArrivalReason.BAD_TAG))
+            self._tap.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
+
+    def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
+        view, sources = batch.data.data, _sources(batch)
+        starts, lengths = batch.starts, batch.lengths
+        for row in rows:
+            start = starts.item(row)
+            if batch.routed:
+                route = view[start - ROUTE_BYTES : start]
+                self._receive_packet(sources[row], view[start : start + lengths.item(row)], route, now, out)
+            else:
+                self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
+
+    def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
+        """Take in one datagram."""
+        match classify(datagram):
+            case DatagramKind.NET:
+                self._receive_packet(source, datagram, None, now, out)
+            case DatagramKind.ROUTED:
+                self._receive_routed(source, datagram, now, out)
+            case DatagramKind.PINGWAVE:
+                self._receiver.on_pingwave(source, datagram, now, out)
+            case DatagramKind.KEEPALIVE:
+                self._receiver.on_keepalive(source, datagram, now, out)
+            case DatagramKind.DROP:
+                self._counters.add("drop", "unreadable")
+
+    def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
+        route = unpack_route(datagram)
+        if route.dest_id != self._node_id:
+            data = np.frombuffer(datagram, _U8)
+            lengths = np.full(1, len(datagram), _I64)
+            self._receiver.on_transit(source, data, _AT_ZERO, lengths, 0, 1, now, out)
+            return
+        inner = datagram[ROUTE_BYTES:]
+        flags = inner[3]
+        if flags & _HEARTBEAT:
+            self._counters.add("drop", "routed_heartbeat")
+        elif flags & _HANDSHAKE:
+            self._receiver.on_handshake(source, datagram, now, out, routed=True)
+        else:
+            self._receive_packet(source, inner, datagram[:ROUTE_BYTES], now, out)
+
+    def _receive_packet(  # hot
+        self, source: Address, packet: memoryview, route: memoryview | None, now: float, out: Output
+    ) -> None:
+        try:
+            header = unpack_header(packet)
+        except RemoteProtocolError as error:
+            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            return
+        if header.flags & _HANDSHAKE:
+            self._receiver.on_handshake(source, packet, now, out, routed=False)
+            return
+        peer = self._peers.by_session(header.session_id)
+        arrival = None if self._tap.recorder is None else self._tap.arrival_of(source, route)
+        if peer is None:
+            if not self._receiver.on_stranger(source, bytes(packet), now, out):
+                self._tap.refused(packet, arrival, ArrivalReason.UNKNOWN_SESSION, now)
+            return
+        try:
+            payload = peer.link.opener.decrypt(header, packet)
+        except RemoteProtocolError as error:
+            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            self._tap.refused(packet, arrival, _reason_of(error), now)
+            return
+        if header.flags & _HEARTBEAT:
+            self._receiver.on_heartbeat(peer, now, out)
+        elif arrival is None:
+            self._receiver.on_packet(peer, header, payload, now, out)
+        else:
+            self._receiver.on_packets(peer, Opened.of(header, payload, arrival), now, out)
+
+
+def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
+    """Give the source of a packet, and where the packets in a row from there end."""
+    end = 0
+    for source, count in batch.runs:
+        end += count
+        if row < end:
+            return source, end
+    raise IndexError(row)
+
+
+def _reason_of(error: RemoteProtocolError) -> ArrivalReason:
+    if isinstance(error, MalformedPacket):
+        return ArrivalReason.MALFORMED
+    return ArrivalReason.REPLAYED if isinstance(error, Replayed) else ArrivalReason.BAD_TAG
+
+
+def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:
+    """Say which of these rows came from which source: from one place to another."""
+    end = first = 0
+    for source, count in batch.runs:
+        end += count
+        last = int(np.searchsorted(rows, end))
+        if last > first:
+            yield source, first, last
+        first = last
+
+
+def _sources(batch: PacketBatch) -> list[Address]:
+    return [source for source, count in batch.runs for _ in range(count)]

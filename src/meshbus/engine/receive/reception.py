@@ -1,0 +1,197 @@
+"""What an opened packet means: handshakes, signs of life, messages for a service, events for delivery, packets for others.
+
+The counterpart is engine/receive/intake.py, which finds out who sent a packet and whether it is genuine. Nothing here knows the
+content of a message: services read their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.nat.punch import Punches
+from meshbus.engine.receive.dispatch import Dispatch, Group, Way, split
+from meshbus.engine.receive.intake import Opened
+from meshbus.engine.routes.mesh import Mesh
+from meshbus.engine.routes.tap import Arrival
+from meshbus.engine.session.handshake import Established, Handshakes
+from meshbus.engine.session.liveness import Liveness
+from meshbus.engine.session.negotiate import Negotiator
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.settings import RELIABLE_SERVICES
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.policy.fate import ArrivalReason
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.frames import unpack_frames
+from meshbus.wire.header import Header
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_REASONS = {reason.name.lower(): reason for reason in ArrivalReason}
+
+Handler = Callable[[Peer, memoryview, float, Output], object]
+"""Takes one message of a subprotocol."""
+
+
+class Reception:
+    """Hands what the intake found to whom it concerns."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        handlers: Mapping[int, Handler],
+        *,
+        handshakes: Handshakes,
+        liveness: Liveness,
+        negotiator: Negotiator,
+        delivery: Delivery,
+        mesh: Mesh,
+        punches: Punches,
+        counters: Counters,
+        establish: Callable[[list[Established], float, Output], None],
+        recovered: Callable[[Peer, float, Output], None],
+    ) -> None:
+        """Set up; `establish` takes new sessions, `recovered` peers that had failed and were heard again."""
+        self.handlers = dict(handlers)
+        self._dispatch = dispatch
+        self._handshakes = handshakes
+        self._liveness = liveness
+        self._negotiator = negotiator
+        self._delivery = delivery
+        self._mesh = mesh
+        self._punches = punches
+        self._counters = counters
+        self._establish = establish
+        self._recovered = recovered
+
+    def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
+        """Take a handshake packet."""
+        receive = self._handshakes.receive_routed if routed else self._handshakes.receive_direct
+        self._establish(receive(source, datagram, now, out), now, out)
+
+    def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
+        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
+        session_id = int.from_bytes(packet[24:32], "little")
+        known = self._handshakes.knows(session_id)
+        if known:
+            self._establish(self._handshakes.claim(source, packet, now, out), now, out)
+        else:
+            self._counters.add("drop", "unknown_session")
+        return known
+
+    def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
+        """Take note of a verified heartbeat."""
+        recovered = self._liveness.heard(peer, now, out, heartbeat=True)
+        self._mesh.heard(peer, now)
+        if recovered:
+            self._recovered(peer, now, out)
+
+    def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
+        """Take opened packets: messages first, in order, then events."""
+        if self._liveness.heard(peer, now, out, heartbeat=False):
+            self._recovered(peer, now, out)
+        run, arrival = opened.run, opened.arrival
+        if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
+            if arrival is not None:
+                self._record(peer, run.subprotocol_id, opened.headers, arrival, now)
+            self._delivery.take_run(peer, run, opened.data, now, out)
+            return
+        groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
+        for subprotocol_id, rows in groups:
+            headers, starts = opened.headers[rows], opened.starts[rows]
+            fate = self._dispatch.fate(subprotocol_id, peer.negotiated)
+            if arrival is not None:
+                reason = _REASONS[fate.reason] if fate.way is Way.DROP else 0
+                self._record(peer, subprotocol_id, headers, arrival.only(rows), now, reason)
+            if fate.way is Way.SERVICE:
+                self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
+                continue
+            if fate.reason:
+                self._counters.add("drop" if fate.way is Way.DROP else "opaque", fate.reason, len(headers))
+                if fate.reason == "not_negotiated":
+                    self._negotiator.missed(peer, now, out)
+            if fate.way is Way.DROP:
+                if fate.owes_grant:
+                    self._delivery.owe(peer, headers, now)
+                continue
+            self._delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
+
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
+        """Take one opened packet."""
+        handle = self.handlers.get(header.subprotocol_id)
+        served = handle is not None and self._dispatch.fate(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
+        if header.subprotocol_id != Subprotocol.EVENTS and not served:
+            self.on_packets(peer, Opened.of(header, payload), now, out)
+            return
+        if self._liveness.heard(peer, now, out, heartbeat=False):
+            self._recovered(peer, now, out)
+        if handle is None:
+            self._delivery.take_one(peer, header, payload, now, out)
+        else:
+            for message in unpack_frames(payload, header.event_count):
+                handle(peer, message, now, out)
+
+    def on_transit(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first: int,
+        last: int,
+        now: float,
+        out: Output,
+        /,
+    ) -> None:
+        """Take routed packets for other nodes."""
+        self._mesh.forwarder.forward(source, data, starts, lengths, first, last, now, out)
+
+    def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a pingwave."""
+        self._mesh.pingwaves.receive(source, datagram, now, out)
+
+    def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
+        """Take a keep-alive."""
+        self._punches.receive(source, datagram, now, out)
+
+    def _serve(
+        self,
+        peer: Peer,
+        subprotocol_id: int,
+        headers: NDArray[np.void],
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        now: float,
+        out: Output,
+    ) -> None:
+        if subprotocol_id in RELIABLE_SERVICES:
+            self._delivery.take(peer, subprotocol_id, headers, data, starts, now, out)
+            return
+        handle = self.handlers[subprotocol_id]
+        view = data.data
+        for start, size, count in zip(
+            starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
+        ):
+            for message in unpack_frames(view[start : start + size], count):
+                handle(peer, message, now, out)
+
+    def _record(
+        self,
+        peer: Peer,
+        subprotocol_id: int,
+        headers: NDArray[np.void],
+        arrival: Arrival,
+        now: float,
+        reason: int = 0,
+    ) -> None:
+        """Tell the recorder about packets that were for us, before anything is done with them."""
+        if reason:
+            reasons = np.full(len(headers), reason, np.uint8)
+        else:
+            reasons = self._delivery.refusals(peer, subprotocol_id, headers)
+        self._mesh.tap.arrived(headers, arrival, reasons, now)

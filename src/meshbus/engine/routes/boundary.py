@@ -1,0 +1,242 @@
+"""Who is where, and may a packet pass between them: the gateway as the engine runs it on forwarded packets.
+
+The judging itself is policy/gateway.py, over columns. This file knows what the judge must be told: the subnet of an
+origin and of a destination, by their signed announcements and never by what a packet claims, and which publishers a
+channel allows. A node that never announced is in no subnet that a gateway with rules for subnets knows.
+
+Without a gateway configuration a node is a plain relay: hops are counted and limited, nothing else is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.settings import GatewayConfig
+from meshbus.names.identity import Identity, derive_origin_hash
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import Assignment
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.gateway import SubnetGateway
+from meshbus.policy.guard import AuthGuard
+from meshbus.policy.tokens import TokenCache
+from meshbus.wire.headerbatch import HeaderBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_ORIGINS = 65_536
+NOWHERE = 0xFFFFFFFF
+"""The subnet of a node that nothing signed is known about; no gateway knows it."""
+RECHECK_S = 30.0
+"""How often publishers are judged anew, because tokens and announcements expire."""
+
+_NANOSECONDS = 1_000_000_000
+_U32, _U8 = np.dtype(np.uint32), np.dtype(np.uint8)
+
+
+class Judgment(NamedTuple):
+    """What was decided about packets, and by what."""
+
+    verdicts: NDArray[np.uint8]
+    """0 to forward, else a DropReason."""
+    sources: NDArray[np.uint32]
+    dests: NDArray[np.uint32]
+    """Subnets, as judged."""
+    guard: NDArray[np.uint8]
+    """AuthVerdict codes, NOT_ASKED where the guard was not asked."""
+
+
+class Boundary:
+    """Judges the packets that one node forwards."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        subnet: SubnetId,
+        assignment: Assignment | None,
+        index: CapabilityIndex,
+        tokens: TokenCache,
+        counters: Counters,
+        wall: Callable[[float], int],
+        config: GatewayConfig | None,
+    ) -> None:
+        self.config = config
+        self.version = 0
+        """Counts the policies that were in force."""
+        self._identity = identity
+        self._subnet = subnet
+        self._assignment = assignment
+        self._index = index
+        self._tokens = tokens
+        self._counters = counters
+        self._wall = wall
+        self._origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(MAX_ORIGINS)
+        """Node and entity by origin hash, of those who announced themselves with a signature."""
+        self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS)
+        """Origin hash by node."""
+        self._publishers = AuthGuard()
+        self._registry = ChannelConfigRegistry()
+        self._now = 0.0
+        self._recheck_at: float | None = None
+        self.gateway = self._build()
+
+    def set_channels(self, registry: ChannelConfigRegistry | None, now: float) -> None:
+        """Judge by these channel configurations from now on."""
+        self._registry = ChannelConfigRegistry() if registry is None else registry
+        self._publishers = AuthGuard()
+        counted = self.gateway
+        self.gateway = self._build()
+        self.gateway.continue_from(counted)
+        self.recheck(now)
+
+    def heard(self, node_id: int, entity_id: bytes, now: float) -> None:
+        """Take note of a signed announcement that was kept."""
+        origin = derive_origin_hash(entity_id)
+        self._origins.put(origin, (node_id, entity_id))
+        self._nodes.put(node_id, origin)
+        self._now = now
+        self._admit(origin)
+
+    def recheck(self, now: float) -> None:
+        """Judge all publishers anew."""
+        self._now = now
+        for origin in list(self._origins):
+            self._admit(origin)
+        self._recheck_at = now + RECHECK_S if self._enforced() else None
+
+    def next_timer(self) -> float | None:
+        """Say when `tick` is due."""
+        return self._recheck_at
+
+    def tick(self, now: float) -> None:
+        """Judge publishers anew when it is time."""
+        if self._recheck_at is not None and now >= self._recheck_at:
+            self.recheck(now)
+
+    def judge(self, headers: HeaderBatch, dests: NDArray[np.uint64], ttl: NDArray[np.uint8], now: float) -> Judgment:
+        """Judge packets by their inner headers, the nodes they go to and the ttl of their routing headers.
+
+        Nothing is counted yet: each stands for all that fare alike, and `count` is told how many they were.
+        """
+        asked = np.full(len(headers), NOT_ASKED, _U8)
+        if self.config is None:
+            nowhere = np.zeros(len(headers), _U32)
+            verdicts = self.gateway.decide_batch(headers, nowhere, source=nowhere, ttl=ttl)
+            self._uncount(verdicts)
+            return Judgment(verdicts, nowhere, nowhere, asked)
+        self._now = now
+        columns = headers.columns
+        sources = _spread(columns["origin_hash"], self._subnet_of_origin)
+        where = _spread(dests, self._subnet_of)
+        claimed = columns["subnet_id"]
+        forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
+        self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
+        verdicts = self.gateway.decide_batch(headers, where, source=sources, ttl=ttl, guard=asked)
+        self._uncount(verdicts)
+        return Judgment(verdicts, sources, where, asked)
+
+    def count(self, verdict: int, packets: int) -> None:
+        """Count packets that fared like one that was judged."""
+        self.gateway.count(verdict, packets)
+
+    def versions(self) -> tuple[object, ...]:
+        """Give something that differs after every change that may change a verdict, but not with time."""
+        return self.version, self._index.version, len(self._nodes), self.gateway.version
+
+    def holds_until(self, origin: int, dest: int) -> float:
+        """Say until when a verdict about an origin and a destination holds, if nothing changes."""
+        if self.config is None:
+            return inf
+        known = self._origins.get(origin)
+        ends = [self._index.get(node_id) for node_id in ((dest,) if known is None else (dest, known[0]))]
+        return min((entry.expires_at for entry in ends if entry is not None), default=inf)
+
+    def subnet_of(self, node_id: int, now: float) -> int:
+        """Give the subnet of a node, or NOWHERE."""
+        self._now = now
+        return self._subnet_of(node_id)
+
+    def _subnet_of(self, node_id: int) -> int:
+        if node_id == self._identity.node_id:
+            return self._subnet
+        if self._assignment is None:
+            return SubnetId.GLOBAL
+        entry = self._index.get(node_id)
+        if entry is None or entry.expired(self._now) or node_id not in self._nodes:
+            return NOWHERE
+        return self._assignment.assign(entry.capabilities.tags)
+
+    def _subnet_of_origin(self, origin: int) -> int:
+        if origin == self._identity.origin_hash:
+            return self._subnet
+        known = self._origins.get(origin)
+        if known is None:
+            return SubnetId.GLOBAL if self._assignment is None else NOWHERE
+        return self._subnet_of(known[0])
+
+    def _uncount(self, verdicts: NDArray[np.uint8]) -> None:
+        for verdict in verdicts.tolist():
+            self.gateway.count(verdict, -1)
+
+    def _build(self) -> SubnetGateway:
+        self.version += 1
+        config = self.config
+        if config is None:
+            return SubnetGateway(SubnetId.GLOBAL, channels=ChannelConfigRegistry(), forward_unknown=True)
+        gateway = SubnetGateway(
+            self._subnet,
+            config.peer_subnets,
+            channels=self._registry,
+            forward_unknown=config.forward_unknown,
+            publishers=self._publishers if config.enforce_publishers else None,
+            verify_publisher=self._may_publish,
+        )
+        for channel, subnets in config.exports.items():
+            gateway.export(channel, subnets)
+        return gateway
+
+    def _enforced(self) -> list[ChannelConfig]:
+        if self.config is None or not self.config.enforce_publishers:
+            return []
+        return [config for config in self._registry if config.publish_caps is not None or config.require_token]
+
+    def _admit(self, origin: int) -> None:
+        """Enter a publisher for what it may publish on, and only for that."""
+        for config in self._enforced():
+            channel = config.channel.hash
+            if self._may_publish(origin, channel):
+                self._publishers.authorize(origin, channel)
+            elif self._publishers.is_authorized(origin, channel):
+                self._publishers.revoke(origin, channel)
+
+    def _may_publish(self, origin: int, channel: int) -> bool:
+        """Run the full check of a publisher."""
+        config, known = self._registry.get(channel), self._origins.get(origin)
+        entry = None if known is None else self._index.get(known[0])
+        if config is None or known is None or entry is None or entry.expired(self._now):
+            return False
+        unix = self._wall(self._now) // _NANOSECONDS
+        return config.can_publish(config.channel, entry.capabilities, known[1], self._tokens, unix)
+
+
+NOT_ASKED = 0xFF
+"""In place of an AuthVerdict."""
+
+
+def _spread(ids: NDArray[np.uint64], subnet_of: Callable[[int], int]) -> NDArray[np.uint32]:
+    """Look up the subnet of each id; packets that come together mostly share one."""
+    first = ids[0]
+    if (ids == first).all():
+        return np.full(len(ids), subnet_of(int(first)), _U32)
+    subnets = np.empty(len(ids), _U32)
+    for one in dict.fromkeys(ids.tolist()):
+        subnets[ids == np.uint64(one)] = subnet_of(one)
+    return subnets

@@ -1,0 +1,275 @@
+"""Packets for others: judged by their headers, counted on their way, and sent to the next hop as they came.
+
+    from a neighbor? → not ours coming back → a next hop, other than where it came from → the gateway's verdict
+
+What becomes of a packet depends on its routing header and a few fields behind it, so packets that agree in these fare
+alike: they are found as *runs*, judged once, and the decision is kept until something it rests on changes. Runs that
+were not met before are judged together, as columns. A run is rewritten where it lies and leaves as one train of the
+receive buffer itself: nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied
+into a fair queue, from which the driver takes them by `release`. Every drop has a reason and a counter.
+
+A recorder, where one is set (engine/routes/tap.py), is told everything that a decision depended on, before packets change.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output, Train, place_of
+from meshbus.engine.routes.boundary import Boundary
+from meshbus.engine.routes.fairqueue import FairQueue
+from meshbus.engine.routes.routing import RoutingTable
+from meshbus.engine.routes.tap import Decided, Recorder, Tap
+from meshbus.engine.session.peer import PeerTable
+from meshbus.names.identity import routing_id
+from meshbus.policy.fate import TransitReason
+from meshbus.policy.verdict import DropReason
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
+from meshbus.wire.headerbatch import HeaderBatch, read_headers
+from meshbus.wire.route import RouteFlags
+from meshbus.wire.routebatch import alike_run, count_hop, read_routes, signature
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_DECISIONS = 8192
+"""Decisions that are kept: streams that cross a relay at the same time."""
+RELEASE_PACKETS = 256
+"""Packets that leave the fair queue at once."""
+
+_ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
+
+
+_FORWARDED = ("transit", "forwarded")
+_COUNTERS = {int(reason): ("drop", f"transit_{reason.name.lower()}") for reason in (*DropReason, *TransitReason)}
+
+
+class _Decision(NamedTuple):
+    """What becomes of packets that agree in what matters."""
+
+    reason: int
+    hop: Address
+    judged: bool
+    """Whether the gateway was asked, which counts its verdicts."""
+    until: float
+    decided: Decided
+    """The same, and what it rests on, for a recorder."""
+
+
+class _Run(NamedTuple):
+    """Packets in a row that fare alike."""
+
+    first: int
+    last: int
+    key: tuple[Address, bytes]
+
+
+class Forwarder:
+    """Forwards the packets of one node's peers."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        peers: PeerTable,
+        table: RoutingTable,
+        boundary: Boundary,
+        tap: Tap,
+        counters: Counters,
+        open_relay: bool = False,
+    ) -> None:
+        """Set up; an open relay forwards for everybody, as 0.23 nodes do."""
+        self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
+        """What waits while the socket takes no more."""
+        self._routing_id = routing_id(node_id)
+        self._peers = peers
+        self._table = table
+        self._boundary = boundary
+        self._tap = tap
+        self._counters = counters
+        self._open = open_relay
+        self._held = False
+        self._decisions: BoundedMap[tuple[Address, bytes], _Decision] = BoundedMap(MAX_DECISIONS)
+        self._rests_on: tuple[object, ...] = ()
+        """What the decisions that are kept rest on."""
+
+    def forward(  # hot: bench_forward
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first: int,
+        last: int,
+        now: float,
+        out: Output,
+    ) -> None:
+        """Take routed packets of one source that are for others: some in a row of those that lie in a buffer.
+
+        The buffer is written to, and what is put into the output is part of it.
+        """
+        rests_on = self._table.version, self._peers.version, self._boundary.versions()
+        if rests_on != self._rests_on:
+            self._decisions, self._rests_on = BoundedMap(MAX_DECISIONS), rests_on
+        place, view = place_of(source), data.data
+        runs: list[_Run] = []
+        missed: list[_Run] = []
+        while first < last:
+            count = alike_run(data, starts, lengths, first, last)
+            begin = starts.item(first)
+            run = _Run(first, first + count, (place, signature(view[begin : begin + ROUTE_BYTES + HEADER_BYTES])))
+            first += count
+            runs.append(run)
+            known = self._decisions.get(run.key)
+            if known is None or now > known.until:
+                missed.append(run)
+        if missed:
+            self._decide(source, data, starts, lengths, missed, now)
+        for run in runs:
+            decision = self._decisions.get(run.key)
+            if decision is None:  # crowded out by others of this batch
+                self._decide(source, data, starts, lengths, [run], now)
+                decision = self._decisions.get(run.key)
+                assert decision is not None
+            self._carry_out(run, decision, data, starts, lengths, now, out)
+
+    def hold(self) -> None:
+        """Let packets wait from now on: the socket is full."""
+        self._held = True
+
+    def release(self, out: Output) -> None:
+        """Send some of what waits; when nothing is left, packets no longer wait."""
+        for _ in range(RELEASE_PACKETS):
+            item = self.queue.pop()
+            if item is None:
+                self._held = False
+                return
+            out.send(*item)
+
+    def _carry_out(
+        self,
+        run: _Run,
+        decision: _Decision,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        now: float,
+        out: Output,
+    ) -> None:
+        first, last, _ = run
+        count, reason = last - first, decision.reason
+        begin, size = starts.item(first), lengths.item(first)
+        if decision.judged:
+            self._boundary.count(reason, count)
+        if self._held and not reason:
+            self._counters.add(*_FORWARDED, self._wait(run, decision, data, starts, lengths, now))
+            return
+        recorder = self._tap.recorder
+        if recorder is not None:
+            recorder.crossed(now, data, begin, size, count, decision.decided)
+        if reason:
+            self._counters.add(*_COUNTERS[reason], count)
+            return
+        count_hop(data, starts, first, last)
+        end = starts.item(last - 1) + lengths.item(last - 1)
+        out.trains.append(Train(decision.hop, data.data[begin:end], size))
+        self._counters.add(*_FORWARDED, count)
+
+    def _decide(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        runs: list[_Run],
+        now: float,
+    ) -> None:
+        """Judge runs by their first packets, all together, and keep the decisions."""
+        rows = np.array([run.first for run in runs], np.intp)
+        begins, sizes = starts[rows], lengths[rows]
+        routes = read_routes(data, begins)
+        # What is no header is blanked: such packets are forwarded, and their hops counted.
+        headers = read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).blanked()
+        dests, senders = routes["dest_id"].tolist(), routes["src_id"].tolist()
+        hops = [self._table.lookup(dest, now) for dest in dests]
+        reasons = [self._refuse(source, hop, sender) for hop, sender in zip(hops, senders, strict=True)]
+        asked = [number for number, reason in enumerate(reasons) if not reason]
+        table = np.ascontiguousarray(headers.rows.reshape(-1, HEADER_BYTES)[asked]).reshape(-1)
+        decisions = [
+            _Decision(reason, None, False, self._table.stale_at(dest), self._tap.decided(reason, source, None))
+            for reason, dest in zip(reasons, dests, strict=True)
+        ]
+        if asked:
+            judged = routes[asked]
+            ttl = np.ascontiguousarray(judged["ttl"])
+            verdicts, sources, where, guard = self._boundary.judge(
+                HeaderBatch(table, headers.status[asked]), judged["dest_id"], ttl, now
+            )
+            origins = headers.columns["origin_hash"].tolist()
+            by_subnet = self._boundary.config is not None
+            for row, number in enumerate(asked):
+                reason, hop = verdicts.item(row), hops[number]
+                subnets = (sources.item(row), where.item(row), guard.item(row)) if by_subnet else None
+                until = min(
+                    self._table.stale_at(dests[number]), self._boundary.holds_until(origins[number], dests[number])
+                )
+                decided = self._tap.decided(reason, source, hop, subnets)
+                decisions[number] = _Decision(reason, hop, True, until, decided)
+        for run, decision in zip(runs, decisions, strict=True):
+            self._decisions.put(run.key, decision)
+
+    def _refuse(self, source: Address, hop: Address | None, sender: int) -> int:
+        """Give the reason to drop a packet before a gateway is asked, or 0."""
+        if not self._open and self._peers.by_address(source) is None:
+            return TransitReason.STRANGER
+        if sender == self._routing_id:
+            return TransitReason.OWN
+        if hop is None:
+            return TransitReason.NO_ROUTE
+        return TransitReason.RETURNING if place_of(hop) == place_of(source) else 0
+
+    def _wait(
+        self,
+        run: _Run,
+        decision: _Decision,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        now: float,
+    ) -> int:
+        """Copy packets into the fair queue; gives how many found room."""
+        begin, size = starts.item(run.first), lengths.item(run.first)
+        end = starts.item(run.last - 1) + lengths.item(run.last - 1)
+        recorder = self._tap.recorder
+        arrived = None if recorder is None else data[begin:end].copy()
+        count_hop(data, starts, run.first, run.last)
+        crowded, view = [], data.data
+        for start in range(begin, end, size):
+            packet = bytes(view[start : min(start + size, end)])
+            flags, priority = packet[ROUTE_BYTES + 3], packet[ROUTE_BYTES + 4]
+            urgent = bool(packet[4] & _ROUTE_PRIORITY or flags & _PRIORITY)
+            stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
+            weight, item = 1 + (priority >> 5), (decision.hop, packet)
+            crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
+        self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
+        if recorder is not None and arrived is not None:
+            _tell_of_waiting(recorder, arrived, size, crowded, decision.decided, now)
+        return len(crowded) - sum(crowded)
+
+
+def _tell_of_waiting(
+    recorder: Recorder, arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
+) -> None:
+    """Tell a recorder of packets that wait, and of those that found no room to."""
+    at = 0
+    for full, group in groupby(crowded):
+        count = len(list(group))
+        fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
+        recorder.crossed(now, arrived, at * size, size, count, fate)
+        at += count

@@ -1,0 +1,128 @@
+"""Pingwaves: hearing of nodes beyond our neighbors, and passing it on.
+
+A pingwave is plain and unsigned, so it is believed only as far as a neighbor's address goes, and the work and memory it
+can cause are bounded. In this order, and the first that fails drops it with a counter:
+
+    ours coming back → too many hops → not from a neighbor → too many from this neighbor → a first hop that is not the
+    sender's own → older than what we have → too many unknown origins from this neighbor → no room
+
+Then the route to its origin is learned, also from a copy, because a late copy over a shorter way is good news. A copy
+ends here; what is new goes on to every neighbor but the one it came from and the one that is our way to its origin.
+
+Compared with a 0.23 node: copies are forgotten in time, so a restarted node is heard again; hop 0 must be the origin
+itself; an older sequence is refused while newer ones keep coming. Sending our own is part of engine/session/liveness.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.routes.proximity import ProximityGraph
+from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingTable
+from meshbus.engine.session.candidate import same_place
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.policy.limits import TokenBucket
+from meshbus.wire.header import Buffer
+from meshbus.wire.pingwave import Pingwave, forwarded, pack_pingwave, unpack_pingwave
+
+MAX_HOPS = 16
+MAX_SEEN = 65_536
+MAX_RATED = 4_096
+"""Neighbors whose rate is remembered."""
+RATE, BURST = 1_000.0, 4_000.0
+"""Pingwaves a second from one neighbor: what five thousand nodes send; about a fiftieth of a core."""
+NEWCOMER_RATE, NEWCOMER_BURST = 20.0, 2_048.0
+"""Origins not known before, from one neighbor: none can fill the tables, whose entries live shorter than that takes."""
+
+
+class Pingwaves:
+    """The receiving side of pingwaves."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        peers: PeerTable,
+        table: RoutingTable,
+        graph: ProximityGraph,
+        counters: Counters,
+        wall: Callable[[float], int],
+    ) -> None:
+        self._node_id = node_id
+        self._peers = peers
+        self._table = table
+        self._graph = graph
+        self._counters = counters
+        self._wall = wall
+        self._seen: BoundedMap[tuple[int, bytes, int], float] = BoundedMap(MAX_SEEN)
+        self._rates: BoundedMap[int, tuple[TokenBucket, TokenBucket]] = BoundedMap(MAX_RATED)
+
+    def receive(self, source: Address, datagram: Buffer, now: float, out: Output) -> None:
+        """Take a pingwave; it was found to be readable."""
+        wave = unpack_pingwave(datagram)
+        sender = self._peers.by_address(source)
+        reason = self._distrust(wave, sender, now)
+        if reason:
+            self._counters.add("drop", f"pingwave_{reason}")
+            return
+        assert sender is not None
+        if not self._table.learn(wave.node_id, source, wave.hop_count + LEARNED_METRIC, now):
+            self._counters.add("drop", "pingwave_full")
+            return
+        key = (wave.node_id, wave.origin_rest, wave.seq)
+        if key in self._seen:
+            self._counters.add("ignore", "pingwave_copy")
+            return
+        self._seen.put(key, now)
+        if not self._graph.observe(wave, sender.node_id, source, now, self._wall(now) // 1000):
+            self._counters.add("drop", "pingwave_full")
+            return
+        self._forward(wave, sender, now, out)
+
+    def sweep(self, now: float, max_age_s: float) -> None:
+        """Forget copies that nobody sends any more."""
+        while (oldest := self._seen.oldest()) is not None and now - oldest[1] > max_age_s:
+            self._seen.pop(oldest[0])
+
+    def _distrust(self, wave: Pingwave, sender: Peer | None, now: float) -> str:
+        """Give the reason not to believe a pingwave, or nothing."""
+        if wave.node_id == self._node_id:
+            return "own"
+        if wave.hop_count >= MAX_HOPS:
+            return "hops"
+        if sender is None:
+            return "stranger"
+        every, newcomers = self._rates.get(sender.node_id) or self._rate(sender.node_id)
+        if not every.take(1, now):
+            return "rate"
+        own = wave.node_id == sender.node_id
+        if (wave.hop_count == 0) != own or wave.node_id == 0:
+            return "forged"
+        known = self._graph.get(wave.node_id)
+        if known is None:
+            return "" if own or newcomers.take(1, now) else "newcomers"
+        if wave.seq < known.last_seq and (wave.node_id, wave.origin_rest, wave.seq) not in self._seen:
+            # The node itself says so, or has been silent: it was restarted and counts from the beginning.
+            if not own and now - known.seen_at <= self._table.config.patience_s:
+                return "old"
+            known.last_seq = wave.seq
+        return ""
+
+    def _rate(self, node_id: int) -> tuple[TokenBucket, TokenBucket]:
+        rates = TokenBucket(RATE, BURST), TokenBucket(NEWCOMER_RATE, NEWCOMER_BURST)
+        self._rates.put(node_id, rates)
+        return rates
+
+    def _forward(self, wave: Pingwave, sender: Peer, now: float, out: Output) -> None:
+        further = forwarded(wave)
+        if further is None:
+            return
+        datagram = pack_pingwave(further)
+        hop = self._table.lookup(wave.node_id, now)
+        for peer in self._peers.neighbors():
+            home = peer.link.home
+            if peer is not sender and peer.node_id != wave.node_id and not same_place(home, hop):
+                out.send(home, datagram)

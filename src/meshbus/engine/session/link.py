@@ -1,0 +1,362 @@
+"""A link: the keys of one session and where its packets go, for batches of packets.
+
+The scalar path (wire/seal.py) serves single packets; this file seals and opens trains. A train is datagrams of equal
+length, because the kernel takes only such in one call: `equalize` pads payloads of mixed sizes with bytes that every
+reader ignores, when that wastes little.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+from cryptography.exceptions import InvalidTag
+
+from meshbus import jit
+from meshbus.engine.base.packets import Address, Train
+from meshbus.engine.base.runscan import SEAL_BYTES, Run
+from meshbus.wire.constants import AAD_BYTES, HEADER_BYTES, NONCE_BYTES, PACKET_COST, TAG_BYTES
+from meshbus.wire.frames import Packed
+from meshbus.wire.header import Header, aad_columns, aad_of, pack_header
+from meshbus.wire.keys import Role, SessionKeys
+from meshbus.wire.route import RouteHeader, pack_route
+from meshbus.wire.seal import Opener, Sealer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_TRAIN_BYTES = 65_000
+"""UDP's limit for one send, headers deducted."""
+MAX_TRAIN_PACKETS = 64
+MAX_PADDING = 8
+"""Pad to equal length when it adds at most one byte in this many."""
+
+_SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
+_NUMBER, _SIZES = struct.Struct("<Q"), struct.Struct("<HH")
+_U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
+
+
+class Opening(NamedTuple):
+    """Packets of one session, opened."""
+
+    plain: NDArray[np.uint8]
+    """All plaintexts."""
+    genuine: NDArray[np.bool_] | None = None
+    """Which packets were genuine; None when all of them were, and new."""
+    fresh: NDArray[np.bool_] | None = None
+    """Which of those were new."""
+
+
+class Link:
+    """One session: its keys, its address, and the routing header for a peer behind a relay."""
+
+    __slots__ = ("_known", "address", "ephemeral", "home", "opener", "role", "route", "sealer", "session_id", "used_at")
+
+    def __init__(
+        self, keys: SessionKeys, role: Role, address: Address, now: float, *, route: RouteHeader | None = None
+    ) -> None:
+        self.sealer = Sealer(keys)
+        self.opener = Opener(keys)
+        self.session_id = keys.session_id
+        self.role = role
+        self.address = address
+        """Where packets go: to the peer, or to the neighbor that is the way to it."""
+        self.home = None if route is not None else address
+        """The peer's own address, of a session that was begun without a relay."""
+        self.route = b"" if route is None else pack_route(route)
+        """Goes in front of every packet to a peer behind a relay."""
+        self.ephemeral = b""
+        """The initiator's key of the handshake, to know a replay of its first message."""
+        self.used_at = now
+        """When a packet last went out or was verified."""
+        self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
+
+    def follow(self, address: Address, route: RouteHeader | None) -> None:
+        """Send elsewhere from now on: to a neighbor with a routing header, or straight without one."""
+        self.address = address
+        self.route = b"" if route is None else pack_route(route)
+        self._known = None, np.empty(0, _U8)
+
+    def seal(self, header: Header, payload: bytes) -> Train:
+        """Seal one packet."""
+        datagram = self.route + self.sealer.seal(header, payload)
+        return Train(self.address, datagram, len(datagram))
+
+    def seal_one(self, header: Header, payload: bytes, sequence: int) -> Train:  # hot: bench_publish
+        """Seal one event as a packet of its own; `header` is the pattern, as for `seal_batch`."""
+        pattern = self._pattern(header)
+        ahead = len(self.route)
+        head = bytearray(pattern)
+        _NUMBER.pack_into(head, ahead + 16, self.sealer.take())
+        _NUMBER.pack_into(head, ahead + 40, sequence)
+        _SIZES.pack_into(head, ahead + 64, len(payload), 1)
+        aad = head[ahead : ahead + 12] + head[ahead + 24 :]
+        aad[6] = 0  # hop_count
+        datagram = bytes(head) + self.sealer.aead.encrypt(head[ahead + 12 : ahead + 24], payload, aad)
+        return Train(self.address, datagram, len(datagram))
+
+    def seal_batch(self, header: Header, packed: Packed, first_sequence: int) -> list[Train]:  # hot: bench_stream
+        """Seal many payloads as consecutive packets of one stream.
+
+        `header` is the pattern: sequence, nonce, lengths and counts are filled in here.
+        """
+        count = len(packed)
+        edges = packed.bounds.tolist()
+        offset = len(self.route) + HEADER_BYTES
+        # Not a bytearray: every byte is written below, so zeros would only cost time.
+        wire = np.empty(edges[-1] - edges[0] + count * (offset + TAG_BYTES), _U8)
+        dressed = np.empty(count * SEAL_BYTES, _U8)
+        stride = _dress.run(
+            self._pattern(header), packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
+        )
+        view, source = wire.data, packed.data.data
+        sizes = [end - at for at, end in pairwise(edges)]
+        bodies = accumulate((size + offset + TAG_BYTES for size in sizes[:-1]), initial=offset)
+        aads, nonces = zip(*_SEAL.iter_unpack(dressed.data), strict=True)
+        plain = [source[at:end] for at, end in pairwise(edges)]
+        sealed = [view[body : body + size + TAG_BYTES] for body, size in zip(bodies, sizes, strict=True)]
+        # The loop is in C: its steps would cost a fifth of what they do.
+        deque(map(self.sealer.aead.encrypt_into, nonces, plain, aads, sealed), maxlen=0)
+        if stride:
+            step = stride * min(MAX_TRAIN_PACKETS, MAX_TRAIN_BYTES // stride)
+            return [Train(self.address, view[begin : begin + step], stride) for begin in range(0, len(wire), step)]
+        return self._trains(view, [size + offset + TAG_BYTES for size in sizes])
+
+    def open_run(self, data: NDArray[np.uint8], starts: NDArray[np.int64], run: Run) -> Opening:  # hot: bench_stream
+        """Open a run of packets of this session, which begin at these places of a buffer.
+
+        Gives the plaintexts, one after the other as the run says, and which packets are to be left out, if any.
+        """
+        plain = np.empty(run.payload_bytes, _U8)
+        forged = self._decrypt(data, starts, run.lengths, run.places, run.seals, plain)
+        window = self.opener.window
+        if not forged and run.counters_follow and window.admit_run(run.counters.item(0), len(run)):
+            return Opening(plain)
+        return Opening(plain, *self._judge(forged, run.counters))
+
+    def open_batch(  # hot: bench_stream
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        headers: NDArray[np.void],
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Open packets of this session.
+
+        Gives the plaintexts in one buffer, where each begins, which were genuine, and which of those were new.
+        """
+        sizes = headers["payload_len"].astype(np.int64)
+        ends = np.cumsum(sizes)
+        places = ends - sizes
+        plain = np.empty(int(ends[-1]), np.uint8)
+        counters = np.ascontiguousarray(headers["counter"])
+        seals = np.empty((len(starts), SEAL_BYTES), np.uint8)
+        seals[:, :AAD_BYTES] = aad_columns(headers)
+        seals[:, AAD_BYTES : AAD_BYTES + 4] = np.frombuffer(self.opener.nonce_prefix, np.uint8)
+        seals[:, AAD_BYTES + 4 :] = counters.view(np.uint8).reshape(-1, 8)
+        forged = self._decrypt(data, starts, sizes, places, seals.tobytes(), plain)
+        return plain, places, *self._judge(forged, counters)
+
+    def _decrypt(
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        places: NDArray[np.int64],
+        seals: bytes,
+        plain: NDArray[np.uint8],
+    ) -> list[int]:
+        """Open packets into one buffer; gives the numbers of those that are not genuine."""
+        source, target = data.data, plain.data
+        lengths = sizes.tolist()
+        aads, nonces = zip(*_SEAL.iter_unpack(seals), strict=True)
+        sealed = [
+            source[start + HEADER_BYTES : start + size + PACKET_COST]
+            for start, size in zip(starts.tolist(), lengths, strict=True)
+        ]
+        opened = [target[place : place + size] for place, size in zip(places.tolist(), lengths, strict=True)]
+        decrypt = self.opener.aead.decrypt_into
+        try:
+            deque(map(decrypt, nonces, sealed, aads, opened), maxlen=0)
+        except InvalidTag:
+            return [
+                i for i, packet in enumerate(zip(nonces, sealed, aads, opened, strict=True)) if _forged(decrypt, packet)
+            ]
+        return []
+
+    def _judge(self, forged: list[int], counters: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Say which packets are genuine, and which of those are new."""
+        genuine = np.ones(len(counters), np.bool_)
+        genuine[forged] = False
+        fresh = genuine.copy()
+        fresh[genuine] = self.opener.window.admit_batch(counters[genuine])
+        return genuine, fresh
+
+    def _pattern(self, header: Header) -> NDArray[np.uint8]:
+        """Give the routing header and packed header of packets like this one; the last one asked for is remembered."""
+        known, pattern = self._known
+        if known is not header:
+            full = msgspec.structs.replace(
+                header, nonce=self.sealer.nonce_prefix + bytes(8), session_id=self.sealer.session_id
+            )
+            pattern = np.frombuffer(bytearray(self.route + pack_header(full)), _U8)
+            self._known = header, pattern
+        return pattern
+
+    def _trains(self, wire: memoryview, strides: list[int]) -> list[Train]:
+        """Cut sealed packets into trains: equal lengths, but the last of a train may be shorter."""
+        trains: list[Train] = []
+        begin = end = packets = segment = 0
+        closed = True
+        for stride in strides:
+            fits = not closed and stride <= segment and end - begin + stride <= MAX_TRAIN_BYTES
+            if not fits or packets == MAX_TRAIN_PACKETS:
+                if packets:
+                    trains.append(Train(self.address, wire[begin:end], segment))
+                begin, packets, segment = end, 0, stride
+            end += stride
+            packets += 1
+            closed = stride < segment
+        trains.append(Train(self.address, wire[begin:end], segment))
+        return trains
+
+
+def _forged(decrypt: Callable[..., int], packet: tuple[bytes, memoryview, bytes, memoryview]) -> bool:
+    try:
+        decrypt(*packet)
+    except InvalidTag:
+        return True
+    return False
+
+
+def equalize(packed: Packed) -> Packed:  # hot: bench_stream
+    """Pad payloads to one length (the last may stay shorter) where that wastes little."""
+    width = _width.run(packed.bounds)
+    if not width:
+        return packed
+    count = len(packed)
+    last = packed.bounds.item(count) - packed.bounds.item(count - 1)
+    bounds = np.arange(count + 1, dtype=_I64) * width
+    bounds[-1] += last - width
+    data = np.empty(bounds.item(count), _U8)
+    _spread.run(packed.data, packed.bounds, width, data)
+    return Packed(data, bounds, packed.counts)
+
+
+def part_of(packed: Packed, start: int, stop: int) -> Packed:
+    """Give some of the payloads, sharing their memory."""
+    return Packed(packed.data, packed.bounds[start : stop + 1], packed.counts[start:stop])
+
+
+def _dress_reference(
+    pattern: NDArray[np.uint8],
+    bounds: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    counter: int,
+    sequence: int,
+    wire: NDArray[np.uint8],
+    seals: NDArray[np.uint8],
+) -> int:
+    ahead = len(pattern) - HEADER_BYTES
+    edges, numbers, position = bounds.tolist(), counts.tolist(), 0
+    strides = [end - start + len(pattern) + TAG_BYTES for start, end in pairwise(edges)]
+    for i, stride in enumerate(strides):
+        head = bytearray(pattern.tobytes())
+        head[ahead + 16 : ahead + 24] = (counter + i).to_bytes(8, "little")
+        head[ahead + 40 : ahead + 48] = (sequence + i).to_bytes(8, "little")
+        head[ahead + 64 : ahead + 66] = (edges[i + 1] - edges[i]).to_bytes(2, "little")
+        head[ahead + 66 : ahead + 68] = numbers[i].to_bytes(2, "little")
+        wire[position : position + len(head)] = np.frombuffer(head, _U8)
+        seal = aad_of(head[ahead:]) + bytes(head[ahead + 12 : ahead + 24])
+        seals[i * SEAL_BYTES : (i + 1) * SEAL_BYTES] = np.frombuffer(seal, _U8)
+        position += stride
+    equal = all(stride == strides[0] for stride in strides[:-1]) and strides[-1] <= strides[0]
+    return strides[0] if equal else 0
+
+
+@jit.kernel(_dress_reference)
+def _dress(
+    pattern: NDArray[np.uint8],
+    bounds: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    counter: int,
+    sequence: int,
+    wire: NDArray[np.uint8],
+    seals: NDArray[np.uint8],
+) -> int:
+    """Write the headers of packets into the wire buffer, and what sealing them needs beside the key.
+
+    Gives the length of the datagrams when they make trains: equal, or the last one shorter; else 0.
+    """
+    model, target, sealed = pattern.ctypes.data, wire.ctypes.data, seals.ctypes.data
+    ahead = len(pattern) - HEADER_BYTES
+    last, position, widest, equal = len(counts) - 1, 0, 0, True
+    for i in range(len(counts)):
+        size = bounds[i + 1] - bounds[i]
+        stride = len(pattern) + size + TAG_BYTES
+        if i == 0:
+            widest = stride
+        if stride > widest or (stride < widest and i < last):
+            equal = False
+        jit.copy_bytes(target + position, model, len(pattern))
+        head = target + position + ahead
+        number, place = counter + i, sequence + i
+        jit.store_u32(head + 16, number & 0xFFFFFFFF)
+        jit.store_u32(head + 20, (number >> 32) & 0xFFFFFFFF)
+        jit.store_u32(head + 40, place & 0xFFFFFFFF)
+        jit.store_u32(head + 44, (place >> 32) & 0xFFFFFFFF)
+        jit.store_u32(head + 64, size | counts[i] << 16)
+        seal = sealed + i * SEAL_BYTES
+        jit.copy_bytes(seal, head, 12)
+        seals[i * SEAL_BYTES + 6] = 0  # hop_count
+        jit.copy_bytes(seal + 12, head + 24, 44)
+        jit.copy_bytes(seal + AAD_BYTES, head + 12, NONCE_BYTES)
+        position += stride
+    return widest if equal else 0
+
+
+def _width_reference(bounds: NDArray[np.int64]) -> int:
+    sizes = np.diff(bounds)
+    if len(sizes) < 2:
+        return 0
+    widest, last = int(sizes[:-1].max()), int(sizes[-1])
+    padding = widest * (len(sizes) - 1) - int(sizes[:-1].sum())
+    if padding == 0 or last > widest or padding * MAX_PADDING > int(sizes.sum()):
+        return 0
+    return widest
+
+
+@jit.kernel(_width_reference)
+def _width(bounds: NDArray[np.int64]) -> int:
+    """Say to which length payloads should be padded; 0 when they are equal already, or too different."""
+    last = len(bounds) - 2
+    widest = 0
+    for i in range(last):
+        widest = max(widest, bounds[i + 1] - bounds[i])
+    padding = widest * last - (bounds[last] - bounds[0])
+    if last < 1 or padding == 0 or bounds[last + 1] - bounds[last] > widest:
+        return 0
+    if padding * MAX_PADDING > bounds[last + 1] - bounds[0]:
+        return 0
+    return widest
+
+
+def _spread_reference(data: NDArray[np.uint8], bounds: NDArray[np.int64], width: int, out: NDArray[np.uint8]) -> None:
+    out[:] = 0
+    for row, (start, end) in enumerate(pairwise(bounds.tolist())):
+        out[row * width : row * width + end - start] = data[start:end]
+
+
+@jit.kernel(_spread_reference)
+def _spread(data: NDArray[np.uint8], bounds: NDArray[np.int64], width: int, out: NDArray[np.uint8]) -> None:
+    """Copy payloads to places `width` apart, with zeros between them."""
+    source, target = data.ctypes.data, out.ctypes.data
+    for i in range(len(bounds) - 1):
+        size = bounds[i + 1] - bounds[i]
+        jit.copy_bytes(target + i * width, source + bounds[i], size)
+        for k in range(i * width + size, min((i + 1) * width, len(out))):
+            out[k] = 0

@@ -1,0 +1,1 @@
+"""Streams with one peer: what waits to go out, credit, acknowledgement and retransmission, and events on their way in."""

@@ -1,0 +1,192 @@
+"""Routing headers of many packets: as columns, as runs that fare alike, and the one change a forwarder makes to them.
+
+A forwarder counts the hop in place: ttl down, hop count up, the reserved flags cleared, and the inner hop count where
+the origin set a limit. Every other byte leaves as it came. The one-packet form is wire/route.py; the inner headers are
+wire/headerbatch.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshbus import jit
+from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, ROUTE_MAGIC, VERSION
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Places = NDArray[np.int64]
+
+ROUTE_DTYPE = np.dtype(
+    [
+        ("magic", "<u2"),
+        ("ttl", "u1"),
+        ("hop_count", "u1"),
+        ("flags", "u1"),
+        ("reserved", "u1"),
+        ("src_id", "<u4"),
+        ("dest_id", "<u8"),
+    ]
+)
+"""One routing header, as on the wire."""
+
+_KNOWN_FLAGS = 0x0F
+_TTL, _HOPS, _FLAGS = 2, 3, 4
+_INNER_TTL, _INNER_HOPS = ROUTE_BYTES + 5, ROUTE_BYTES + 6
+_FIRST = NET_MAGIC | VERSION << 16
+_MAGIC, _NET = ROUTE_MAGIC.to_bytes(2, "little"), _FIRST.to_bytes(3, "little")
+_LEAST = ROUTE_BYTES + HEADER_BYTES
+_DEST = 10
+_HEAD, _STREAM, _ORIGIN, _SUBNET = (ROUTE_BYTES + at for at in (12, 32, 48, 56))
+"""Where a verdict looks in a routed packet: everything before the nonce, the stream, the origin and its subnet."""
+_U8 = np.dtype(np.uint8)
+
+
+def read_routes(data: Bytes, starts: Places) -> NDArray[np.void]:
+    """Copy the routing headers of routed packets, whose length was checked, out of a buffer."""
+    rows = np.empty(len(starts) * ROUTE_BYTES, _U8)
+    _read.run(data, starts, rows)
+    return rows.view(ROUTE_DTYPE)
+
+
+def routed_stretch(data: Bytes, starts: Places, lengths: Places, first: int, last: int, node_id: int) -> int:
+    """Count the routed packets in a row, from one place of a batch to another, that are for others.
+
+    Gives the negative count of those that are for this node, when the first one is; 0 when it is not routed.
+    """
+    return int(_stretch.run(data, starts, lengths, first, last, np.uint64(node_id)))
+
+
+def alike_run(data: Bytes, starts: Places, lengths: Places, first: int, last: int) -> int:  # hot: bench_forward
+    """Count the routed packets in a row that are forwarded alike and lie one behind the other as a train does.
+
+    They have the same routing header and the same fields that a verdict depends on, and the same length; the last one
+    may be shorter. What is no packet behind its routing header is alone.
+    """
+    return int(_alike.run(data, starts, lengths, first, last))
+
+
+def count_hop(data: Bytes, starts: Places, first: int, last: int) -> None:  # hot: bench_forward
+    """Count the hop in packets, where they lie."""
+    _count.run(data, starts, first, last)
+
+
+def _read_reference(data: Bytes, starts: Places, rows: Bytes) -> None:
+    rows.reshape(-1, ROUTE_BYTES)[:] = data[starts[:, None] + np.arange(ROUTE_BYTES)]
+
+
+@jit.kernel(_read_reference)
+def _read(data: Bytes, starts: Places, rows: Bytes) -> None:
+    source, target = data.ctypes.data, rows.ctypes.data
+    for i in range(len(starts)):
+        jit.copy_bytes(target + i * ROUTE_BYTES, source + starts[i], ROUTE_BYTES)
+
+
+def _stretch_reference(data: Bytes, starts: Places, lengths: Places, first: int, last: int, node_id: np.uint64) -> int:
+    count, ours = 0, False
+    for row in range(first, last):
+        packet = data[starts[row] : starts[row] + lengths[row]].tobytes()
+        if len(packet) < _LEAST or packet[:2] != _MAGIC:
+            break
+        mine = int.from_bytes(packet[_DEST : _DEST + 8], "little") == int(node_id)
+        if count and mine != ours:
+            break
+        ours = mine
+        count += 1
+    return -count if ours else count
+
+
+@jit.kernel(_stretch_reference)
+def _stretch(data: Bytes, starts: Places, lengths: Places, first: int, last: int, node_id: np.uint64) -> int:
+    source = data.ctypes.data
+    count, ours = 0, False
+    for i in range(first, last):
+        if lengths[i] < _LEAST or jit.load_u32(source + starts[i]) & 0xFFFF != ROUTE_MAGIC:
+            break
+        mine = jit.load_u64(source + starts[i] + _DEST) == node_id
+        if count and mine != ours:
+            break
+        ours = mine
+        count += 1
+    return -count if ours else count
+
+
+def _alike_reference(data: Bytes, starts: Places, lengths: Places, first: int, last: int) -> int:
+    begin, size = int(starts[first]), int(lengths[first])
+    model = signature(data.data[begin : begin + size])
+    row = first + 1
+    if model[ROUTE_BYTES : ROUTE_BYTES + 3] != _NET:
+        return 1
+    while row < last:
+        start, length = int(starts[row]), int(lengths[row])
+        if start != begin + (row - first) * size or length > size:
+            break
+        if signature(data.data[start : start + length]) != model:
+            break
+        row += 1
+        if length < size:
+            break
+    return row - first
+
+
+@jit.kernel(_alike_reference)
+def _alike(data: Bytes, starts: Places, lengths: Places, first: int, last: int) -> int:
+    source = data.ctypes.data
+    model, size = source + starts[first], lengths[first]
+    if jit.load_u32(model + ROUTE_BYTES) & 0xFFFFFF != _FIRST:
+        return 1
+    row = first + 1
+    while row < last:
+        packet, length = source + starts[row], lengths[row]
+        if packet != model + (row - first) * size or length > size:
+            break
+        # The routing header and the first 12 bytes behind it, then stream, origin and subnet: see `signature`.
+        same = (
+            jit.load_u64(packet) == jit.load_u64(model)
+            and jit.load_u64(packet + 8) == jit.load_u64(model + 8)
+            and jit.load_u64(packet + 16) == jit.load_u64(model + 16)
+            and jit.load_u64(packet + 22) == jit.load_u64(model + 22)
+            and jit.load_u64(packet + _STREAM) == jit.load_u64(model + _STREAM)
+            and jit.load_u64(packet + _ORIGIN) == jit.load_u64(model + _ORIGIN)
+            and jit.load_u32(packet + _SUBNET) == jit.load_u32(model + _SUBNET)
+        )
+        if not same:
+            break
+        row += 1
+        if length < size:
+            break
+    return row - first
+
+
+def signature(packet: memoryview) -> bytes:
+    """Give the bytes of a routed packet that decide what becomes of it."""
+    return bytes(packet[:_HEAD]) + bytes(packet[_STREAM : _STREAM + 8]) + bytes(packet[_ORIGIN : _SUBNET + 4])
+
+
+def _count_reference(data: Bytes, starts: Places, first: int, last: int) -> None:
+    going = starts[first:last]
+    data[going + _TTL] -= 1
+    hops = data[going + _HOPS]
+    data[going + _HOPS] = hops + (hops < 0xFF)
+    data[going + _FLAGS] &= _KNOWN_FLAGS
+    parts = [data[going + ROUTE_BYTES + i].astype(np.uint32) << np.uint32(8 * i) for i in range(3)]
+    limited = going[(parts[0] | parts[1] | parts[2] == _FIRST) & (data[going + _INNER_TTL] > 0)]
+    hops = data[limited + _INNER_HOPS]
+    data[limited + _INNER_HOPS] = hops + (hops < 0xFF)
+
+
+@jit.kernel(_count_reference)
+def _count(data: Bytes, starts: Places, first: int, last: int) -> None:
+    source = data.ctypes.data
+    for i in range(first, last):
+        start = starts[i]
+        data[start + _TTL] -= np.uint8(1)
+        if data[start + _HOPS] < 0xFF:
+            data[start + _HOPS] += np.uint8(1)
+        data[start + _FLAGS] &= np.uint8(_KNOWN_FLAGS)
+        inner = jit.load_u32(source + start + ROUTE_BYTES)
+        if inner & 0xFFFFFF == _FIRST and data[start + _INNER_TTL] > 0 and data[start + _INNER_HOPS] < 0xFF:
+            data[start + _INNER_HOPS] += np.uint8(1)

@@ -1,0 +1,32 @@
+"""BoundedMap: bounded, and the oldest goes first."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshbus.engine.base.boundedmap import BoundedMap
+
+
+def test_the_oldest_is_forgotten_and_putting_again_makes_new() -> None:
+    table: BoundedMap[str, int] = BoundedMap(2)
+    table.put("a", 1)
+    table.put("b", 2)
+    table.put("a", 3)
+    assert table.oldest() == ("b", 2)
+    table.put("c", 4)
+    assert list(table) == ["a", "c"]
+    assert (table.get("a"), table.get("b"), "b" in table, len(table)) == (3, None, False, 2)
+    assert table.pop("a") == 3
+    assert table.pop("a") is None
+    assert table.oldest() == ("c", 4)
+    table.pop("c")
+    assert table.oldest() is None
+
+
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 9), st.integers())))
+def test_it_equals_a_list_of_what_was_put_last(bound: int, puts: list[tuple[int, int]]) -> None:
+    table: BoundedMap[int, int] = BoundedMap(bound)
+    plain: list[tuple[int, int]] = []
+    for key, value in puts:
+        table.put(key, value)
+        plain = [*(pair for pair in plain if pair[0] != key), (key, value)][-bound:]
+    assert [(key, table.get(key)) for key in table] == plain

@@ -1,0 +1,54 @@
+"""Deadlines: equal to a plain dict that is searched."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshbus.engine.base.deadlines import Deadlines
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 9), st.integers(0, 99)),
+        st.tuples(st.just("drop"), st.integers(0, 9), st.just(0)),
+        st.tuples(st.just("over"), st.just(0), st.integers(0, 99)),
+    )
+)
+
+
+@given(steps)
+def test_it_equals_a_plain_search(todo: list[tuple[str, int, int]]) -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    plain: dict[int, float] = {}
+    for what, key, time in todo:
+        match what:
+            case "set":
+                deadlines.set(key, float(time))
+                plain[key] = float(time)
+            case "drop":
+                assert deadlines.drop(key) == (plain.pop(key, None) is not None)
+            case _:
+                due = sorted((then, key) for key, then in plain.items() if then <= time)
+                assert deadlines.over(time) == [key for _, key in due]
+                plain = {key: then for key, then in plain.items() if then > time}
+        assert len(deadlines) == len(plain)
+        assert list(deadlines) == list(plain)
+        assert all((key in deadlines) == (key in plain) for key in range(10))
+        assert deadlines.next() == min(plain.values(), default=None)
+
+
+def test_deadlines_that_were_met_take_no_room() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    for number in range(100_000):
+        deadlines.set(number, number + 5.0)
+        deadlines.drop(number - 10)
+    assert len(deadlines) == 10
+    assert len(deadlines._heap) < 200
+
+
+def test_a_deadline_can_be_asked_for() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    assert deadlines.get("a") is None
+    deadlines.set("a", 2.0)
+    deadlines.set("a", 3.0)
+    assert deadlines.get("a") == 3.0
+    deadlines.drop("a")
+    assert deadlines.get("a") is None

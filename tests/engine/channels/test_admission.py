@@ -1,0 +1,353 @@
+"""Letting in and out: throttle and cap, roster and guard in step, re-checks, and the filter of a publish."""
+
+from typing import Any
+
+import pytest
+
+from meshbus.engine.base.notices import DownReason, Subscribed, Unsubscribed
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.admission import MIN_REBUILD, Admission, Ending, Filtered, Lapse
+from meshbus.engine.channels.authorize import Refusal
+from meshbus.engine.session.peer import Peer
+from meshbus.names.channel import ChannelName
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.capability import CapabilityFilter
+from meshbus.policy.channels import ChannelConfigRegistry, Visibility
+from meshbus.policy.guard import AuthVerdict
+from meshbus.policy.limits import FailureThrottle
+from meshbus.wire.messages.membership import AckReason
+from tests.engine.stage import ROOT, Stage, channel_config, configs, entity, token
+from tests.vectors import load
+
+THROTTLE = load("policy")["auth_throttle"]
+CAP = load("policy")["max_channels_per_peer"]
+
+OPEN, SECRET, LOCAL, SKILLED = (ChannelName(name) for name in ("open", "secret", "local", "skilled"))
+HERE, AWAY = SubnetId.new([3]), SubnetId.new([4])
+
+
+def stage(**options: Any) -> Stage:
+    registry = configs(
+        channel_config(OPEN),
+        channel_config(SECRET, require_token=True),
+        channel_config(LOCAL, visibility=Visibility.SUBNET_LOCAL),
+        channel_config(SKILLED, subscribe_caps=CapabilityFilter(require_tags=("s",))),
+    )
+    return Stage(registry, subnet=HERE, **options)
+
+
+def leg(scene: Stage, peer: Peer, channel: ChannelName, now: float = 0.0) -> Filtered | None:
+    config = scene.authorizer.config_of(channel)
+    return scene.admission.filter(peer.node_id, channel, channel.hash, config, now)
+
+
+def guard_says(scene: Stage, peer: Peer, channel: ChannelName) -> tuple[AuthVerdict, bool]:
+    guard = scene.admission.guard
+    return guard.check_fast(peer.node_id, channel.hash), guard.is_authorized_full(peer.node_id, channel)
+
+
+# ── in ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_who_is_let_in_is_in_the_roster_and_in_the_guard() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    assert scene.admission.subscribe(alice, OPEN, 0.0, out, queue_group="g") is None
+    assert out.control == [Subscribed(alice.node_id, OPEN, "g")]
+    assert scene.roster.groups(OPEN) == {"g": [alice.node_id]}
+    assert guard_says(scene, alice, OPEN) == (AuthVerdict.ALLOWED, True)
+    assert leg(scene, alice, OPEN) is None
+
+
+def test_who_is_refused_is_in_neither_and_is_counted() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    nothing = ChannelName("nothing")
+    refusals = {
+        channel: scene.admission.subscribe(alice, channel, 0.0, out) for channel in (nothing, SECRET, LOCAL, SKILLED)
+    }
+    assert refusals == {
+        nothing: Refusal.UNKNOWN_CHANNEL,
+        SECRET: Refusal.TOKEN,
+        LOCAL: Refusal.NOT_VISIBLE,
+        SKILLED: Refusal.CAPABILITY,
+    }
+    assert scene.counters.snapshot()["refuse"] == dict.fromkeys(refusals.values(), 1)
+    assert out.control == []
+    assert len(scene.roster) == 0
+    assert guard_says(scene, alice, SECRET) == (AuthVerdict.DENIED, False)
+
+
+def test_subscribing_again_changes_nothing_and_another_mode_moves() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    for group in ("", "", "g"):
+        assert scene.admission.subscribe(alice, OPEN, 0.0, out, queue_group=group) is None
+    assert out.control == [Subscribed(alice.node_id, OPEN), Subscribed(alice.node_id, OPEN, "g")]
+
+
+# ── throttle and cap ────────────────────────────────────────────────────────────────────────
+
+
+def test_the_17th_failure_is_not_heard_as_observed() -> None:
+    scene, out = stage(), Output()
+    alice, bob = scene.peer(1), scene.peer(2)
+    answers = [scene.admission.subscribe(alice, ChannelName("nothing"), n / 10, out) for n in range(18)]
+    reasons = [refusal.reason.name.lower() for refusal in answers if refusal is not None]
+    assert reasons == THROTTLE["reasons_for_18_unknown_channel_subscribes"]
+    then = scene.admission.subscribe(alice, OPEN, 2.0, out)
+    assert then is Refusal.THROTTLED
+    assert THROTTLE["then_open_channel"] == {"accepted": False, "reason": then.reason.name.lower()}
+    assert scene.counters.get("refuse", "throttled") == 3
+    assert scene.admission.subscribe(bob, OPEN, 2.0, out) is None, "others are not concerned"
+    assert scene.admission.subscribe(alice, OPEN, 1.5 + 30, out) is None, "after 30 s it is heard again"
+
+
+def test_a_throttled_peer_costs_no_signature_work() -> None:
+    scene, out = stage(throttle=FailureThrottle[int](1)), Output()
+    alice = scene.peer(1)
+    assert scene.admission.subscribe(alice, SECRET, 0.0, out) is Refusal.TOKEN
+    assert scene.admission.subscribe(alice, SECRET, 0.0, out, token=b"x") is Refusal.THROTTLED
+    assert scene.counters.total("token") == 0
+
+
+def test_a_success_forgets_failures_and_the_cap_does_not_count_as_one() -> None:
+    scene, out = stage(throttle=FailureThrottle[int](2), max_channels_per_peer=1), Output()
+    alice = scene.peer(1)
+    assert scene.admission.subscribe(alice, SECRET, 0.0, out) is Refusal.TOKEN
+    assert scene.admission.subscribe(alice, OPEN, 0.0, out) is None
+    for _ in range(5):
+        assert scene.admission.subscribe(alice, SKILLED, 0.0, out) is Refusal.TOO_MANY_CHANNELS
+    assert scene.admission.subscribe(alice, OPEN, 0.0, out) is None
+
+
+def test_a_peer_is_in_so_many_channels_and_no_more_as_observed() -> None:
+    scene, out = Stage(), Output()
+    alice = scene.peer(1)
+    names = [ChannelName(f"c/{n}") for n in range(CAP["sent"])]
+    answers = [scene.admission.subscribe(alice, name, 0.0, out) for name in names]
+    assert answers.count(None) == CAP["accepted"]
+    refused = [refusal for refusal in answers if refusal is not None]
+    assert len(refused) == CAP["rejected"]
+    assert {(0, int(refusal.reason)) for refusal in refused} == {tuple(pair) for pair in CAP["reject_bytes"]}
+    assert (scene.admission.subscribe(alice, names[0], 0.0, out) is None) == CAP["resubscribe_existing_at_cap"][
+        "accepted"
+    ]
+    scene.admission.release(alice.node_id, names[0], out)
+    assert (scene.admission.subscribe(alice, names[-1], 0.0, out) is None) == CAP["new_after_one_unsubscribe"][
+        "accepted"
+    ]
+
+
+# ── out ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_leaving_takes_back_the_guard_too() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, OPEN, 0.0, out)
+    assert scene.admission.release(alice.node_id, OPEN, out)
+    assert not scene.admission.release(alice.node_id, OPEN, out)
+    assert out.control[1:] == [Unsubscribed(alice.node_id, OPEN, "asked")]
+    assert guard_says(scene, alice, OPEN) == (AuthVerdict.NEEDS_FULL_CHECK, False)
+    assert leg(scene, alice, OPEN) is Filtered.NOT_AUTHORIZED
+
+
+def test_a_subscription_stays_while_another_request_holds_it() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, OPEN, 0.0, out)
+    scene.admission.admit(alice, OPEN, 0.0, out, request=7)
+    assert not scene.admission.release(alice.node_id, OPEN, out)
+    assert leg(scene, alice, OPEN) is None
+    assert scene.admission.release(alice.node_id, OPEN, out, request=7, why=Ending.CANCELED)
+    assert out.control[1:] == [Unsubscribed(alice.node_id, OPEN, "canceled")]
+
+
+def test_a_failed_peer_leaves_everything() -> None:
+    scene, out = stage(), Output()
+    alice, bob = scene.peer(1), scene.peer(2)
+    scene.announce(alice, 1, tags=["s"])
+    for channel in (OPEN, SKILLED):
+        assert scene.admission.subscribe(alice, channel, 0.0, out) is None
+    scene.admission.subscribe(bob, OPEN, 0.0, out)
+    out = Output()
+    assert scene.admission.forget(alice.node_id, DownReason.SILENT, out) == [OPEN, SKILLED]
+    assert out.control == [Unsubscribed(alice.node_id, channel, "silent") for channel in (OPEN, SKILLED)]
+    assert scene.roster.members(OPEN) == [bob.node_id]
+    assert not scene.admission.guard.is_authorized(alice.node_id, OPEN.hash)
+    assert scene.admission.forget(alice.node_id, DownReason.SILENT, out) == []
+
+
+# ── again ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_sweep_ends_subscriptions_whose_token_expired() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    assert scene.admission.next_timer() is None, "nobody is there"
+    scene.admission.subscribe(alice, OPEN, 5.0, out)
+    assert scene.admission.subscribe(alice, SECRET, 5.0, out, token=token(entity(1), SECRET, ttl_s=40)) is None
+    assert scene.admission.next_timer() == 35.0
+    assert scene.admission.tick(34.9, out) == []
+    assert scene.admission.tick(35.0, out) == []
+    assert scene.admission.next_timer() == 65.0
+    out = Output()
+    assert scene.admission.tick(65.0, out) == [Lapse(alice.node_id, SECRET, Refusal.TOKEN)]
+    assert out.control == [Unsubscribed(alice.node_id, SECRET, "token")]
+    assert scene.roster.channels_of(alice.node_id) == [OPEN]
+    assert scene.counters.get("lapse", "token") == 1
+    assert len(scene.tokens) == 0, "and the token is thrown away"
+
+
+def test_the_sweep_ends_subscriptions_whose_token_was_revoked() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET))
+    scene.tokens.revoke_below(ROOT.entity_id, 1)
+    assert scene.admission.tick(30.0, out) == [Lapse(alice.node_id, SECRET, Refusal.TOKEN)]
+    assert scene.admission.next_timer() is None, "nobody is left"
+
+
+@pytest.mark.parametrize(("interval", "due"), [(0.0, 1.0), (10.0, 10.0), (None, None)])
+def test_the_sweep_has_an_interval_of_a_second_at_least_or_none(interval: float | None, due: float | None) -> None:
+    scene, out = stage(sweep_interval_s=interval), Output()
+    scene.admission.subscribe(scene.peer(1), OPEN, 0.0, out)
+    assert scene.admission.next_timer() == due
+
+
+def test_new_claims_are_judged_at_once() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.announce(alice, 1, tags=["s"])
+    for channel in (OPEN, SKILLED):
+        scene.admission.subscribe(alice, channel, 0.0, out)
+    assert scene.admission.recheck(alice, 1.0, out) == []
+    scene.announce(alice, 1)
+    assert scene.admission.recheck(alice, 2.0, out) == [Lapse(alice.node_id, SKILLED, Refusal.CAPABILITY)]
+    assert scene.roster.channels_of(alice.node_id) == [OPEN]
+
+
+def test_new_configurations_are_judged_at_once_and_changed_ones_by_the_sweep() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, OPEN, 0.0, out)
+    registry = configs(channel_config(OPEN), channel_config(SECRET))
+    assert scene.admission.set_channel_configs(registry, 1.0, out) == []
+    registry.insert(channel_config(OPEN, require_token=True))
+    assert leg(scene, alice, OPEN, 2.0) is Filtered.TOKEN, "the publish knows before"
+    assert scene.admission.tick(30.0, out) == [Lapse(alice.node_id, OPEN, Refusal.TOKEN)]
+    scene.admission.subscribe(alice, SECRET, 31.0, out)
+    lapses = scene.admission.set_channel_configs(ChannelConfigRegistry(), 32.0, out)
+    assert lapses == [Lapse(alice.node_id, SECRET, Refusal.UNKNOWN_CHANNEL)]
+    assert scene.admission.set_channel_configs(None, 33.0, out) == []
+    assert scene.admission.subscribe(alice, ChannelName("anything"), 34.0, out) is None
+
+
+def test_many_revocations_lead_to_a_fresh_bloom_filter() -> None:
+    scene, out = Stage(max_channels_per_peer=MIN_REBUILD + 1), Output()
+    alice, bob = scene.peer(1), scene.peer(2)
+    scene.admission.subscribe(bob, OPEN, 0.0, out)
+    for number in range(MIN_REBUILD + 1):
+        scene.admission.subscribe(alice, ChannelName(f"c/{number}"), 0.0, out)
+    scene.admission.forget(alice.node_id, DownReason.SILENT, out)
+    before = sum(byte.bit_count() for byte in scene.admission.guard.bloom)
+    scene.admission.sweep(30.0, out)
+    assert sum(byte.bit_count() for byte in scene.admission.guard.bloom) <= 2 < before
+    assert leg(scene, bob, OPEN) is None
+
+
+# ── filter ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_peer_that_moves_away_gets_nothing_until_it_is_back() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.announce(alice, 1, subnet=HERE)
+    assert scene.admission.subscribe(alice, LOCAL, 0.0, out) is None
+    assert leg(scene, alice, LOCAL) is None
+    scene.announce(alice, 1, subnet=AWAY)
+    assert scene.admission.recheck(alice, 1.0, out) == []
+    assert leg(scene, alice, LOCAL) is Filtered.NOT_VISIBLE
+    scene.announce(alice, 1, subnet=HERE)
+    assert leg(scene, alice, LOCAL) is None
+
+
+def test_an_expired_token_shuts_out_at_once_and_the_roster_follows() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET, ttl_s=2))
+    assert leg(scene, alice, SECRET, 1.9) is None
+    assert leg(scene, alice, SECRET, 2.0) is Filtered.TOKEN
+    assert guard_says(scene, alice, SECRET) == (AuthVerdict.NEEDS_FULL_CHECK, False)
+    assert leg(scene, alice, SECRET, 2.0) is Filtered.NOT_AUTHORIZED
+    assert scene.roster.members(SECRET) == [alice.node_id]
+    assert scene.admission.next_timer() == 2.0, "no need to wait for the interval"
+    assert scene.admission.tick(2.0, out) == [Lapse(alice.node_id, SECRET, Refusal.TOKEN)]
+    fresh = token(entity(1), SECRET, now=3)
+    assert scene.admission.subscribe(alice, SECRET, 3.0, out, token=fresh) is None
+    assert leg(scene, alice, SECRET, 3.0) is None
+
+
+def test_without_a_sweep_the_publish_alone_shuts_out() -> None:
+    scene, out = stage(sweep_interval_s=None), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET, ttl_s=2))
+    assert leg(scene, alice, SECRET, 2.0) is Filtered.TOKEN
+    assert scene.admission.next_timer() is None
+    assert scene.admission.tick(100.0, out) == []
+    assert scene.roster.members(SECRET) == [alice.node_id]
+
+
+def test_a_hash_that_two_names_share_opens_only_the_name_that_was_allowed() -> None:
+    scene, out = Stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, OPEN, 0.0, out)
+    twin = ChannelName("twin")
+    assert scene.admission.filter(alice.node_id, twin, OPEN.hash, None, 0.0) is Filtered.NOT_AUTHORIZED
+    assert scene.admission.filter(alice.node_id, OPEN, OPEN.hash, None, 0.0) is None
+
+
+def test_a_full_check_that_passes_is_remembered() -> None:
+    scene, out = Stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, OPEN, 0.0, out)
+    scene.admission.guard.revoke(alice.node_id, OPEN.hash)
+    assert guard_says(scene, alice, OPEN) == (AuthVerdict.NEEDS_FULL_CHECK, True)
+    assert leg(scene, alice, OPEN) is None
+    assert guard_says(scene, alice, OPEN) == (AuthVerdict.ALLOWED, True)
+
+
+def test_a_peer_that_is_gone_is_judged_as_one_that_claims_nothing() -> None:
+    scene, out = stage(), Output()
+    alice = scene.peer(1)
+    scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET))
+    scene.peers.remove(alice.node_id)
+    assert leg(scene, alice, SECRET) is Filtered.TOKEN
+
+
+def test_an_admission_makes_its_own_roster_and_guard() -> None:
+    scene = Stage()
+    one, other = (Admission(authorizer=scene.authorizer, peers=scene.peers, counters=scene.counters) for _ in range(2))
+    assert one.roster is not other.roster
+    assert one.guard is not other.guard
+
+
+def test_a_reader_is_judged_as_a_subscriber_and_is_not_in_the_roster() -> None:
+    scene = stage()
+    peer = scene.peer(1)
+    assert scene.admission.vet(peer, OPEN, 0.0) is None
+    assert scene.admission.vet(peer, SKILLED, 0.0) is Refusal.CAPABILITY
+    assert scene.admission.vet(peer, SECRET, 0.0) is Refusal.TOKEN
+    assert scene.admission.roster.count(peer.node_id) == 0
+    assert scene.counters.get("refuse", Refusal.CAPABILITY) == 1
+    answers = [scene.admission.vet(peer, SKILLED, 0.0) for _ in range(100)]
+    assert answers[-1] is Refusal.THROTTLED
+
+
+def test_questions_are_judged_by_the_policy_of_their_channel() -> None:
+    scene = stage()
+    peer = scene.peer(1)
+    assert scene.admission.may_request(peer, OPEN, 0.0) is AckReason.NONE
+    assert scene.admission.may_request(peer, SKILLED, 0.0) is AckReason.UNAUTHORIZED
+    assert scene.admission.may_request(peer, ChannelName("else"), 0.0) is AckReason.UNKNOWN_CHANNEL

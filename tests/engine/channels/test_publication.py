@@ -1,0 +1,299 @@
+"""Publishes under way: fan-out, its bound, what a slow or lost subscriber means, and who waits for the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshbus.engine.base.notices import Unsubscribed
+from meshbus.engine.channels.publication import HOP_TTL, Publication
+from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
+from meshbus.engine.settings import LivenessConfig
+from meshbus.errors import LocalProtocolError, PartialDelivery
+from meshbus.names.channel import ChannelName
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.testing.fakenet import FakeNet, FakeNode
+from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags
+from meshbus.wire.frames import columns_of
+from tests.engine.fleet import CHANNEL, Wiretap, meet, numbered, subscribed
+
+STREAM = ChannelName(CHANNEL).stream_id
+BULK = numbered(100, size=1000)
+"""More than the window of a plain stream."""
+
+
+def fleet(count: int, *, profile: bool = False, **settings: Any) -> tuple[FakeNet, FakeNode, list[FakeNode]]:
+    """Make a publisher and subscribers that are in its channel already."""
+    net = FakeNet()
+    hub = net.create("hub", profile=profile, **settings)
+    subscribers = [net.create(f"s{n}", profile=profile, **settings) for n in range(count)]
+    for subscriber in subscribers:
+        meet(hub, subscriber)
+        subscribed(subscriber, hub)
+    return net, hub, subscribers
+
+
+def hold(node: FakeNode, publisher: FakeNode, *, held: bool) -> None:
+    """Let a subscriber be too slow, or catch up."""
+    with node.turn() as (engine, now, _out):
+        engine.delivery.hold(publisher.node_id, STREAM, now, held=held)
+
+
+def test_everyone_gets_everything_at_once_when_there_is_credit() -> None:
+    net, hub, subscribers = fleet(3)
+    publication = hub.publish(CHANNEL, numbered(5))
+    assert publication.done
+    assert publication.report() == PublishReport(3, 3)
+    assert publication.report().all_delivered
+    net.run(for_s=0.1)
+    assert [subscriber.payloads(CHANNEL) for subscriber in subscribers] == [numbered(5)] * 3
+
+
+def test_an_empty_roster_is_a_success() -> None:
+    net = FakeNet()
+    report = net.create("hub").publish(CHANNEL, [b"x"]).report()
+    assert report.is_empty
+    assert report.all_delivered
+
+
+@pytest.mark.parametrize("events", [[b"x"], [b""], [bytes(8104)]])
+@pytest.mark.parametrize("reliable", [False, True])
+def test_a_single_event_goes_the_short_way(events: list[bytes], reliable: bool) -> None:
+    net, hub, subscribers = fleet(3, profile=True)
+    config = PublishConfig(reliable=reliable)
+    for _ in range(3):
+        with hub.turn() as (engine, now, out):
+            report = engine.publications.publish_one(ChannelName(CHANNEL), events[0], config, now, out)
+        assert report == PublishReport(3, 3)
+    net.run(for_s=1)
+    assert [subscriber.payloads(CHANNEL) for subscriber in subscribers] == [events * 3] * 3
+    numbers = [event.pub_seq for batch in subscribers[0].events for event in batch]
+    if reliable:
+        assert numbers[0] is not None
+        assert numbers == list(range(numbers[0], numbers[0] + 3))
+    else:
+        assert numbers == [None] * 3
+
+
+def test_a_single_event_waits_like_any_other() -> None:
+    net, hub, (slow,) = fleet(1)
+    hold(slow, hub, held=True)
+    hub.publish(CHANNEL, BULK)
+    with hub.turn() as (engine, now, out):
+        publication = engine.publications.publish_one(ChannelName(CHANNEL), b"last", PublishConfig(), now, out)
+    assert isinstance(publication, Publication)
+    assert not publication.done
+    net.run(for_s=0.1)
+    hold(slow, hub, held=False)
+    net.run(for_s=0.1)
+    assert publication.report() == PublishReport(1, 1)
+    assert slow.payloads(CHANNEL) == [*BULK, b"last"]
+    with hub.turn() as (engine, now, out), pytest.raises(LocalProtocolError, match="too large"):
+        engine.publications.publish_one(ChannelName(CHANNEL), bytes(8105), PublishConfig(), now, out)
+
+
+@pytest.mark.parametrize("profile", [False, True])
+def test_a_slow_subscriber_holds_up_only_itself_and_credit_lets_it_go_on(profile: bool) -> None:
+    net, hub, (slow, quick) = fleet(2, profile=profile)
+    hold(slow, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, reliable=profile, wait_s=30.0)
+    done: list[float] = []
+    publication.when_done(lambda: done.append(net.clock.now))
+    net.run(for_s=3)
+    assert quick.payloads(CHANNEL) == BULK
+    assert 0 < len(slow.payloads(CHANNEL)) < 100
+    assert done == []
+    hold(slow, hub, held=False)
+    net.run(for_s=3)
+    assert publication.done
+    assert len(done) == 1
+    assert publication.report() == PublishReport(2, 2)
+    assert slow.payloads(CHANNEL) == BULK
+    publication.when_done(lambda: done.append(0.0))
+    assert done[-1] == 0.0  # at once: it has ended
+
+
+def test_who_is_too_slow_for_too_long_is_backpressured() -> None:
+    net, hub, (slow, quick) = fleet(2)
+    hold(slow, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, wait_s=2.0)
+    began = net.clock.now
+    net.run_until(lambda: publication.done)
+    assert net.clock.now == pytest.approx(began + 2.0, abs=0.1)
+    report = publication.report()
+    assert (report.attempted, report.delivered, report.all_delivered) == (2, 1, False)
+    (error,) = report.errors
+    assert (error.node_id, error.code) == (slow.node_id, "backpressure")
+    assert "credit" in error.message
+    assert hub.engine.counters.get("fail", "backpressure") == 1
+    assert hub.engine.counters.get("stall", "credit") >= 1
+    assert quick.payloads(CHANNEL) == BULK
+    # What it got is a first part, in order.
+    assert slow.payloads(CHANNEL) == BULK[: len(slow.payloads(CHANNEL))]
+
+
+def test_without_patience_the_answer_comes_at_once() -> None:
+    _, hub, (slow, _) = fleet(2)
+    hold(slow, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, wait_s=0, on_failure=OnFailure.COLLECT)
+    assert publication.done
+    assert {error.code for error in publication.report().errors} == {"backpressure"}
+
+
+def test_best_effort_is_an_error_only_when_nobody_was_reached() -> None:
+    _, hub, subscribers = fleet(2)
+    for subscriber in subscribers:
+        hold(subscriber, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, wait_s=0)
+    with pytest.raises(PartialDelivery, match="0 of 2") as caught:
+        publication.report()
+    assert isinstance(caught.value.report, PublishReport)
+    assert [error.node_id for error in caught.value.report.errors] == [s.node_id for s in subscribers]
+
+
+def test_collect_always_reports() -> None:
+    _, hub, _ = fleet(2)
+    report = hub.publish(CHANNEL, BULK * 2, wait_s=0, on_failure=OnFailure.COLLECT).report()
+    assert (report.attempted, report.delivered, len(report.errors)) == (2, 0, 2)
+
+
+def test_fail_fast_goes_one_by_one_and_stops_at_the_first_failure() -> None:
+    net, hub, (first, second, third) = fleet(3)
+    hold(second, hub, held=True)
+    hub.publish(CHANNEL, BULK[:50])
+    net.run(for_s=1)
+    publication = hub.publish(CHANNEL, BULK[:50], wait_s=1.0, on_failure=OnFailure.FAIL_FAST)
+    net.run_until(lambda: publication.done)
+    report = publication.report()
+    assert (report.attempted, report.delivered) == (2, 1)
+    assert [error.node_id for error in report.errors] == [second.node_id]
+    net.run(for_s=1)
+    assert len(first.payloads(CHANNEL)) == 100
+    assert len(third.payloads(CHANNEL)) == 50  # not attempted the second time
+
+
+def test_only_so_many_legs_are_under_way_at_once() -> None:
+    net, hub, subscribers = fleet(5)
+    tap = Wiretap(net)
+    for subscriber in subscribers[:2]:
+        hold(subscriber, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, max_inflight=2, wait_s=60.0)
+    net.run(for_s=1)
+    assert {dest for _, dest, header in tap.packets if header.stream_id == STREAM} == {"s0", "s1"}
+    hold(subscribers[1], hub, held=False)
+    net.run(for_s=1)
+    assert {dest for _, dest, header in tap.packets if header.stream_id == STREAM} == {"s0", "s1", "s2", "s3", "s4"}
+    assert not publication.done
+    hold(subscribers[0], hub, held=False)
+    net.run(for_s=1)
+    assert publication.report() == PublishReport(5, 5)
+    assert [subscriber.payloads(CHANNEL) for subscriber in subscribers] == [BULK] * 5
+
+
+@pytest.mark.parametrize("policy", OnFailure)
+def test_a_wide_fan_out_needs_no_deep_stack(policy: OnFailure) -> None:
+    _, hub, (one,) = fleet(1)
+    roster = hub.engine.admission.roster
+    for stranger in range(1, 5001):  # subscribers whose sessions are gone
+        roster.add(ChannelName(CHANNEL), stranger)
+        hub.engine.admission.guard.allow_channel(stranger, ChannelName(CHANNEL))
+    report = hub.publish(CHANNEL, [b"x"], on_failure=policy, max_inflight=1).report()
+    if policy is OnFailure.FAIL_FAST:
+        assert (report.attempted, report.delivered) == (2, 1)
+    else:
+        assert (report.attempted, report.delivered, len(report.errors)) == (5001, 1, 5000)
+    assert {error.code for error in report.errors} == {"peer"}
+    assert one.node_id not in {error.node_id for error in report.errors}
+
+
+@pytest.mark.parametrize("how", ["disconnect", "silence"])
+def test_a_peer_that_leaves_in_the_middle_of_a_publish_is_named(how: str) -> None:
+    quick = LivenessConfig(heartbeat_s=0.1, session_timeout_s=0.2)
+    net, hub, (slow, other) = fleet(2, liveness=quick)
+    hold(slow, hub, held=True)
+    publication = hub.publish(CHANNEL, BULK, max_inflight=1, wait_s=1000.0)
+    net.run(for_s=0.1)
+    assert not publication.done
+    if how == "disconnect":
+        with hub.turn() as (engine, now, out):
+            engine.disconnect(slow.node_id, now, out)
+    else:
+        net.partition(["hub"], ["s0"])
+    net.run(for_s=10)
+    report = publication.report()
+    assert (report.attempted, report.delivered) == (2, 1)
+    (error,) = report.errors
+    assert (error.node_id, error.code) == (slow.node_id, "peer")
+    assert other.payloads(CHANNEL) == BULK
+    assert [gone.node_id for gone in hub.happened(Unsubscribed)] == [slow.node_id]
+
+
+def test_priority_passes_what_waits_and_is_written_on_the_packet() -> None:
+    net, hub, (slow,) = fleet(1)
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(channel=ChannelName(CHANNEL)))
+    registry.insert(ChannelConfig(channel=ChannelName("alarm"), priority=200))
+    with hub.turn() as (engine, now, out):
+        engine.set_channel_configs(registry, now, out)
+    subscribed(slow, hub, "alarm")
+    hold(slow, hub, held=True)
+    hub.publish(CHANNEL, BULK, wait_s=60.0)
+    tap = Wiretap(net)
+    assert hub.publish("alarm", [b"fire"]).done
+    net.run(for_s=0.1)
+    assert slow.payloads("alarm") == [b"fire"]
+    (header,) = tap.data(hub, slow)
+    assert (header.priority, header.flags) == (200, Flags.PRIORITY)
+
+
+def test_the_header_says_what_the_wire_knows_and_nothing_else() -> None:
+    net, hub, (one,) = fleet(1, subnet=SubnetId.new([3, 7]))
+    tap = Wiretap(net)
+    hub.publish(CHANNEL, [b"a", b"b"], reliable=True)
+    (header,) = tap.data(hub, one)
+    assert header.flags == Flags.RELIABLE
+    assert header.stream_id == STREAM
+    assert header.channel_hash == STREAM & 0xFFFF
+    assert header.origin_hash == hub.engine.identity.origin_hash
+    assert header.subnet_id == SubnetId.new([3, 7])
+    assert header.hop_ttl == HOP_TTL
+    assert (header.hop_count, header.frag_flags, header.fragment_id, header.fragment_offset) == (0, 0, 0, 0)
+    assert (header.event_count, header.payload_len, header.sequence) == (2, 10, 0)
+
+
+def test_credit_is_spent_by_wire_bytes() -> None:
+    _, hub, (one,) = fleet(1)
+    hub.publish(CHANNEL, numbered(60, size=1000)[:1])
+    stream = hub.engine.peers.require(one.node_id).tx_stream(STREAM)
+    assert stream.credit == STREAM_WINDOW - PACKET_COST - 1004
+
+
+def test_events_of_one_call_share_packets_up_to_the_target() -> None:
+    net, hub, (one,) = fleet(1, max_payload=1000)
+    tap = Wiretap(net)
+    events = numbered(30, size=96)
+    hub.publish(CHANNEL, [*events, bytes(5000), b"end"])
+    assert [header.event_count for header in tap.data()] == [10, 10, 10, 1, 1]
+    net.run(for_s=0.1)
+    assert one.payloads(CHANNEL) == [*events, bytes(5000), b"end"]
+
+
+def test_what_was_prepared_is_sent_later_under_numbers_of_someone_else() -> None:
+    net, hub, (one, other) = fleet(2, profile=True)
+    config = PublishConfig(reliable=True)
+    with hub.turn() as (engine, now, out):
+        prepared = engine.publications.prepare(ChannelName(CHANNEL), *columns_of(numbered(3)), config, now)
+        assert out.trains == []
+    with one.turn() as (engine, now, out):
+        engine.unsubscribe(hub.node_id, ChannelName(CHANNEL), now, out)
+    net.run(for_s=0.5)
+    with hub.turn() as (engine, now, out):
+        publication = engine.publications.send(prepared, 700, now, out)
+    net.run(for_s=0.5)
+    assert publication.report().attempted == 1  # who left in between gets nothing
+    assert [node_id for node_id, _ in publication.report().filtered] == [one.node_id]
+    assert hub.engine.counters.get("filter", "not_authorized") == 1
+    assert one.received == 0
+    assert [event.pub_seq for batch in other.events for event in batch] == [700, 701, 702]

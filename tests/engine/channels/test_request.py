@@ -1,0 +1,408 @@
+"""Request and reply, as playbooks between two sides joined by a stream that loses nothing."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import (
+    Control,
+    EndReason,
+    Replied,
+    Requested,
+    RequestEnded,
+    RequestFailed,
+    RequestFault,
+)
+from meshbus.engine.base.packets import Output
+from meshbus.engine.channels.request import Requester, Requests, Responder
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.errors import Backpressure, DeliveryError, LocalProtocolError, PeerError
+from meshbus.names.channel import ChannelName
+from meshbus.policy.registry import NegotiatedSet
+from meshbus.wire.constants import MAX_EVENT, Subprotocol
+from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.request import (
+    MAX_REPLY_PAYLOAD,
+    Cancel,
+    Reply,
+    ReplyStatus,
+    Request,
+    decode_request,
+    encode_request,
+)
+from tests.engine.wires import FarEnd
+
+PLAN, OTHER, SECRET, UNHEARD_OF, HASTY = map(ChannelName, ("planner/plan", "other", "secret", "unheard-of", "hasty"))
+ALICE, BOB = 10, 20
+
+
+class Side:
+    """One node of two; what it sends waits in `wire` until it is carried over."""
+
+    def __init__(self, node_id: int, *others: int, **bounds: int) -> None:
+        self.node_id = node_id
+        self.peers = PeerTable()
+        self.counters = Counters()
+        self.wire: deque[tuple[int, bytes]] = deque()
+        self.blocked = False
+        pending = {name: bound for name, bound in bounds.items() if name == "max_pending"}
+        serving = {name: bound for name, bound in bounds.items() if name != "max_pending"}
+        requester = Requester(
+            self.peers, self.counters, entropy=random.Random(node_id).randbytes, send=self.send, **pending
+        )
+        responder = Responder(self.peers, self.counters, may_request=self.judge, send=self.send, **serving)
+        self.requests = Requests(requester, responder, self.counters)
+        self.requester, self.responder = requester, responder
+        self.out = Output()
+        for other in others:
+            peer = FarEnd(self.peers, other).peer
+            peer.negotiated = NegotiatedSet(frozenset({Subprotocol.RELIABLE, Subprotocol.REQUEST}))
+
+    def send(self, peer: Peer, subprotocol_id: int, message: bytes, _now: float, out: Output) -> None:
+        assert subprotocol_id == Subprotocol.REQUEST
+        assert out is self.out
+        if self.blocked:
+            raise Backpressure(0, len(message))
+        self.wire.append((peer.node_id, message))
+
+    @staticmethod
+    def judge(_peer: Peer, channel: ChannelName, _now: float) -> AckReason:
+        reasons = {
+            SECRET: AckReason.UNAUTHORIZED,
+            UNHEARD_OF: AckReason.UNKNOWN_CHANNEL,
+            HASTY: AckReason.RATE_LIMITED,
+        }
+        return reasons.get(channel, AckReason.NONE)
+
+    def peer(self, node_id: int) -> Peer:
+        return self.peers.require(node_id)
+
+    def ask(self, to: int, channel: str = PLAN, payload: bytes = b"?", now: float = 0.0, timeout_s: float = 2.0) -> int:
+        return self.requester.ask(self.peer(to), ChannelName(channel), payload, now, self.out, timeout_s=timeout_s)
+
+    def hear(self, sender: int, message: bytes, now: float = 0.0) -> list[Control]:
+        self.requests.receive(self.peer(sender), message, now, self.out)
+        return self.told()
+
+    def told(self) -> list[Control]:
+        """What happened since the last look."""
+        told, self.out = self.out.control, Output()
+        return told
+
+    def tick(self, now: float) -> list[Control]:
+        self.requests.tick(now, self.out)
+        return self.told()
+
+
+def carry(sender: Side, receiver: Side, now: float = 0.0) -> list[Control]:
+    """Bring over all that was sent from one side to the other, and give what it told there."""
+    told: list[Control] = []
+    while sender.wire:
+        to, message = sender.wire.popleft()
+        assert to == receiver.node_id
+        told += receiver.hear(sender.node_id, message, now)
+    return told
+
+
+def pair(**bounds: int) -> tuple[Side, Side]:
+    alice, bob = Side(ALICE, BOB, **bounds), Side(BOB, ALICE, **bounds)
+    bob.responder.serve(PLAN)
+    return alice, bob
+
+
+# ── asking and answering ────────────────────────────────────────────────────────────────────
+
+
+def test_a_question_is_asked_and_answered() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB, payload=b"how?", now=1.0, timeout_s=2.0)
+    assert carry(alice, bob, 1.1) == [Requested(ALICE, request, PLAN, b"how?", 1.1 + 2.0)]
+    assert (len(alice.requester), len(bob.responder)) == (1, 1)
+    assert bob.responder.reply(ALICE, request, b"so", 1.5, bob.out)
+    assert carry(bob, alice, 1.6) == [Replied(request, BOB, b"so", last=True)]
+    assert (len(alice.requester), len(bob.responder)) == (0, 0)
+    assert alice.requests.next_timer() is None
+    assert bob.requests.next_timer() is None
+
+
+def test_a_long_answer_is_many_replies() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    for number in range(5):
+        assert bob.responder.reply(ALICE, request, bytes([number]), 0.1, bob.out, last=number == 4)
+    assert not bob.responder.reply(ALICE, request, b"more", 0.1, bob.out)
+    assert carry(bob, alice) == [Replied(request, BOB, bytes([n]), last=n == 4) for n in range(5)]
+    assert bob.counters.get("drop", "answer_late") == 1
+
+
+def test_a_responder_that_fails_says_why() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    assert bob.responder.fail(ALICE, request, "out of cheese " * 1000, 0.1, bob.out)
+    [failed] = carry(bob, alice)
+    assert isinstance(failed, RequestFailed)
+    assert failed.fault is RequestFault.FAILED
+    assert failed.problem == ("out of cheese " * 1000)[:MAX_REPLY_PAYLOAD]
+    assert len(bob.responder) == 0
+
+
+@pytest.mark.parametrize(
+    ("channel", "fault"),
+    [
+        (OTHER, RequestFault.NO_RESPONDER),
+        (UNHEARD_OF, RequestFault.UNKNOWN_CHANNEL),
+        (SECRET, RequestFault.DENIED),
+        (HASTY, RequestFault.BUSY),
+    ],
+)
+def test_a_refusal_is_immediate_and_named(channel: str, fault: RequestFault) -> None:
+    alice, bob = pair()
+    bob.responder.serve(SECRET)
+    request = alice.ask(BOB, channel)
+    assert carry(alice, bob) == []
+    assert carry(bob, alice) == [RequestFailed(request, BOB, ChannelName(channel), fault)]
+    assert alice.counters.get("request", fault) == 1
+    assert bob.counters.get("refuse", f"request_{fault}") == 1
+    assert len(bob.responder) == 0
+
+
+def test_policy_hides_who_answers_from_who_may_not_ask() -> None:
+    alice, bob = pair()
+    alice.ask(BOB, SECRET)
+    carry(alice, bob)
+    [told] = carry(bob, alice)
+    assert isinstance(told, RequestFailed)
+    assert told.fault is RequestFault.DENIED, "though nobody answers on it"
+
+
+def test_a_channel_that_is_no_longer_served_has_no_responder() -> None:
+    alice, bob = pair()
+    first = alice.ask(BOB)
+    carry(alice, bob)
+    assert bob.responder.channels == {PLAN}
+    bob.responder.stop(PLAN)
+    second = alice.ask(BOB)
+    carry(alice, bob)
+    assert bob.responder.reply(ALICE, first, b"still", 0.1, bob.out), "what was taken can be answered"
+    assert carry(bob, alice) == [
+        RequestFailed(second, BOB, PLAN, RequestFault.NO_RESPONDER),
+        Replied(first, BOB, b"still", last=True),
+    ]
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_answer_in_time_fails_and_tells_the_responder() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB, now=1.0, timeout_s=2.0)
+    carry(alice, bob, 1.5)
+    assert alice.requests.next_timer() == 3.0
+    assert alice.tick(2.9) == []
+    assert alice.tick(3.0) == [RequestFailed(request, BOB, PLAN, RequestFault.TIMEOUT)]
+    assert carry(alice, bob, 3.1) == [RequestEnded(ALICE, request, EndReason.CANCELED)]
+    assert not bob.responder.reply(ALICE, request, b"late", 3.2, bob.out)
+
+
+def test_a_late_reply_is_dropped_and_counted() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB, timeout_s=1.0)
+    carry(alice, bob)
+    bob.responder.reply(ALICE, request, b"slow", 0.9, bob.out)
+    alice.tick(1.0)
+    assert carry(bob, alice, 1.1) == []
+    assert alice.counters.get("drop", "reply_late") == 1
+
+
+def test_the_responder_forgets_a_question_at_its_deadline() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB, timeout_s=1.0)
+    carry(alice, bob, 5.0)
+    assert bob.requests.next_timer() == 6.0
+    assert bob.tick(6.0) == [RequestEnded(ALICE, request, EndReason.EXPIRED)]
+    assert bob.counters.get("request", "unanswered") == 1
+    assert not bob.wire
+    assert len(bob.responder) == 0
+    carry(alice, bob, 6.1)
+
+
+def test_a_question_without_time_is_refused() -> None:
+    alice, bob = pair()
+    message = encode_request(Request(req=5, deadline_ms=0, channel=PLAN))
+    assert bob.hear(ALICE, message) == []
+    assert decode_request(bob.wire.pop()[1]) == Reply(req=5, status=ReplyStatus.EXPIRED)
+    for timeout_s in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(LocalProtocolError):
+            alice.ask(BOB, timeout_s=timeout_s)
+
+
+def test_times_are_rounded_up_and_capped() -> None:
+    alice, _ = pair()
+    for timeout_s, deadline_ms in ((0.0001, 1), (1e9, 0xFFFFFFFF)):
+        alice.ask(BOB, timeout_s=timeout_s)
+        sent = decode_request(alice.wire.pop()[1])
+        assert isinstance(sent, Request)
+        assert sent.deadline_ms == deadline_ms
+
+
+# ── ending early ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_canceled_question_is_over_on_both_sides() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    assert alice.requester.cancel(request, 0.5, alice.out)
+    assert not alice.requester.cancel(request, 0.5, alice.out)
+    assert carry(alice, bob, 0.6) == [RequestEnded(ALICE, request, EndReason.CANCELED)]
+    assert alice.requests.next_timer() is None
+    assert bob.hear(ALICE, encode_request(Cancel(req=request))) == []
+    assert bob.counters.get("drop", "cancel_late") == 1
+
+
+def test_a_peer_that_is_gone_ends_all_with_it() -> None:
+    alice = Side(ALICE, BOB, 30)
+    bob = Side(BOB, ALICE, 30)
+    bob.responder.serve(PLAN)
+    asked = [alice.ask(BOB), alice.ask(BOB)]
+    elsewhere = alice.ask(30)
+    alice.wire.pop()
+    carry(alice, bob)
+    bob.hear(30, encode_request(Request(req=7, deadline_ms=1000, channel=PLAN)))
+    alice.requests.peer_gone(BOB, alice.out)
+    bob.requests.peer_gone(ALICE, bob.out)
+    assert alice.told() == [RequestFailed(request, BOB, PLAN, RequestFault.PEER_GONE) for request in asked]
+    assert bob.told() == [RequestEnded(ALICE, request, EndReason.PEER_GONE) for request in asked]
+    assert alice.tick(9.0) == [RequestFailed(elsewhere, 30, PLAN, RequestFault.TIMEOUT)]
+    assert len(bob.responder) == 1
+
+
+def test_who_left_gets_no_more_messages() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    alice.peers.remove(BOB)
+    bob.peer(ALICE).negotiated = NegotiatedSet()
+    alice.tick(5.0)
+    assert not alice.wire
+    assert not bob.responder.reply(ALICE, request, b"", 0.1, bob.out)
+    assert not bob.wire
+
+
+# ── bounds and faults ───────────────────────────────────────────────────────────────────────
+
+
+def test_only_a_peer_that_agreed_is_asked() -> None:
+    alice, _ = pair()
+    alice.peer(BOB).negotiated = NegotiatedSet()
+    with pytest.raises(PeerError, match="does not take requests"):
+        alice.ask(BOB)
+    assert not alice.wire
+
+
+def test_open_questions_are_bounded_at_the_requester() -> None:
+    alice, _ = pair(max_pending=3)
+    first, *_ = [alice.ask(BOB) for _ in range(3)]
+    with pytest.raises(DeliveryError, match="3 requests are waiting"):
+        alice.ask(BOB)
+    alice.requester.cancel(first, 0.1, alice.out)
+    alice.ask(BOB)
+
+
+def test_open_questions_are_bounded_at_the_responder() -> None:
+    bob = Side(BOB, ALICE, 30, max_serving=3, max_serving_per_peer=2)
+    bob.responder.serve(PLAN)
+
+    def ask(sender: int, request: int) -> ReplyStatus | None:
+        taken = bob.hear(sender, encode_request(Request(req=request, deadline_ms=1000, channel=PLAN)))
+        if taken:
+            return None
+        reply = decode_request(bob.wire.pop()[1])
+        assert isinstance(reply, Reply)
+        return reply.status
+
+    assert [ask(ALICE, request) for request in (1, 2, 3)] == [None, None, ReplyStatus.BUSY]
+    assert [ask(30, request) for request in (1, 2)] == [None, ReplyStatus.BUSY]
+    assert bob.responder.reply(ALICE, 1, b"", 0.1, bob.out)
+    bob.wire.clear()
+    assert ask(30, 2) is None
+    bob.tick(9.0)
+    assert ask(ALICE, 9) is None
+    assert bob.counters.get("refuse", "request_busy") == 2
+
+
+def test_a_repeated_question_is_taken_once() -> None:
+    alice, bob = pair()
+    alice.ask(BOB)
+    message = alice.wire[0][1]
+    assert len(bob.hear(ALICE, message)) == 1
+    assert bob.hear(ALICE, message) == []
+    assert bob.counters.get("drop", "request_duplicate") == 1
+
+
+def test_answers_count_only_from_who_was_asked() -> None:
+    alice = Side(ALICE, BOB, 30)
+    request = alice.ask(BOB)
+    assert alice.hear(30, encode_request(Reply(req=request, payload=b"evil"))) == []
+    assert alice.counters.get("drop", "reply_foreign") == 1
+    assert alice.hear(BOB, encode_request(Reply(req=request, payload=b"good"))) != []
+
+
+def test_numbers_of_two_lives_do_not_meet() -> None:
+    first = Requester(PeerTable(), Counters(), entropy=random.Random(1).randbytes, send=Side(1).send)
+    second = Requester(PeerTable(), Counters(), entropy=random.Random(2).randbytes, send=Side(1).send)
+    assert abs(first._next - second._next) > 1 << 32
+
+
+def test_numbers_wrap_around() -> None:
+    alice, _ = pair()
+    alice.requester._next = 0xFFFFFFFFFFFFFFFF
+    assert [alice.ask(BOB), alice.ask(BOB)] == [0xFFFFFFFFFFFFFFFF, 0]
+
+
+def test_a_full_stream_is_the_callers_business_or_counted() -> None:
+    alice, bob = pair()
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    alice.blocked = bob.blocked = True
+    with pytest.raises(Backpressure):
+        alice.ask(BOB)
+    assert len(alice.requester) == 1, "a question that was not sent is not open"
+    with pytest.raises(Backpressure):
+        bob.responder.reply(ALICE, request, b"", 0.1, bob.out)
+    assert len(bob.responder) == 1, "an answer that was not sent can be tried again"
+    bob.hear(ALICE, encode_request(Request(req=1, deadline_ms=5, channel=OTHER)))
+    assert bob.counters.get("drop", "refusal_unsent") == 1
+    assert alice.requester.cancel(request, 0.2, alice.out)
+    assert alice.counters.get("drop", "cancel_unsent") == 1
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    alice, bob = pair()
+    with pytest.raises(LocalProtocolError):
+        alice.ask(BOB, payload=bytes(MAX_EVENT))
+    assert len(alice.requester) == 0
+    request = alice.ask(BOB)
+    carry(alice, bob)
+    with pytest.raises(LocalProtocolError):
+        bob.responder.reply(ALICE, request, bytes(MAX_REPLY_PAYLOAD + 1), 0.1, bob.out)
+    assert bob.responder.reply(ALICE, request, bytes(MAX_REPLY_PAYLOAD), 0.1, bob.out)
+
+
+def test_hostile_bytes_are_counted() -> None:
+    alice, bob = pair()
+    alice.ask(BOB)
+    message = alice.wire[0][1]
+    for damaged in (b"", b"\x09", message[:10], message[:15], b"\x02" + bytes(9) + b"\xff\x01"):
+        assert bob.hear(ALICE, damaged) == []
+    assert bob.counters.get("drop", "request_malformed") == 5
+    rng = random.Random(3)
+    for _ in range(3000):
+        bob.hear(ALICE, bytes([rng.randrange(4)]) + rng.randbytes(rng.randrange(40)))
+    assert len(bob.responder) <= 256

@@ -1,0 +1,245 @@
+"""The coordinator: who is introduced, who is not and why, and what is passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Output
+from meshbus.engine.nat.addresses import Whereabouts
+from meshbus.engine.nat.punch import Punches
+from meshbus.engine.nat.rendezvous import (
+    ACK_S,
+    LEAD_MS,
+    MAX_INTRODUCTIONS,
+    PEER_BURST,
+    TOTAL_BURST,
+    Rendezvous,
+)
+from meshbus.engine.session.peer import PeerTable
+from meshbus.names.identity import Identity
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.address import Address
+from meshbus.wire.messages.capability import Announcement
+from meshbus.wire.messages.rendezvous import (
+    PunchAck,
+    PunchIntroduce,
+    PunchRequest,
+    RendezvousMessage,
+    decode_rendezvous,
+    encode_rendezvous,
+)
+from meshbus.wire.route import RouteHeader
+from tests.engine.stage import wall
+from tests.engine.wires import FarEnd
+from tests.vectors import load
+
+VECTORS = load("mesh")["rendezvous"]
+HUB = 1
+ASKER, WANTED, THIRD = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3))
+SEEN = Address("203.0.113.1", 40_000)
+REFLEX = Address("203.0.113.2", 41_000)
+NOW_MS = wall(0.0) // 1_000_000
+
+
+class Desk:
+    """A coordinator with three neighbors, one of which has said where it is."""
+
+    def __init__(self) -> None:
+        self.peers = PeerTable()
+        self.counters = Counters()
+        self.whereabouts = Whereabouts()
+        self.opened: list[int] = []
+        self.punches = Punches(
+            HUB,
+            peers=self.peers,
+            counters=self.counters,
+            wall=wall,
+            introduced=lambda _node_id, _until: None,
+            opened=lambda node_id, _address, _now, _out: self.opened.append(node_id),
+        )
+        self.rendezvous = Rendezvous(
+            HUB,
+            peers=self.peers,
+            whereabouts=self.whereabouts,
+            punches=self.punches,
+            counters=self.counters,
+            wall=wall,
+        )
+        self.asker = FarEnd(self.peers, ASKER.node_id, address=SEEN)
+        self.wanted = FarEnd(self.peers, WANTED.node_id, address=("203.0.113.2", 42_000))
+        self.third = FarEnd(self.peers, THIRD.node_id, address=("203.0.113.3", 43_000))
+        self.say(WANTED, REFLEX)
+
+    def say(self, who: Identity, where: Address) -> None:
+        announcement = Announcement(
+            node_id=who.node_id, entity_id=who.entity_id, version=1, timestamp_ns=0, reflex_addr=str(where)
+        )
+        self.whereabouts.heard(self.third.peer, announcement.sign(who), 0.0)
+
+    def take(
+        self, sender: FarEnd, message: RendezvousMessage | bytes, now: float = 0.0
+    ) -> dict[int, list[RendezvousMessage]]:
+        """Take a message; gives what each neighbor got because of it."""
+        out = Output()
+        encoded = message if isinstance(message, bytes) else encode_rendezvous(message)
+        self.rendezvous.receive(sender.peer, encoded, now, out)
+        got = {far.node_id: self.read(far, out) for far in (self.asker, self.wanted, self.third)}
+        assert sum(map(len, got.values())) == len(out.trains), "nothing goes anywhere else"
+        return {node_id: messages for node_id, messages in got.items() if messages}
+
+    @staticmethod
+    def read(far: FarEnd, out: Output) -> list[RendezvousMessage]:
+        messages = far.read(out)
+        assert all(subprotocol_id == Subprotocol.RENDEZVOUS for subprotocol_id, _ in messages)
+        return [decode_rendezvous(event) for _, event in messages]
+
+    def refused(self) -> dict[str, int]:
+        return self.counters.snapshot().get("refuse", {})
+
+
+def request(target: Identity = WANTED, reflex: Address = SEEN) -> PunchRequest:
+    return PunchRequest(target=target.node_id, self_reflex=reflex)
+
+
+def ack(sender: Identity = WANTED, receiver: Identity = ASKER) -> PunchAck:
+    return PunchAck(from_peer=sender.node_id, to_peer=receiver.node_id)
+
+
+def test_both_are_told_where_the_other_is_and_when_to_send() -> None:
+    desk = Desk()
+    fire_at_ms = NOW_MS + LEAD_MS
+    assert desk.take(desk.asker, request()) == {
+        ASKER.node_id: [PunchIntroduce(peer=WANTED.node_id, peer_reflex=REFLEX, fire_at_ms=fire_at_ms)],
+        WANTED.node_id: [PunchIntroduce(peer=ASKER.node_id, peer_reflex=SEEN, fire_at_ms=fire_at_ms)],
+    }
+    assert pytest.approx(VECTORS["timing_observed"]["fire_lead_ms"], abs=1) == LEAD_MS
+    assert desk.counters.snapshot() == {"introduction": {"made": 1}}
+
+
+def test_a_neighbor_that_has_announced_no_address_is_where_we_see_it() -> None:
+    desk = Desk()
+    told = desk.take(desk.asker, request(THIRD))[ASKER.node_id]
+    assert told == [
+        PunchIntroduce(peer=THIRD.node_id, peer_reflex=Address("203.0.113.3", 43_000), fire_at_ms=NOW_MS + LEAD_MS)
+    ]
+
+
+def test_a_question_of_ours_is_one_message() -> None:
+    desk, out = Desk(), Output()
+    desk.rendezvous.ask(desk.third.peer, WANTED.node_id, SEEN, out)
+    assert Desk.read(desk.third, out) == [request()]
+
+
+def _no_session(desk: Desk) -> None:
+    desk.peers.remove(WANTED.node_id)
+
+
+def _relayed(desk: Desk) -> None:
+    FarEnd(desk.peers, WANTED.node_id, session=1, route=RouteHeader(src_id=1, dest_id=WANTED.node_id))
+
+
+def _nowhere(desk: Desk) -> None:
+    FarEnd(desk.peers, THIRD.node_id, session=1, address="a place without an address")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "before"),
+    [
+        ("target", request(ASKER), None),
+        ("target", PunchRequest(target=HUB, self_reflex=SEEN), None),
+        ("target", PunchRequest(target=0, self_reflex=SEEN), None),
+        ("no_session", PunchRequest(target=999, self_reflex=SEEN), None),
+        ("no_session", request(), _no_session),
+        ("no_session", request(), _relayed),
+        ("no_reflex", request(THIRD), _nowhere),
+        ("address", request(reflex=Address("0.0.0.0", 9)), None),
+        ("address", request(reflex=Address("127.0.0.1", 9)), None),
+        ("address", request(reflex=Address(SEEN.host, 0)), None),
+        ("foreign_address", request(reflex=Address("198.51.100.66", 53)), None),
+    ],
+)
+def test_every_refusal_is_silent_and_counted(
+    reason: str, message: PunchRequest, before: Callable[[Desk], None] | None
+) -> None:
+    desk = Desk()
+    if before is not None:
+        before(desk)
+    assert desk.take(desk.asker, message) == {}
+    assert desk.counters.snapshot() == {"refuse": {f"introduction_{reason}": 1}}
+
+
+def test_an_address_may_be_where_the_asking_node_has_announced_to_be() -> None:
+    """A coordinator in the asking node's own network sees another address than the rest of the world."""
+    desk = Desk()
+    outside = Address("198.51.100.66", 53)
+    desk.say(ASKER, outside)
+    assert len(desk.take(desk.asker, request(reflex=outside))) == 2
+
+
+def test_one_acknowledgement_of_each_side_is_passed_on() -> None:
+    desk = Desk()
+    desk.take(desk.asker, request())
+    assert desk.take(desk.wanted, ack()) == {ASKER.node_id: [ack()]}
+    assert desk.take(desk.asker, ack(ASKER, WANTED)) == {WANTED.node_id: [ack(ASKER, WANTED)]}
+    assert desk.take(desk.wanted, ack()) == {}
+    assert desk.refused() == {"introduction_ack": 1}
+
+
+def test_acknowledgements_are_passed_on_in_their_sender_s_name_and_in_time_only() -> None:
+    desk = Desk()
+    assert desk.take(desk.wanted, ack()) == {}
+    desk.take(desk.asker, request())
+    assert desk.take(desk.third, ack()) == {}, "somebody else's name"
+    assert desk.take(desk.third, ack(THIRD, ASKER)) == {}, "never introduced"
+    assert desk.take(desk.wanted, ack(), ACK_S + 0.1) == {}
+    desk.take(desk.asker, request(), 20.0)
+    desk.peers.remove(ASKER.node_id)
+    assert desk.take(desk.wanted, ack(), 20.0) == {}, "nobody to pass it to"
+    assert desk.refused() == {"introduction_ack": 5}
+
+
+def test_messages_to_us_reach_the_punches() -> None:
+    desk = Desk()
+    desk.take(desk.third, PunchIntroduce(peer=WANTED.node_id, peer_reflex=REFLEX, fire_at_ms=0))
+    assert len(desk.punches) == 1
+    desk.take(desk.third, PunchAck(from_peer=WANTED.node_id, to_peer=HUB))
+    assert desk.opened == [WANTED.node_id]
+
+
+def test_floods_of_one_peer_and_of_all_are_bounded() -> None:
+    desk = Desk()
+    made = sum(len(desk.take(desk.asker, request())) == 2 for _ in range(500))
+    assert made == PEER_BURST
+    assert desk.refused() == {"introduction_rate": 500 - int(PEER_BURST)}
+    crowd = [FarEnd(desk.peers, 1000 + n, address=(SEEN.host, n + 1)) for n in range(int(TOTAL_BURST))]
+    for far in crowd:
+        out = Output()
+        desk.rendezvous.receive(far.peer, encode_rendezvous(request()), 0.0, out)
+        made += len(out.trains) == 2
+    assert made == TOTAL_BURST
+
+
+def test_introductions_are_remembered_within_bounds() -> None:
+    desk = Desk()
+    for number in range(MAX_INTRODUCTIONS):
+        far = FarEnd(desk.peers, 1000 + number, address=(SEEN.host, number + 1))
+        desk.rendezvous.receive(far.peer, encode_rendezvous(request()), number / 100, Output())
+    assert desk.counters.get("introduction", "made") == MAX_INTRODUCTIONS
+    assert len(desk.rendezvous._introduced) == MAX_INTRODUCTIONS
+
+
+@pytest.mark.parametrize("junk", VECTORS["rejects"])
+def test_what_a_real_node_rejects_is_counted(junk: str) -> None:
+    desk = Desk()
+    assert desk.take(desk.asker, bytes.fromhex(junk)) == {}
+    assert desk.counters.snapshot() == {"drop": {"rendezvous_malformed": 1}}
+
+
+@pytest.mark.parametrize("row", VECTORS["messages"], ids=lambda row: row["name"])
+def test_golden_messages_are_understood(row: dict[str, str]) -> None:
+    desk = Desk()
+    desk.take(desk.asker, bytes.fromhex(row["hex"]))
+    assert "drop" not in desk.counters.snapshot()

@@ -1,0 +1,336 @@
+"""From datagrams to opened packets: the same findings whichever way a batch takes, and a reason for every drop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from hashlib import blake2s
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output, PacketBatch
+from meshbus.engine.receive.intake import Intake, Opened
+from meshbus.engine.routes.tap import Tap
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
+from meshbus.wire.frames import pack_frames
+from meshbus.wire.handshake import encode_handshake, encode_routed_handshake
+from meshbus.wire.header import Header, pack_header
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.pingwave import Pingwave, pack_pingwave
+from meshbus.wire.punch import Keepalive, pack_keepalive
+from meshbus.wire.route import RouteHeader, pack_route
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NODE = 0x1122334455667788
+
+
+class Desk:
+    """An intake with two peers, and a note of everything it found."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.peers = PeerTable()
+        self.far = {node_id: self._session(node_id) for node_id in (5, 6)}
+        self.found: list[tuple[object, ...]] = []
+        self.intake = Intake(NODE, self.peers, self.counters, self, Tap(self.peers, lambda: np.zeros(0, np.uint64)))
+
+    def _session(self, node_id: int) -> Link:
+        secret = blake2s(bytes([node_id])).digest()
+        near = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, f"peer {node_id}", 0.0)
+        self.peers.establish(node_id, near, 0.0)
+        return Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, "here", 0.0)
+
+    def packet(self, node_id: int, content: bytes = b"", **fields: int) -> bytes:
+        """Seal a packet that a peer sends."""
+        fields.setdefault("stream_id", 7)
+        return bytes(self.far[node_id].seal(Header(event_count=1, **fields), pack_frames([content])).data)  # type: ignore[arg-type]
+
+    def receive(
+        self, *datagrams: bytes, source: Address = "somewhere", singly: bool = False
+    ) -> list[tuple[object, ...]]:
+        """Take datagrams in, as one batch or one by one; gives what was found."""
+        self.found = []
+        batches = [[d] for d in datagrams] if singly else [list(datagrams)]
+        for batch in batches:
+            self.intake.receive(PacketBatch.of([(source, datagram) for datagram in batch]), 1.0, Output())
+        return self.found
+
+    def on_handshake(self, source: Address, datagram: memoryview, _now: float, _out: Output, *, routed: bool) -> None:
+        self.found.append(("handshake", source, bytes(datagram), routed))
+
+    def on_stranger(self, source: Address, packet: bytes, _now: float, _out: Output) -> bool:
+        self.found.append(("stranger", source, packet))
+        return False
+
+    def on_heartbeat(self, peer: Peer, _now: float, _out: Output) -> None:
+        self.found.append(("heartbeat", peer.node_id))
+
+    def on_packets(self, peer: Peer, opened: Opened, _now: float, _out: Output) -> None:
+        ends = (opened.starts + opened.headers["payload_len"]).tolist()
+        for start, end, sequence in zip(opened.starts.tolist(), ends, opened.headers["sequence"].tolist(), strict=True):
+            self.found.append(("packet", peer.node_id, sequence, opened.data[start + 4 : end].tobytes()))
+        if opened.run is not None:
+            assert len(opened.run) == len(opened.headers)
+            assert opened.run.places.tolist() == opened.starts.tolist()
+
+    def on_packet(self, peer: Peer, header: Header, payload: bytes, _now: float, _out: Output) -> None:
+        self.found.append(("packet", peer.node_id, header.sequence, payload[4:]))
+
+    def on_transit(
+        self,
+        source: Address,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first: int,
+        last: int,
+        _now: float,
+        _out: Output,
+        /,
+    ) -> None:
+        for start, length in zip(starts[first:last].tolist(), lengths[first:last].tolist(), strict=True):
+            self.found.append(("transit", source, data[start : start + length].tobytes()))
+
+    def on_pingwave(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
+        self.found.append(("pingwave", source, len(datagram)))
+
+    def on_keepalive(self, source: Address, datagram: memoryview, _now: float, _out: Output, /) -> None:
+        self.found.append(("keepalive", source, len(datagram)))
+
+    def drops(self) -> dict[str, int]:
+        return self.counters.snapshot().get("drop", {})
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 40])
+def test_packets_of_one_stream_are_opened_in_order(count: int) -> None:
+    desk = Desk()
+    datagrams = [desk.packet(5, bytes([n]), sequence=n) for n in range(count)]
+    assert desk.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
+    assert desk.drops() == {}
+
+
+def test_packets_of_several_peers_and_streams_are_sorted_out() -> None:
+    desk = Desk()
+    datagrams = [desk.packet(5 + n % 2, bytes([n]), sequence=n, stream_id=n % 3) for n in range(24)]
+    found = desk.receive(*datagrams)
+    for peer in (5, 6):
+        mine = [finding for finding in found if finding[1] == peer]
+        assert mine == [("packet", peer, n, bytes([n])) for n in range(24) if 5 + n % 2 == peer]
+
+
+def test_everything_has_its_door() -> None:
+    desk = Desk()
+    direct, first = encode_handshake(bytes(48)), encode_routed_handshake(bytes(56), sender=9, receiver=NODE)
+    inner = desk.packet(5, b"inside")
+    elsewhere = pack_route(RouteHeader(src_id=9, dest_id=77)) + inner
+    here = pack_route(RouteHeader(src_id=9, dest_id=NODE)) + inner
+    wave = pack_pingwave(Pingwave(node_id=9, seq=1, timestamp_us=1))
+    stranger = bytearray(desk.packet(5))
+    stranger[24:32] = bytes(8)
+    for singly in (True, False):
+        fresh = Desk()
+        found = fresh.receive(
+            direct, first, elsewhere, here, wave, bytes(stranger), fresh.far[6].sealer.heartbeat(), singly=singly
+        )
+        assert sorted(found, key=str) == sorted(
+            [
+                ("handshake", "somewhere", direct, False),
+                ("handshake", "somewhere", first, True),
+                ("transit", "somewhere", elsewhere),
+                ("packet", 5, 0, b"inside"),
+                ("pingwave", "somewhere", 72),
+                ("stranger", "somewhere", bytes(stranger)),
+                ("heartbeat", 6),
+            ],
+            key=str,
+        )
+        assert fresh.drops() == {}
+
+
+def test_the_source_of_each_datagram_is_told() -> None:
+    desk = Desk()
+    waves = [pack_pingwave(Pingwave(node_id=n, seq=1, timestamp_us=1)) for n in range(1, 7)]
+    batch = PacketBatch.of([(f"from {n}", wave) for n, wave in enumerate(waves)])
+    runs: Sequence[tuple[Address, int]] = [("a", 2), ("b", 3), ("c", 1)]
+    desk.intake.receive(PacketBatch(batch.data, batch.starts, batch.lengths, runs), 1.0, Output())
+    assert [finding[1] for finding in desk.found] == ["a", "a", "b", "b", "b", "c"]
+
+
+def _damaged(desk: Desk) -> dict[str, bytes]:
+    """Datagrams that no node may accept, by the reason they are counted under."""
+    good = desk.packet(5, b"x")
+    flipped = good[:-1] + bytes([good[-1] ^ 1])
+    header = Header(session_id=desk.far[5].session_id, stream_id=7)
+    beat = desk.far[5].sealer.heartbeat()
+    return {
+        "unreadable": b"what?",
+        "truncated": good[: HEADER_BYTES - 1],
+        "unknown_version": good[:2] + b"\2" + good[3:],
+        "bad_length": good + b"\0",
+        "bad_tag": flipped,
+        "routed_heartbeat": pack_route(RouteHeader(src_id=9, dest_id=NODE)) + beat,
+        "bad_length ": pack_header(header)[:64] + (8109).to_bytes(2, "little") + bytes(2) + bytes(16),
+        "bad_length  ": pack_header(header)[:66] + (2028).to_bytes(2, "little") + bytes(16),
+    }
+
+
+@pytest.mark.parametrize("reason", _damaged(Desk()))
+@pytest.mark.parametrize("company", [0, 10])
+def test_every_refusal_has_a_reason_alone_and_in_company(reason: str, company: int) -> None:
+    desk = Desk()
+    bad = _damaged(desk)[reason]
+    honest = [desk.packet(5, b"honest", sequence=n) for n in range(company)]
+    found = desk.receive(*honest[:5], bad, *honest[5:])
+    assert found == [("packet", 5, n, b"honest") for n in range(company)]
+    assert desk.drops() == {reason.strip(): 1}
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_keepalives_are_handed_on(count: int) -> None:
+    desk = Desk()
+    datagram = pack_keepalive(Keepalive(node_id=1))
+    assert desk.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count
+    assert desk.drops() == {}
+
+
+@pytest.mark.parametrize("singly", [True, False])
+def test_a_repeated_packet_counts_once(singly: bool) -> None:
+    desk = Desk()
+    datagrams = [desk.packet(5, bytes([n]), sequence=n) for n in range(8)]
+    found = desk.receive(*datagrams, *datagrams, datagrams[3], singly=singly)
+    assert found == [("packet", 5, n, bytes([n])) for n in range(8)]
+    assert desk.receive(*datagrams[:4], singly=singly) == []
+    assert desk.drops() == {"replayed": 13}
+
+
+def test_a_forged_packet_does_not_move_the_window() -> None:
+    desk = Desk()
+    far_ahead = bytearray(desk.packet(5, b"x"))
+    far_ahead[16:24] = (10**6).to_bytes(8, "little")
+    desk.receive(bytes(far_ahead))
+    assert desk.receive(desk.packet(5, b"next", sequence=1)) == [("packet", 5, 1, b"next")]
+
+
+def test_forgeries_in_a_run_leave_the_others_in_order() -> None:
+    desk = Desk()
+    datagrams = [bytearray(desk.packet(5, bytes([n]), sequence=n)) for n in range(64)]
+    for n in (0, 13, 63):
+        datagrams[n][70] ^= 0x80
+    found = desk.receive(*map(bytes, datagrams))
+    assert found == [("packet", 5, n, bytes([n])) for n in range(64) if n not in {0, 13, 63}]
+    assert desk.drops() == {"bad_tag": 3}
+
+
+def test_an_empty_batch_is_nothing() -> None:
+    desk = Desk()
+    assert desk.receive() == []
+    assert desk.drops() == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_and_single_datagrams_find_the_same(seed: int) -> None:
+    """Junk, forgeries, repetitions, two peers and many streams, cut into batches of all sizes."""
+    rng = random.Random(seed)
+    source = Desk()
+    datagrams: list[bytes] = []
+    for n in range(400):
+        kind = rng.random()
+        packet = source.packet(
+            rng.choice([5, 6]), rng.randbytes(rng.randrange(40)), sequence=n, stream_id=rng.choice([1, 2])
+        )
+        if kind < 0.1:
+            packet = rng.randbytes(rng.randrange(200))
+        elif kind < 0.2:
+            place = rng.randrange(len(packet))
+            packet = packet[:place] + bytes([packet[place] ^ 1 << rng.randrange(8)]) + packet[place + 1 :]
+        elif kind < 0.3 and datagrams:
+            packet = rng.choice(datagrams)
+        elif kind < 0.35:
+            packet = packet[: rng.randrange(len(packet))]
+        datagrams.append(packet)
+    alone = Desk()
+    expected = alone.receive(*datagrams, singly=True)
+    together = Desk()
+    found: list[tuple[object, ...]] = []
+    start = 0
+    while start < len(datagrams):
+        size = rng.randint(1, 60)
+        found += together.receive(*datagrams[start : start + size])
+        start += size
+    for peer in (5, 6):
+        assert [f for f in found if f[0] == "packet" and f[1] == peer] == [
+            f for f in expected if f[0] == "packet" and f[1] == peer
+        ]
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+    assert together.drops() == alone.drops()
+
+
+def test_random_datagrams_never_raise() -> None:
+    rng = random.Random(1)
+    desk = Desk()
+    starts = [b"", b"\x45\x4e\x01", b"\x52\x54", pack_route(RouteHeader(src_id=9, dest_id=NODE)), b"\x50\x48"]
+    starts.append(pack_header(Header(session_id=desk.far[5].session_id)))
+    starts.append(pack_route(RouteHeader(src_id=9, dest_id=NODE)) + starts[-1])
+    total = 0
+    for _ in range(400):
+        batch = [
+            (rng.choice(starts) + rng.randbytes(rng.choice([0, 1, 16, 17, 66, 72, 84, 200])))[: rng.randrange(1, 300)]
+            for _ in range(rng.choice([1, 2, 3, 20, 64]))
+        ]
+        total += len(batch)
+        desk.receive(*batch)
+    assert total > 5000
+    assert sum(desk.drops().values()) > total / 2
+    assert len(desk.receive(desk.packet(5, b"still here"))) == 1
+
+
+def test_a_routed_packet_is_cut_at_the_right_place() -> None:
+    assert ROUTE_BYTES == 18
+    desk = Desk()
+    beat = desk.far[5].seal(Header(), b"")
+    datagram = pack_route(RouteHeader(src_id=9, dest_id=NODE)) + bytes(beat.data)
+    assert desk.receive(datagram) == [("packet", 5, 0, b"")]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 40])
+def test_routed_packets_of_one_stream_are_opened_together(count: int) -> None:
+    desk = Desk()
+    route = pack_route(RouteHeader(src_id=9, dest_id=NODE))
+    datagrams = [route + desk.packet(5, bytes([n]), sequence=n) for n in range(count)]
+    assert desk.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
+    assert desk.drops() == {}
+
+
+def test_routed_packets_of_all_kinds_are_sorted_out_however_they_come() -> None:
+    ours, theirs = pack_route(RouteHeader(src_id=9, dest_id=NODE)), pack_route(RouteHeader(src_id=9, dest_id=77))
+    found = []
+    for singly in (False, True):
+        desk = Desk()
+        datagrams = [
+            *(ours + desk.packet(5 + n % 2, bytes([n]), sequence=n) for n in range(6)),
+            *(theirs + desk.packet(5, bytes([n]), sequence=n) for n in range(3)),
+            ours + theirs + desk.packet(5, b"nested"),
+            ours + ours + desk.packet(5, b"nested"),
+            ours + bytes(68),
+            ours + desk.far[5].sealer.heartbeat(),
+            encode_routed_handshake(bytes(56), sender=9, receiver=NODE),
+            desk.packet(6, b"direct", sequence=50),
+        ]
+        found.append((sorted(map(str, desk.receive(*datagrams, singly=singly))), desk.drops()))
+    assert found[0] == found[1]
+    assert found[0][1] == {"bad_magic": 3, "routed_heartbeat": 1}
+
+
+def test_packets_for_others_keep_their_sources() -> None:
+    desk = Desk()
+    packet = pack_route(RouteHeader(src_id=9, dest_id=77)) + bytes(68)
+    batch = [("a", packet), ("a", packet), ("b", packet), ("c", desk.packet(5)), ("a", packet)]
+    desk.intake.receive(PacketBatch.of(batch), 1.0, Output())
+    assert [found[1] for found in desk.found if found[0] == "transit"] == ["a", "a", "b", "a"]

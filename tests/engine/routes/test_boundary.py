@@ -1,0 +1,185 @@
+"""What the gateway is told: who is where by signed word, and who may publish."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE, RECHECK_S, Boundary
+from meshbus.engine.settings import GatewayConfig
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.assign import SubnetPolicy, SubnetRule
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.guard import AuthVerdict
+from meshbus.policy.tokens import TokenCache
+from meshbus.policy.verdict import DropReason
+from meshbus.wire.header import HEADER_DTYPE, Header, pack_header
+from meshbus.wire.headerbatch import HeaderBatch
+from meshbus.wire.messages.token import PermissionToken, Scope
+
+NODE, PUBLISHER, READER, ROOT = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3, 4))
+HERE, WEST, EAST, LOST = (SubnetId.new([level]) for level in (1, 2, 3, 9))
+OPEN, LIMITED, TOKENED = ChannelName("open"), ChannelName("limited"), ChannelName("tokened")
+POLICY = SubnetPolicy(
+    rules=tuple(
+        SubnetRule(match_tags=(tag,), target_subnet=subnet)
+        for tag, subnet in (("west", WEST), ("east", EAST), ("lost", LOST))
+    )
+)
+
+
+class Place:
+    """One gateway between two subnets, and what was announced to it."""
+
+    def __init__(self, *, assignment: Any = POLICY, config: GatewayConfig | None = None) -> None:
+        self.counters = Counters()
+        self.index = CapabilityIndex()
+        self.tokens = TokenCache((ROOT.entity_id,))
+        self.boundary = Boundary(
+            NODE,
+            subnet=HERE,
+            assignment=assignment,
+            index=self.index,
+            tokens=self.tokens,
+            counters=self.counters,
+            wall=lambda now: round((1_000 + now) * 1e9),
+            config=GatewayConfig(peer_subnets=(WEST, EAST)) if config is None else config,
+        )
+        registry = ChannelConfigRegistry()
+        registry.insert(ChannelConfig(channel=OPEN, visibility=Visibility.GLOBAL))
+        registry.insert(ChannelConfig(channel=LIMITED, publish_caps=CapabilityFilter(require_tags=("sensor",))))
+        registry.insert(ChannelConfig(channel=TOKENED, require_token=True))
+        self.boundary.set_channels(registry, 0.0)
+
+    def announce(self, who: Identity, *tags: str, version: int = 1, ttl_s: float = 300, now: float = 0.0) -> None:
+        self.index.apply(who.node_id, CapabilitySet(tags), version, ttl_s, now)
+        self.boundary.heard(who.node_id, who.entity_id, now)
+
+    def judge(
+        self, channel: ChannelName, *, origin: int = PUBLISHER.origin_hash, now: float = 0.0, subnet_id: int = 0
+    ) -> tuple[int, int]:
+        """Judge a publication for the reader; gives the verdict, and what the guard said."""
+        header = Header(
+            stream_id=channel.hash | 1 << 48, channel_hash=channel.wire_hash, origin_hash=origin, subnet_id=subnet_id
+        )
+        headers = HeaderBatch.of(np.frombuffer(pack_header(header), HEADER_DTYPE))
+        judgment = self.boundary.judge(headers, np.array([READER.node_id], np.uint64), np.array([8], np.uint8), now)
+        self.boundary.count(judgment.verdicts.item(0), 1)
+        return judgment.verdicts.item(0), judgment.guard.item(0)
+
+
+def met(**options: Any) -> Place:
+    place = Place(**options)
+    place.announce(PUBLISHER, "west", "sensor")
+    place.announce(READER, "east")
+    return place
+
+
+def test_a_publication_passes_between_known_subnets() -> None:
+    assert met().judge(OPEN) == (0, NOT_ASKED)
+
+
+def test_who_never_announced_is_nowhere() -> None:
+    place = Place()
+    assert place.boundary.subnet_of(READER.node_id, 0.0) == NOWHERE
+    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET
+    place.announce(PUBLISHER, "west")
+    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "the reader is still unknown"
+    place.announce(READER, "lost")
+    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "no subnet of ours or of a peer"
+    place.announce(READER, "east", version=2)
+    assert place.judge(OPEN)[0] == 0
+
+
+def test_without_rules_everybody_is_global() -> None:
+    assert Place(assignment=None).judge(OPEN)[0] == 0
+
+
+def test_an_announcement_that_is_over_says_nothing() -> None:
+    place = met()
+    place.announce(PUBLISHER, "west", "sensor", version=2, ttl_s=10)
+    assert place.judge(OPEN, now=10.0)[0] == 0
+    assert place.judge(OPEN, now=11.0)[0] == DropReason.UNKNOWN_SUBNET
+
+
+def test_this_node_is_where_it_says() -> None:
+    place = met()
+    assert place.boundary.subnet_of(NODE.node_id, 0.0) == HERE
+    assert place.judge(OPEN, origin=NODE.origin_hash)[0] == 0
+
+
+@pytest.mark.parametrize("claimed", [0, int(WEST), int(EAST), int(LOST)])
+def test_what_a_packet_claims_decides_nothing(claimed: int) -> None:
+    place = met()
+    assert place.judge(OPEN, subnet_id=claimed)[0] == 0
+    assert place.counters.get("gateway", "subnet_forged") == (claimed not in {0, int(WEST)})
+
+
+def test_publishers_are_let_through_by_what_they_announce() -> None:
+    place = met()
+    assert place.judge(LIMITED) == (0, AuthVerdict.ALLOWED)
+    place.announce(PUBLISHER, "west", version=2)
+    verdict, _ = place.judge(LIMITED)
+    assert verdict == DropReason.UNAUTHORIZED_PUBLISHER
+    place.announce(PUBLISHER, "west", "sensor", version=3)
+    assert place.judge(LIMITED)[0] == 0
+
+
+def test_a_stranger_is_no_publisher() -> None:
+    place = Place(assignment=None)
+    assert place.judge(LIMITED, origin=77) == (DropReason.UNAUTHORIZED_PUBLISHER, AuthVerdict.DENIED)
+
+
+def test_publishers_are_let_through_by_token_while_it_holds() -> None:
+    place = met()
+    assert place.judge(TOKENED)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+    token = PermissionToken.issue(ROOT, PUBLISHER.entity_id, Scope.PUBLISH, TOKENED, ttl_s=50, now=1_000, entropy=bytes)
+    place.tokens.insert(token)
+    place.boundary.recheck(0.0)
+    assert place.judge(TOKENED)[0] == 0
+    due = place.boundary.next_timer()
+    assert due == RECHECK_S
+    place.boundary.tick(due)
+    assert place.judge(TOKENED, now=due)[0] == 0
+    place.boundary.tick(2 * RECHECK_S)
+    assert place.judge(TOKENED, now=2 * RECHECK_S)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+
+
+def test_publishers_need_not_be_asked_for() -> None:
+    place = met(config=GatewayConfig(peer_subnets=(WEST, EAST), enforce_publishers=False))
+    assert place.judge(TOKENED) == (0, NOT_ASKED)
+    assert place.boundary.next_timer() is None
+
+
+def test_exports_and_unknown_channels_follow_the_configuration() -> None:
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(channel=OPEN, visibility=Visibility.EXPORTED))
+    for exports, verdict in (
+        ({OPEN: (EAST,)}, 0),
+        ({OPEN: (WEST,)}, DropReason.NOT_EXPORTED),
+        ({}, DropReason.NOT_EXPORTED),
+    ):
+        place = met(config=GatewayConfig(peer_subnets=(WEST, EAST), exports=exports))
+        place.boundary.set_channels(registry, 0.0)
+        assert place.judge(OPEN)[0] == verdict
+        assert place.judge(ChannelName("unheard/of"))[0] == DropReason.SUBNET_LOCAL
+    assert (
+        met(config=GatewayConfig(peer_subnets=(WEST, EAST), forward_unknown=True)).judge(ChannelName("unheard/of"))[0]
+        == 0
+    )
+
+
+def test_counts_go_on_over_a_change_of_policy() -> None:
+    place = met()
+    place.judge(OPEN)
+    place.boundary.set_channels(None, 1.0)
+    place.judge(OPEN)
+    stats = place.boundary.gateway.stats
+    assert (stats.forwarded, stats.drops[DropReason.SUBNET_LOCAL]) == (1, 1)

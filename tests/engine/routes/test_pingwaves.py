@@ -1,0 +1,196 @@
+"""Hearing of far nodes: the observed rules of the wire, and where ours are stricter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.routes import pingwaves
+from meshbus.engine.routes.pingwaves import BURST, NEWCOMER_BURST, Pingwaves
+from meshbus.engine.routes.proximity import ProximityGraph
+from meshbus.engine.routes.routing import RoutingConfig, RoutingTable
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import PeerTable
+from meshbus.wire.constants import PINGWAVE_TTL
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.pingwave import Pingwave, pack_pingwave, unpack_pingwave
+from tests.vectors import load
+
+SCENARIOS: dict[str, Any] = load("mesh")["routing_scenarios"]
+WAVES: dict[str, Any] = load("mesh")["pingwave"]
+SELF = 0xB
+PEERS = {"A": 0xA, "C": 0xC, "D": 0xD}
+FAR = {"Y": 0x100, "Z": 0x200}
+
+
+class Place:
+    """One node with three neighbors, who sit at the addresses that they are called."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.peers = PeerTable()
+        self.table = RoutingTable(RoutingConfig(patience_s=30.0, max_age_s=90.0))
+        self.graph = ProximityGraph(SELF)
+        for name, node_id in PEERS.items():
+            keys = derive_keys(node_id.to_bytes(32, "big"), Role.INITIATOR)
+            self.peers.establish(node_id, Link(keys, Role.INITIATOR, name, 0.0), 0.0)
+            self.table.install(node_id, name, 0.0)
+        self.waves = Pingwaves(
+            SELF,
+            peers=self.peers,
+            table=self.table,
+            graph=self.graph,
+            counters=self.counters,
+            wall=lambda now: round((1_000 + now) * 1e9),
+        )
+        self.seq = 0
+
+    def hear(
+        self, origin: int, source: Address, *, hops: int = 1, ttl: int = PINGWAVE_TTL, seq: int = 0, now: float = 0.0
+    ) -> dict[str, Pingwave]:
+        """Take a pingwave; gives what was sent on, and to whom."""
+        self.seq += 1
+        wave = Pingwave(node_id=origin, seq=seq or self.seq, ttl=ttl, hop_count=hops, timestamp_us=1_000_000_000)
+        out = Output()
+        self.waves.receive(source, pack_pingwave(wave), now, out)
+        return {str(train.address): unpack_pingwave(train.data) for train in out.trains}
+
+    def drops(self) -> dict[str, int]:
+        return self.counters.snapshot().get("drop", {})
+
+
+def test_routes_and_split_horizon_follow_the_observed_scenario() -> None:
+    """With one hop more each, because we do not believe that a neighbor is another node."""
+    place = Place()
+    for step in SCENARIOS["steps"]:
+        words = step["step"].replace("(", " ").replace(")", " ").replace(",", " ").split()
+        origin, source, hops = words[1], words[3], int(words[5])
+        sent = place.hear({**PEERS, **FAR}[origin], source, hops=hops + 1)
+        assert sorted(sent) == step["forwarded_to"]
+        assert place.table.lookup({**PEERS, **FAR}[origin], 0.0) == step[f"route_{origin}"]
+
+
+def test_the_first_hop_of_a_pingwave_is_its_origin() -> None:
+    place = Place()
+    assert place.hear(FAR["Y"], "A", hops=0) == {}
+    assert place.hear(PEERS["C"], "A", hops=0) == {}
+    assert place.hear(PEERS["A"], "A", hops=2) == {}
+    assert place.hear(0, "A", hops=2) == {}
+    assert place.drops() == {"pingwave_forged": 4}
+    assert place.table.lookup(FAR["Y"], 0.0) is None
+    assert sorted(place.hear(PEERS["A"], "A", hops=0)) == ["C", "D"]
+
+
+@pytest.mark.parametrize("case", WAVES["receive_cases"], ids=lambda case: str(case["case"]))
+def test_pingwaves_are_taken_as_observed(case: dict[str, Any]) -> None:
+    """With one hop more where the observed ones had none and were not the sender's own."""
+    place = Place()
+    match case["case"]:
+        case "first sight, ttl 3 hops 0 from A" | "health byte 3":
+            sent = place.hear(PEERS["A"], "A", hops=0)
+        case "same (origin, seq) again from C, same hops":
+            place.hear(FAR["Y"], "A", seq=5)
+            sent = place.hear(FAR["Y"], "C", seq=5)
+        case "ttl 0":
+            sent = place.hear(FAR["Y"], "A", ttl=0)
+            assert place.table.lookup(FAR["Y"], 0.0) == "A"
+        case "ttl 1":
+            sent = place.hear(PEERS["A"], "A", hops=0, ttl=1)
+        case "origin is the receiver itself":
+            sent = place.hear(SELF, "A")
+            assert place.drops() == {"pingwave_own": 1}
+        case "hops 15":
+            sent = place.hear(FAR["Y"], "A", hops=15)
+            assert place.table.metric(FAR["Y"]) == case["metric"]
+        case "hops 16":
+            sent = place.hear(FAR["Y"], "A", hops=16)
+            assert place.drops() == {"pingwave_hops": 1}
+        case "source address is not a registered direct peer":
+            sent = place.hear(FAR["Y"], "E")
+            assert place.drops() == {"pingwave_stranger": 1}
+        case "duplicate (origin, seq) arriving with FEWER hops via another peer":
+            place.hear(FAR["Y"], "A", hops=5, seq=5)
+            sent = place.hear(FAR["Y"], "C", hops=2, seq=5)
+            assert place.table.lookup(FAR["Y"], 0.0) == "C"
+        case _:  # not taken for pingwaves at all: tests/wire/test_datagram.py
+            assert case["case"] in {"health byte 4", "node_id low 16 bits = 0x4E45"}
+            return
+    assert sorted(sent) == case["forwarded_to"]
+    if "as_" in case:
+        assert all(vars_of(wave) == case["as_"] for wave in sent.values())
+    if case.get("route") == "A":
+        assert place.table.lookup(PEERS["A"] if "hops 0" in case["case"] else FAR["Y"], 0.0) in {"A", None}
+
+
+def vars_of(wave: Pingwave) -> dict[str, int]:
+    return {"ttl": wave.ttl, "hops": wave.hop_count}
+
+
+def test_observed_pingwaves_are_heard() -> None:
+    place = Place()
+    for row in WAVES["observed"]:
+        wave = unpack_pingwave(bytes.fromhex(row["hex"]))
+        place.hear(wave.node_id, "A", hops=wave.hop_count + 1, seq=wave.seq)
+    assert len(place.graph) == len({row["decoded"]["origin"] for row in WAVES["observed"]})
+
+
+def test_a_restarted_node_is_heard_again() -> None:
+    """Where it is a neighbor at once, elsewhere when the memory of its earlier life has faded."""
+    place = Place()
+    observed = [1, 2, 50, 1, 2, 3]
+    assert [bool(place.hear(PEERS["A"], "A", hops=0, seq=seq)) for seq in observed] == [
+        True, True, True, False, False, True
+    ]  # fmt: skip
+    place.hear(FAR["Y"], "A", seq=50)
+    assert place.hear(FAR["Y"], "A", seq=1, now=10.0) == {}
+    assert place.drops() == {"pingwave_old": 1}
+    assert place.hear(FAR["Y"], "A", seq=2, now=31.0)
+    assert place.hear(FAR["Y"], "A", seq=3, now=32.0)
+
+
+def test_copies_are_forgotten_in_time() -> None:
+    place = Place()
+    place.hear(FAR["Y"], "A", seq=5)
+    place.waves.sweep(90.0, 90.0)
+    assert place.hear(FAR["Y"], "A", seq=5, now=90.0) == {}
+    place.waves.sweep(91.0, 90.0)
+    assert len(place.waves._seen) == 0
+
+
+def test_one_neighbor_cannot_flood() -> None:
+    place = Place()
+    for _ in range(int(BURST) + 100):
+        place.hear(FAR["Y"], "A", seq=7)
+    assert place.drops() == {"pingwave_rate": 100}
+    assert place.hear(FAR["Y"], "C", seq=8)
+    assert place.hear(FAR["Y"], "A", seq=9, now=1.0)
+
+
+def test_one_neighbor_cannot_fill_the_tables() -> None:
+    place = Place()
+    for origin in range(int(NEWCOMER_BURST) + 50):
+        place.hear(0x10000 + origin, "A")
+    assert place.drops() == {"pingwave_newcomers": 50}
+    assert len(place.graph) == NEWCOMER_BURST
+    assert place.hear(0x999999, "C")
+    assert place.hear(PEERS["A"], "A", hops=0), "a neighbor itself is never a newcomer too many"
+
+
+def test_full_tables_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.engine.routes.routing.MAX_ROUTES", 4)
+    place = Place()
+    assert [bool(place.hear(0x1000 + n, "A")) for n in range(3)] == [True, False, False]
+    assert place.drops() == {"pingwave_full": 2}
+    monkeypatch.setattr("meshbus.engine.routes.routing.MAX_ROUTES", 100)
+    monkeypatch.setattr("meshbus.engine.routes.proximity.MAX_NODES", 1)
+    assert place.hear(0x1001, "A") == {}
+    assert place.drops() == {"pingwave_full": 3}
+
+
+def test_the_bounds_hold_for_fleets_we_promise() -> None:
+    # A thousand nodes that beat every five seconds, each heard once through a neighbor.
+    assert pingwaves.RATE >= 1000 / 5
+    assert pingwaves.NEWCOMER_BURST >= 1000

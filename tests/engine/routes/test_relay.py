@@ -1,0 +1,137 @@
+"""Handshake messages through a relay: inside sessions where both sides agreed, in the clear otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.routes.relay import HandshakeRelay
+from meshbus.engine.routes.routing import RoutingTable
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.policy.registry import NegotiatedSet
+from meshbus.wire.constants import HANDSHAKE_TTL, ROUTE_BYTES, Subprotocol
+from meshbus.wire.frames import unpack_frames
+from meshbus.wire.handshake import decode_routed_handshake
+from meshbus.wire.keys import Role, derive_keys
+from meshbus.wire.messages.relay import RelayedHandshake, decode_relay, encode_relay
+from meshbus.wire.seal import Opener
+from tests.vectors import load
+
+OBSERVED: dict[str, Any] = load("mesh")["routed_handshake"]
+SELF, ASKER, TARGET, PLAIN, FAR = 1, 2, 3, 4, 9
+
+
+class Place:
+    """One relay with three peers, of which one does not know this subprotocol."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.peers = PeerTable()
+        self.table = RoutingTable()
+        self.taken: list[tuple[Address, bytes]] = []
+        self.openers: dict[Address, Opener] = {}
+        for node_id in (ASKER, TARGET, PLAIN):
+            secret, name = bytes([node_id]) * 32, f"at {node_id}"
+            peer = self.peers.establish(
+                node_id, Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, name, 0.0), 0.0
+            )
+            self.openers[name] = Opener(derive_keys(secret, Role.RESPONDER))
+            self.table.install(node_id, name, 0.0)
+            if node_id != PLAIN:
+                peer.negotiated = NegotiatedSet(frozenset({Subprotocol.HANDSHAKE_RELAY}))
+        self.table.learn(FAR, f"at {PLAIN}", 3, 0.0)
+        self.relay = HandshakeRelay(
+            SELF,
+            peers=self.peers,
+            table=self.table,
+            counters=self.counters,
+            on_handshake=lambda source, datagram, _now, _out: self.taken.append((source, bytes(datagram))),
+        )
+
+    def peer(self, node_id: int) -> Peer:
+        return self.peers.require(node_id)
+
+    def take(self, sender: int, relayed: RelayedHandshake) -> Output:
+        out = Output()
+        self.relay.receive(self.peer(sender), encode_relay(relayed), 0.0, out)
+        return out
+
+    def inside(self, out: Output) -> list[tuple[Address, RelayedHandshake]]:
+        """Open what was sent inside sessions."""
+        found = []
+        for train in out.trains:
+            header, payload = self.openers[train.address].open(bytes(train.data))
+            assert header.subprotocol_id == Subprotocol.HANDSHAKE_RELAY
+            found += [(train.address, decode_relay(event)) for event in unpack_frames(payload, header.event_count)]
+        return found
+
+    def drops(self) -> dict[str, int]:
+        return self.counters.snapshot().get("drop", {})
+
+
+def test_our_own_message_goes_inside_the_session_with_the_relay() -> None:
+    place, out = Place(), Output()
+    place.relay.carry(f"at {TARGET}", b"noise", SELF, FAR, out)
+    assert place.inside(out) == [(f"at {TARGET}", RelayedHandshake(FAR, SELF, b"noise"))]
+
+
+@pytest.mark.parametrize("address", [f"at {PLAIN}", "nobody", f"at {TARGET}"])
+def test_our_own_message_is_routed_where_nobody_agreed(address: str) -> None:
+    place, out = Place(), Output()
+    receiver = TARGET if address == f"at {TARGET}" else FAR  # the receiver is its own relay
+    place.relay.carry(address, b"noise", SELF, receiver, out)
+    (train,) = out.trains
+    route, message = decode_routed_handshake(bytes(train.data))
+    assert (train.address, route.ttl, route.dest_id, route.src_id, message) == (
+        address, HANDSHAKE_TTL, receiver, SELF, b"noise"
+    )  # fmt: skip
+
+
+def test_a_message_is_passed_on_inside_the_session_with_its_receiver() -> None:
+    place = Place()
+    relayed = RelayedHandshake(TARGET, ASKER, b"noise")
+    assert place.inside(place.take(ASKER, relayed)) == [(f"at {TARGET}", relayed)]
+    assert place.counters.get("relay", "inside") == 1
+
+
+@pytest.mark.parametrize(("dest", "address"), [(PLAIN, f"at {PLAIN}"), (FAR, f"at {PLAIN}")])
+def test_a_message_goes_on_with_a_routing_header_where_it_must(dest: int, address: str) -> None:
+    place = Place()
+    (train,) = place.take(ASKER, RelayedHandshake(dest, ASKER, b"noise")).trains
+    route, message = decode_routed_handshake(bytes(train.data))
+    assert (train.address, route.dest_id, route.src_id, message) == (address, dest, ASKER, b"noise")
+    assert (route.ttl, route.hop_count) == (HANDSHAKE_TTL - 1, 1), "its receiver must know that it came through a relay"
+    assert place.counters.get("relay", "routed") == 1
+
+
+def test_a_message_for_us_is_taken_as_a_routed_one() -> None:
+    place = Place()
+    place.take(TARGET, RelayedHandshake(SELF, FAR, b"noise"))
+    ((source, datagram),) = place.taken
+    route, message = decode_routed_handshake(datagram)
+    assert (source, route.hop_count, route.src_id, message) == (f"at {TARGET}", 1, FAR, b"noise")
+    assert len(datagram) == ROUTE_BYTES + 68 + 5
+
+
+def test_nobody_speaks_in_anothers_name() -> None:
+    place = Place()
+    assert place.take(ASKER, RelayedHandshake(TARGET, PLAIN, b"noise")).trains == []
+    assert place.drops() == {"relay_source": 1}
+
+
+def test_what_leads_nowhere_or_cannot_be_read_is_counted() -> None:
+    place = Place()
+    assert place.take(ASKER, RelayedHandshake(0x777, ASKER, b"noise")).trains == []
+    place.relay.receive(place.peer(ASKER), bytes(7), 0.0, Output())
+    assert place.drops() == {"relay_malformed": 1, "relay_no_route": 1}
+
+
+def test_a_relay_of_the_other_implementation_could_read_along() -> None:
+    """Why handshakes better stay inside sessions: keys follow from the hash of what everybody saw."""
+    keys = derive_keys(bytes.fromhex(OBSERVED["handshake_hash"]), Role.INITIATOR)
+    assert keys.session_id == OBSERVED["session_id"]
+    assert (keys.tx_key.hex(), keys.rx_key.hex()) == (OBSERVED["initiator_tx_key"], OBSERVED["initiator_rx_key"])

@@ -1,0 +1,214 @@
+"""The outbox: order within a stream, priority between streams, turns between equals, deadlines for those who wait."""
+
+from typing import Any
+
+import pytest
+
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox
+from meshbus.wire.constants import PACKET_COST
+from meshbus.wire.frames import Packed, columns_of, encode_frames, unpack_frames
+from meshbus.wire.header import Header
+from meshbus.wire.keys import Role, derive_keys
+
+
+class Desk:
+    """A peer, its outbox, and a receiver that reads what goes out."""
+
+    def __init__(self, window: int = 65_536) -> None:
+        keys = derive_keys(bytes(32), Role.INITIATOR)
+        self.peer: Peer = PeerTable().establish(5, Link(keys, Role.INITIATOR, "there", 0.0), 0.0)
+        self.peer.window = window
+        self.outbox = Outbox()
+        self.opener = Link(derive_keys(bytes(32), Role.RESPONDER), Role.RESPONDER, "here", 0.0).opener
+        self.ended: list[tuple[str, bool]] = []
+        self.left = 10**6
+        self.told: list[tuple[int, int]] = []
+        self.stalls: list[int] = []
+        self.numbered: int | None = None
+        self.now = 0.0
+
+    def add(
+        self,
+        name: str,
+        events: list[bytes],
+        *,
+        stream: int = 1,
+        priority: int = 0,
+        deadline: float = 9.0,
+        wait_s: float = 0.0,
+    ) -> None:
+        packed = encode_frames(*columns_of(events), max_payload=max(4 + len(events[0]), 1))
+        load = Load(Header(stream_id=stream, priority=priority), packed)
+        self.outbox.add(Leg(load, deadline, lambda _leg, ok: self.ended.append((name, ok)), wait_s=wait_s))
+
+    def room(self, _leg: Leg) -> int:
+        return self.left
+
+    def stalled(self, stream_id: int) -> None:
+        self.stalls.append(stream_id)
+
+    def prepare(self, _leg: Leg, _out: Output) -> int | None:
+        return self.numbered
+
+    def sent(self, leg: Leg, first_sequence: int, part: Packed) -> None:
+        self.outbox.renew(leg, self.now)
+        self.told.append((first_sequence, len(part)))
+        self.left -= len(part)
+
+    def pump(self) -> list[tuple[int, int, bytes]]:
+        """Send what goes; gives (stream, sequence, event) of each packet, in order."""
+        out = Output()
+        self.outbox.pump(self.peer, out, self)
+        got = []
+        for train in out.trains:
+            for datagram in train.datagrams():
+                header, plain = self.opener.open(datagram)
+                got.append((header.stream_id, header.sequence, bytes(unpack_frames(plain, 1)[0])))
+        return got
+
+
+def test_legs_of_a_stream_go_in_order() -> None:
+    desk = Desk()
+    desk.add("a", [b"1", b"2"])
+    desk.add("b", [b"3"])
+    assert desk.pump() == [(1, 0, b"1"), (1, 1, b"2"), (1, 2, b"3")]
+    assert desk.ended == [("a", True), ("b", True)]
+    assert desk.told == [(0, 2), (2, 1)]
+    assert len(desk.outbox) == 0
+    assert desk.pump() == []
+
+
+def test_higher_priority_goes_first_whenever_it_came() -> None:
+    desk = Desk()
+    desk.add("low", [b"l"], stream=1, priority=0)
+    desk.add("high", [b"h"], stream=2, priority=9)
+    assert [event for _, _, event in desk.pump()] == [b"h", b"l"]
+
+
+def test_equal_streams_take_turns() -> None:
+    desk = Desk(window=0)
+    desk.add("a", [b"a"] * (TURN_PACKETS * 2), stream=1)
+    desk.add("b", [b"b"] * (TURN_PACKETS * 2), stream=2)
+    streams = [stream for stream, _, _ in desk.pump()]
+    assert streams == ([1] * TURN_PACKETS + [2] * TURN_PACKETS) * 2
+
+
+def test_a_stream_without_credit_waits_and_others_go_on() -> None:
+    cost = PACKET_COST + 5
+    desk = Desk(window=2 * cost)
+    desk.add("a", [b"x"] * 3, stream=1)
+    desk.add("b", [b"y"], stream=2)
+    assert [(stream, seq) for stream, seq, _ in desk.pump()] == [(1, 0), (1, 1), (2, 0)]
+    assert desk.peer.tx_stream(1).stalled
+    assert desk.ended == [("b", True)]
+    desk.peer.tx_stream(1).grant(cost)
+    assert desk.pump() == [(1, 2, b"x")]
+    assert desk.ended[-1] == ("a", True)
+
+
+def test_room_bounds_what_goes_out() -> None:
+    desk = Desk()
+    desk.add("a", [b"x"] * 5)
+    desk.left = 2
+    assert len(desk.pump()) == 2
+    assert desk.pump() == []
+    desk.left = 9
+    assert len(desk.pump()) == 3
+
+
+def test_waiting_ends_at_the_deadline() -> None:
+    desk = Desk(window=PACKET_COST + 5)
+    desk.add("first", [b"x", b"y"], deadline=3.0)
+    desk.add("second", [b"z"], deadline=5.0)
+    desk.pump()
+    assert desk.outbox.next_timer() == 3.0
+    desk.outbox.expire(2.9)
+    assert desk.ended == []
+    desk.outbox.expire(3.0)
+    assert desk.ended == [("first", False)]
+    desk.outbox.clear()
+    assert desk.ended == [("first", False), ("second", False)]
+    assert desk.outbox.next_timer() is None
+    assert desk.pump() == []
+
+
+def test_a_leg_that_moves_and_the_one_behind_it_get_their_time_again() -> None:
+    desk = Desk(window=PACKET_COST + 5)
+    desk.add("first", [b"x", b"y"], deadline=3.0, wait_s=3.0)
+    desk.add("behind", [b"z"], deadline=3.0, wait_s=3.0)
+    desk.now = 2.0
+    desk.pump()
+    desk.outbox.expire(3.0)
+    assert desk.ended == [("behind", False)]
+    assert desk.outbox.next_timer() == 5.0
+    desk.add("next", [b"z"], deadline=5.0, wait_s=3.0)
+    desk.peer.tx_stream(1).grant(PACKET_COST + 5)
+    desk.now = 4.5
+    desk.pump()
+    assert desk.ended[-1] == ("first", True)
+    assert desk.outbox.next_timer() == 7.5
+
+
+@pytest.mark.parametrize("window", [200, 1000, 0])
+def test_everything_arrives_once_under_any_credit(window: int) -> None:
+    desk = Desk(window=window)
+    wanted: dict[int, list[bytes]] = {}
+    for stream in (1, 2, 3):
+        events = [bytes([stream, n]) for n in range(70)]
+        wanted[stream] = events
+        desk.add(f"{stream}", events[:40], stream=stream, priority=stream % 2)
+        desk.add(f"{stream}", events[40:], stream=stream, priority=stream % 2)
+    got: dict[int, list[Any]] = {1: [], 2: [], 3: []}
+    for _ in range(300):
+        for stream, sequence, event in desk.pump():
+            assert sequence == len(got[stream])
+            got[stream].append(event)
+        for stream in got:
+            desk.peer.tx_stream(stream).grant(desk.peer.tx_stream(stream).sent)
+    assert got == wanted
+    assert len(desk.ended) == 6
+
+
+def test_a_leg_without_packets_has_arrived_at_once() -> None:
+    desk = Desk()
+    load = Load(Header(stream_id=1), encode_frames(*columns_of([])))
+    desk.outbox.add(Leg(load, 9.0, lambda _leg, ok: desk.ended.append(("empty", ok))))
+    assert desk.ended == [("empty", True)]
+    assert len(desk.outbox) == 0
+    assert desk.outbox.next_timer() is None
+
+
+def test_a_stall_is_told_once_until_something_goes_out() -> None:
+    cost = PACKET_COST + 5
+    desk = Desk(window=cost)
+    desk.add("a", [b"x"] * 3)
+    for _ in range(3):
+        desk.pump()
+    assert desk.stalls == [1]
+    desk.peer.tx_stream(1).grant(cost)
+    desk.pump()
+    assert desk.stalls == [1, 1]
+
+
+def test_the_lanes_may_number_packets_their_own_way() -> None:
+    desk = Desk()
+    desk.numbered = 1 << 61
+    desk.add("a", [b"x", b"y"])
+    assert [sequence for _, sequence, _ in desk.pump()] == [1 << 61, (1 << 61) + 1]
+    assert desk.told == [(1 << 61, 2)]
+
+
+def test_some_legs_may_be_ended_and_the_others_stay() -> None:
+    desk = Desk(window=PACKET_COST + 5)
+    desk.left = 0
+    for name, stream in (("a", 1), ("b", 2), ("c", 1)):
+        desk.add(name, [b"x"], stream=stream, deadline=float("inf"))
+    assert (desk.outbox.waiting(1), desk.outbox.waiting(2), desk.outbox.waiting(3)) == (2, 1, 0)
+    assert desk.outbox.next_timer() is None
+    desk.outbox.clear(lambda leg: leg.load.header.stream_id == 1)
+    assert desk.ended == [("a", False), ("c", False)]
+    desk.left = 9
+    assert [stream for stream, _, _ in desk.pump()] == [2]
