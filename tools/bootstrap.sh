@@ -1,14 +1,14 @@
 #!/bin/sh
-# Make .venv ready for a purpose, from nothing but Python (with venv) and a POSIX shell.
+# Create or update .venv. Requires only Python (with venv) and a POSIX shell.
 #
-#   tools/bootstrap.sh run     what `make demo` needs
-#   tools/bootstrap.sh dev     everything: tests, checks, benches (a superset of run)
-#   tools/bootstrap.sh lock    the tool that `make lock` needs
+#   tools/bootstrap.sh run     packages for `make demo`
+#   tools/bootstrap.sh dev     packages for tests, checks and benchmarks (a superset of run)
+#   tools/bootstrap.sh lock    packages for `make lock`
 #
-# PYTHON=... chooses the interpreter; a .venv made by another one is then rebuilt. Without it a working .venv is kept.
-# The stamp of a purpose (.venv/.meshbus/<purpose>) is written last and holds the checksums of what was installed, so a
-# second run is instant and a changed lock is noticed. A set-up that was cut short leaves .venv/.meshbus/unfinished
-# behind, and the next run starts .venv again.
+# PYTHON=... selects the interpreter; a .venv made by a different one is rebuilt. Without PYTHON, a working .venv is kept.
+# The stamp file .venv/.meshbus/<purpose> is written last. It holds the checksums of the lock and the project file, so a
+# second run is instant and a changed lock is noticed. An interrupted run leaves .venv/.meshbus/unfinished behind, and the
+# next run rebuilds .venv.
 set -eu
 
 purpose=${1:?usage: tools/bootstrap.sh run|dev|lock}
@@ -25,9 +25,9 @@ die() {
     exit 1
 }
 
-# ── which Python ────────────────────────────────────────────────────────────────────────────
+# ── find Python ────────────────────────────────────────────────────────────────────────────
 
-# Runs on any Python, the old ones too. Prints "good", "old" or "bare" (no venv), then the version.
+# Must run on any Python version. Prints "good", "old" or "bare" (no venv), then the version.
 probe='
 import sys
 verdict = "good" if sys.version_info >= (3, 11) else "old"
@@ -38,10 +38,10 @@ except ImportError:
 print(verdict + " %d.%d.%d" % sys.version_info[:3])
 '
 
-# Where an interpreter comes from; the same for a venv and for the Python that made it.
+# Identifies an installation: the result is the same for a venv and for the Python that created it.
 origin_of() { "$1" -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null; }
 
-# Plain python3 is what people expect; the tested versions come next. One per line, as a path may hold spaces.
+# Try python3 first because users expect it, then the tested versions. One per line, because a path may contain spaces.
 likely='python3
 python3.13
 python3.12
@@ -50,8 +50,8 @@ python3.14
 python3.15
 python'
 
-# Sets $python and $version, or ends with one sentence. A candidate counts only if it runs: version managers
-# leave shims behind that do not.
+# Sets $python and $version, or exits with an error. A candidate must actually run: version managers leave behind
+# shims that do not.
 find_python() {
     old= bare=
     candidates=${PYTHON:-"$likely"}
@@ -66,18 +66,18 @@ find_python() {
     done <<EOF
 $candidates
 EOF
-    hint='name one that has it: make PYTHON=/path/to/python3'
-    [ -z "$bare" ] || die "$bare lacks the standard venv and ensurepip modules; install them (on Debian and Ubuntu:" \
+    hint='select another Python: make PYTHON=/path/to/python3'
+    [ -z "$bare" ] || die "$bare has no venv or ensurepip module; install them (on Debian and Ubuntu:" \
         "apt install python3-venv), or $hint"
-    hint='install one, or name one: make PYTHON=/path/to/python3'
-    [ -z "$old" ] || die "$old, and meshbus needs 3.11 or newer; $hint"
-    [ -z "${PYTHON:-}" ] || die "PYTHON=$PYTHON does not run; correct it, or leave it out to have one searched for"
-    die "no Python found that runs, and meshbus needs 3.11 or newer; $hint"
+    hint='install it, or select another Python: make PYTHON=/path/to/python3'
+    [ -z "$old" ] || die "$old, but meshbus needs Python 3.11 or newer; $hint"
+    [ -z "${PYTHON:-}" ] || die "PYTHON=$PYTHON does not run; correct it, or omit it to search for a Python"
+    die "no working Python found; meshbus needs Python 3.11 or newer; $hint"
 }
 
-# ── is there anything to do ─────────────────────────────────────────────────────────────────
+# ── check the existing .venv ─────────────────────────────────────────────────────────────────
 
-# What a purpose's stamp must say: this directory (an editable install points at it), this lock, this project file.
+# Expected content of a stamp: this directory (the editable install points to it), the lock, and the project file.
 stamp_of() {
     printf '%s\n' "$root"
     cksum "requirements/$1.txt"
@@ -85,12 +85,12 @@ stamp_of() {
 }
 stamped() { [ -f "$marks/$1" ] && [ "$(cat "$marks/$1")" = "$(stamp_of "$1")" ]; }
 
-# Prints why .venv cannot be kept, or nothing.
+# Prints why .venv must be rebuilt, or nothing.
 why_rebuild() {
-    if [ ! -d "$marks" ]; then echo 'it was not made by make'; return; fi
-    if [ -e "$marks/unfinished" ]; then echo 'the last set-up was cut short'; return; fi
-    if [ "$(cat "$marks/root" 2>/dev/null)" != "$root" ]; then echo 'the directory has moved'; return; fi
-    if ! "$venv/bin/python" -c '' 2>/dev/null; then echo 'its Python is gone'; return; fi
+    if [ ! -d "$marks" ]; then echo 'it was not created by make'; return; fi
+    if [ -e "$marks/unfinished" ]; then echo 'the last installation was interrupted'; return; fi
+    if [ "$(cat "$marks/root" 2>/dev/null)" != "$root" ]; then echo 'the project directory has moved'; return; fi
+    if ! "$venv/bin/python" -c '' 2>/dev/null; then echo 'its Python no longer runs'; return; fi
     if [ -n "${PYTHON:-}" ]; then
         find_python
         if [ "$(origin_of "$python")" != "$(origin_of "$venv/bin/python")" ]; then echo "PYTHON is now $version"; fi
@@ -106,13 +106,13 @@ if [ -d "$venv" ]; then
     fi
 fi
 
-# ── the work ────────────────────────────────────────────────────────────────────────────────
+# ── install ────────────────────────────────────────────────────────────────────────────────
 
-pip() { # build backends are looked up on PATH, hence the first word
+pip() { # PATH is set because build backends are found through it
     PATH="$root/$venv/bin:$PATH" "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@" >>"$log" 2>&1
 }
 
-# Sum the sizes that pip printed: "Downloading numpy-2.4.6-....whl (16.9 MB)".
+# Add up the download sizes that pip printed: "Downloading numpy-2.4.6-....whl (16.9 MB)".
 fetched_mb() {
     awk '/(Downloading|Using cached) .*\([0-9.]+ [kM]?B\)/ {
              size = $(NF-1); sub(/\(/, "", size)
@@ -131,7 +131,7 @@ if [ ! -d "$venv" ] || [ -n "$reason" ]; then
     : >"$marks/unfinished"
     "$python" -m venv "$venv" >"$log" 2>&1 || {
         tail -n 5 "$log" >&2
-        die "$python could not make .venv (above); install its venv package, or name another: make PYTHON=/path/to/python3"
+        die "$python could not create .venv (see above); install its venv package, or select another Python: make PYTHON=/path/to/python3"
     }
     printf '%s\n' "$root" >"$marks/root"
 fi
@@ -139,28 +139,28 @@ fi
 : >"$marks/unfinished"
 : >"$log"
 count=$(sed -n 's/^\([a-z0-9][^ =]*\)==.*/\1/p' "requirements/$purpose.txt" | sort -u | wc -l)
-say "installing $((count)) locked packages (a minute or two on a first run; details in $log)"
-# Wheels only, so that nothing needs a compiler. Spark alone is published as source (pure Python and jars), and its
-# build tools are locked too: they come first, because nothing is built in isolation.
+say "installing $((count)) locked packages (a minute or two on the first run; details in $log)"
+# Install wheels only, so that no compiler is needed. pyspark is published only as source (pure Python and jars). Its
+# build tools are locked too and are installed first, because build isolation is off.
 install_locked() {
     pip install --progress-bar off --no-deps --only-binary :all: --no-binary pyspark --no-build-isolation \
         --require-hashes -r "requirements/$1.txt" || {
         tail -n 8 "$log" >&2
-        die "could not install the locked packages (above, and in full in $log); check the network and run the same" \
-            "command again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
+        die "could not install the locked packages (see above; full log in $log); check the network and run the command" \
+            "again; if no distribution matches this machine, try another Python: make PYTHON=/path/to/python3.13"
     }
 }
 if grep -q '^pyspark==' "requirements/$purpose.txt"; then install_locked build; fi
 install_locked "$purpose"
 
 if [ "$purpose" != lock ]; then
-    say 'installing meshbus itself, editable'
+    say 'installing meshbus in editable mode'
     pip install --no-deps --no-build-isolation --editable . || {
         tail -n 8 "$log" >&2
-        die "could not install the project itself (above, and in full in $log); fix pyproject.toml and run the same command again"
+        die "could not install meshbus (see above; full log in $log); fix pyproject.toml and run the command again"
     }
 fi
 
 stamp_of "$purpose" >"$marks/$purpose"
 rm -f "$marks/unfinished"
-say "ready in $(($(date +%s) - began)) s: $(fetched_mb) MB fetched, $(($(du -sk "$venv" | cut -f1) / 1024)) MB in .venv"
+say "ready in $(($(date +%s) - began)) s: $(fetched_mb) MB downloaded, $(($(du -sk "$venv" | cut -f1) / 1024)) MB in .venv"

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Write requirements/*.txt: exact versions with hashes, for every supported Python and platform, without addresses.
+# Write requirements/*.txt: exact versions with hashes, for all supported Python versions and platforms, without index
+# URLs.
 #
-# Versions already locked are kept where they still fit; UPGRADE=1 takes the newest of everything. dev is compiled
-# after run and constrained by it, so that the two agree. Needs tools/bootstrap.sh lock.
+# Locked versions are kept if they still satisfy the constraints; UPGRADE=1 upgrades everything. dev is compiled after run
+# and constrained by it, so that both lock the same versions. Requires `tools/bootstrap.sh lock`.
 set -eu
 cd "$(dirname "$0")/.."
 
 floor=$(sed -n 's/^requires-python = ">=\(.*\)"$/\1/p' pyproject.toml)
 
 for name in build run dev lock; do
-    # --only-binary: a lock that needs a compiler is no lock; pyspark is pure Python but has no wheel.
-    # --system-certs: company proxies are common.
+    # --only-binary: installing must not need a compiler. pyspark is the exception: pure Python, published without a wheel.
+    # --system-certs: use the system's certificates, which company proxies often require.
     .venv/bin/python -m uv --quiet --no-cache --system-certs pip compile \
         --universal --python-version "$floor" --generate-hashes --only-binary :all: --no-binary pyspark \
         --custom-compile-command 'make lock' ${UPGRADE:+--upgrade} \
