@@ -1,5 +1,5 @@
-"""Measurements: one module per claim, each printing a table of ratios to a peer measured in the same run.
+"""Benchmarks: one module per claim. Each prints a table of ratios to a reference measured in the same run.
 
-`python -m bench` runs them all, `python -m bench prefixes import` runs two, `--quick` trades steadiness for time and
-`--save` keeps the figures in bench/results. How to time something is in harness.py.
+`python -m bench` runs all of them, `python -m bench prefixes import` runs two. `--quick` uses fewer and shorter rounds,
+`--save` appends the results to bench/results. harness.py has the timing functions.
 """

@@ -1,4 +1,4 @@
-"""Run the benches named on the command line, or all of them, and print their tables."""
+"""Run the benchmarks given on the command line, or all of them, and print their tables."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from bench.harness import describe_machine, save
 
 
 def bench_names() -> list[str]:
-    """List the benches that exist, by what follows `bench_` in their file names."""
+    """Return the names of all benchmarks: their file names without `bench_`."""
     return sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 
 def main() -> int:
-    """Run, print, and save where asked."""
+    """Run the benchmarks, print their tables, and save them if requested."""
     names = bench_names()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("bench", nargs="*", help=f"one of: {', '.join(names)}")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a look, not a claim")
-    parser.add_argument("--save", action="store_true", help="append the figures to bench/results")
+    parser.add_argument(
+        "--quick", action="store_true", help="run fewer and shorter rounds; the results are only indicative"
+    )
+    parser.add_argument("--save", action="store_true", help="append the results to bench/results")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.bench) - set(names))
     if unknown:
-        parser.error(f"no bench called {', '.join(unknown)}; there are: {', '.join(names)}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(names)}")
     print(" · ".join(f"{name} {value}" for name, value in describe_machine().items()), "\n")
     for name in arguments.bench or names:
         module = importlib.import_module(f"bench.bench_{name}")

@@ -1,11 +1,11 @@
-"""Claim: per processor second our publisher fans out as pyzmq's does in batches, and at 0.4 of it one by one.
+"""Claim: per processor second, batches reach pyzmq's fan-out, and single publishes reach 0.4 of it.
 
-Bias. Only the publisher's processor time counts, all its threads and the kernel's work for them; the subscribers are
-pyzmq SUB sockets in one process for every candidate, which is also what bounds the wall clock. Messages have one part,
-which is pyzmq's quickest form, there is no high-water mark, and the whole run may pile up in the publisher: what is
-compared is work, not pacing. Subscribers want everything, so a publisher finds who gets a message at once; the table
-with ten thousand topics is the other extreme. libzmq has no call for many messages, so both of our rows are compared
-with its one-by-one form. In the churn one subscriber holds a thousand prefixes and changes them all the time.
+Bias: only the publisher's processor time counts, with all its threads and the kernel's work for them. The subscribers are
+pyzmq SUB sockets in one process for every candidate, which also limits the wall clock. Messages have one part, which is
+pyzmq's fastest form. There is no high-water mark, and the whole run may queue up in the publisher: the benchmark compares
+work, not pacing. Subscribers want everything, so a publisher finds the receivers of a message at once; the table with ten
+thousand topics is the other extreme. libzmq has no call for many messages, so both meshbus rows are compared with its
+single sends. In the churn table, one subscriber holds a thousand prefixes and changes them continuously.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SIZES = (64, 1024)
 TOPICS = 10_000
 COMMITTED = {SINGLE: 0.4, BATCH: 1.0}
 COMMITTED_SUBSCRIBERS = 8
-"""Up to this many."""
+"""The target applies up to this many subscribers."""
 
 DELIVERIES = {64: 1_600_000, 1024: 320_000}
-"""Of a full run with eight subscribers or more; with one, a quarter of it."""
+"""Deliveries in a full run with eight subscribers or more; a quarter of it with one."""
 CHANGES = 100_000
 
 
 def run(quick: bool) -> list[Table]:
-    """Measure fan-out, many topics, and churn; raises when anything was lost."""
+    """Measure fan-out, many topics, and churn. Raises RuntimeError if a message was lost."""
     rounds, scale = (1, 0.25) if quick else (5, 1.0)
     fan_out: list[list[Cell]] = []
     for subscribers in SUBSCRIBERS:
@@ -59,21 +59,21 @@ def run(quick: bool) -> list[Table]:
         "thousand per CPU-s",
         "thousand/s",
         "times pyzmq per CPU-s",
-        "committed",
+        "target",
         "met",
     ]
     return [
         Table(
-            f"fan-out: messages published, by processor time of the publisher ({rounds} interleaved rounds, no loss)",
+            f"Fan-out: messages published, by processor time of the publisher ({rounds} interleaved rounds, no loss)",
             columns,
             fan_out,
         ),
-        Table(f"{TOPICS} topics, a tenth of them wanted: messages published", columns, topics),
+        Table(f"{TOPICS} topics, a tenth of them subscribed: messages published", columns, topics),
         Table(
-            "subscriptions that come and go: changes taken in by the publisher",
+            "Subscription changes processed by the publisher",
             columns,
             _rows("1", {PYZMQ: churn["pyzmq"], SINGLE: churn["meshbus"]}, subscribers=1, committed=False),
-            ["pyzmq is an XPUB whose application takes every change; ours keeps the same table"],
+            ["pyzmq is an XPUB whose application reads every change; meshbus maintains the same table"],
         ),
     ]
 
@@ -115,7 +115,7 @@ def _rows(
 
 
 def _times(mine: Summary, peer: Summary) -> Ratio:
-    """Compare by the publisher's processor time, round by round: above 1 means cheaper than the peer."""
+    """Return the ratio of messages per processor second, by round: above 1 is cheaper than the peer."""
     ratios = [_per_cpu_s(run) / _per_cpu_s(other) for run, other in zip(mine.runs, peer.runs, strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)
 

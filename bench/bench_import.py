@@ -1,8 +1,8 @@
-"""Claim: `import meshbus` loads nothing heavy; what is heavy is loaded when it is used.
+"""Claim: `import meshbus` loads nothing heavy; heavy modules are loaded on first use.
 
-Bias. Each figure is a whole interpreter started for the purpose, files in the system's cache, so starting Python is
-most of it and is shown apart; `over bare` is the difference of the medians, and on a busy machine it wanders by a
-millisecond or two, below zero as well. What importing the first heavy name costs is not hidden: it has its own row.
+Bias: each figure includes the start of an interpreter, with files in the system's cache. Starting Python takes most of the
+time and is shown separately. `over bare` is the difference of the medians; on a busy machine it varies by a millisecond or
+two and can be negative. The cost of importing the first heavy name has its own row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NODE = "from meshbus import Node"
 
 
 def run(quick: bool) -> list[Table]:
-    """Start interpreters and compare."""
+    """Start interpreters and compare their times."""
     programs = {**PROGRAMS, NODE: NODE} if "Node" in meshbus.__all__ else PROGRAMS
     rounds = 5 if quick else 21
     timings = compare({name: starting(program) for name, program in programs.items()}, seconds=0.01, rounds=rounds)
@@ -33,10 +33,10 @@ def run(quick: bool) -> list[Table]:
         [name, timing.best_ns / 1e6, timing.median_ns / 1e6, (timing.median_ns - bare.median_ns) / 1e6]
         for name, timing in timings.items()
     ]
-    return [Table(f"Start-up, ms by the wall clock, {rounds} rounds", ["program", "best", "median", "over bare"], rows)]
+    return [Table(f"Start-up time: wall-clock ms, {rounds} rounds", ["program", "best", "median", "over bare"], rows)]
 
 
 def starting(program: str) -> Case:
-    """Make a candidate that runs one program in an interpreter of its own."""
+    """Return a candidate that runs one program in a new interpreter."""
     command = [sys.executable, "-c", program]
-    return lambda: subprocess.run(command, check=True), 1  # noqa: S603 - this interpreter, on a text of ours
+    return lambda: subprocess.run(command, check=True), 1  # noqa: S603 - this interpreter, with a constant program

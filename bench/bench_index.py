@@ -1,16 +1,16 @@
 """Claim: the subscription index stays fast and small from a hundred prefixes to a million.
 
-Bias. `scan` is the documented linear scan with its early exit, in plain Python and compiled by numba: it visits half the
-table for a topic drawn at random, and our topics are (60 % lie below a subscribed prefix). `match` asks for one topic at
-a time; there are more topics than it remembers prefixes for at a million, and fewer below. `column` matches 4 096 topics
-in one call on a snapshot that is there already; what a snapshot costs after a change is its own column. `pyzmq` is a
-whole `send` of an empty message to subscribers over inproc whose pipes are full, so it drops what matches: its floor,
-the call without any subscriber, is told beside it. Subscribers of pyzmq hold all prefixes each; ours hold them in turn.
-Its rows stop at ten million subscriptions: a hundred million take it more memory than most machines have. `scan` samples
-a few topics where it is slow.
+Bias: `scan` is the documented linear scan with its early exit, in plain Python and compiled by numba. It visits half the
+table for a random topic, and the topics are random (60 % lie below a subscribed prefix). `match` matches one topic per
+call; at a million prefixes there are more topics than its cache holds, below that fewer. `column` matches 4 096 topics in
+one call on an existing snapshot; the cost of a snapshot after a change is a separate column. `pyzmq` is a whole `send` of
+an empty message to inproc subscribers whose pipes are full, so it drops what matches; the cost of the call without any
+subscriber is printed below the table. Each pyzmq subscriber holds all prefixes; in meshbus the peers hold them in turn.
+The pyzmq rows stop at ten million subscriptions, because a hundred million would need more memory than most machines have.
+`scan` uses a sample of the topics where it is slow.
 
-Memory is what a fresh process grows by (resident set) while it takes a million subscriptions, changes a tenth of them
-and matches as many topics; for pyzmq the process of the publisher alone. See bench/memory.py.
+Memory is the growth of the resident set of a new process while it takes a million subscriptions, changes a tenth of them
+and matches as many topics. For pyzmq it is the process of the publisher only. See bench/memory.py.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from meshbus.policy.prefixes import SubscriptionIndex
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 PEERS = (1, 4, 100)
 MOST_QUICK = 100_000
-"""Subscriptions in one row of a quick run."""
+"""Limit of subscriptions per row in a quick run."""
 MOST_PYZMQ = 10_000_000
-"""Subscriptions in one row of pyzmq, which takes 150 to 190 bytes for each."""
+"""Limit of subscriptions per row for pyzmq, which needs 150 to 190 bytes for each."""
 REMEMBERED = 1_000_000
-"""Prefixes whose memory is measured."""
+"""Number of prefixes for the memory measurement."""
 TOPICS = 4_096
 SCAN_VISITS = 2_000_000
-"""Prefixes that one call of a linear scan visits, about."""
+"""Approximate number of prefixes that one call of a linear scan visits."""
 ALL_PEERS = 1_000
-"""Peers that take turns in holding the prefixes."""
+"""Number of peers that hold the prefixes in turn."""
 
 
 def run(quick: bool) -> list[Table]:
-    """Measure matching, then changing, then memory."""
+    """Measure matching, changes and memory."""
     seconds, rounds = (0.05, 3) if quick else (0.4, 5)
     matching: list[list[Cell]] = []
     changing: list[list[Cell]] = []
@@ -73,27 +73,27 @@ def run(quick: bool) -> list[Table]:
             changing.append([size, each, *change_costs(index, list(held), seconds)])
     return [
         Table(
-            "Subscription match: processor ns per topic; times faster than the scan, and than the compiled scan",
+            "Subscription match: processor ns per topic, and speed-up over the scan and the compiled scan",
             ["prefixes", "peers", "scan", "numba", "match", "column", "pyzmq", "match x", "column x", "column x numba"],
             matching,
-            [f"pyzmq send with no subscriber: {floor:.0f} ns"],
+            [f"pyzmq send without a subscriber: {floor:.0f} ns"],
         ),
         Table(
-            "Subscription changes: processor us",
+            "Subscription changes: processor µs",
             ["prefixes", "peers", "leaf on+off", "empty prefix on+off, 1 match", "peer of 10 on+off", "snapshot"],
             changing,
         ),
         Table(
             f"Memory: bytes per subscription, {remembered} distinct prefixes, after a tenth was replaced and matched",
-            ["what", "subscribed", "changed", "matched", "with snapshot", "us per change"],
+            ["index", "subscribed", "changed", "matched", "with snapshot", "µs per change"],
             [measure_memory(what, remembered) for what in ("one peer", "1 000 peers", "pyzmq")],
-            ["resident set of a process of its own; one SUB holds all in pyzmq"],
+            ["growth of the resident set of a separate process; in pyzmq, one SUB holds all subscriptions"],
         ),
     ]
 
 
 def draw_topics(prefixes: list[bytes], numbers: int) -> list[bytes]:
-    """Draw topics, 60 % of them below a prefix of the table."""
+    """Return random topics, 60 % of them below a prefix of the table."""
     rng = random.Random(numbers)
     below = [rng.choice(prefixes) for _ in range(TOPICS * 6 // 10)]
     others = [draw_prefix(rng.randrange(numbers)) for _ in range(TOPICS - len(below))]
@@ -101,7 +101,7 @@ def draw_topics(prefixes: list[bytes], numbers: int) -> list[bytes]:
 
 
 def draw_table(size: int, each: int) -> Held:
-    """Draw prefixes, each held by so many peers, in byte order."""
+    """Return random prefixes in byte order, each held by `each` peers."""
     rng = random.Random(size)
     numbers = rng.sample(range(10 * size), size)
     peers = max(ALL_PEERS, each)
@@ -112,7 +112,7 @@ def draw_table(size: int, each: int) -> Held:
 
 
 def cases_for(index: SubscriptionIndex, held: Held, topics: list[bytes], each: int) -> dict[str, Case]:
-    """Make the candidates, which all find the same peers."""
+    """Return the candidates, which all find the same peers."""
     table = list(held.items())
     sample = topics[: min(max(SCAN_VISITS // len(table), 1), len(topics))]
     offsets, data = prefixmatch.pack_topics(topics)
@@ -143,7 +143,7 @@ def scan_rows(
     topics: NDArray[np.uint8],
     found: NDArray[np.int64],
 ) -> None:
-    """Count the prefixes of each topic by the linear scan, stopping behind the topic; compiled by numba."""
+    """Count the prefixes of each topic by a linear scan that stops after the topic; compiled by numba."""
     for index in range(len(found)):
         begin, end = offsets[index], offsets[index + 1]
         count = 0
@@ -161,7 +161,7 @@ def scan_rows(
 
 
 def send_cases(prefixes: list[bytes], peers: int, topics: list[bytes]) -> Case:
-    """Make a pyzmq publisher with subscribers that hold all prefixes each and read nothing."""
+    """Return a pyzmq publisher whose subscribers each hold all prefixes and read nothing."""
     context = zmq.Context()
     publisher = context.socket(zmq.XPUB)
     publisher.set(zmq.SNDHWM, 1)
@@ -179,13 +179,13 @@ def send_cases(prefixes: list[bytes], peers: int, topics: list[bytes]) -> Case:
     def send() -> None:
         for topic in topics:
             publisher.send(topic)
-        _ = subscribers  # they live as long as this function
+        _ = subscribers  # keep the sockets alive as long as this function
 
     return send, len(topics)
 
 
 def change_costs(index: SubscriptionIndex, prefixes: list[bytes], seconds: float) -> list[Cell]:
-    """Measure a leaf, the empty prefix and a peer that come and go, and a new snapshot."""
+    """Measure adding and removing a leaf, the empty prefix and a peer, and a new snapshot."""
     newcomer = 1 << 40
     leaf = prefixes[len(prefixes) // 2] + b"/new"
     own = prefixes[:: max(len(prefixes) // 10, 1)][:10]
@@ -215,7 +215,7 @@ def change_costs(index: SubscriptionIndex, prefixes: list[bytes], seconds: float
 
 
 def measure_memory(what: str, count: int) -> list[Cell]:
-    """Have a process of its own take subscriptions, and tell what it grew by."""
+    """Return the memory growth of a separate process that takes subscriptions."""
     command = [sys.executable, "-m", "bench.memory", what, str(count)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - this interpreter, on our own module
     cells: list[Cell] = json.loads(answer.stdout)

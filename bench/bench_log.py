@@ -1,18 +1,18 @@
-"""Claim: the log takes batches at several times the speed of net-mesh's own, and is read as fast as plain Parquet.
+"""Claim: the log appends batches several times as fast as net-mesh's log, and reads as fast as plain Parquet.
 
-Bias. One writer, one channel, one machine's disk, warm, files in the system's cache. Batches are a mebibyte of equal
-events, about what a node hands over at full speed, which suits columns; an Arrow column or (offsets, data) is what a
-node hands over, and what the claim is about. net-mesh takes lists only; the `list` rows are ours with the same input,
-which has to be joined first. All events differ, so that each form is a mebibyte of memory. Ours stores 24 columns for an event, the peers a payload and a number. net-mesh's binding keeps
-every event in memory as well and reads from there; it cannot sync by itself from Python (its fsync options abort the
-process), so `every append` calls its sync. SQLite is one table (seq, ts, payload) in WAL mode: synchronous OFF, NORMAL
-and FULL stand for the policies. `file` is os.write of the payloads alone: a floor, not a log. Times are by the wall
-clock, because waiting for a disk costs no processor; where nothing is synced the two agree on a machine that is not
-busy. What `fsync` costs is a property of this disk.
+Bias: one writer, one channel, one disk, warm, files in the system's cache. A batch is a mebibyte of events of equal size,
+about what a node appends at full speed, which suits columns. A node passes an Arrow column or (offsets, data), and the
+claim is about these. net-mesh takes only lists; the `list` rows show meshbus with the same input, which must be joined
+first. All events differ, so that each form is a mebibyte of memory. meshbus stores 24 columns per event, the peers a
+payload and a number. The net-mesh binding also keeps every event in memory and reads from there. It cannot sync on its own
+from Python (its fsync options abort the process), so `every append` calls its sync. SQLite is one table (seq, ts, payload)
+in WAL mode; synchronous OFF, NORMAL and FULL stand for the policies. `file` is os.write of the payloads alone: a lower
+bound, not a log. Times are wall-clock times, because waiting for a disk costs no processor time; without sync, both agree
+on an idle machine. The cost of `fsync` depends on the disk.
 
-A claim is the median of comparisons, with the lowest and the highest of them, because they differ widely: of appends,
-each begins with new files and a disk that has nothing left to write. A scan is compared with pyarrow and nothing else
-in between, each first as often as the other. The table of reads has the same two among five others; take no ratio from it.
+A ratio is the median of several comparisons, with the lowest and the highest, because they vary widely. For appends, each
+comparison starts with new files and a disk with nothing left to write. A scan is compared only with pyarrow, in both
+orders equally often. The table of reads measures both among five others; do not take ratios from it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from meshbus.log.log import Redex, RedexFile
 SIZES = (64, 1_024)
 BATCH_BYTES = 1 << 20
 READ_BATCH = 1_000
-"""Events of one append where reading and sealing are measured."""
+"""Events per append when reading and sealing are measured."""
 POLICIES: dict[str, Fsync] = {"never": NEVER, "every append": every_n(1), "every second": interval(1.0)}
 SYNCHRONOUS = {"never": "OFF", "every append": "FULL", "every second": "NORMAL"}
 READ_EVENTS = 200_000
 HUGE = 1 << 40
-"""Nothing is sealed while appends are measured."""
+"""Large enough that nothing is sealed while appends are measured."""
 BATCH_CLAIM = 5.0
 SCAN_CLAIM = 1.5
 
@@ -68,17 +68,17 @@ def run(quick: bool) -> list[Table]:
         reading.append([size, *(timings[name].median_ns for name in READS)])
         claims.append(_claim(size, "scan of sealed data, times pyarrow alone", ratios, at_most=SCAN_CLAIM))
     return [
-        Table("Append one event, µs by the wall clock", ["bytes", "fsync", *ONE], singles),
-        Table("Append a batch of 1 MiB, ns per event by the wall clock", ["bytes", "fsync", *MANY], batches),
-        Table(f"Read {READ_EVENTS} events, ns per event by the wall clock", ["bytes", *READS], reading),
+        Table("Append one event: wall-clock µs", ["bytes", "fsync", *ONE], singles),
+        Table("Append a batch of 1 MiB: wall-clock ns per event", ["bytes", "fsync", *MANY], batches),
+        Table(f"Read {READ_EVENTS} events: wall-clock ns per event", ["bytes", *READS], reading),
         Table("Seal: hot blocks to Parquet", ["bytes", "events/s", "MB/s"], [_sealing(size, rounds) for size in SIZES]),
         Table(
-            "Claims of the log",
-            ["bytes", "claim", "measured", "lowest", "highest", "committed", "met"],
+            "Log: ratios",
+            ["bytes", "claim", "measured", "lowest", "highest", "target", "met"],
             claims,
             [
-                f"median of {appends} comparisons of appends (nothing synced) and {scans} of scans, each of interleaved rounds",
-                "net-mesh: persistent file, list of bytes; on a busy machine the spread is wider than the claim",
+                f"median of {appends} comparisons of appends (without sync) and {scans} of scans, each with interleaved rounds",
+                "net-mesh: persistent file, list of bytes; on a busy machine the range is wider than the distance to the target",
             ],
         ),
     ]
@@ -93,7 +93,7 @@ READS = (
 
 @contextmanager
 def contenders(size: int, policy: str) -> Iterator[tuple[dict[str, Case], dict[str, Case]]]:
-    """Open a log of each kind, and give what appends one event and what appends many."""
+    """Open a log of each kind; yield the candidates for single appends and for batches."""
     os.sync()
     payload, count = os.urandom(size), BATCH_BYTES // size
     events = [os.urandom(size) for _ in range(count)]
@@ -175,7 +175,7 @@ def _synced(append: Callable[[], object], sync: Callable[[], object], wanted: bo
 
 
 def reads(size: int, seconds: float, rounds: int, repeats: int) -> tuple[dict[str, Timing], list[float]]:
-    """Compare ways to read the same events; also gives how often a scan takes what pyarrow alone does."""
+    """Compare ways to read the same events; also return the ratios of a scan to pyarrow alone."""
     payload = os.urandom(size)
     events = [os.urandom(size // 2) + payload[: size - size // 2] for _ in range(READ_BATCH)]
     with (
@@ -254,12 +254,12 @@ def _columns(found: dict[str, Timing], names: tuple[str, ...], scale: float) -> 
 
 
 def _little(seconds: float, size: int) -> float:
-    """Append less where events are large: beyond the system's patience with unwritten pages, the disk is measured."""
+    """Return a shorter time for large events: with too many unwritten pages, the disk would be measured."""
     return seconds * SIZES[0] / size
 
 
 def _batch_claims(size: int, seconds: float, rounds: int, repeats: int) -> Iterator[list[Cell]]:
-    """Compare batches again and again, with new files each time."""
+    """Repeat the comparison of batches, with new files each time."""
     times: dict[str, list[float]] = {"Arrow": [], "list": [], "file": []}
     for _ in range(repeats):
         with contenders(size, "never") as (_one, many):
@@ -269,7 +269,7 @@ def _batch_claims(size: int, seconds: float, rounds: int, repeats: int) -> Itera
             ratios.append(found["net-mesh"].median_ns / found[name].median_ns)
     yield _claim(size, "append_batch of an Arrow column, times net-mesh", times["Arrow"], at_least=BATCH_CLAIM)
     yield _claim(size, "append_batch of a list, times net-mesh", times["list"])
-    yield _claim(size, "plain file, the floor, times net-mesh", times["file"])
+    yield _claim(size, "bare file write, times net-mesh", times["file"])
 
 
 def _claim(

@@ -1,10 +1,10 @@
-"""One event per call, as applications publish: ours beside net-mesh 0.23.0 and pyzmq (design row 4).
+"""One event per call, as applications publish: meshbus compared with net-mesh 0.23.0 and pyzmq.
 
-Bias: one producer, one subscriber, one channel, loopback, warm. Every peer makes an object of each event. Throughput
-sends without pause; delays are one way, with half a millisecond between events. The net-mesh binding cannot wait for
-an event: a consumer that polls without pause burns a core and is told at once; one that rests 0.2 ms between empty polls
-is what a program that shares its machine can afford. Both are shown, and neither is idle while nothing happens; ours
-and pyzmq sleep in the kernel until a packet comes and are woken up for it, which is part of their delay.
+Bias: one producer, one subscriber, one channel, loopback, warm. Every peer creates an object for each event. Throughput
+runs send without pause; latency is one way, with half a millisecond between events. The net-mesh binding cannot wait for
+an event: a consumer that polls without pause occupies a core and gets the event at once, and one that sleeps 0.2 ms
+between empty polls is what a program on a shared machine can afford. Both are shown, and both use processor time while
+nothing happens. meshbus and pyzmq sleep in the kernel until a packet arrives; waking up is part of their latency.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bench.peers.runner import Case, Ratio, compare, latency_table, throughput_t
 from bench.peers.task import Task
 
 OURS = "meshbus publish"
-POLLING = "net-mesh publish, polls without pause"
-RESTING = "net-mesh publish, rests 0.2 ms"
+POLLING = "net-mesh publish, busy polling"
+RESTING = "net-mesh publish, sleeps 0.2 ms"
 PYZMQ = "pyzmq PUSH-PULL"
 
 SIZE = 64
@@ -31,7 +31,7 @@ COMMITTED_P50 = 0.6
 
 
 def run(quick: bool) -> list[Table]:
-    """Measure throughput and delay; raises when anything was lost."""
+    """Measure throughput and latency. Raises RuntimeError if an event was lost."""
     rounds, scale = (1, 0.25) if quick else (5, 1.0)
     busy = compare(
         {
@@ -61,13 +61,13 @@ def run(quick: bool) -> list[Table]:
         ratio = paced[OURS].times_p50(paced[peer])
         claims.append(_claim("one-way p50", peer, ratio, COMMITTED_P50 if committed else None, at_least=False))
     return [
-        throughput_table(f"single publishes, events of {SIZE} B", busy),
-        latency_table(f"one way, an event of {SIZE} B every {GAP_S * 1e3:g} ms", paced),
+        throughput_table(f"Single publishes, events of {SIZE} B", busy),
+        latency_table(f"One-way latency, an event of {SIZE} B every {GAP_S * 1e3:g} ms", paced),
         Table(
-            "single publishes: times the peer, median (lowest–highest round)",
-            ["claim", "against", "measured", "committed", "met"],
+            "Single publishes: ratio to the peer, median (lowest–highest round)",
+            ["claim", "compared with", "measured", "target", "met"],
             claims,
-            [f"{rounds} interleaved rounds, no event lost; for the delay, below 1 is quicker"],
+            [f"{rounds} interleaved rounds, no event lost; for latency, below 1 is faster"],
         ),
     ]
 

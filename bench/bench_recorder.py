@@ -1,14 +1,14 @@
-"""What the flight recorder costs a gateway: forwarding with full verdicts, unrecorded, recorded, and sampled.
+"""The cost of the flight recorder at a gateway: forwarding with full verdicts, not recorded, recorded, and sampled.
 
-One process holds a source, a gateway on real UDP sockets, and a sink on loopback; the time of the source and the sink is
-taken off. What it costs is the share of the packets of a second that no longer fit into one. `clock` is the time that passes
-while they are forwarded, with what that waits for the interpreter, for the thread that writes and for others on this
-machine: packets a second, which are committed. `thread` is the processor time of the thread that forwards alone. `process`
-is that of the gateway with the thread that writes, syncs and seals, and every row is sealed within the time: the whole
-price, on a machine without a spare core. Bias: loopback costs less than a network card, which makes
-the recorder look dearer; packets of one stream differ in their counters only, which makes rows short and sealing cheap.
-There is no peer to compare with: the reference has no recorder. Rounds are short, many and taken in turns; what else runs
-on the machine only ever adds, so the best round of each counts, and the median is told.
+One process contains a source, a gateway on real UDP sockets, and a sink on loopback; the time of source and sink is
+subtracted. The cost is the share of packets per second that no longer fit. `clock` is the elapsed time of forwarding,
+including waiting for the interpreter, the writing thread and other processes: packets per second, for which there is a
+target. `thread` is the processor time of the forwarding thread alone. `process` is that of the gateway including the
+thread that writes, syncs and seals, with every row sealed within the measured time: the whole cost, on a machine without a
+spare core. Bias: loopback costs less than a network card, which makes the recorder look more expensive; packets of one
+stream differ only in their counters, which makes rows short and sealing cheap. There is no peer to compare with, because
+the reference implementation has no recorder. Rounds are short, many and interleaved. Other load on the machine only adds
+time, so the best round counts; the median is also printed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader, pack_route
 
 COMMITTED = 0.20
-"""Packets fewer a second."""
+"""Limit for the share of packets per second that recording may cost."""
 EVERY = "every packet recorded"
 CHANNEL = ChannelName("bench/events")
 _FULL, _TRAIN = 1434, 44
-"""Bytes of a full packet without its routing header on an ordinary network, and packets of a train: 64 KB."""
+"""Bytes of a full packet without routing header on an ordinary network, and packets per train: 64 KB."""
 _COUNTERS_AT = ROUTE_BYTES + 16, ROUTE_BYTES + 40
 """The packet counter, and the sequence in its stream."""
 _NEAR, _FAR = 11, 22
@@ -57,7 +57,7 @@ class Gateway:
     def __init__(self, packet_bytes: int, packets: int) -> None:
         self.source, self.socket, self.sink = (UdpSocket.bind("127.0.0.1", 0) for _ in range(3))
         self.others = 0.0
-        """Seconds of processor time that source and sink took."""
+        """Processor seconds used by source and sink."""
         settings = EngineSettings(psk=bytes(32), gateway=GatewayConfig())
         now = time.monotonic()
         self.engine = Engine(Identity.generate(os.urandom), settings, now=now, wall=round, entropy=os.urandom)
@@ -96,7 +96,7 @@ class Gateway:
             socket.close()
 
     def forward(self, packets: int) -> None:
-        """Carry so many packets across."""
+        """Forward this many packets."""
         sent = received = 0
         while received < packets:
             began = time.thread_time()
@@ -116,7 +116,7 @@ class Gateway:
 
 
 class Price:
-    """Nanoseconds of processor time per packet, round by round."""
+    """Nanoseconds per packet, by round."""
 
     def __init__(self) -> None:
         self.path: list[float] = []
@@ -126,7 +126,7 @@ class Price:
 
 
 def one_round(price: Price, packet_bytes: int, train: int, packets: int, sampling: int) -> None:
-    """Measure one round; a sampling of 0 is without a recorder."""
+    """Measure one round; a sampling of 0 means no recorder."""
     with tempfile.TemporaryDirectory() as folder, Gateway(packet_bytes, train) as gateway:
         recording = None
         if sampling:
@@ -134,7 +134,7 @@ def one_round(price: Price, packet_bytes: int, train: int, packets: int, samplin
             recording = Recording(gateway.engine, recorder)
         gateway.forward(packets // 10)
         if recording is not None:
-            recording.recorder.seal()  # what warmed up is not in the time
+            recording.recorder.seal()  # rows of the warm-up are not measured
         gateway.others, path, clock, whole = 0.0, time.thread_time(), time.perf_counter(), time.process_time()
         gateway.forward(packets)
         path, clock = (end - gateway.others for end in (time.thread_time() - path, time.perf_counter() - clock))
@@ -150,7 +150,7 @@ def one_round(price: Price, packet_bytes: int, train: int, packets: int, samplin
 
 
 def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int, *, committed: bool) -> Table:
-    """Compare forwarding without, with, and with a sampled record."""
+    """Compare forwarding without, with full and with sampled recording."""
     cases = {"not recorded": 0, EVERY: 1, "one in ten": 10}
     prices = {name: Price() for name in cases}
     for _ in range(rounds):
@@ -166,14 +166,14 @@ def measure(title: str, packet_bytes: int, train: int, packets: int, rounds: int
         judged = committed and name == EVERY
         rows.append((*cells, price.lost, ("yes" if met else "no") if judged else "–"))
     columns = ("packets", "process ns", "costs", "thread ns", "costs", "clock ns", "costs", "rows lost", "met")
-    notes = [f"best of {rounds} rounds, and (their median)"]
+    notes = [f"best of {rounds} rounds, and (median)"]
     if committed:
-        notes.append(f"committed: at most {COMMITTED:.0%} fewer packets a second by the clock")
+        notes.append(f"target: at most {COMMITTED:.0%} fewer packets per second by the wall clock")
     return Table(title, columns, rows, notes)
 
 
 def _costs(mine: list[float], theirs: list[float]) -> str:
-    """Say how many packets fewer a second has: best round against best, and the median of the rounds side by side."""
+    """Return the share of packets lost per second: best round against best, and the median over paired rounds."""
     pairs = statistics.median(other / one for one, other in zip(mine, theirs, strict=True))
     return f"{1 - min(theirs) / min(mine):.0%} ({1 - pairs:.0%})"
 
@@ -183,6 +183,6 @@ def run(quick: bool) -> list[Table]:
     warm()
     packets, rounds = (44_000, 3) if quick else (110_000, 15)
     return [
-        measure("A gateway's packets of 1434 bytes in trains of 44", _FULL, _TRAIN, packets, rounds, committed=True),
-        measure("A gateway's packets of 200 bytes one by one", 200, 1, packets // 10, rounds, committed=False),
+        measure("Gateway, packets of 1434 bytes in trains of 44", _FULL, _TRAIN, packets, rounds, committed=True),
+        measure("Gateway, single packets of 200 bytes", 200, 1, packets // 10, rounds, committed=False),
     ]

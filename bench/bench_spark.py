@@ -1,19 +1,19 @@
-"""Claim: judging recorded packets costs little more than reading them, where they stay in the JVM or never enter it.
+"""Claim: judging recorded packets costs little more than reading them, if they stay in the JVM or never enter it.
 
-Bias. The gateway is measured in `local[1]`: each form gets one task at a time, which for mapInArrow still is a thread of
-Java and a Python process. Files are in the memory of the operating system. They hold one block of a million packets, as
-a recorder gives them and bronze stores them, copied: real months compress differently and come from a disk. In the block
-channels, subnets and hops are drawn at random, packet by packet, which is the worst case for whatever predicts branches;
-real packets come in trains. The bare scan finds the highest value of each of the columns that a form reads (of a text:
-the longest) and decides nothing; no cheaper way to make Spark read columns was found. Column expressions end in the highest
-verdict, as the scan does, and in a second line in counts of every verdict. All other forms end in counts, and all counts
-are compared before a figure is printed. The in-worker kernel reads the columns of the scan; the in-worker replay reads
-three more, counts by channel and subnets, and finds samples. Ratios by processor (Java, its compiler and its collector,
-Python and all) are steadier than those by the clock on a machine that others use too.
+Bias: the gateway is measured in `local[1]`: each form gets one task at a time, which for mapInArrow still means a Java
+thread and a Python process. Files are in the system's page cache. They contain copies of one block of a million packets,
+in the form in which a recorder returns them and bronze stores them; real data compresses differently and comes from a
+disk. In the block, channels, subnets and hops are random for each packet, which is the worst case for branch prediction;
+real packets come in trains. The bare scan finds the highest value of each column that a form reads (for a text, the
+longest) and judges nothing; no cheaper way to make Spark read columns was found. Column expressions end in the highest
+verdict, like the scan, and in a second row in counts of every verdict. All other forms end in counts, and all counts are
+compared before a figure is printed. The in-worker kernel reads the columns of the scan; the in-worker replay reads three
+more, counts by channel and subnets, and finds samples. Ratios by processor time (Java with its compiler and collector, and
+Python) vary less than wall-clock ratios on a shared machine.
 
-Source and Parquet read the same events to Spark's noop sink; payloads are random, so Parquet is shown at its worst. From
-there on Spark has all cores. Freshness is from the return of `append` to the replaced gold file, one event at a time with
-one idle pipeline: nothing else competes.
+Source and Parquet read the same events into Spark's noop sink; payloads are random, which is the worst case for Parquet.
+From there on, Spark has all cores. Freshness is the time from the return of `append` to the replaced gold file, one event
+at a time with one idle pipeline and no other load.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 SUBNETS = (0x03000000, 0x03070000, 0x03070500, 0x04000000, 0x05000000)
 CHANNELS = tuple(ChannelName(f"plant/line{number}/state") for number in range(64))
 BLOCK = 1_000_000
-"""Packets of one file."""
+"""Packets per file."""
 EVENT_BYTES = 100
 _FEW = ("channel", "seq", "ts", "origin", "src")
 
@@ -71,7 +71,7 @@ Case = Callable[[], Any]
 
 
 def run(quick: bool) -> list[Table]:
-    """Measure the forms of the gateway, the source, and the way to gold."""
+    """Measure the forms of the gateway, the source, and the path to gold."""
     files, events, rounds, samples = (1, 200_000, 1, 1) if quick else (16, 4_000_000, 3, 20)
     memory = {"spark.driver.memory": "3g"}
     with tempfile.TemporaryDirectory(prefix="meshbus-bench-") as folder:
@@ -90,7 +90,7 @@ def run(quick: bool) -> list[Table]:
 
 
 def policy(*, proposed: bool) -> GatewayPolicy:
-    """Every visibility, some exports, some channels with publishers; the proposal changes each eighth channel."""
+    """Return a policy with all visibilities, exports and publishers; the proposal changes every eighth channel."""
     kinds = list(Visibility)
     channels = []
     for place, name in enumerate(CHANNELS[:-4]):
@@ -108,7 +108,7 @@ def policy(*, proposed: bool) -> GatewayPolicy:
 
 
 def recorded() -> Any:
-    """Give a block of packets as a recorder does."""
+    """Return a block of packets in the form of a recorder."""
     rng = np.random.default_rng(1)
     hashes, streams = (
         np.array([getattr(name, kind) for name in CHANNELS], np.uint64) for kind in ("hash", "stream_id")
@@ -143,7 +143,7 @@ def recorded() -> Any:
 
 
 def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:
-    """Write a block of packets as bronze does, and copy it."""
+    """Write a block of packets like bronze, and copy it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -160,16 +160,16 @@ def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:
 
 
 class Took(NamedTuple):
-    """What a case took, the median of its rounds."""
+    """The time of a case: the median of its rounds."""
 
     seconds: float
-    """By the clock."""
+    """Wall-clock time."""
     cpu: float
-    """Of processors, in this process, Java and the workers together."""
+    """Processor time of this process, Java and the workers together."""
 
 
 def timed(cases: Mapping[str, Case], rounds: int, *, warm: int = 2) -> tuple[dict[str, Took], dict[str, Any]]:
-    """Measure cases, run in turns after some rounds to warm up, and give what they gave."""
+    """Measure cases in interleaved rounds after a warm-up; return their times and results."""
     given = {name: case() for _ in range(warm) for name, case in cases.items()}
     found: dict[str, list[Took]] = {name: [] for name in cases}
     for _ in range(rounds):
@@ -182,11 +182,11 @@ def timed(cases: Mapping[str, Case], rounds: int, *, warm: int = 2) -> tuple[dic
 
 
 def processor_seconds() -> float:
-    """Give the processor time of this process and everything below it, the dead ones that were waited for included."""
+    """Return the processor time of this process and its descendants, including ended ones that were waited for."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process ended meanwhile
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(folder.name))
             ticks[int(folder.name)] = sum(map(int, fields[11:15]))
@@ -199,7 +199,7 @@ def processor_seconds() -> float:
 
 
 def gateway_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Table:
-    """Compare the forms of the gateway with the scan of the same columns."""
+    """Compare the forms of the gateway with a scan of the same columns."""
     rows = BLOCK * len(paths)
     cases: dict[str, Case] = {
         "scan": lambda: scan(packets_of(spark, paths), COLUMNS),
@@ -209,7 +209,7 @@ def gateway_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Ta
         "wider scan": lambda: scan(packets_of(spark, paths), READ),
         "replay": lambda: counts_in_worker(spark, paths),
     }
-    timed(cases, 0, warm=rounds)  # Java is done with compiling a form after about a minute of it
+    timed(cases, 0, warm=rounds)  # Java has compiled a form after about a minute
     cases["map"] = lambda: counts_of(judged_by_map(spark, paths))
     took, given = timed(cases, rounds, warm=1)
     assert given["counted"] == given["map"] == given["worker"], f"the forms disagree: {given}"
@@ -236,19 +236,19 @@ def gateway_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Ta
         for title, (form, base) in shown.items()
     ]
     return Table(
-        f"gateway over {rows:,} recorded packets, median of {rounds}",
-        ["form", "Mrow/s", "of the bare scan", "by processor", "times mapInArrow", "by processor"],
+        f"Gateway over {rows:,} recorded packets, median of {rounds}",
+        ["form", "Mrow/s", "of the bare scan", "by CPU time", "times mapInArrow", "by CPU time"],
         cells,
     )
 
 
 def packets_of(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    """Give files of packets as Spark reads them."""
+    """Return files of packets as a DataFrame."""
     return spark.read.schema(spark_ddl(PACKETS)).parquet(*map(str, paths))
 
 
 def scan(packets: DataFrame, columns: Sequence[str]) -> Any:
-    """Read columns, and decide nothing."""
+    """Read columns without judging."""
     from pyspark.sql import functions
 
     touched = [functions.octet_length(name) if name == "channel" else functions.col(name) for name in columns]
@@ -261,7 +261,7 @@ def judged_by_columns(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
 
 
 def judged_by_map(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    """Judge rows that cross from Java to Python."""
+    """Judge rows that are passed from Java to Python."""
     judge = Judge(policy(proposed=True))
 
     def work(batches: Iterable[Any]) -> Iterator[Any]:
@@ -275,7 +275,7 @@ def judged_by_map(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
 
 
 def counts_of(judged: DataFrame) -> dict[int | None, int]:
-    """Count verdicts, one by one: Spark's grouping costs more than judging (docs/decisions/0020)."""
+    """Count each verdict by a condition: Spark's grouping costs more than judging (docs/decisions/0020)."""
     from pyspark.sql import functions
 
     verdict = functions.col("judged")
@@ -290,14 +290,14 @@ def counts_by_columns(spark: SparkSession, paths: Sequence[Path]) -> dict[int | 
 
 
 def counts_in_worker(spark: SparkSession, paths: Sequence[Path]) -> dict[int, int]:
-    """Count verdicts where the files are read."""
+    """Count verdicts in the workers that read the files."""
     counted = judge_files(spark, paths, policy(proposed=True))
     found = counted.where("NOT sample").groupBy("proposed").sum("packets").collect()
     return {row["proposed"]: row["sum(packets)"] for row in found}
 
 
 def counts_of_tasks(spark: SparkSession, paths: Sequence[Path]) -> dict[int | None, int]:
-    """Count verdicts where the files are read, and nothing else: of the same columns as the forms in the JVM."""
+    """Only count verdicts in the workers that read the files, from the same columns as the forms in the JVM."""
     tasks, judge = plan(paths, Chosen()), Judge(policy(proposed=True))
 
     def work(batches: Iterable[Any]) -> Iterator[Any]:
@@ -336,14 +336,14 @@ def scaling_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Ta
             row += [here.seconds, here.seconds * sizes[0] / size / first.seconds]
         cells.append(row)
     return Table(
-        "more packets: seconds, and seconds per row of those of the first line",
+        "Scaling: seconds, and seconds per row relative to the first row",
         ["rows", "bare scan", "per row", "Column expressions", "per row", "in-worker replay", "per row"],
         cells,
     )
 
 
 def source_table(spark: SparkSession, root: Path, events: int, rounds: int) -> Table:
-    """Compare the source with Parquet, and measure the way into bronze and through to gold."""
+    """Compare the source with Parquet, and measure ingest into bronze and the path to gold."""
     rng = np.random.default_rng(2)
     step, folder = 50_000, root / "log"
     with Redex(folder, background=False) as redex:
@@ -372,14 +372,14 @@ def source_table(spark: SparkSession, root: Path, events: int, rounds: int) -> T
     seconds["pipeline, log to gold"] = time.perf_counter() - began
     cells: list[list[Cell]] = [[name, events / took / 1e6] for name, took in seconds.items()]
     return Table(
-        f"{events:,} events of {EVENT_BYTES} bytes, median of {rounds}; ingest and pipeline once",
-        ["what", "Mrow/s"],
+        f"{events:,} events of {EVENT_BYTES} bytes, median of {rounds}; ingest and pipeline run once",
+        ["operation", "Mrow/s"],
         cells,
     )
 
 
 def ingest(spark: SparkSession, folder: Path, tables: Path) -> None:
-    """Stream a log into bronze, as the pipeline does, and no further."""
+    """Stream a log into bronze like the pipeline, without the later steps."""
     store = Store(tables)
 
     def take(rows: DataFrame, batch: int) -> None:
@@ -402,7 +402,7 @@ def _noop(rows: DataFrame) -> None:
 
 
 def freshness_table(spark: SparkSession, root: Path, samples: int) -> Table:
-    """Append one event at a time to a followed log, and wait until gold counts it."""
+    """Append one event at a time to a log that a pipeline follows, and wait until gold counts it."""
     import pyarrow.parquet as pq
 
     log_root, tables = root / "live", root / "live-tables"
@@ -430,6 +430,10 @@ def freshness_table(spark: SparkSession, root: Path, samples: int) -> Table:
         finally:
             stop(tables, timeout_s=120)
             thread.join()
-    waits = sorted(waits[2:])  # the first ones wait for code to be compiled
+    waits = sorted(waits[2:])  # the first ones include compilation
     middle, last = statistics.median(waits), waits[-1]
-    return Table("append to gold, one event at a time", ["samples", "p50 s", "worst s"], [[len(waits), middle, last]])
+    return Table(
+        "Latency from append to gold, one event at a time",
+        ["samples", "p50 s", "worst s"],
+        [[len(waits), middle, last]],
+    )

@@ -1,10 +1,10 @@
-"""Streams of events between two processes: ours beside net-mesh 0.23.0 and pyzmq (design rows 1 to 3).
+"""Streams of events between two processes: meshbus compared with net-mesh 0.23.0 and pyzmq.
 
-Bias: one producer, one consumer, one channel, loopback, warm; both peers are used in their fastest way without loss
-that was found (bench/peers). Ours takes and gives Arrow columns, which is how it is meant to be used; the row
-"to bytes" makes an object of every event, as the peers do. Ours and net-mesh encrypt, pyzmq does not. net-mesh's
-consumer polls without pause and so uses a whole core; processor time is compared because on a shared machine the wall
-clock mostly tells who was given a core. The split of costs is measured between two engines in memory.
+Bias: one producer, one consumer, one channel, loopback, warm. Both peers use the fastest lossless mode that was found
+(bench/peers). meshbus takes and returns Arrow columns, its intended use; the row "to bytes" creates an object for every
+event, as the peers do. meshbus and net-mesh encrypt, pyzmq does not. The net-mesh consumer polls without pause and uses a
+whole core. Processor time is compared because on a shared machine the wall clock mostly depends on scheduling. The split
+of costs is measured between two engines in memory.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ COMMITTED = {
     256: (3.0, 5.0, 2.0),
     1024: (2.0, 5.0, 1.4),
 }
-"""By size: wall and processor time against net-mesh, wall against pyzmq."""
+"""Targets by size: wall clock and processor time against net-mesh, wall clock against pyzmq."""
 FLOOR = {64: 2.0, 256: 1.5, 1024: 1.0}
-"""Never below this many times net-mesh."""
+"""Minimum ratio to net-mesh by size."""
 
 RUN_BYTES = 160_000_000
 PEER_BYTES = 20_000_000
-"""Events to send: about half a second's worth each."""
+"""Bytes to send: about half a second each."""
 BATCH_PACKETS = 16
-"""Packets of one publish where two engines are compared: what a grant lets go at once."""
+"""Packets per publish between two engines: what one grant allows."""
 
 
 def run(quick: bool) -> list[Table]:
-    """Measure all sizes; raises when anything was lost."""
+    """Measure all sizes. Raises RuntimeError if an event was lost."""
     rounds, scale = (1, 0.25) if quick else (5, 1.0)
     tables: list[Table] = []
     ratios: list[list[Cell]] = []
     for least, most in SIZES:
         found = compare(_cases(least, most, scale), rounds=rounds)
         refuse_losses(found)
-        tables.append(throughput_table(f"streams, events of {found[OURS].case.task.size}", found))
+        tables.append(throughput_table(f"Streams, events of {found[OURS].case.task.size}", found))
         ratios += _claims(least if least == most else 0, found)
     tables.append(
         Table(
-            "streams: times the peer, median (lowest–highest round)",
-            ["events", "claim", "measured", "committed", "met"],
+            "Streams: ratio to the peer, median (lowest–highest round)",
+            ["events", "claim", "measured", "target", "met"],
             ratios,
             [
                 (
-                    f"{rounds} interleaved rounds, no event lost; {NET_MESH}: best mode without loss, consumer polls"
-                    " without pause"
+                    f"{rounds} interleaved rounds, no event lost; {NET_MESH}: fastest mode without loss,"
+                    " busy-polling consumer"
                 ),
-                f"floor for the wall clock against net-mesh: {' / '.join(f'{times:g}×' for times in FLOOR.values())}",
+                f"minimum for the wall clock against net-mesh: {' / '.join(f'{times:g}×' for times in FLOOR.values())}",
             ],
         )
     )
@@ -73,14 +73,14 @@ def run(quick: bool) -> list[Table]:
 
 
 def refuse_losses(found: Mapping[str, Summary]) -> None:
-    """Raise when a run lost events or failed: figures of such a run are worth nothing."""
+    """Raise RuntimeError if a run failed or lost events: its figures would be meaningless."""
     for name, summary in found.items():
         if summary.error or summary.lost:
             raise RuntimeError(f"{name}, {summary.case.task.size}: {summary.error or f'{summary.lost} events lost'}")
 
 
 def spell(ratio: Ratio) -> str:
-    """Write a ratio with its spread."""
+    """Format a ratio with its range."""
     median, lowest, highest = ratio
     return f"{median:.2f}× ({lowest:.2f}–{highest:.2f})"
 
@@ -100,7 +100,7 @@ def _cases(least: int, most: int, scale: float) -> dict[str, Case]:
 
 
 def _claims(size: int, found: Mapping[str, Summary]) -> list[list[Cell]]:
-    """Put the claims of one size beside what was found; mixed sizes (0) have no committed figure."""
+    """Return the rows of claims for one size; mixed sizes (0) have no target."""
     told = found[OURS].case.task.size
     wall, cpu, zmq = COMMITTED.get(size, (None, None, None))
     claims = [
@@ -109,7 +109,7 @@ def _claims(size: int, found: Mapping[str, Summary]) -> list[list[Cell]]:
         ("wall clock, against pyzmq", found[OURS].times_wall(found[PYZMQ]), zmq),
         ("processor time, against pyzmq", found[OURS].times_cpu(found[PYZMQ]), None),
         ("to bytes, processor time, against net-mesh", found[OBJECTS].times_cpu(found[NET_MESH]), None),
-        ("reliable, processor time, against ours plain", found[RELIABLE].times_cpu(found[OURS]), None),
+        ("reliable, processor time, against not reliable", found[RELIABLE].times_cpu(found[OURS]), None),
     ]
     return [
         [told, claim, spell(ratio), "–" if least is None else f"{least:g}×", _met(ratio[0], least)]
@@ -124,12 +124,12 @@ def _met(times: float, least: float | None) -> str:
 
 
 def _costs(quick: bool) -> Table:
-    """Split the price of a packet: with and without credit, acknowledgements, and the replay window."""
+    """Measure the cost of a packet with and without credit, acknowledgements and the replay window."""
     per_packet = 8108 // 68
     offsets = np.arange(per_packet * BATCH_PACKETS + 1, dtype=np.int64) * 64
     data = np.zeros(int(offsets[-1]), np.uint8)
     pairs = {
-        "credit, as published by default": Pair(window=PROFILE_WINDOW, reliable=False),
+        "credit (default)": Pair(window=PROFILE_WINDOW, reliable=False),
         "no credit (unlimited window)": Pair(window=0, reliable=False),
         "acknowledgements and credit (reliable)": Pair(window=PROFILE_WINDOW, reliable=True),
     }
@@ -139,7 +139,7 @@ def _costs(quick: bool) -> Table:
     replay = compare_calls(
         {
             f"replay window, runs of {BATCH_PACKETS}": (window.run, BATCH_PACKETS),
-            "replay window, one by one": (window.one, 1),
+            "replay window, single packets": (window.one, 1),
         },
         seconds=0.05 if quick else 0.3,
     )
@@ -149,14 +149,14 @@ def _costs(quick: bool) -> Table:
     ]
     rows += [[name, timing.cpu_ns / 1e3, f"{timing.cpu_ns / whole:.1%} of it"] for name, timing in replay.items()]
     return Table(
-        f"what a full packet costs both sides, {BATCH_PACKETS} per publish, two engines in memory",
-        ["with", "µs per packet", "against the first row"],
+        f"Cost of a full packet on both sides, {BATCH_PACKETS} packets per publish, two engines in memory",
+        ["with", "µs per packet", "compared with the first row"],
         rows,
     )
 
 
 class _CountingWindow:
-    """A replay window that sees ever new counters."""
+    """A replay window that only gets new counters."""
 
     def __init__(self) -> None:
         self._window = ReplayWindow()

@@ -1,6 +1,6 @@
-"""Two engines joined by a memory copy: what the protocol itself costs, without sockets, loops and waiting.
+"""Two engines connected by a memory copy: measures the cost of the protocol without sockets, loops and waiting.
 
-Used where end-to-end runs are too coarse: a per cent of a packet's price drowns in the noise of two processes.
+Used where end-to-end runs are too coarse: the noise of two processes hides one percent of the cost of a packet.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class Pair:
         self._config = PublishConfig(reliable=reliable)
         self._buffer = np.empty(_ROOM, np.uint8)
         self.events = 0
-        """Delivered so far."""
+        """Number of events delivered so far."""
         out = Output()
         self.sender.connect(self.receiver.node_id, "receiver", self.receiver.public_key, _now(), out)
         self.settle(out, Output())
         out = Output()
         self.receiver.subscribe(self.sender.node_id, CHANNEL, _now(), out)
         self.settle(Output(), out)
-        for _ in range(3):  # announcements and the agreement on the profile have their own pace
+        for _ in range(3):  # announcements and profile negotiation need several ticks
             self.settle(self.sender.tick(_now() + 10), self.receiver.tick(_now() + 10))
 
     def publish(self, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
-        """Publish a column and carry packets back and forth until both sides have nothing more to say."""
+        """Publish a column and exchange packets until both sides are idle."""
         out = Output()
         self.sender.publish(CHANNEL, offsets, data, self._config, _now(), out)
         self.settle(out, Output())
 
     def settle(self, from_sender: Output, from_receiver: Output) -> None:
-        """Carry packets back and forth until both sides have nothing more to say."""
+        """Exchange packets until both sides are idle."""
         while from_sender.trains or from_receiver.trains:
             to_sender, to_receiver = from_receiver.trains, from_sender.trains
             from_sender = from_receiver = Output()
@@ -63,7 +63,7 @@ class Pair:
                 from_sender = self.sender.receive(self._carry(to_sender, "receiver"), _now())
 
     def _carry(self, trains: Sequence[Train], source: str) -> PacketBatch:
-        """Copy datagrams into the receiver's buffer, as a drain does."""
+        """Copy datagrams into the receiver's buffer, like a socket drain."""
         starts: list[int] = []
         end = 0
         for train in trains:

@@ -1,9 +1,9 @@
-"""Forwarders in processes of their own, and the two ends that drive them: ours, net-mesh's node, a bare UDP loop.
+"""Forwarders in separate processes, and the two ends that drive them: meshbus, a net-mesh node, a bare UDP loop.
 
-The ends are engines in this process: they shake hands with the forwarder as any node does, announce themselves, and
-send pingwaves, so that it knows the way; then routed packets are sent from one end and counted at the other. A window
-bounds what is under way, so that nothing is lost; a run that loses a packet raises. Only the processor time of the
-forwarder counts, all its threads, as the kernel tells it.
+The ends are engines in this process. They connect to the forwarder like any node, announce themselves and send pingwaves,
+so that it learns the routes. Then one end sends routed packets and the other counts them. A window limits the packets in
+flight, so that nothing is lost; a run that loses a packet raises an error. Only the processor time of the forwarder
+counts, for all its threads, as reported by the kernel.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ CHANNEL = ChannelName("bench/events")
 SUBNETS = {"west": "1", "east": "2"}
 SETTLE_S = 20.0
 STALL_S = 2.0
-"""Nothing arrived for so long: packets were lost."""
+"""Seconds without arrivals after which packets count as lost."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What one run gave."""
+    """The result of one run."""
 
     packets: int
     seconds: float
     cpu_s: float
-    """Of the forwarder alone."""
+    """Processor time of the forwarder alone."""
 
     @property
     def per_s(self) -> float:
-        """Packets per second of the wall clock."""
+        """Return packets per second by the wall clock."""
         return self.packets / self.seconds
 
     @property
     def per_cpu_s(self) -> float:
-        """Packets per second of the forwarder's processor time."""
+        """Return packets per second of the forwarder's processor time."""
         return self.packets / self.cpu_s
 
 
 class End:
-    """One end: an engine on a socket, pumped by hand."""
+    """One end: an engine on a socket, driven explicitly."""
 
     def __init__(self, number: int, tag: str) -> None:
         self.socket = UdpSocket.bind("127.0.0.1", 0)
@@ -79,7 +79,7 @@ class End:
         self.engine.announce(CapabilitySet([tag, "bench"]), time.monotonic(), Output())
 
     def connect(self, node_id: int, address: str, public_key: bytes, *, routed: bool) -> None:
-        """Begin a session with the forwarder."""
+        """Start a session with the forwarder."""
         out = Output()
         host, _, port = address.rpartition(":")
         where = self.socket.resolve(host, int(port))
@@ -87,7 +87,7 @@ class End:
         self.socket.send(out.trains)
 
     def pump(self) -> None:
-        """Take in what arrived, and do what is due."""
+        """Process received packets and due timers."""
         batch = self.socket.drain()
         now = time.monotonic()
         if batch is not None:
@@ -109,7 +109,7 @@ class Bench:
             self._sender.sends_trains = False
 
     def run(self, size: int, window: int, seconds: float) -> Run:
-        """Send packets of a size for a while, at most `window` of them under way; raises when one is lost."""
+        """Send packets for some seconds, at most `window` of them in flight. Raises RuntimeError if one is lost."""
         step = window // 2 or 1
         train, half = (Train(self._address, self._packets(size, count), size) for count in (window, step))
         self._clear()
@@ -130,7 +130,7 @@ class Bench:
             left = self._sender.send(left)
 
     def _take(self, count: int) -> int:
-        """Wait for packets at the far end; gives how many came, at least so many."""
+        """Wait for at least this many packets at the far end; return how many came."""
         taken, last = 0, time.perf_counter()
         while taken < count:
             batch = self._far.socket.drain()
@@ -139,7 +139,7 @@ class Bench:
                 taken += routed
                 last = time.perf_counter()
             elif time.perf_counter() - last > STALL_S:
-                raise RuntimeError(f"{count - taken} packets were lost: the window is too large")
+                raise RuntimeError(f"{count - taken} packets were lost; use a smaller window")
         return taken
 
     def _clear(self) -> None:
@@ -147,7 +147,7 @@ class Bench:
             pass
 
     def _packets(self, size: int, count: int) -> bytes:
-        """Make routed publications of so many bytes, each with its counters; seals are never looked at on the way."""
+        """Return routed publications of this size, each with its own counters; forwarders do not check seals."""
         payload = size - ROUTE_BYTES - PACKET_COST
         identity = self._near.engine.identity
         first = Header(
@@ -168,7 +168,7 @@ class Bench:
 
 
 def cpu_ns(pid: int) -> int:
-    """Read the processor time of all threads of a process."""
+    """Return the processor time of all threads of a process."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
 
 
@@ -194,7 +194,7 @@ def ours(*, trains: bool, recorded: bool = False) -> Iterator[Bench]:
 
 @contextmanager
 def netmesh(*, trains: bool) -> Iterator[Bench]:
-    """Run a published net-mesh node as forwarder."""
+    """Run a net-mesh node as forwarder."""
     ends = End(1, "west"), End(2, "east")
     with RealPeer(psk=PSK, heartbeat_interval_ms=200, session_timeout_ms=60_000) as peer:
         for end in ends:
@@ -209,7 +209,7 @@ def netmesh(*, trains: bool) -> Iterator[Bench]:
 
 @contextmanager
 def bare(*, trains: bool) -> Iterator[Bench]:
-    """Run a loop of recvfrom and sendto that counts the hop, and does nothing else."""
+    """Run a loop of recvfrom and sendto that only increments the hop count."""
     ends = End(1, "west"), End(2, "east")
     with _process(_serve_bare, ends[1].socket.address) as (pid, link):
         yield _bench(pid, link.recv(), ends, trains=trains)
@@ -217,7 +217,7 @@ def bare(*, trains: bool) -> Iterator[Bench]:
 
 @contextmanager
 def bare_trains(*, trains: bool) -> Iterator[Bench]:
-    """Run a loop that drains and sends by our own socket, trains as they come, and does nothing else."""
+    """Run a loop that only receives and sends trains with meshbus's own socket."""
     ends = End(1, "west"), End(2, "east")
     with _process(_serve_trains, ends[1].socket.address) as (pid, link):
         yield _bench(pid, link.recv(), ends, trains=trains)
@@ -232,7 +232,7 @@ def _settle(ends: tuple[End, End], done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SETTLE_S
     while not done():
         if time.monotonic() > deadline:
-            raise RuntimeError("the forwarder did not get to know its ends")
+            raise RuntimeError("the forwarder did not learn about its ends in time")
         for end in ends:
             end.pump()
         time.sleep(0.002)

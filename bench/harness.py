@@ -1,14 +1,14 @@
-"""How a bench times things, and the table it gives back.
+"""Timing functions and the result table for benchmarks.
 
-Candidates of one comparison run interleaved, round after round, so that a machine that slows down slows all of them.
-A figure is nanoseconds per item: the best and the median round by the wall clock, and the median round by the
-processor time of this process, which is the steadier one on a shared machine.
+The candidates of a comparison run in interleaved rounds, so that a slow phase of the machine affects all of them. A figure
+is nanoseconds per item: wall-clock time of the best and the median round, and processor time of the median round, which
+varies less on a shared machine.
 
-A bench module opens with a docstring that names its own bias and exposes
+A benchmark module starts with a docstring that names its bias, and defines
 
     def run(quick: bool) -> list[Table]: ...
 
-Nothing here knows what is measured, and nothing here is imported by the package.
+This module knows nothing about what is measured. The package never imports it.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ RESULTS = Path(__file__).with_name("results")
 
 Cell: TypeAlias = "str | int | float"
 Case: TypeAlias = tuple[Callable[[], object], int]
-"""What to call, and how many items one call handles."""
+"""A function to time, and the number of items that one call processes."""
 
 _TOLD = ("meshbus", "numpy", "numba", "pyarrow", "pyzmq", "net-mesh", "pyspark")
-"""Libraries whose versions a saved result names, where they are installed."""
+"""Libraries whose versions are saved with a result if they are installed."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Nanoseconds per item of one candidate."""
+    """Nanoseconds per item for one candidate."""
 
     best_ns: float
-    """The fastest round, by the wall clock."""
+    """Wall-clock time of the fastest round."""
     median_ns: float
-    """The median round, by the wall clock."""
+    """Wall-clock time of the median round."""
     cpu_ns: float
-    """The median round, by the processor time of this process (all its threads)."""
+    """Processor time of the median round, for all threads of this process."""
     rounds: int
 
     @property
     def per_second(self) -> float:
-        """Items per second of the median round."""
+        """Return the items per second of the median round."""
         return 1e9 / self.median_ns
 
     def times_faster_than(self, peer: Timing) -> float:
-        """Give the ratio of the median processor times: above 1 means faster than the peer."""
+        """Return the ratio of the median processor times: above 1 is faster than the peer."""
         return peer.cpu_ns / self.cpu_ns
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What a bench found: printed for people, saved as data."""
+    """The result of a benchmark, printed as text and saved as data."""
 
     title: str
     columns: Sequence[str]
@@ -67,7 +67,7 @@ class Table(msgspec.Struct, frozen=True):
     notes: Sequence[str] = ()
 
     def render(self) -> str:
-        """Give the table as plain text: text to the left, numbers to the right."""
+        """Return the table as plain text, with text aligned left and numbers right."""
         cells = [list(self.columns), *([_spell(cell) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         numeric = [any(isinstance(row[index], int | float) for row in self.rows) for index in range(len(widths))]
@@ -83,14 +83,14 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def ns_per_item(function: Callable[[], object], items: int, *, seconds: float = 0.5, rounds: int = 7) -> Timing:
-    """Time one function that handles `items` items per call, for about `seconds` in all."""
+    """Time one function that processes `items` items per call, for about `seconds` in total."""
     return compare({"": (function, items)}, seconds=seconds, rounds=rounds)[""]
 
 
 def compare(cases: Mapping[str, Case], *, seconds: float = 0.5, rounds: int = 7) -> dict[str, Timing]:
-    """Time several candidates interleaved, for about `seconds` each; a slow one gets one call per round.
+    """Time several candidates in interleaved rounds, for about `seconds` each; a slow one gets one call per round.
 
-    Every candidate is called once before, so that compiling and filling caches is not counted.
+    Every candidate is called once before, so that compilation and cold caches are not measured.
     """
     repeats = {name: _repeats(function, seconds / rounds) for name, (function, _) in cases.items()}
     wall: dict[str, list[float]] = {name: [] for name in cases}
@@ -107,7 +107,7 @@ def compare(cases: Mapping[str, Case], *, seconds: float = 0.5, rounds: int = 7)
 
 
 def save(bench: str, tables: Sequence[Table], *, quick: bool) -> Path:
-    """Append what one bench found to its file in bench/results, one JSON line per run."""
+    """Append the tables of one benchmark to its file in bench/results, one JSON line per run."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{bench}.jsonl"
     record = {"bench": bench, "at": datetime.now(UTC).isoformat(timespec="seconds"), "quick": quick}
@@ -118,7 +118,7 @@ def save(bench: str, tables: Sequence[Table], *, quick: bool) -> Path:
 
 
 def describe_machine() -> dict[str, str]:
-    """Name what the figures depend on: interpreter, libraries, processor count, load."""
+    """Return what the figures depend on: interpreter, libraries, processor count, load."""
     told = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
     told["cpus"] = str(os.cpu_count())
     if hasattr(os, "getloadavg"):
@@ -132,7 +132,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _repeats(function: Callable[[], object], seconds: float) -> int:
-    """Find how many calls fill one round; the calls made here are the warm-up."""
+    """Return how many calls fill one round; these calls are also the warm-up."""
     function()
     repeats = 1
     while True:
@@ -143,7 +143,7 @@ def _repeats(function: Callable[[], object], seconds: float) -> int:
 
 
 def _round(function: Callable[[], object], repeats: int) -> tuple[int, int]:
-    """Time `repeats` calls: wall and processor nanoseconds. The collector waits, as in timeit."""
+    """Return wall-clock and processor nanoseconds of `repeats` calls, without garbage collection, as in timeit."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -159,7 +159,7 @@ def _round(function: Callable[[], object], repeats: int) -> tuple[int, int]:
 
 
 def _spell(cell: Cell) -> str:
-    """Write a number with three significant digits and thousands apart."""
+    """Format a number with three significant digits, or with spaces between thousands."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int) or abs(cell) >= 100:

@@ -1,9 +1,10 @@
-"""What a process grows by while it takes subscriptions: run by bench_index in a process of its own for each row.
+"""Memory growth of a process that takes subscriptions. bench_index runs it in a separate process for each row.
 
     python -m bench.memory "1 000 peers" 1000000
 
-prints bytes per subscription, as a JSON list: after subscribing, after a tenth was replaced, after as many topics were
-matched, with a snapshot for batches; and the processor time of one change in microseconds. A dash where it means nothing.
+prints bytes per subscription as a JSON list: after subscribing, after a tenth was replaced, after as many topics were
+matched, and with a snapshot for batches; then the processor time of one change in microseconds. A dash means that the
+value does not apply.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from meshbus.policy.prefixes import SubscriptionIndex
 
 
 def draw_prefix(number: int) -> bytes:
-    """Give a prefix like `sensors/lidar/0042117/fr`, 24 bytes long, a different one for each number."""
+    """Return a prefix like `sensors/lidar/0042117/fr`, 24 bytes long, different for each number."""
     return b"sensors/%b/%08d/fr" % ((b"lidar", b"radar", b"sonar")[number % 3], number)
 
 
 def resident() -> int:
-    """Give the bytes of memory that this process occupies."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def plan(count: int) -> tuple[list[int], list[int]]:
-    """Choose an order for the numbers of all prefixes, and those that are replaced."""
+    """Return the numbers of all prefixes in random order, and those that are replaced."""
     order = random.Random(1).sample(range(count), count)
     return order, random.Random(2).sample(order, count // 10)
 
@@ -45,7 +46,7 @@ def measure_ours(count: int, peers: int) -> list[Cell]:
     """Measure the index of this package."""
     order, replaced = plan(count)
     rng = random.Random(3)
-    SubscriptionIndex().snapshot()  # the compiler is no part of the figure
+    SubscriptionIndex().snapshot()  # compile before measuring
     gc.collect()
     before = resident()
     index = SubscriptionIndex()
@@ -76,7 +77,7 @@ def measure_ours(count: int, peers: int) -> list[Cell]:
 
 
 def measure_pyzmq(count: int) -> list[Cell]:
-    """Measure a libzmq publisher whose one subscriber is another process."""
+    """Measure a libzmq publisher with one subscriber in another process."""
     context = zmq.Context()
     publisher = context.socket(zmq.XPUB)
     publisher.set(zmq.RCVHWM, 0)
@@ -103,7 +104,7 @@ def measure_pyzmq(count: int) -> list[Cell]:
 
 
 def subscribe_pyzmq(port: int, order: list[int], replaced: list[int], go: multiprocessing.synchronize.Event) -> None:
-    """Be the subscriber of `measure_pyzmq`, until ended."""
+    """Run the subscriber of `measure_pyzmq` until it is terminated."""
     subscriber = zmq.Context().socket(zmq.SUB)
     subscriber.set(zmq.SNDHWM, 0)
     subscriber.connect(f"tcp://127.0.0.1:{port}")
@@ -118,14 +119,14 @@ def subscribe_pyzmq(port: int, order: list[int], replaced: list[int], go: multip
 
 
 def cpu_of(function: Callable[[], None]) -> float:
-    """Give the processor seconds of one call, all threads of this process together."""
+    """Return the processor seconds of one call, for all threads of this process."""
     start = time.process_time()
     function()
     return time.process_time() - start
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the measurement given on the command line."""
     what, count = sys.argv[1], int(sys.argv[2])
     measures: dict[str, Callable[[], list[Cell]]] = {
         "one peer": lambda: measure_ours(count, 1),

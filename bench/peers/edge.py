@@ -1,12 +1,12 @@
-"""Fan-out: one publisher, several ZeroMQ subscribers, TCP on loopback, in plain text.
+"""Fan-out: one publisher, several ZeroMQ subscribers, TCP on loopback, unencrypted.
 
-The subscribers are always the same: pyzmq SUB sockets in one process, polled and emptied in turn. The publisher is the
-one named by the option `publisher`: `pyzmq` (an XPUB, which is a PUB that can wait for its subscribers) or `meshbus`.
-Modes: `single` publishes one message per call, `batch` hands over lists of a thousand, `churn` publishes nothing: one
-subscriber subscribes and unsubscribes all the time.
+The subscribers are always pyzmq SUB sockets in one process, polled and read in turn. The option `publisher` selects the
+publisher: `pyzmq` (an XPUB, which is a PUB that can wait for its subscribers) or `meshbus`. Modes: `single` publishes one
+message per call, `batch` passes lists of a thousand, `churn` publishes nothing while one subscriber subscribes and
+unsubscribes continuously.
 
-No high-water mark on either side, so nothing is lost. With the option `topics` messages go round so many topics, of
-which the subscribers want a tenth. An event of the task is one delivery, or one change of a subscription.
+Neither side has a high-water mark, so nothing is lost. With the option `topics`, messages cycle through that many topics,
+of which the subscribers want a tenth. An event of the task is one delivery, or one change of a subscription.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from meshbus.edge import Pub
 BATCH = 1000
 WAIT_MS = 500
 MATCHING = 10
-"""One topic in so many is wanted, where there are topics."""
+"""With topics, one in this many is subscribed."""
 HELD = 1000
-"""Prefixes that are held at any time while subscriptions change."""
+"""Prefixes held at any time while subscriptions change."""
 END = b"~end"
-"""The prefix whose subscription ends a churn."""
+"""The prefix whose subscription ends a churn run."""
 
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
-    """Subscribe with many sockets, and receive until all is there."""
+    """Subscribe with many sockets, and receive until everything has arrived."""
     context, poller = zmq.Context(), zmq.Poller()
     port = link.hear()
     sockets = [context.socket(zmq.SUB) for _ in range(task.options["subscribers"])]
@@ -43,7 +43,7 @@ def consume(link: Link, task: Task, meter: Meter) -> None:
         socket.connect(f"tcp://127.0.0.1:{port}")
         poller.register(socket, zmq.POLLIN)
     if task.mode == "churn":
-        sockets[0].recv()  # the connection stands
+        sockets[0].recv()  # the connection is up
         _churn(sockets[0], task)
         meter.count(task.events, task.nbytes)
         return
@@ -53,7 +53,7 @@ def consume(link: Link, task: Task, meter: Meter) -> None:
 
 
 def produce(link: Link, task: Task, meter: Meter) -> int:
-    """Bind, wait for the subscribers, and publish; gives the deliveries."""
+    """Bind, wait for the subscribers, and publish; return the number of deliveries."""
     if task.options["publisher"] == "pyzmq":
         _produce_pyzmq(link, task, meter)
     else:
@@ -123,7 +123,7 @@ def _topic(number: int) -> bytes:
 
 
 def _batches(task: Task) -> Iterator[Sequence[tuple[bytes]]]:
-    """Give the messages to publish, a thousand at a time; making them is no part of what is measured."""
+    """Return the messages to publish, a thousand at a time; creating them is not measured."""
     body = task.pool()[0]
     topics = task.options.get("topics")
     if topics:

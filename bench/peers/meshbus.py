@@ -1,11 +1,11 @@
-"""meshbus itself: two nodes on loopback, one channel, encrypted UDP.
+"""meshbus: two nodes on loopback, one channel, encrypted UDP.
 
-Modes: `plain` publishes Arrow columns, a window's worth per call, to a stream with credit; `reliable` does the same on
-an acknowledged stream. The consumer takes each batch as an Arrow array; with the option `objects` it turns every event
-into bytes instead, as the peers do. `single` publishes one event per call, again and again, without sleeping between.
+Modes: `plain` publishes Arrow columns, one window per call, to a stream with credit; `reliable` does the same on an
+acknowledged stream. The consumer takes each batch as an Arrow array; with the option `objects` it converts every event to
+bytes, as the peers do. `single` publishes one event per call, repeatedly, without sleeping.
 
-The option `window` is the byte credit of a stream (0 is unlimited), `chunk` the bytes of one call. Connecting,
-subscribing, agreeing on the profile and compiling kernels are over before anything is timed.
+The option `window` is the byte credit of a stream (0 is unlimited), `chunk` the bytes per call. Connecting, subscribing,
+profile negotiation and compiling kernels are done before anything is timed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from meshbus.node.subscription import Subscription
 PSK = "42" * 32
 CHANNEL = "bench/events"
 CHUNK_BYTES = 512 * 1024
-"""Payload and frames of one call: the default window."""
+"""Bytes of payload and frames per call: the default window."""
 LOOK_S = 0.5
-"""How often a consumer that waits looks whether the rest is lost."""
+"""Seconds between checks of a waiting consumer whether the rest is lost."""
 
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
-    """Subscribe at the producer, and take batches."""
+    """Subscribe at the producer, and receive batches."""
     asyncio.run(_consume(link, task, meter))
 
 
@@ -67,7 +67,7 @@ async def _take(subscription: Subscription, task: Task, meter: Meter) -> None:
 
 
 async def _end_when_lost(subscription: Subscription, meter: Meter) -> None:
-    while not meter.done:  # noqa: ASYNC110 - the meter counts in another task and tells nobody
+    while not meter.done:  # noqa: ASYNC110 - the meter counts in another task without an event
         await asyncio.sleep(LOOK_S)
     await subscription.close()
 
@@ -93,7 +93,7 @@ async def _produce(link: Link, task: Task, meter: Meter) -> int:
             meter.begin()
             for chunk in chunks:
                 await publisher.publish_batch(chunk)
-        await asyncio.to_thread(link.hear)  # stay, to answer, until the consumer has everything
+        await asyncio.to_thread(link.hear)  # keep answering until the consumer has everything
         return task.events
 
 
@@ -111,7 +111,7 @@ async def _profile_agreed(node: Node) -> None:
 
 
 def _chunks(task: Task) -> Iterator[Any]:
-    """Cut one Arrow column into slices of about a window; made beforehand and shared, as for the other peers."""
+    """Return slices of one Arrow column of about a window each; prepared and shared, as for the other peers."""
     pool = task.pool()
     mean = sum(map(len, pool)) / len(pool) + FRAME_BYTES
     size = max(1, int(task.options.get("chunk", CHUNK_BYTES) / mean))

@@ -1,12 +1,12 @@
-"""net-mesh 0.23.0 through its own Python binding: encrypted UDP, as ours.
+"""net-mesh 0.23.0 with its own Python binding: encrypted UDP, like meshbus.
 
-Modes: `stream` is the fastest use without loss that was found: a reliable stream with a 128 KiB window, one full
-packet of events per call, a retry after 50 µs when the window is full, and a consumer that polls without pause.
-`publish` is the documented way to a channel: one event per call, again when the window is full.
+Modes: `stream` is the fastest lossless use that was found: a reliable stream with a 128 KiB window, one full packet of
+events per call, a retry after 50 µs when the window is full, and a consumer that polls without pause. `publish` is the
+documented way to publish on a channel: one event per call, repeated when the window is full.
 
-The binding has no way to wait for an event. Polling without pause occupies a core and gives the shortest delays;
-the option `pause_s` rests between polls that found nothing, as a program that shares its machine must. Events arrive
-as text objects, one each: the binding offers nothing cheaper.
+The binding cannot wait for an event. Polling without pause occupies a core and gives the shortest latency. The option
+`pause_s` sleeps after an empty poll, as a program on a shared machine must. Each event arrives as a text object; the
+binding has no cheaper form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_LIMIT = 4096
 
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
-    """Listen, subscribe where the mode needs it, and poll."""
+    """Listen, subscribe if the mode requires it, and poll."""
     mesh = _node()
     link.tell((bound_address(repr(mesh)), mesh.public_key, mesh.node_id))
     producer_id = link.hear()

@@ -1,7 +1,7 @@
-"""pyzmq, PUSH to PULL over TCP on loopback, in plain text.
+"""pyzmq, PUSH to PULL over TCP on loopback, unencrypted.
 
-Modes: `single` sends one message per event, as most programs do. `framed` puts as many events into a message as fit
-one of our packets, each behind its length, and cuts them apart in Python on receipt: what a careful user would write.
+Modes: `single` sends one message per event, as most programs do. `framed` puts as many events into a message as fit into
+one meshbus packet, each with a length prefix, and splits them in Python on receipt, as a careful user would.
 
 Both sides stop at 10 000 waiting messages, so nothing is lost; the sender then blocks.
 """
@@ -17,7 +17,7 @@ from bench.peers.task import Link, Meter, Task
 HIGH_WATER = 10_000
 CAPACITY = 8108
 TURN = 1000
-"""Messages taken before they are counted."""
+"""Messages received before they are counted."""
 WAIT_MS = 500
 
 _LENGTH = struct.Struct("<I")
@@ -25,11 +25,11 @@ _LENGTH_BYTES = _LENGTH.size
 
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
-    """Pull until all is there."""
+    """Pull until everything has arrived."""
     pull = zmq.Context().socket(zmq.PULL)
     pull.set_hwm(HIGH_WATER)
     link.tell(pull.bind_to_random_port("tcp://127.0.0.1"))
-    pull.recv()  # the connection stands
+    pull.recv()  # the connection is up
     link.tell("ready")
     while not meter.done:
         if pull.poll(WAIT_MS):
@@ -59,7 +59,7 @@ def produce(link: Link, task: Task, meter: Meter) -> int:
 
 
 def take(pull: zmq.Socket[bytes]) -> list[bytes]:
-    """Take the messages that have arrived, a bounded number."""
+    """Return messages that have arrived, up to a limit."""
     messages: list[bytes] = []
     try:
         while len(messages) < TURN:

@@ -1,7 +1,7 @@
-"""Runs peers: two processes per run, rounds interleaved, medians and ratios.
+"""Run peers: two processes per run, interleaved rounds, medians and ratios.
 
-Rounds go through all cases in turn, so that a machine that slows down slows all of them, and a ratio is taken within
-a round. A run with an error or a loss is reported as such: only loss-free modes are compared.
+Each round runs all cases, so that a slow phase of the machine affects all of them; ratios are taken within a round. A run
+with an error or a loss is reported as such: only lossless modes are compared.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bench.harness import Cell, Table
 from bench.peers.task import Link, Meter, Report, Task
 
 TIMEOUT_S = 60.0
-"""For one run, processes started and ended."""
+"""Time limit of one run, including starting and ending processes."""
 LINGER_S = 10.0
-"""How long a producer stays for a consumer that is still reading."""
+"""Seconds that a producer waits for a consumer that is still reading."""
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A peer module and what it is to do."""
+    """A peer module and its task."""
 
     peer: str
     """A module of bench.peers."""
@@ -35,7 +35,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What one run of two processes gave."""
+    """The result of one run of two processes."""
 
     sent: int = 0
     received: int = 0
@@ -49,17 +49,17 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> int:
-        """Events sent and not received."""
+        """Return the number of events sent but not received."""
         return self.sent - self.received
 
     @property
     def events_per_s(self) -> float:
-        """Events per second of the wall clock."""
+        """Return events per second by the wall clock."""
         return self.received / self.seconds if self.seconds else 0.0
 
     @property
     def events_per_cpu_s(self) -> float:
-        """Events per second of processor time of both processes."""
+        """Return events per second of processor time of both processes."""
         used = self.producer_cpu_s + self.consumer_cpu_s
         return self.received / used if used else 0.0
 
@@ -76,49 +76,49 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def good(self) -> list[Run]:
-        """The rounds that ended without an error."""
+        """Return the rounds that ended without an error."""
         return [run for run in self.runs if not run.error]
 
     @property
     def lost(self) -> int:
-        """Events lost in all rounds together."""
+        """Return the number of events lost in all rounds."""
         return sum(run.lost for run in self.good)
 
     @property
     def error(self) -> str:
-        """The first error, if any."""
+        """Return the first error, or an empty string."""
         return next((run.error for run in self.runs if run.error), "")
 
     @property
     def events_per_s(self) -> float:
-        """Median over the rounds."""
+        """Return the median over the rounds."""
         return _median([run.events_per_s for run in self.good])
 
     @property
     def events_per_cpu_s(self) -> float:
-        """Median over the rounds."""
+        """Return the median over the rounds."""
         return _median([run.events_per_cpu_s for run in self.good])
 
     @property
     def p50_us(self) -> float:
-        """Median over the rounds; 0 without latency."""
+        """Return the median over the rounds; 0 without latency."""
         return _median([run.p50_us for run in self.good if run.p50_us is not None])
 
     @property
     def p99_us(self) -> float:
-        """Median over the rounds; 0 without latency."""
+        """Return the median over the rounds; 0 without latency."""
         return _median([run.p99_us for run in self.good if run.p99_us is not None])
 
     def times_wall(self, peer: Summary) -> Ratio:
-        """Compare events per second, round by round: above 1 means faster than the peer."""
+        """Return the ratio of events per second, by round: above 1 is faster than the peer."""
         return _ratios([(run.events_per_s, other.events_per_s) for run, other in self._pairs(peer)])
 
     def times_cpu(self, peer: Summary) -> Ratio:
-        """Compare events per processor second, round by round; the steadier figure on a shared machine."""
+        """Return the ratio of events per processor second, by round; it varies less on a shared machine."""
         return _ratios([(run.events_per_cpu_s, other.events_per_cpu_s) for run, other in self._pairs(peer)])
 
     def times_p50(self, peer: Summary) -> Ratio:
-        """Compare median delays, round by round: below 1 means quicker than the peer."""
+        """Return the ratio of median latencies, by round: below 1 is faster than the peer."""
         return _ratios([(run.p50_us or 0.0, other.p50_us or 0.0) for run, other in self._pairs(peer)])
 
     def _pairs(self, peer: Summary) -> list[tuple[Run, Run]]:
@@ -127,7 +127,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
-    """Run one case once; what goes wrong is in the result."""
+    """Run one case once; an error is part of the result."""
     context = mp.get_context("spawn")
     consumer_link, producer_link = context.Pipe()
     results: dict[str, Connection] = {}
@@ -137,7 +137,7 @@ def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
         process = context.Process(target=_process, args=(case, role, link, report_at))
         process.start()
         processes.append(process)
-        for mine in (link, report_at):  # the process has its own end now
+        for mine in (link, report_at):  # the child process has its own copy
             mine.close()
     try:
         found = _reports(results, time.monotonic() + timeout_s)
@@ -156,7 +156,7 @@ def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
     assert isinstance(produced, Report)
     task = case.task
     if consumed.events == produced.events and not task.gap_s and consumed.nbytes != task.nbytes:
-        return Run(error=f"{consumed.nbytes} bytes arrived of {task.nbytes}, in the right number of events")
+        return Run(error=f"{consumed.nbytes} of {task.nbytes} bytes arrived, although the number of events is right")
     return Run(
         sent=produced.events,
         received=consumed.events,
@@ -169,7 +169,7 @@ def measure(case: Case, *, timeout_s: float = TIMEOUT_S) -> Run:
 
 
 def compare(cases: Mapping[str, Case], *, rounds: int = 3) -> dict[str, Summary]:
-    """Run all cases, round after round."""
+    """Run all cases in interleaved rounds."""
     runs: dict[str, list[Run]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
@@ -178,7 +178,7 @@ def compare(cases: Mapping[str, Case], *, rounds: int = 3) -> dict[str, Summary]
 
 
 def throughput_table(title: str, found: Mapping[str, Summary], notes: Sequence[str] = ()) -> Table:
-    """Show what throughput runs gave."""
+    """Return a table of throughput runs."""
     rows: list[list[Cell]] = []
     for name, summary in found.items():
         wall = [run.events_per_s for run in summary.good] or [0.0]
@@ -198,7 +198,7 @@ def throughput_table(title: str, found: Mapping[str, Summary], notes: Sequence[s
 
 
 def latency_table(title: str, found: Mapping[str, Summary], notes: Sequence[str] = ()) -> Table:
-    """Show what latency runs gave."""
+    """Return a table of latency runs."""
     rows: list[list[Cell]] = [
         [name, summary.case.task.size, summary.p50_us, summary.p99_us, summary.lost, summary.error or "–"]
         for name, summary in found.items()
@@ -207,7 +207,7 @@ def latency_table(title: str, found: Mapping[str, Summary], notes: Sequence[str]
 
 
 def _process(case: Case, role: str, connection: Connection, report_at: Connection) -> None:
-    """Be one of the two processes."""
+    """Run one of the two processes."""
     link, meter = Link(connection), Meter(case.task)
     try:
         peer = importlib.import_module(f"bench.peers.{case.peer}")
@@ -219,13 +219,13 @@ def _process(case: Case, role: str, connection: Connection, report_at: Connectio
             sent = peer.produce(link, case.task, meter)
             link.hear(LINGER_S)
             report_at.send(meter.finish(sent))
-    except BaseException as error:  # noqa: BLE001 - reported to the process that waits
+    except BaseException as error:  # noqa: BLE001 - reported to the waiting process
         report_at.send(f"{type(error).__name__}: {error}")
-    os._exit(0)  # without waiting for threads of the peer
+    os._exit(0)  # do not wait for threads of the peer
 
 
 def _reports(results: Mapping[str, Connection], deadline: float) -> dict[str, Report | str]:
-    """Wait for both processes, or for the first problem; a missing report is one as well."""
+    """Wait for both processes or the first error; a missing report is an error."""
     found: dict[str, Report | str] = {}
     names = {connection: role for role, connection in results.items()}
     while names and (left := deadline - time.monotonic()) > 0:

@@ -1,9 +1,9 @@
 """What one run sends, and how its two processes measure themselves.
 
-Throughput is events that the consumer holds divided by the time from the first send to the last receipt; both
-processes read one clock. Processor time counts all threads of both: of the producer from its first send until the
-consumer has everything, of the consumer from its first event to its last. Latency is one way, from a time stamp in
-the payload, with the producer pausing between events.
+Throughput is the number of events that the consumer received, divided by the time from the first send to the last receipt;
+both processes read the same clock. Processor time includes all threads of both processes: for the producer from its first
+send until the consumer has everything, for the consumer from its first event to its last. Latency is one way, from a time
+stamp in the payload, with a pause between events.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 import msgspec
 
 IDLE_S = 2.0
-"""A consumer that has heard nothing for so long takes the rest for lost."""
+"""Seconds without events after which a consumer counts the rest as lost."""
 HEAR_S = 20.0
-"""The longest wait for the other process while setting up."""
+"""Seconds to wait for the other process during setup."""
 STAMP_BYTES = 16
 FRAME_BYTES = 4
-"""The length in front of each event, where several share a message."""
+"""The length prefix of each event if several share a message."""
 _POOL = 4096
-"""Different events of a task with mixed sizes; they are sent again and again."""
+"""Number of different events in a task with mixed sizes; they are sent repeatedly."""
 _CPU_EVERY = 64
-"""Batches between two looks at the processor time, should the run end in silence."""
+"""Batches between two readings of the processor time, in case the run ends without a last event."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement: how a peer is used, and what is sent."""
+    """One measurement: how the peer is used, and what is sent."""
 
     mode: str
-    """What the peer module calls this way of using it."""
+    """The mode of the peer module."""
     least: int
     """Bytes of the shortest event."""
     most: int
@@ -43,29 +43,29 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     gap_s: float = 0.0
     """Pause between two events of a latency run; 0 for throughput."""
     options: dict[str, Any] = {}
-    """Settings that only the peer module understands."""
+    """Settings for the peer module."""
 
     @property
     def size(self) -> str:
-        """Name the sizes for a table."""
+        """Return the sizes as text for a table."""
         return f"{self.least} B" if self.least == self.most else f"{self.least}–{self.most} B"
 
     @property
     def nbytes(self) -> int:
-        """Count the bytes of all events of a throughput run."""
+        """Return the bytes of all events of a throughput run."""
         lengths = [len(event) for event in self.pool()]
         whole, part = divmod(self.events, len(lengths))
         return whole * sum(lengths) + sum(lengths[:part])
 
     def pool(self) -> list[bytes]:
-        """Give the different events, the same on every call: digits, because some peers carry only text."""
+        """Return the different events, the same on every call: digits, because some peers carry only text."""
         if self.least == self.most:
             return [_digits(self.least)]
         chosen = random.Random(1)
         return [_digits(chosen.randint(self.least, self.most)) for _ in range(_POOL)]
 
     def batches(self, capacity: int) -> Iterator[list[bytes]]:
-        """Give all events, in batches that fit `capacity` bytes with a length in front of each event.
+        """Yield all events, in batches that fit `capacity` bytes with a length in front of each event.
 
         The lists are made beforehand, and shared: making them is no part of what is measured.
         """
@@ -79,12 +79,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             left -= len(group)
 
     def singles(self) -> Iterator[bytes]:
-        """Give all events one by one."""
+        """Yield all events one by one."""
         for batch in self.batches(_POOL * (self.most + FRAME_BYTES)):
             yield from batch
 
     def stamped(self) -> Iterator[bytes]:
-        """Give all events one by one, with the time in front and a pause after each."""
+        """Yield all events one by one, with a time stamp in front and a pause after each."""
         filler = _digits(self.least)[STAMP_BYTES:]
         for _ in range(self.events):
             yield b"%016x" % time.monotonic_ns() + filler
@@ -92,7 +92,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one process found."""
+    """The measurements of one process."""
 
     events: int
     first_ns: int
@@ -101,28 +101,28 @@ class Report(msgspec.Struct, frozen=True):
     cpu_s: float
     nbytes: int
     delays_us: list[float]
-    """One-way delays of a latency run, ascending."""
+    """One-way latencies of a latency run, ascending."""
 
 
 class Link:
-    """The two processes' private line, for setting up."""
+    """A connection between the two processes, used during setup."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def tell(self, value: object) -> None:
-        """Say something to the other process."""
+        """Send a value to the other process."""
         self._connection.send(value)
 
     def hear(self, seconds: float = HEAR_S) -> Any:
-        """Wait for what the other process says."""
+        """Wait for a value from the other process."""
         if not self._connection.poll(seconds):
-            raise TimeoutError(f"the other process said nothing for {seconds:g} s")
+            raise TimeoutError(f"no message from the other process for {seconds:g} s")
         return self._connection.recv()
 
 
 class Meter:
-    """Measures one process."""
+    """Measure one process."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -132,7 +132,7 @@ class Meter:
         self.delays_us: list[float] = []
 
     def begin(self) -> None:
-        """Mark the first send."""
+        """Record the time of the first send."""
         self._cpu_first = time.process_time()
         self.first_ns = time.monotonic_ns()
 
@@ -156,13 +156,13 @@ class Meter:
 
     @property
     def done(self) -> bool:
-        """Whether everything has arrived, or nothing has for a while."""
+        """Return whether everything has arrived, or nothing for a while."""
         if self.events >= self._task.events:
             return True
         return bool(self.events) and time.monotonic_ns() - self.last_ns > IDLE_S * 1e9
 
     def finish(self, sent: int | None = None) -> Report:
-        """Give the report: of a producer with what it sent, of a consumer without."""
+        """Return the report; a producer passes the number of events that it sent."""
         if sent is not None:
             self.events, self.last_ns, self._cpu_last = sent, time.monotonic_ns(), time.process_time()
         cpu_s = max(self._cpu_last - self._cpu_first, 0.0)
@@ -174,7 +174,7 @@ def _digits(size: int) -> bytes:
 
 
 def _group(events: Sequence[bytes], capacity: int) -> list[list[bytes]]:
-    """Pack events into groups that fit; a single kind of event fills a group by itself."""
+    """Pack events into groups that fit; with only one event, it is repeated to fill a group."""
     if len(events) == 1:
         return [list(events) * max(1, capacity // (len(events[0]) + FRAME_BYTES))]
     groups: list[list[bytes]] = [[]]
