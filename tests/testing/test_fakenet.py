@@ -15,7 +15,7 @@ from meshbus.engine.base.notices import Acked, SessionUp
 from meshbus.engine.base.packets import Output, PacketBatch
 from meshbus.engine.core import Engine
 from meshbus.errors import Timeout
-from meshbus.testing.fakenet import FakeClock, FakeNet, FakeNode, FakePath, Fate, Passage
+from meshbus.testing.fakenet import FakeClock, FakeNet, FakeNode, FakePath, Outcome, Passage
 from meshbus.wire.datagram import DatagramKind
 from tests.house.tree import ROOT
 
@@ -144,7 +144,7 @@ def test_loss_and_duplication_hit_the_share_that_was_asked_for(share: float) -> 
         net.inject("left", "right", n.to_bytes(2, "big"))
     net.run(for_s=1)
     assert len(right.received()) == pytest.approx(2000 * (1 - share), abs=100)
-    assert Counter(p.fate for p in net.passages)[Fate.LOST] == 2000 - len(right.received())
+    assert Counter(p.outcome for p in net.passages)[Outcome.LOST] == 2000 - len(right.received())
 
     net, _, right = parrots(duplication=share)
     for n in range(2000):
@@ -185,7 +185,7 @@ def test_bandwidth_spreads_a_burst_and_a_full_queue_loses_its_end() -> None:
     assert right.received() == [bytes([n]) * 100 for n in range(50)]
     times = [now for now, _ in right.batches]
     assert times == pytest.approx([0.01 * (n + 1) for n in range(50)])
-    assert Counter(p.fate for p in net.passages) == {Fate.ARRIVES: 50, Fate.CONGESTED: 50}
+    assert Counter(p.outcome for p in net.passages) == {Outcome.ARRIVES: 50, Outcome.CONGESTED: 50}
 
 
 def test_a_path_of_its_own_holds_in_one_direction_or_in_both() -> None:
@@ -212,7 +212,7 @@ def test_a_partition_cuts_its_sides_apart_until_it_heals() -> None:
     assert left.received() == []
     assert right.received() == ["bystander→right".encode()]
     assert bystander.received() == ["left→bystander".encode()]
-    assert [p.fate for p in net.passages] == [Fate.CUT, Fate.CUT, Fate.ARRIVES, Fate.ARRIVES]
+    assert [p.outcome for p in net.passages] == [Outcome.CUT, Outcome.CUT, Outcome.ARRIVES, Outcome.ARRIVES]
     net.heal()
     net.inject("left", "right", b"again")
     net.run(for_s=1)
@@ -226,7 +226,7 @@ def test_what_flies_to_a_node_that_left_is_lost() -> None:
     net.inject("left", "right", b"y")
     net.run(for_s=1)
     assert right.received() == []
-    assert [p.fate for p in net.passages] == [Fate.ARRIVES, Fate.NOWHERE]
+    assert [p.outcome for p in net.passages] == [Outcome.ARRIVES, Outcome.NOWHERE]
 
 
 def test_taps_see_everything_that_is_sent() -> None:
@@ -235,8 +235,8 @@ def test_taps_see_everything_that_is_sent() -> None:
     seen: list[Passage] = []
     net.taps.append(seen.append)
     net.inject("left", "right", b"gone")
-    assert [(p.source, p.dest, p.datagram, p.kind, p.fate) for p in seen] == [
-        ("left", "right", b"gone", DatagramKind.DROP, Fate.LOST)
+    assert [(p.source, p.dest, p.datagram, p.kind, p.outcome) for p in seen] == [
+        ("left", "right", b"gone", DatagramKind.DROP, Outcome.LOST)
     ]
     assert net.passages == []
 

@@ -94,7 +94,7 @@ class FakePath(msgspec.Struct, frozen=True, kw_only=True):
     """How long a datagram may wait for its turn when the bandwidth is used up; beyond that it is lost."""
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     """What became of a datagram."""
 
     ARRIVES = "arrives"
@@ -115,7 +115,7 @@ class Passage(NamedTuple):
     dest: Address
     datagram: bytes
     kind: DatagramKind
-    fate: Fate
+    outcome: Outcome
 
 
 class Turn(NamedTuple):
@@ -284,12 +284,12 @@ class FakeNet:
     def inject(self, source: Address, dest: Address, datagram: bytes) -> None:
         """Send a datagram with any source address, as an attacker may; the path to the receiver applies."""
         path = self._paths.get((source, dest), self.path)
-        fate = self._fate(source, dest, path)
-        wait_s = self._wait_s(source, dest, len(datagram), path) if fate in {Fate.ARRIVES, Fate.TWICE} else 0.0
+        outcome = self._outcome(source, dest, path)
+        wait_s = self._wait_s(source, dest, len(datagram), path) if outcome in {Outcome.ARRIVES, Outcome.TWICE} else 0.0
         if wait_s > path.queue_s:
-            fate = Fate.CONGESTED
-        self._note(Passage(self.clock.now, source, dest, datagram, classify(datagram), fate))
-        copies = {Fate.ARRIVES: 1, Fate.TWICE: 2}.get(fate, 0)
+            outcome = Outcome.CONGESTED
+        self._note(Passage(self.clock.now, source, dest, datagram, classify(datagram), outcome))
+        copies = {Outcome.ARRIVES: 1, Outcome.TWICE: 2}.get(outcome, 0)
         for _ in range(copies):
             arrival = self.clock.now + wait_s + path.latency_s + self._random.random() * path.jitter_s
             if path.reordering and self._random.random() < path.reordering:
@@ -320,7 +320,7 @@ class FakeNet:
 
     @property
     def digest(self) -> str:
-        """Sum up every datagram sent so far: its time, way, bytes and fate."""
+        """Sum up every datagram sent so far: its time, way, bytes and outcome."""
         return self._digest.copy().hexdigest()
 
     def carry_out(self, node: FakeNode, out: Output) -> None:
@@ -369,14 +369,14 @@ class FakeNet:
 
     # ── chance ──────────────────────────────────────────────────────────────────────────────
 
-    def _fate(self, source: Address, dest: Address, path: FakePath) -> Fate:
+    def _outcome(self, source: Address, dest: Address, path: FakePath) -> Outcome:
         if dest not in self.nodes:
-            return Fate.NOWHERE
+            return Outcome.NOWHERE
         if self._sides.get(source) != self._sides.get(dest) and source in self._sides and dest in self._sides:
-            return Fate.CUT
+            return Outcome.CUT
         if path.loss and self._random.random() < path.loss:
-            return Fate.LOST
-        return Fate.TWICE if path.duplication and self._random.random() < path.duplication else Fate.ARRIVES
+            return Outcome.LOST
+        return Outcome.TWICE if path.duplication and self._random.random() < path.duplication else Outcome.ARRIVES
 
     def _wait_s(self, source: Address, dest: Address, size: int, path: FakePath) -> float:
         """Give how long a datagram waits for those before it and for its own bytes."""
@@ -388,8 +388,8 @@ class FakeNet:
         return wait_s
 
     def _note(self, passage: Passage) -> None:
-        at, source, dest, datagram, kind, fate = passage
-        self._digest.update(f"{at!r} {source!r} {dest!r} {kind} {fate} {len(datagram)} ".encode())
+        at, source, dest, datagram, kind, outcome = passage
+        self._digest.update(f"{at!r} {source!r} {dest!r} {kind} {outcome} {len(datagram)} ".encode())
         self._digest.update(datagram)
         if self._record:
             self.passages.append(passage)

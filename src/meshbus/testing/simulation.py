@@ -289,7 +289,7 @@ class Simulation:
 
     def _watch(self, passage: Passage) -> None:
         """Write down a datagram, and look whether it has made too many hops."""
-        self._say(f"{passage.source} → {passage.dest} {_describe(passage)}, {passage.fate}")
+        self._say(f"{passage.source} → {passage.dest} {_describe(passage)}, {passage.outcome}")
         if passage.kind is DatagramKind.ROUTED:
             route = unpack_route(passage.datagram)
             if route.ttl + route.hop_count > HANDSHAKE_TTL:

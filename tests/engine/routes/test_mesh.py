@@ -10,7 +10,7 @@ import pytest
 from meshbus.engine.base.notices import PeerFailed, SessionUp
 from meshbus.engine.settings import LivenessConfig
 from meshbus.errors import PeerError, PeerFault
-from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Fate, Passage
+from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Outcome, Passage
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.datagram import DatagramKind
 from meshbus.wire.route import unpack_route
@@ -227,7 +227,7 @@ def test_packets_that_come_back_are_dropped() -> None:
     net.inject(far.name, relay.name, circle)
     net.run(for_s=0.1)
     assert counter(relay, "drop", "transit_returning") == 1
-    assert [p for p in net.passages if p.fate is Fate.LOST] == []
+    assert [p for p in net.passages if p.outcome is Outcome.LOST] == []
 
 
 def test_a_node_without_a_way_is_counted_by_the_relay() -> None:
