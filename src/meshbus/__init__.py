@@ -63,9 +63,10 @@ if TYPE_CHECKING:
     from meshbus.policy.guard import AuthGuard, AuthVerdict
     from meshbus.policy.limits import TokenBucket
     from meshbus.policy.prefixes import SubscriptionIndex
+    from meshbus.policy.reason import DropReason
     from meshbus.policy.registry import NegotiatedSet, SubprotocolRegistry, negotiate
     from meshbus.policy.tokens import TokenCache
-    from meshbus.policy.verdict import FORWARD, Drop, DropReason, ForwardDecision
+    from meshbus.policy.verdict import FORWARD, Drop, ForwardDecision
     from meshbus.wire.messages.membership import AckReason
     from meshbus.wire.messages.token import PermissionToken, Scope
     from meshbus.wire.subprotocol import (
@@ -111,9 +112,10 @@ _HOMES = {
         "meshbus.policy.guard": "AuthGuard AuthVerdict",
         "meshbus.policy.limits": "TokenBucket",
         "meshbus.policy.prefixes": "SubscriptionIndex",
+        "meshbus.policy.reason": "DropReason",
         "meshbus.policy.registry": "NegotiatedSet SubprotocolRegistry negotiate",
         "meshbus.policy.tokens": "TokenCache",
-        "meshbus.policy.verdict": "Drop DropReason FORWARD ForwardDecision",
+        "meshbus.policy.verdict": "Drop FORWARD ForwardDecision",
         "meshbus.wire.messages.membership": "AckReason",
         "meshbus.wire.messages.token": "PermissionToken Scope",
         "meshbus.wire.subprotocol": "ManifestEntry SubprotocolDescriptor SubprotocolManifest SubprotocolVersion",

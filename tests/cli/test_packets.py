@@ -8,8 +8,7 @@ import pytest
 from meshbus.cli.exit import Exit
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.policy.fate import TransitReason
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.reason import Reason
 from tests.cli.conftest import Meshbus
 from tests.log.packets.making import CHANNELS, NODE, POLICY, blank_headers, numbered, open_recorder
 
@@ -26,7 +25,7 @@ def records(tmp_path: Path) -> Path:
     headers = blank_headers(3)
     headers["stream_id"][1], headers["channel_hash"][1] = CHANNELS[0].stream_id, CHANNELS[0].wire_hash
     packet = headers.tobytes()
-    for number, reason in enumerate((0, DropReason.SUBNET_LOCAL, TransitReason.NO_ROUTE)):
+    for number, reason in enumerate((0, Reason.SUBNET_LOCAL.code, Reason.NO_ROUTE.code)):
         one = np.frombuffer(bytearray(bytes(18) + packet[68 * number : 68 * (number + 1)]), np.uint8)
         model = recorder.model(headers[number : number + 1], reason, 0xA, 0xB, (0x01000000, 0xFF000000), 0)
         recorder.take_train(model, one, 0, len(one), 1, 1_700_000_000_123_456_789)
@@ -77,7 +76,7 @@ def test_people_read_sentences(meshbus: Meshbus, records: Path, terminal: None) 
 
 def test_what_cannot_be_shown_is_said_in_one_sentence(meshbus: Meshbus, records: Path) -> None:
     for arguments, why in (
-        (("cat", records, "--reason", "bad_luck"), "there is no bad_luck; there are"),
+        (("cat", records, "--reason", "bad_luck"), "unknown reason 'bad_luck'; choose from subnet_local,"),
         (("cat", records, "--limit", 0), "less than 1"),
         (("cat", records, "00"), f"give one of {NAME}"),
         (("cat", records / "nowhere"), "set record_packets"),

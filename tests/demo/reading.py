@@ -7,7 +7,8 @@ from meshbus.demo.cast import GATEWAY, Cast
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.fate import REASONS, Fate
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import RECORDED
 
 Judged = Counter[tuple[str | None, str, str, str]]
 """Publications by channel, source and destination subnet, and `forward` or why not."""
@@ -39,7 +40,12 @@ def judged(cast: Cast) -> Judged:
     """Give what the gateway decided about publications."""
     rows = _recorded(cast)
     return Counter(
-        (row["channel"], _subnet(row["src"]), _subnet(row["dst"]), REASONS.get(row["reason"], "forward"))
+        (
+            row["channel"],
+            _subnet(row["src"]),
+            _subnet(row["dst"]),
+            RECORDED[row["reason"]].word if row["reason"] else "forward",
+        )
         for row in rows
         if row["verdict"] != Fate.DELIVERED and row["src"] is not None and row["event_count"]
     )
@@ -49,7 +55,7 @@ def dropped(cast: Cast) -> Counter[tuple[str, str | None, str]]:
     """Give the packets that the gateway dropped, by publisher, channel and reason."""
     origins = {identity.origin_hash: member for member, identity in cast.identities.items()}
     return Counter(
-        (origins[row["origin"] & 0xFFFF_FFFF_FFFF_FFFF], row["channel"], REASONS[row["reason"]])
+        (origins[row["origin"] & 0xFFFF_FFFF_FFFF_FFFF], row["channel"], RECORDED[row["reason"]].word)
         for row in _recorded(cast)
         if row["verdict"] == Fate.DROPPED
     )

@@ -18,6 +18,7 @@ from meshbus.edge.security import CurveServer, Null, PlainServer, curve_keypair
 from meshbus.errors import ConfigError
 from meshbus.names.identity import Identity
 from meshbus.node.node import Node
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken, Scope
 from tests.edge.apps import app, until
 
@@ -133,6 +134,7 @@ async def test_what_policy_allows_arrives_once_and_the_rest_is_refused_with_its_
             ("subscribe", "elsewhere/", "not_exposed"),
             ("subscribe", "fleet/secret/a", "unauthorized"),
         }
+        assert office.count(*Reason.REFUSE_SUBSCRIBE_NOT_EXPOSED.counter) == 1
         assert robot.node.counters["refuse"]["not_visible"]  # a prefix is no way to learn of such channels
         assert not robot.node.roster.members("fleet/near/a")
         assert robot.count("publish", "nobody") == 2

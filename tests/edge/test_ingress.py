@@ -14,6 +14,7 @@ from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.topics import TopicMap
 from meshbus.engine.base.counters import Counters
 from meshbus.node.node import Node
+from meshbus.policy.reason import Reason
 from tests.edge.apps import until
 
 QUICK: dict[str, Any] = {"psk": "5a" * 32, "ephemeral": True, "handshake_timeout_s": 1.0}
@@ -94,6 +95,7 @@ async def test_made_up_topics_are_bounded(nodes: tuple[Node, Node], monkeypatch:
     for topic in (b"a", b"b", b"c", b"a"):
         door.ingress.take((topic, b""))
     assert [(one.topic, one.reason) for one in door.refused] == [("c", "too_many_channels")]
+    assert door.counters.get(*Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS.counter) == 1
     await door.idle()
     assert door.counters.get("publish", "nobody") == 3
 

@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from meshbus.edge import refusals as subject
-from meshbus.edge.refusals import Direction, Reason, Refusal, Refusals, reason_of
+from meshbus.edge.refusals import Direction, Refusal, Refusals, reason_of
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import AuthError, AuthFault, Backpressure, ChannelError, ChannelFault
+from meshbus.policy.reason import Reason
 
 
 @pytest.fixture
@@ -23,10 +24,10 @@ def test_the_same_is_told_again_after_a_while(now: list[float], caplog: pytest.L
     refusals = Refusals(counters, told.append)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            refusals.add(Direction.PUBLISH, b"a\xff", Reason.PARTS, "three parts", 2)
-        refusals.add(Direction.SUBSCRIBE, b"a\xff", Reason.PARTS, "another direction")
+            refusals.add(b"a\xff", Reason.REFUSE_PUBLISH_PARTS, "three parts", 2)
+        refusals.pass_on(Direction.SUBSCRIBE, b"a\xff", "parts", "another direction")
         now[0] += subject.TELL_EVERY_S
-        refusals.add(Direction.PUBLISH, b"a\xff", Reason.PARTS, "three parts")
+        refusals.add(b"a\xff", Reason.REFUSE_PUBLISH_PARTS, "three parts")
     assert [(one.direction, one.count) for one in told] == [("publish", 2), ("subscribe", 1), ("publish", 7)]
     assert told[0] == Refusal(Direction.PUBLISH, "a\\xff", "parts", "three parts", 2)
     assert counters.snapshot() == {"refuse_publish": {"parts": 7}, "refuse_subscribe": {"parts": 1}}
@@ -39,12 +40,12 @@ def test_made_up_topics_are_no_flood(now: list[float]) -> None:
     counters = Counters()
     refusals = Refusals(counters, told.append)
     for number in range(2 * subject.MAX_TOLD_PER_S):
-        refusals.add(Direction.PUBLISH, b"%d" % number, Reason.BAD_TOPIC, "")
+        refusals.add(b"%d" % number, Reason.REFUSE_PUBLISH_BAD_TOPIC, "")
     assert len(told) == subject.MAX_TOLD_PER_S
     assert counters.get("refuse_publish", "bad_topic") == 2 * subject.MAX_TOLD_PER_S
     assert counters.get("drop", "telling") == subject.MAX_TOLD_PER_S
     now[0] += 1.0
-    refusals.add(Direction.PUBLISH, b"new", Reason.BAD_TOPIC, "")
+    refusals.add(b"new", Reason.REFUSE_PUBLISH_BAD_TOPIC, "")
     assert len(told) == subject.MAX_TOLD_PER_S + 1
 
 

@@ -22,7 +22,7 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.fate import Fate
 from meshbus.policy.guard import AuthVerdict
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.reason import DropReason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
 from meshbus.wire.constants import ROUTE_BYTES
 from meshbus.wire.header import unpack_header

@@ -321,10 +321,12 @@ def test_a_claimed_foreign_node_id_brings_no_rights() -> None:
             ttl_secs=300,
         ),
     ]
-    for lie, reason in zip(lies, ("node_id", "signature", "unsigned"), strict=True):
+    for lie, reason in zip(
+        lies, ("announcement_node_id", "announcement_signature", "announcement_unsigned"), strict=True
+    ):
         say(mallory, scene.alice, Subprotocol.CAPABILITY, encode_announcement(lie))
         scene.net.run(for_s=0.1)
-        assert scene.drops(scene.alice)[f"announcement_{reason}"] == 1
+        assert scene.drops(scene.alice)[reason] == 1
     assert peer.claims.entity_id is None
     request = mallory.subscribe(scene.alice, SECRET, token=token(carol))
     scene.net.run(for_s=1)

@@ -33,14 +33,16 @@ def digests() -> dict[str, str]:
 
 def reason_codes() -> dict[str, int]:
     """Return the codes that recorded packets carry, by name."""
-    from meshbus.policy.fate import REASONS
+    from meshbus.policy.reason import RECORDED
 
-    return {name: code for code, name in sorted(REASONS.items())}
+    return {RECORDED[code].word: code for code in sorted(RECORDED)}
 
 
 def counter_names() -> list[str]:
-    """Return the names of the counters that the source spells out: `what.why` for each `add("what", "why")`."""
-    found = set()
+    """Return the names of the counters: those of the reasons, and `what.why` for each `add("what", "why")` in the source."""
+    from meshbus.policy.reason import Reason
+
+    found = {".".join(reason.counter) for reason in Reason}
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:

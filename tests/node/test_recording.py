@@ -27,7 +27,8 @@ from meshbus.names.identity import routing_id
 from meshbus.names.subnet import SubnetId
 from meshbus.node.node import Node
 from meshbus.node.recording import Recording, sampling_seed
-from meshbus.policy.fate import BEFORE_GATEWAY, REASONS, Fate
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import BEFORE_GATEWAY, RECORDED
 from meshbus.policy.verdict import VERDICTS
 from tests.engine.fleet import subscribed
 from tests.engine.test_gateway_packets import CHANNELS, FINE, READERS, SPENT, WORN, Fleet, with_hops
@@ -147,7 +148,7 @@ async def test_a_line_of_three_live_nodes_records_what_it_carried(tmp_path: Path
     verdicts = Counter((row["verdict"], row["reason"]) for row in at_middle if row["route_dst"] is not None)
     assert verdicts[Fate.FORWARDED, 0] == counters["transit"]["forwarded"] == stats.forwarded
     for (verdict, reason), count in verdicts.items():
-        assert verdict != Fate.DROPPED or counters["drop"][f"transit_{REASONS[reason]}"] == count
+        assert verdict != Fate.DROPPED or counters["drop"][RECORDED[reason].why] == count
     assert sum(stats.drops.values()) == sum(count for (_, reason), count in verdicts.items() if 0 < reason < VERDICTS)
     assert counters["record"]["taken"] == len(at_middle)
 
@@ -181,7 +182,7 @@ async def test_a_line_of_three_live_nodes_records_what_it_carried(tmp_path: Path
 
     # The gateway wrote down what it went by.
     refused = [row for row in at_middle if row["channel"] == CLOSED and row["route_dst"] is not None]
-    assert {(row["verdict"], REASONS[row["reason"]], row["next_hop"]) for row in refused} == {
+    assert {(row["verdict"], RECORDED[row["reason"]].word, row["next_hop"]) for row in refused} == {
         (Fate.DROPPED, "subnet_local", None)
     }
     assert {(row["src"], row["dst"]) for row in refused} == {(int(SubnetId.parse("1")), int(SubnetId.parse("3")))}

@@ -14,7 +14,8 @@ from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
-from meshbus.policy.verdict import FORWARD, Drop, DropReason, ForwardDecision
+from meshbus.policy.reason import DropReason
+from meshbus.policy.verdict import FORWARD, Drop, ForwardDecision
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.headerbatch import HeaderBatch
 from tests.vectors import load

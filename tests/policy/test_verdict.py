@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshbus.policy.reason import DropReason
 from meshbus.policy.verdict import (
     FORWARD,
     LOCAL,
     ChannelRule,
     Drop,
-    DropReason,
     ForwardDecision,
     build_policy,
     canonical_of,

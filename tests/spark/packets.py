@@ -12,10 +12,11 @@ from meshbus.log.packets.row import NOT_ASKED
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-from meshbus.policy.fate import BEFORE_GATEWAY, ArrivalReason, Fate, TransitReason
+from meshbus.policy.fate import Fate
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard
+from meshbus.policy.reason import BEFORE_GATEWAY, Reason
 from meshbus.spark.gateway import Judge
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
@@ -141,8 +142,8 @@ def record(
         ttl = np.ascontiguousarray(routes["ttl"])
         reasons = gateway.decide_batch(headers, dst, source=src, ttl=ttl, guard=guard)
         lost = rng.random(size) < 0.02
-        reasons[lost] = TransitReason.NO_ROUTE
-        reasons[(reasons == 0) & (rng.random(size) < 0.02)] = TransitReason.CROWDED
+        reasons[lost] = Reason.NO_ROUTE.code
+        reasons[(reasons == 0) & (rng.random(size) < 0.02)] = Reason.CROWDED.code
         common = {"ts_ns": clock(), "previous_hops": headers["origin_hash"].copy()}
         hops = np.full(1, 99, np.uint64)
         flight.take(
@@ -167,9 +168,9 @@ def read_record(log_dir: Path, recorder: int | None = None) -> pa.Table:
 
 def said(row: dict[str, Any]) -> int | None:
     """What the gateway said about a recorded packet; None where it was not asked."""
-    if row["verdict"] == Fate.DELIVERED or row["reason"] in BEFORE_GATEWAY or row["reason"] >= min(ArrivalReason):
+    if row["verdict"] == Fate.DELIVERED or row["reason"] in BEFORE_GATEWAY or row["reason"] >= Reason.BAD_TAG.code:
         return None
-    return 0 if row["reason"] == TransitReason.CROWDED else int(row["reason"])
+    return 0 if row["reason"] == Reason.CROWDED.code else int(row["reason"])
 
 
 def recorded(log_dir: Path, rng: np.random.Generator, count: int = 20_000, recorder: int = 7) -> GatewayPolicy:

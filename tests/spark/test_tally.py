@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.policy.fate import TransitReason
+from meshbus.policy.reason import Reason
 from meshbus.spark import tally
 from meshbus.spark.gateway import Judge
 from meshbus.spark.inputs import stored
@@ -53,7 +53,7 @@ def expected(packets: pa.Table, judge: Judge, chosen: Chosen = Chosen()) -> Coun
     counts: Counter[tuple[Any, ...]] = Counter()
     for row, verdict, ours in zip(packets.to_pylist(), verdicts.tolist(), meant.tolist(), strict=True):
         if ours and is_chosen(row, chosen):
-            said = 0 if row["reason"] == TransitReason.CROWDED else row["reason"]
+            said = 0 if row["reason"] == Reason.CROWDED.code else row["reason"]
             key = (row["channel"], row["src"], row["dst"], said, verdict)
             counts[*key, "packets"] += row["sampling_rate"]
             counts[*key, "bytes"] += row["sampling_rate"] * row["payload_len"]
@@ -126,7 +126,7 @@ def test_samples_are_the_first_packets_of_each_kind_of_change(
     verdicts, meant = judge.judge_batch(packets)
     wanted: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row, verdict, ours in zip(packets.to_pylist(), verdicts.tolist(), meant.tolist(), strict=True):
-        said = 0 if row["reason"] == TransitReason.CROWDED else row["reason"]
+        said = 0 if row["reason"] == Reason.CROWDED.code else row["reason"]
         kind = (said, verdict)
         if ours and row["src"] is not None and said != verdict and len(wanted.setdefault(kind, [])) < SAMPLES:
             wanted[kind].append(row)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from cyclopts import App, Parameter
 
 from meshbus.cli.output import Json, for_people, show_line, show_rows, show_text
+from meshbus.policy.reason import RECORDED
 
 if TYPE_CHECKING:
     from meshbus.log.packets.reader import PacketSnapshot
@@ -18,6 +19,7 @@ app = App(name="packets")
 
 Root: TypeAlias = Annotated[Path, Parameter(help="The log_dir of the nodes.")]
 
+_WORDS = ", ".join(reason.word for reason in RECORDED.values())
 _ENDS = {"delivered": "here", "dropped": "nowhere"}
 
 
@@ -38,7 +40,7 @@ def cat(
     /,
     *,
     limit: Annotated[int | None, Parameter(help="Only the newest so many; all by default.")] = None,
-    reason: Annotated[str | None, Parameter(help="Only packets dropped for this, such as subnet_local.")] = None,
+    reason: Annotated[str | None, Parameter(help=f"Filter by drop reason: {_WORDS}.")] = None,
     channel: Annotated[str | None, Parameter(help="Only packets of this channel.")] = None,
     json: Json = False,
 ) -> None:
@@ -74,11 +76,10 @@ def _choose(root: Path, recorder: str | None) -> int:
 
 def _code_of(reason: str | None) -> int | None:
     from meshbus.errors import ConfigError
-    from meshbus.policy.fate import REASONS
 
-    codes = {word: code for code, word in REASONS.items()}
+    codes = {known.word: code for code, known in RECORDED.items()}
     if reason is not None and reason not in codes:
-        raise ConfigError("--reason", f"there is no {reason}; there are {', '.join(codes)}")
+        raise ConfigError("--reason", f"unknown reason {reason!r}; choose from {_WORDS}")
     return None if reason is None else codes[reason]
 
 
@@ -98,7 +99,7 @@ def _rows(snapshot: PacketSnapshot, reason: int | None, channel: str | None) -> 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
     """Give a row with words for its codes and ids as people know them; what is null is left out."""
     from meshbus.log.schema import PACKETS, ColumnType
-    from meshbus.policy.fate import REASONS, Fate
+    from meshbus.policy.fate import Fate
 
     shown: dict[str, Any] = {}
     for column in PACKETS:
@@ -111,7 +112,8 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         shown[column.name] = value
     shown["ts"] = row["ts"].isoformat()
     shown["verdict"] = Fate(row["verdict"]).name.lower()
-    shown["reason"] = REASONS.get(row["reason"])
+    dropped = RECORDED.get(row["reason"])
+    shown["reason"] = None if dropped is None else dropped.word
     return shown
 
 

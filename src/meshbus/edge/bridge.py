@@ -33,6 +33,7 @@ from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
+from meshbus.policy.reason import Reason
 
 MAX_PREFIXES = 4096
 """Subscriptions that one application may hold."""
@@ -128,7 +129,7 @@ class Bridge:
                 if isinstance(event, Interest):
                     await egress.change(event)
                 else:
-                    self._counters.add("ignore", "upstream_message")
+                    self._counters.count(Reason.IGNORE_UPSTREAM_MESSAGE)
 
         self._spawn(follow_demand())
         self.subscribers = await endpoint.bind(address)

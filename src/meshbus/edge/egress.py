@@ -17,7 +17,7 @@ from itertools import count
 from meshbus.config.edge import covers
 from meshbus.edge.ingress import Spawn
 from meshbus.edge.pub import Pub
-from meshbus.edge.refusals import Direction, Reason, Refusals
+from meshbus.edge.refusals import Direction, Refusals
 from meshbus.edge.topics import TopicMap
 from meshbus.edge.zmtp.session import Interest
 from meshbus.engine.base.batch import EventBatch
@@ -27,6 +27,7 @@ from meshbus.errors import ChannelError, MeshError
 from meshbus.node.node import Node
 from meshbus.node.notices import Notice
 from meshbus.node.subscription import Subscription
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
 
@@ -104,12 +105,13 @@ class Egress:
     def _want(self, prefix: bytes) -> None:
         topics = self._topics.wishes(prefix)
         if not topics:
-            self._refuse(prefix, Reason.NOT_EXPOSED, "no channel in channels_out has such a topic: add it there")
+            problem = "no channel in channels_out has such a topic: add it there"
+            self._refusals.add(prefix, Reason.REFUSE_SUBSCRIBE_NOT_EXPOSED, problem)
         for topic in topics:
             wish = self._wishes.get(topic)
             if wish is None and len(self._wishes) >= MAX_WISHES:
                 problem = f"{MAX_WISHES} prefixes are asked for already: ask for fewer and shorter ones"
-                self._refuse(prefix, Reason.TOO_MANY_PREFIXES, problem)
+                self._refusals.add(prefix, Reason.REFUSE_SUBSCRIBE_TOO_MANY_PREFIXES, problem)
                 continue
             if wish is None:
                 wish = self._wishes[topic] = _Wish(topic)
@@ -194,7 +196,4 @@ class Egress:
         if any(wish.holders and covers(wish.topic, channel) for wish in self._wishes.values()):
             word = AckReason(reason).name.lower()
             topic, problem = self._topics.topic_of(channel), f"publisher {node_id:016x} does not let this node have it"
-            self._refusals.add(Direction.SUBSCRIBE, topic, word, problem)
-
-    def _refuse(self, prefix: bytes, reason: Reason, problem: str) -> None:
-        self._refusals.add(Direction.SUBSCRIBE, prefix, reason, problem)
+            self._refusals.pass_on(Direction.SUBSCRIBE, topic, word, problem)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from meshbus.edge.queue import HIGH_WATER
-from meshbus.edge.refusals import Direction, Reason, Refusals
+from meshbus.edge.refusals import Direction, Refusals
 from meshbus.edge.topics import TopicMap
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
@@ -21,6 +21,7 @@ from meshbus.errors import ChannelError, ChannelFault, MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
 from meshbus.node.publisher import ChannelPublisher
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import MAX_EVENT
 
 MAX_LANES = 1024
@@ -70,18 +71,20 @@ class Ingress:
         topic = message[0]
         if len(message) != 2:
             problem = f"{len(message)} parts: send two, the topic and what it is about"
-            self._refuse(topic, Reason.PARTS, problem)
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_PARTS, problem)
             return
         event = message[1]
         if len(event) > MAX_EVENT:
-            self._refuse(topic, Reason.TOO_LARGE, f"{len(event)} bytes: an event has at most {MAX_EVENT}")
+            self._refusals.add(
+                topic, Reason.REFUSE_PUBLISH_TOO_LARGE, f"{len(event)} bytes: an event has at most {MAX_EVENT}"
+            )
             return
         lane = self._lanes.get(topic) or self._new_lane(topic)
         if lane is None:
             return
         if len(lane.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
             problem = f"{len(lane.waiting)} messages wait for the mesh to take them: publish less, or more slowly"
-            self._refuse(topic, Reason.BEHIND, problem)
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_BEHIND, problem)
             return
         lane.waiting.append(event)
         self._bytes += len(event)
@@ -93,13 +96,17 @@ class Ingress:
         try:
             channel = self._topics.channel_of(topic)
         except ChannelError as error:
-            self._refuse(topic, Reason.BAD_TOPIC, str(error))
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_BAD_TOPIC, str(error))
             return None
         if not self._topics.takes(channel):
-            self._refuse(topic, Reason.NOT_EXPOSED, f"{str(channel)!r} is not in channels_in: add it there")
+            self._refusals.add(
+                topic, Reason.REFUSE_PUBLISH_NOT_EXPOSED, f"{str(channel)!r} is not in channels_in: add it there"
+            )
             return None
         if len(self._lanes) >= MAX_LANES:
-            self._refuse(topic, Reason.TOO_MANY_CHANNELS, f"{MAX_LANES} channels are published on already")
+            self._refusals.add(
+                topic, Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS, f"{MAX_LANES} channels are published on already"
+            )
             return None
         try:
             self.open(channel)
@@ -135,9 +142,6 @@ class Ingress:
         """Say which subscribers did not get something, and why."""
         for node_id, why in report.filtered:
             problem = f"subscriber {node_id:016x} may not have it, by the policy of the channel"
-            self._refusals.add(Direction.PUBLISH, lane.topic, why, problem, events)
+            self._refusals.pass_on(Direction.PUBLISH, lane.topic, why, problem, events)
         for leg in report.errors:
-            self._refusals.add(Direction.PUBLISH, lane.topic, leg.code, leg.message, events)
-
-    def _refuse(self, topic: bytes, reason: Reason, problem: str) -> None:
-        self._refusals.add(Direction.PUBLISH, topic, reason, problem)
+            self._refusals.pass_on(Direction.PUBLISH, lane.topic, leg.code, leg.message, events)

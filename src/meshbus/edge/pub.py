@@ -25,6 +25,7 @@ from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.reason import CloseReason
 from meshbus.edge.zmtp.session import Closed, Interest, Request, Upstream
 from meshbus.errors import Timeout
+from meshbus.policy.reason import Reason
 
 Part: TypeAlias = bytes | bytearray | memoryview | str
 """A part of a message; text stands for its UTF-8 bytes."""
@@ -207,7 +208,7 @@ class Pub(Endpoint):
         self._drained.set()
 
     def _on_upstream(self, _: Upstream) -> None:
-        self._counters.add("ignore", "upstream_message")
+        self._counters.count(Reason.IGNORE_UPSTREAM_MESSAGE)
 
     def _on_change(self, prefix: bytes, change: Change) -> None:  # noqa: ARG002 - XPub reads them
         if change in _ADDITIONS:
@@ -293,7 +294,7 @@ class XPub(Pub):
         if len(self._events) < MAX_EVENTS:
             self._events.put((event,))
         else:
-            self._counters.add("drop", "event_queue_full")
+            self._counters.count(Reason.EVENT_QUEUE_FULL)
 
 
 def as_bytes(parts: Sequence[Part]) -> tuple[bytes, ...]:

@@ -17,6 +17,7 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import AuthError, ChannelError, MeshError
+from meshbus.policy.reason import Reason
 
 TELL_EVERY_S = 10.0
 """One telling per topic and reason in this time: who publishes all day what is not allowed must not fill a disk."""
@@ -24,6 +25,9 @@ MAX_REMEMBERED = 4096
 """Topics and reasons whose last telling is remembered."""
 MAX_TOLD_PER_S = 100
 """Tellings of all topics together: new topics cost nothing to make up."""
+
+_REFUSE = "refuse_"
+"""Counters are refuse_publish and refuse_subscribe."""
 
 _log = logging.getLogger("meshbus.edge.refusals")
 
@@ -35,26 +39,13 @@ class Direction(StrEnum):
     SUBSCRIBE = "subscribe"
 
 
-class Reason(StrEnum):
-    """Why the bridge itself refuses or drops; publishers and the policy of channels have reasons of their own."""
-
-    NOT_EXPOSED = "not_exposed"
-    BAD_TOPIC = "bad_topic"
-    PARTS = "parts"
-    TOO_LARGE = "too_large"
-    TOO_MANY_CHANNELS = "too_many_channels"
-    TOO_MANY_PREFIXES = "too_many_prefixes"
-    BEHIND = "behind"
-    """The mesh takes less than the application gives."""
-
-
 class Refusal(msgspec.Struct, frozen=True):
     """Something that an application wanted and did not get."""
 
     direction: Direction
     topic: str
     reason: str
-    """A `Reason`, or as the mesh names it: `denied`, `rate_limited`, `unauthorized`, `not_visible`, …"""
+    """As counted: a word of docs/reasons.md, or how the mesh names it: `denied`, `rate_limited`, `unauthorized`, …"""
     problem: str
     """What is wrong, in a sentence."""
     count: int
@@ -71,19 +62,27 @@ class Refusals:
         self._second = 0.0
         self._told_in_second = 0
 
-    def add(self, direction: Direction, topic: bytes, reason: str, problem: str, count: int = 1) -> None:
-        """Note that something was refused."""
-        self._counters.add(f"refuse_{direction}", reason, count)
-        if not self._is_due((direction, topic, reason)):
-            return
-        total = self._counters.get(f"refuse_{direction}", reason)
-        refusal = Refusal(direction, topic.decode("utf-8", "backslashreplace"), reason, problem, total)
-        _log.warning("refused to %s %r: %s: %s (%d so far)", direction, refusal.topic, reason, problem, total)
-        self._tell(refusal)
+    def add(self, topic: bytes, reason: Reason, problem: str, count: int = 1) -> None:
+        """Count and report what the bridge itself refused: one of the REFUSE_PUBLISH or REFUSE_SUBSCRIBE reasons."""
+        self._counters.count(reason, count)
+        self._report(Direction(reason.what.removeprefix(_REFUSE)), topic, reason.why, problem)
+
+    def pass_on(self, direction: Direction, topic: bytes, word: str, problem: str, count: int = 1) -> None:
+        """Count and report what the mesh refused, under the word that the mesh has for it."""
+        self._counters.add(_REFUSE + direction, word, count)
+        self._report(direction, topic, word, problem)
 
     def add_error(self, direction: Direction, topic: bytes, error: MeshError, count: int = 1) -> None:
-        """Note that the node refused something."""
-        self.add(direction, topic, reason_of(error), str(error), count)
+        """Count and report that the node refused something."""
+        self.pass_on(direction, topic, reason_of(error), str(error), count)
+
+    def _report(self, direction: Direction, topic: bytes, word: str, problem: str) -> None:
+        if not self._is_due((direction, topic, word)):
+            return
+        total = self._counters.get(_REFUSE + direction, word)
+        refusal = Refusal(direction, topic.decode("utf-8", "backslashreplace"), word, problem, total)
+        _log.warning("refused to %s %r: %s: %s (%d so far)", direction, refusal.topic, word, problem, total)
+        self._tell(refusal)
 
     def _is_due(self, what: tuple[Direction, bytes, str]) -> bool:
         now, last = time.monotonic(), self._told.get(what)
@@ -93,7 +92,7 @@ class Refusals:
             self._second, self._told_in_second = now, 0
         self._told_in_second += 1
         if self._told_in_second > MAX_TOLD_PER_S:
-            self._counters.add("drop", "telling")
+            self._counters.count(Reason.TELLING)
             return False
         self._told.put(what, now)
         return True

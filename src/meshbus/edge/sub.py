@@ -19,6 +19,7 @@ from meshbus.edge.queue import HIGH_WATER
 from meshbus.edge.zmtp.frames import encode_message
 from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.session import Interest
+from meshbus.policy.reason import Reason
 
 
 class Sub(Endpoint):
@@ -92,7 +93,7 @@ class Sub(Endpoint):
         """Keep what is wanted; the rest was on the way when it was cancelled."""
         wanted = self._interests.select(messages)
         self._counters.add("message", "received", len(wanted))
-        self._counters.add("drop", "not_subscribed", len(messages) - len(wanted))
+        self._counters.count(Reason.NOT_SUBSCRIBED, len(messages) - len(wanted))
         self._mailbox.put(wanted)
         if self._high_water and len(self._mailbox) >= self._high_water and not self._paused:
             self._paused = True

@@ -155,7 +155,7 @@ PACKETS = Table(
         Column("event_count", _INT, "event_count."),
         # The decision, and what it depended on.
         Column("verdict", _SMALLINT, "What was done: 0 forwarded, 1 delivered here, 2 dropped."),
-        Column("reason", _SMALLINT, "Why it was dropped, a code of meshbus.policy.fate; 0 if it was not."),
+        Column("reason", _SMALLINT, "Why it was dropped, a code of docs/reasons.md; 0 if it was not."),
         Column("policy_version", _BIGINT, "Number of the policy in force, at this recorder."),
         Column("channel", _STRING, "Name of the channel, if the recorder knew it.", nullable=True),
         Column(

@@ -18,6 +18,7 @@ from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
 from meshbus.node.udp import UdpSocket
+from meshbus.policy.reason import Reason
 
 DRAINS_PER_TURN = 4
 """Drains before other callbacks of the loop get their turn."""
@@ -124,7 +125,7 @@ class Driver:
     def _hold(self, trains: Iterable[Train]) -> None:
         for train in trains:
             if len(self._backlog) >= MAX_BACKLOG:
-                self.engine.counters.add("drop", "send_backlog", -(-len(train.data) // train.segment))
+                self.engine.counters.count(Reason.SEND_BACKLOG, -(-len(train.data) // train.segment))
             else:
                 # A forwarded train lies in the receive buffer, which the next drain overwrites.
                 self._backlog.append(Train(train.address, bytes(train.data), train.segment))

@@ -57,6 +57,7 @@ from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken
 
@@ -480,7 +481,7 @@ class Node:
             if self._log_server.logs is not None:
                 self._log_server.logs.take(batch)
             if not (self._router if batch.reading is None else self._replayer).feed(batch):
-                self._live.counters.add("drop", "nobody_listens", len(batch))
+                self._live.counters.count(Reason.NOBODY_LISTENS, len(batch))
         for event in out.control:
             self._waiting.tell(event)
             match event:

@@ -26,6 +26,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, PacketBatch, Train
 from meshbus.engine.session.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
 from meshbus.errors import ConfigError
+from meshbus.policy.reason import Reason
 
 UdpAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 Ancillary: TypeAlias = Sequence[tuple[int, int, bytes]]
@@ -58,18 +59,18 @@ _NO_TRAIN = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.EN
 """A train was refused, not its datagrams: longer than the path takes, or a device without checksums."""
 _OUR_FAULT = {errno.EBADF, errno.ENOTSOCK}
 _REASONS = {
-    errno.ECONNREFUSED: "unsent_refused",
-    errno.ECONNRESET: "unsent_refused",
-    errno.EHOSTUNREACH: "unsent_unreachable",
-    errno.ENETUNREACH: "unsent_unreachable",
-    errno.EHOSTDOWN: "unsent_unreachable",
-    errno.ENETDOWN: "unsent_unreachable",
-    errno.EADDRNOTAVAIL: "unsent_unreachable",
-    errno.EMSGSIZE: "unsent_too_long",
-    errno.EPERM: "unsent_forbidden",
-    errno.EACCES: "unsent_forbidden",
+    errno.ECONNREFUSED: Reason.UNSENT_REFUSED,
+    errno.ECONNRESET: Reason.UNSENT_REFUSED,
+    errno.EHOSTUNREACH: Reason.UNSENT_UNREACHABLE,
+    errno.ENETUNREACH: Reason.UNSENT_UNREACHABLE,
+    errno.EHOSTDOWN: Reason.UNSENT_UNREACHABLE,
+    errno.ENETDOWN: Reason.UNSENT_UNREACHABLE,
+    errno.EADDRNOTAVAIL: Reason.UNSENT_UNREACHABLE,
+    errno.EMSGSIZE: Reason.UNSENT_TOO_LONG,
+    errno.EPERM: Reason.UNSENT_FORBIDDEN,
+    errno.EACCES: Reason.UNSENT_FORBIDDEN,
 }
-"""Why a datagram was given up; anything else is `unsent_other` or, where one should have come in, `receive_failed`."""
+"""Why a datagram was given up, by error number; any other is UNSENT_OTHER or, when receiving, RECEIVE_FAILED."""
 
 
 class UdpSocket:
@@ -188,10 +189,10 @@ class UdpSocket:
                 break
             except OSError as error:
                 # Some systems report here that an earlier datagram was not delivered.
-                self._give_up(error, 1, "receive_failed")
+                self._give_up(error, 1, Reason.RECEIVE_FAILED)
                 continue
             if not size:
-                self.counters.add("drop", "empty")
+                self.counters.count(Reason.EMPTY)
                 continue
             if source != last:
                 if count:
@@ -262,7 +263,7 @@ class UdpSocket:
 
     def _note_overflow(self, total: int) -> None:
         """Count what the kernel threw away because we read too slowly; a train counts once."""
-        self.counters.add("drop", "receive_buffer_full", (total - self._overflows) & 0xFFFFFFFF)
+        self.counters.count(Reason.RECEIVE_BUFFER_FULL, (total - self._overflows) & 0xFFFFFFFF)
         self._overflows = total
 
     def _send_together(self, trains: Sequence[Train]) -> Sequence[Train]:
@@ -270,7 +271,7 @@ class UdpSocket:
         first = trains[0]
         address: Any = first.address
         if len(address) != self._parts:  # a peer may name an address that this socket cannot reach
-            self.counters.add("drop", "unsent_wrong_family", _count(trains))
+            self.counters.count(Reason.UNSENT_WRONG_FAMILY, _count(trains))
             return ()
         single = len(trains) == 1 and len(first.data) <= first.segment
         if single or not self._takes_trains(address, first.segment):
@@ -319,10 +320,10 @@ class UdpSocket:
             del self._refused[next(iter(self._refused))]
         self._refused[address] = min(known, segment)
 
-    def _give_up(self, error: OSError, datagrams: int, otherwise: str = "unsent_other") -> None:
+    def _give_up(self, error: OSError, datagrams: int, otherwise: Reason = Reason.UNSENT_OTHER) -> None:
         if error.errno in _OUR_FAULT:
             raise error
-        self.counters.add("drop", _REASONS.get(error.errno or 0, otherwise), datagrams)
+        self.counters.count(_REASONS.get(error.errno or 0, otherwise), datagrams)
 
 
 def _cut(trains: Sequence[Train]) -> Sequence[Train]:

@@ -18,12 +18,12 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
+from meshbus.policy.reason import DropReason
 from meshbus.policy.verdict import (
     ASK_GUARD,
     FORWARD,
     VERDICTS,
     Drop,
-    DropReason,
     ForwardDecision,
     canonical_of,
     judge,
@@ -132,7 +132,7 @@ class SubnetGateway:
         return self._changes, self._channels.version, guard
 
     def count(self, verdict: int, packets: int) -> None:
-        """Count packets that fared like one that was judged."""
+        """Count packets with the same verdict, for a caller that judged with `judge_batch`."""
         self._counts[verdict] += packets
 
     def record(self, decision: ForwardDecision) -> None:
@@ -149,11 +149,11 @@ class SubnetGateway:
         out: NDArray[np.uint8] | None = None,
         guard: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge many forwarded packets: their headers, and the destination subnet of each.
+        """Judge many forwarded packets, by their headers and the destination subnet of each, and count the verdicts.
 
-        Gives 0 for forward, else a DropReason code. `source` is the subnet each origin is believed to be in (the
+        Return 0 for forward, else a DropReason code. `source` is the subnet each origin is believed to be in (the
         header's own claim when omitted), `ttl` that of the routing headers (not judged when omitted), `out` memory to
-        reuse for the verdicts, `guard` memory for what the auth guard says where it is asked.
+        reuse for the verdicts, `guard` memory for the answers of the auth guard where it is asked.
         """
         batch = headers if isinstance(headers, HeaderBatch) else HeaderBatch.of(headers)
         if type(source) is not np.ndarray:
@@ -163,10 +163,36 @@ class SubnetGateway:
         if type(ttl) is not np.ndarray:
             ttl = np.asarray(ttl, _U8)
         verdicts = np.empty(len(batch.status), _U8) if out is None else out
-        policy = self.policy
-        if judge.run(batch.rows, source, dest, ttl, policy, verdicts, self._counts):
-            self._ask_guard(batch.columns, policy, verdicts, guard)
+        self._judge(batch, source, dest, ttl, verdicts, self._counts, guard)
         return verdicts
+
+    def judge_batch(
+        self,
+        headers: HeaderBatch,
+        source: NDArray[np.uint32],
+        dest: NDArray[np.uint32],
+        ttl: NDArray[np.uint8],
+        guard: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
+        """Judge packets of which each stands for others, without counting: the caller knows how many and calls `count`."""
+        verdicts = np.empty(len(headers.status), _U8)
+        self._judge(headers, source, dest, ttl, verdicts, np.zeros(VERDICTS, np.int64), guard)
+        return verdicts
+
+    def _judge(
+        self,
+        batch: HeaderBatch,
+        source: NDArray[np.uint32],
+        dest: NDArray[np.uint32],
+        ttl: NDArray[np.uint8],
+        verdicts: NDArray[np.uint8],
+        counts: NDArray[np.int64],
+        guard: NDArray[np.uint8] | None,
+    ) -> None:
+        """Write the verdicts and add them to `counts`."""
+        policy = self.policy
+        if judge.run(batch.rows, source, dest, ttl, policy, verdicts, counts):
+            self._ask_guard(batch.columns, policy, verdicts, counts, guard)
 
     @property
     def policy(self) -> NDArray[np.uint64]:
@@ -227,6 +253,7 @@ class SubnetGateway:
         headers: NDArray[np.void],
         policy: NDArray[np.uint64],
         verdicts: NDArray[np.uint8],
+        counts: NDArray[np.int64],
         said: NDArray[np.uint8] | None,
     ) -> None:
         """Settle the packets whose channel names its publishers; only such a channel needs a guard to be there."""
@@ -244,8 +271,8 @@ class SubnetGateway:
             said[pending] = answers
         allowed = answers == AuthVerdict.ALLOWED
         verdicts[pending] = np.where(allowed, 0, DropReason.UNAUTHORIZED_PUBLISHER)
-        self._counts[0] += np.count_nonzero(allowed)
-        self._counts[DropReason.UNAUTHORIZED_PUBLISHER] += np.count_nonzero(~allowed)
+        counts[0] += np.count_nonzero(allowed)
+        counts[DropReason.UNAUTHORIZED_PUBLISHER] += np.count_nonzero(~allowed)
 
     def _check_fully(self, guard: AuthGuard, pairs: set[tuple[int, int]]) -> None:
         """Run the full check once per pair; those that pass are remembered."""

@@ -16,6 +16,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.guard import AuthVerdict
+from meshbus.policy.reason import DropReason
 from meshbus.policy.verdict import (
     ASK_GUARD,
     EXPORTED,
@@ -24,7 +25,6 @@ from meshbus.policy.verdict import (
     PARENT,
     VERDICTS,
     ChannelRule,
-    DropReason,
     build_policy,
     judge,
 )

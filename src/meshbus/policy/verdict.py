@@ -15,7 +15,6 @@ The same kernel judges live batches in a node and recorded headers in Spark. Tab
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,6 +23,7 @@ import numpy as np
 from meshbus import jit
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.subnet import SubnetId, depth_mask
+from meshbus.policy.reason import DropReason, Reason
 from meshbus.wire.constants import HEADER_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 
@@ -36,26 +36,13 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 
-class DropReason(IntEnum):
-    """Why a gateway drops a packet; the codes of `decide_batch`, where 0 means forward."""
-
-    SUBNET_LOCAL = 1
-    """The channel never crosses a boundary, or is not known here."""
-    NOT_ANCESTOR = 2
-    """The destination is not the source's subnet or one above it."""
-    NOT_EXPORTED = 3
-    """The export table does not name the destination for this channel."""
-    UNKNOWN_SUBNET = 4
-    """Source or destination is not local, not a registered peer subnet and not GLOBAL."""
-    TTL_EXPIRED = 5
-    """The packet has made all its hops."""
-    UNAUTHORIZED_PUBLISHER = 6
-    """The channel names its publishers and the origin is not one of them."""
-
-
 VERDICTS: Final = len(DropReason) + 1
 ASK_GUARD: Final = VERDICTS
 """Inside a batch only: forward if the auth guard allows the publisher."""
+# The compiler reads plain integers only.
+_SUBNET_LOCAL, _NOT_ANCESTOR = Reason.SUBNET_LOCAL.code, Reason.NOT_ANCESTOR.code
+_NOT_EXPORTED, _UNKNOWN_SUBNET = Reason.NOT_EXPORTED.code, Reason.UNKNOWN_SUBNET.code
+_TTL_EXPIRED = Reason.TTL_EXPIRED.code
 
 
 class ForwardDecision(msgspec.Struct, frozen=True):
@@ -199,12 +186,12 @@ def _judge_reference(
             rule >> np.uint64(8) > 0,
         ],
         [
-            DropReason.TTL_EXPIRED,
+            _TTL_EXPIRED,
             0,
-            DropReason.UNKNOWN_SUBNET,
-            DropReason.SUBNET_LOCAL,
-            DropReason.NOT_ANCESTOR,
-            DropReason.NOT_EXPORTED,
+            _UNKNOWN_SUBNET,
+            _SUBNET_LOCAL,
+            _NOT_ANCESTOR,
+            _NOT_EXPORTED,
             ASK_GUARD,
         ],
         0,
@@ -271,7 +258,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
         stream = jit.load_u64(at + _STREAM_AT)
         verdict = 0
         if (len(ttl) and ttl[i] == 0) or (hop_ttl > 0 and hop_count >= hop_ttl):
-            verdict = 5
+            verdict = _TTL_EXPIRED
         elif ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:
             target = np.uint32(dest[i])
             origin = np.uint32(source[i]) if len(source) else jit.load_u32(at + _SUBNET_AT)
@@ -281,19 +268,19 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
                 if row == policy[_EXPORTS_AT]:
                     row = np.uint64(_HEAD_WORDS)
             if not (_is_known(origin, policy) and _is_known(target, policy)):
-                verdict = 4
+                verdict = _UNKNOWN_SUBNET
             elif policy[row] == 0:
-                verdict = 0 if policy[_FORWARD_UNKNOWN] else 1
+                verdict = 0 if policy[_FORWARD_UNKNOWN] else _SUBNET_LOCAL
             else:
                 rule = policy[row + np.uint64(_RULE)]
                 visibility = rule & np.uint64(0xFF)
                 if visibility == LOCAL:
-                    verdict = 1
+                    verdict = _SUBNET_LOCAL
                 elif visibility == PARENT:
                     if (origin ^ target) & _depth_mask(target):
-                        verdict = 2
+                        verdict = _NOT_ANCESTOR
                 elif visibility == EXPORTED:
-                    verdict = 3
+                    verdict = _NOT_EXPORTED
                     span = policy[row + np.uint64(_SPAN)]
                     first = policy[_EXPORTS_AT] + (span & np.uint64(0xFFFFFFFF))
                     for k in range(first, first + (span >> np.uint64(32))):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from meshbus.policy.fate import TransitReason
+from meshbus.policy.reason import Reason
 from meshbus.spark import runs, silver
 from meshbus.spark.codec import Codec, Declaration
 from meshbus.spark.expressions import judge_versions
@@ -107,7 +107,7 @@ class PacketBatches(msgspec.Struct, frozen=True):
 
         judged = judge_versions(packets, recorded_policies(self.recorded), "recomputed")
         # The gateway let pass what then found no room.
-        said = F.when(F.col("reason") == int(TransitReason.CROWDED), F.lit(0)).otherwise(F.col("reason"))
+        said = F.when(F.col("reason") == Reason.CROWDED.code, F.lit(0)).otherwise(F.col("reason"))
         judged = judged.withColumn("agrees", F.col("recomputed") == said)
         return judged.select(*(column.name for column in DECISIONS), "hour")
 

@@ -19,10 +19,11 @@ import numpy as np
 from meshbus.log.schema import signed
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.subnet import SubnetId, depth_mask
-from meshbus.policy.fate import Fate, TransitReason
+from meshbus.policy.fate import Fate
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
-from meshbus.policy.verdict import EXPORTED, GLOBAL, LOCAL, PARENT, VERDICTS, ChannelRule, DropReason
+from meshbus.policy.reason import Reason
+from meshbus.policy.verdict import EXPORTED, GLOBAL, LOCAL, PARENT, VERDICTS, ChannelRule
 from meshbus.spark.gateway import FOR_NULL
 from meshbus.spark.places import Places, arrange, array_sql
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _NOBODY, _GUARD, _LIST = range(3)
 """Who is asked about a publisher."""
-_MEANT = f"_verdict <> {int(Fate.DELIVERED)} AND (_reason < {VERDICTS} OR _reason = {int(TransitReason.CROWDED)})"
+_MEANT = f"_verdict <> {int(Fate.DELIVERED)} AND (_reason < {VERDICTS} OR _reason = {Reason.CROWDED.code})"
 _EXPIRED = "_route_ttl = 0 OR (_ttl > 0 AND _hops >= _ttl)"
 _PUBLICATION = f"_subprotocol_id = 0 AND _stream_id & {PUBLISH_STREAM_BIT} <> 0 AND _stream_id & 65535 = _chash"
 _DEPTH_MASK = (
@@ -144,9 +145,9 @@ def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged")
         joined,
         name,
         known="array_contains(_known, _src) AND array_contains(_known, _dst)",
-        stays=f"""WHEN _visibility = {LOCAL} THEN {int(DropReason.SUBNET_LOCAL)}
-            WHEN _visibility = {PARENT} AND (_src ^ _dst) & {_DEPTH_MASK} <> 0 THEN {int(DropReason.NOT_ANCESTOR)}
-            WHEN _visibility = {EXPORTED} AND NOT ({exported}) THEN {int(DropReason.NOT_EXPORTED)}""",
+        stays=f"""WHEN _visibility = {LOCAL} THEN {Reason.SUBNET_LOCAL.code}
+            WHEN _visibility = {PARENT} AND (_src ^ _dst) & {_DEPTH_MASK} <> 0 THEN {Reason.NOT_ANCESTOR.code}
+            WHEN _visibility = {EXPORTED} AND NOT ({exported}) THEN {Reason.NOT_EXPORTED.code}""",
         # The list is named once: Spark then unpacks it only where it is looked at.
         refused=_refused("_asked", "array_contains(_publishers, _origin)"),
     )
@@ -200,11 +201,11 @@ def _judged(packets: DataFrame, name: str, *, known: str, stays: str, refused: s
     return packets.selectExpr(
         "*",
         f"""CASE WHEN {_MEANT} THEN CAST(CASE
-            WHEN {_EXPIRED} THEN {int(DropReason.TTL_EXPIRED)}
+            WHEN {_EXPIRED} THEN {Reason.TTL_EXPIRED.code}
             WHEN NOT ({_PUBLICATION}) THEN 0
-            WHEN NOT ({known}) THEN {int(DropReason.UNKNOWN_SUBNET)}
+            WHEN NOT ({known}) THEN {Reason.UNKNOWN_SUBNET.code}
             {stays}
-            WHEN {refused} THEN {int(DropReason.UNAUTHORIZED_PUBLISHER)}
+            WHEN {refused} THEN {Reason.UNAUTHORIZED_PUBLISHER.code}
             ELSE 0 END AS SMALLINT) END AS {name}""",
     )
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from meshbus import jit
 from meshbus.log.schema import unsigned
-from meshbus.policy.fate import Fate, TransitReason
+from meshbus.policy.fate import Fate
 from meshbus.policy.gatewaypolicy import GatewayPolicy
+from meshbus.policy.reason import Reason
 from meshbus.policy.verdict import VERDICTS
 from meshbus.wire.constants import HEADER_BYTES
 from meshbus.wire.header import HEADER_DTYPE
@@ -91,7 +92,7 @@ class Judge:
         """Judge a pyarrow batch or table that has COLUMNS; gives verdicts, and for which rows they are meant."""
         columns = {name: numbers(batch.column(name), FOR_NULL[name]) for name in COLUMNS}
         reason = columns["reason"]
-        meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == TransitReason.CROWDED))
+        meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == Reason.CROWDED.code))
         if len(self._headers) < len(meant):
             self._headers = np.zeros(len(meant), HEADER_DTYPE)
         headers = self._headers[: len(meant)]

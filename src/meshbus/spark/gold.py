@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from meshbus.policy.fate import REASONS, Fate
+from meshbus.policy.fate import Fate
 from meshbus.policy.prefixes import SubscriptionIndex
+from meshbus.policy.reason import RECORDED
 from meshbus.spark.schema import TABLES
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def denials(packets: DataFrame) -> DataFrame:
     """Make gold.denials of bronze.packets."""
     from pyspark.sql import functions as F
 
-    words = F.create_map(*(F.lit(part) for known in REASONS.items() for part in known))
+    words = F.create_map(*(F.lit(part) for code, reason in RECORDED.items() for part in (code, reason.word)))
     reason = F.coalesce(words[F.col("_reason").cast("int")], F.concat(F.lit("code_"), F.col("_reason")))
     dropped = packets.where(F.col("verdict") == int(Fate.DROPPED)).withColumnsRenamed(
         {"reason": "_reason", "previous_hop": "peer"}

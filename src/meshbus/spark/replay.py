@@ -20,9 +20,9 @@ import numpy as np
 from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.fate import REASONS
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
+from meshbus.policy.reason import RECORDED
 from meshbus.spark.gateway import Judge
 from meshbus.spark.gold import PrefixSubscription, match_channels
 from meshbus.spark.store import Store
@@ -138,7 +138,7 @@ def _summarize(counted: DataFrame) -> Replay:
 
 def fate(reason: int) -> str:
     """Name a verdict."""
-    return REASONS[reason] if reason else "forward"
+    return RECORDED[reason].word if reason else "forward"
 
 
 def _subnet(stored: int) -> str:

@@ -187,7 +187,7 @@ DENIALS = Table(
     "What was refused, hour by hour: by reason, peer and channel.",
     (
         Column("recorder", _BIGINT, "Node that refused.", bit_cast=True),
-        Column("reason", _STRING, "Why, as meshbus.policy.fate names it."),
+        Column("reason", _STRING, "Why, as docs/reasons.md names it."),
         Column("peer", _BIGINT, "Peer that the packets came from.", nullable=True, bit_cast=True),
         Column("channel", _STRING, "Name of the channel; null if the policy does not know it.", nullable=True),
         _ORIGIN,

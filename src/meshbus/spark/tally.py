@@ -19,7 +19,7 @@ import numpy as np
 
 from meshbus import jit
 from meshbus.log.schema import signed, unsigned
-from meshbus.policy.fate import TransitReason
+from meshbus.policy.reason import Reason
 from meshbus.policy.verdict import VERDICTS
 from meshbus.spark.gateway import COLUMNS, Judge, numbers
 from meshbus.spark.inputs import stored
@@ -164,7 +164,7 @@ def _judge(batch: Any, judge: Judge, bounds: Iterable[Bound]) -> Judged:
         meant &= (found >= bound.low) & (found <= bound.high)
     recorded = numbers(batch.column("reason"))
     # The gateway let pass what then found no room.
-    return Judged(np.where(recorded == TransitReason.CROWDED, 0, recorded), proposed, meant)
+    return Judged(np.where(recorded == Reason.CROWDED.code, 0, recorded), proposed, meant)
 
 
 # ── counts ──────────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.channels.authorize import Authorizer, Refusal, TokenFault
+from meshbus.engine.channels.authorize import Authorizer, ack_of
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
+from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, decode_token, encode_chain, encode_token
@@ -44,11 +45,13 @@ class Judge:
 
     def __call__(
         self, presented: bytes = b"", *, claims: PeerClaims | None = None, channel: ChannelName = SECRET, now: float = 0
-    ) -> Refusal | None:
+    ) -> Reason | None:
         return self.authorizer.judge(PeerClaims(ALICE.entity_id) if claims is None else claims, channel, now, presented)
 
-    def faults(self) -> dict[str, int]:
-        return self.counters.snapshot().get("token", {})
+    def faults(self) -> dict[Reason, int]:
+        """Return how often tokens were of no use, by reason."""
+        counts = {reason: self.counters.get(*reason.counter) for reason in Reason if reason.what == "token"}
+        return {reason: count for reason, count in counts.items() if count}
 
 
 def gated(**options: Any) -> Judge:
@@ -59,15 +62,16 @@ def gated(**options: Any) -> Judge:
 
 
 def test_each_refusal_has_its_reason_on_the_wire() -> None:
-    assert {refusal: refusal.reason for refusal in Refusal} == {
-        Refusal.THROTTLED: AckReason.RATE_LIMITED,
-        Refusal.TOO_MANY_CHANNELS: AckReason.TOO_MANY_CHANNELS,
-        Refusal.UNKNOWN_CHANNEL: AckReason.UNKNOWN_CHANNEL,
-        Refusal.NOT_VISIBLE: AckReason.UNAUTHORIZED,
-        Refusal.UNPINNED: AckReason.UNAUTHORIZED,
-        Refusal.CAPABILITY: AckReason.UNAUTHORIZED,
-        Refusal.TOKEN: AckReason.UNAUTHORIZED,
+    expected = {
+        Reason.REFUSE_THROTTLED: AckReason.RATE_LIMITED,
+        Reason.REFUSE_TOO_MANY_CHANNELS: AckReason.TOO_MANY_CHANNELS,
+        Reason.REFUSE_UNKNOWN_CHANNEL: AckReason.UNKNOWN_CHANNEL,
+        Reason.REFUSE_NOT_VISIBLE: AckReason.UNAUTHORIZED,
+        Reason.REFUSE_UNPINNED: AckReason.UNAUTHORIZED,
+        Reason.REFUSE_CAPABILITY: AckReason.UNAUTHORIZED,
+        Reason.REFUSE_TOKEN: AckReason.UNAUTHORIZED,
     }
+    assert {refusal: ack_of(refusal) for refusal in expected} == expected
 
 
 def test_without_configurations_everyone_is_let_in() -> None:
@@ -81,11 +85,11 @@ def test_the_first_failure_is_the_answer() -> None:
     judge = Judge(configs(strict), subnet=here)
     alice, capable = ALICE.entity_id, CapabilitySet(["s"])
     good = token(ALICE, SECRET)
-    assert judge(channel=OTHER) is Refusal.UNKNOWN_CHANNEL
-    assert judge(good, claims=PeerClaims(alice, capable, elsewhere)) is Refusal.NOT_VISIBLE
-    assert judge(good, claims=PeerClaims(None, capable, here)) is Refusal.UNPINNED
-    assert judge(good, claims=PeerClaims(alice, CapabilitySet(), here)) is Refusal.CAPABILITY
-    assert judge(claims=PeerClaims(alice, capable, here)) is Refusal.TOKEN
+    assert judge(channel=OTHER) is Reason.REFUSE_UNKNOWN_CHANNEL
+    assert judge(good, claims=PeerClaims(alice, capable, elsewhere)) is Reason.REFUSE_NOT_VISIBLE
+    assert judge(good, claims=PeerClaims(None, capable, here)) is Reason.REFUSE_UNPINNED
+    assert judge(good, claims=PeerClaims(alice, CapabilitySet(), here)) is Reason.REFUSE_CAPABILITY
+    assert judge(claims=PeerClaims(alice, capable, here)) is Reason.REFUSE_TOKEN
     assert judge(good, claims=PeerClaims(alice, capable, here)) is None
 
 
@@ -102,7 +106,7 @@ def test_a_channel_that_only_restricts_publishers_is_open_to_subscribers() -> No
 
 def test_capabilities_alone_need_no_entity() -> None:
     judge = Judge(configs(channel_config(SECRET, subscribe_caps=CAPABLE)))
-    assert judge(claims=PeerClaims()) is Refusal.CAPABILITY
+    assert judge(claims=PeerClaims()) is Reason.REFUSE_CAPABILITY
     assert judge(claims=PeerClaims(None, CapabilitySet(["s"]))) is None
 
 
@@ -114,7 +118,7 @@ def test_visibility_decides_as_observed() -> None:
         claims = PeerClaims() if isinstance(peer, str) else PeerClaims(ALICE.entity_id, subnet=SubnetId.new(peer))
         refusal = judge(claims=claims)
         assert (refusal is None) == accepted, (publisher, peer, visibility)
-        assert (AckReason.NONE if refusal is None else refusal.reason).name.lower() == reason
+        assert (AckReason.NONE if refusal is None else ack_of(refusal)).name.lower() == reason
 
 
 # ── tokens as observed, where anyone may issue ──────────────────────────────────────────────
@@ -165,7 +169,7 @@ def test_tokens_decide_as_observed_where_anyone_may_issue() -> None:
         else:
             refusal = judge(FOREIGN[case])
         assert (refusal is None) == row["accepted"], case
-        assert (AckReason.NONE if refusal is None else refusal.reason).name.lower() == row["reason"]
+        assert (AckReason.NONE if refusal is None else ack_of(refusal)).name.lower() == row["reason"]
 
 
 # ── tokens as we judge them ─────────────────────────────────────────────────────────────────
@@ -179,22 +183,22 @@ def small_order() -> tuple[bytes, PeerClaims]:
 @pytest.mark.parametrize(
     ("presented", "fault"),
     [
-        (b"short", TokenFault.MALFORMED),
-        (bytes(161), TokenFault.MALFORMED),
-        (token(ALICE, SECRET, issuer=ALICE), TokenFault.UNTRUSTED),
-        (token(ALICE, SECRET, issuer=STRANGER), TokenFault.UNTRUSTED),
-        (token(BOB, SECRET), TokenFault.WRONG_SUBJECT),
-        (token(NODE, SECRET, Scope.PUBLISH, issuer=STRANGER), TokenFault.WRONG_SUBJECT),
-        (token(ALICE, SECRET, Scope.PUBLISH), TokenFault.WRONG_SCOPE),
-        (token(ALICE, OTHER), TokenFault.WRONG_SCOPE),
-        (token(ALICE, SECRET, now=-1000), TokenFault.EXPIRED),
-        (token(ALICE, SECRET, now=60), TokenFault.NOT_YET_VALID),
-        (tampered(token(ALICE, SECRET), 100), TokenFault.BAD_SIGNATURE),
+        (b"short", Reason.TOKEN_MALFORMED),
+        (bytes(161), Reason.TOKEN_MALFORMED),
+        (token(ALICE, SECRET, issuer=ALICE), Reason.TOKEN_UNTRUSTED),
+        (token(ALICE, SECRET, issuer=STRANGER), Reason.TOKEN_UNTRUSTED),
+        (token(BOB, SECRET), Reason.TOKEN_WRONG_SUBJECT),
+        (token(NODE, SECRET, Scope.PUBLISH, issuer=STRANGER), Reason.TOKEN_WRONG_SUBJECT),
+        (token(ALICE, SECRET, Scope.PUBLISH), Reason.TOKEN_WRONG_SCOPE),
+        (token(ALICE, OTHER), Reason.TOKEN_WRONG_SCOPE),
+        (token(ALICE, SECRET, now=-1000), Reason.TOKEN_EXPIRED),
+        (token(ALICE, SECRET, now=60), Reason.TOKEN_NOT_YET_VALID),
+        (tampered(token(ALICE, SECRET), 100), Reason.TOKEN_BAD_SIGNATURE),
     ],
 )
-def test_a_token_of_no_use_is_none_and_says_why(presented: bytes, fault: TokenFault) -> None:
+def test_a_token_of_no_use_is_none_and_says_why(presented: bytes, fault: Reason) -> None:
     judge = gated()
-    assert judge(presented) is Refusal.TOKEN
+    assert judge(presented) is Reason.REFUSE_TOKEN
     assert judge.faults() == {fault: 1}
     assert len(judge.tokens) == 0
 
@@ -206,15 +210,15 @@ def test_a_small_order_issuer_forges_nothing() -> None:
         judge = gated(any_issuer=any_issuer)
         judge.tokens.trusted_issuers = frozenset({forged.issuer})
         anywhere = msgspec.structs.replace(forged, channel_hash=SECRET.hash)
-        assert judge(encode_token(anywhere), claims=claims) is Refusal.TOKEN
-        assert judge.faults() == {TokenFault.BAD_SIGNATURE: 1}
+        assert judge(encode_token(anywhere), claims=claims) is Reason.REFUSE_TOKEN
+        assert judge.faults() == {Reason.TOKEN_BAD_SIGNATURE: 1}
 
 
 def test_a_revoked_token_is_not_let_in_by_presenting_it() -> None:
     judge = gated()
     judge.tokens.revoke_below(ROOT.entity_id, 1)
-    assert judge(token(ALICE, SECRET)) is Refusal.TOKEN
-    assert judge.faults() == {TokenFault.REVOKED: 1}
+    assert judge(token(ALICE, SECRET)) is Reason.REFUSE_TOKEN
+    assert judge.faults() == {Reason.TOKEN_REVOKED: 1}
     assert judge(token(ALICE, SECRET, generation=1)) is None
 
 
@@ -222,7 +226,7 @@ def test_a_good_token_is_kept_and_serves_without_being_presented_again() -> None
     judge = gated()
     assert judge(token(ALICE, SECRET)) is None
     assert judge() is None
-    assert judge(now=1000) is Refusal.TOKEN, "its time is over"
+    assert judge(now=1000) is Reason.REFUSE_TOKEN, "its time is over"
 
 
 def test_a_longer_token_is_kept_beside_one_that_still_holds() -> None:
@@ -255,8 +259,8 @@ def test_a_chain_from_a_trusted_root_opens_the_channel() -> None:
     )  # fmt: skip
     child = parent.delegate(BOB, ALICE.entity_id, Scope.SUBSCRIBE, now=UNIX, entropy=bytes)
     judge = gated()
-    assert judge(encode_chain([child])) is Refusal.TOKEN
-    assert judge.faults() == {TokenFault.UNTRUSTED: 1}
+    assert judge(encode_chain([child])) is Reason.REFUSE_TOKEN
+    assert judge.faults() == {Reason.TOKEN_UNTRUSTED: 1}
     assert judge(encode_chain([parent, child])) is None
 
 
@@ -264,9 +268,9 @@ def test_behind_a_prefix_the_name_that_was_asked_for_is_what_counts() -> None:
     registry = ChannelConfigRegistry()
     registry.insert_prefix("lab/", channel_config("lab/any", require_token=True))
     judge = Judge(registry)
-    assert judge(token(ALICE, "lab/any")) is Refusal.TOKEN
+    assert judge(token(ALICE, "lab/any")) is Reason.REFUSE_TOKEN
     assert judge(token(ALICE, SECRET)) is None
-    assert judge(channel=OTHER) is Refusal.TOKEN
+    assert judge(channel=OTHER) is Reason.REFUSE_TOKEN
 
 
 def test_a_token_proven_once_serves_many_channels() -> None:
@@ -280,7 +284,7 @@ def test_a_token_proven_once_serves_many_channels() -> None:
         assert judge.authorizer.judge(alice, channel, 0, presented) is None
     for useless in (b"", b"x", token(BOB, SECRET), token(ALICE, SECRET, issuer=STRANGER)):
         assert judge.authorizer.present(alice, useless) is None
-    assert judge.faults() == {TokenFault.MALFORMED: 1, TokenFault.UNTRUSTED: 1, TokenFault.WRONG_SUBJECT: 1}
+    assert judge.faults() == {Reason.TOKEN_MALFORMED: 1, Reason.TOKEN_UNTRUSTED: 1, Reason.TOKEN_WRONG_SUBJECT: 1}
 
 
 # ── again ───────────────────────────────────────────────────────────────────────────────────
@@ -290,14 +294,14 @@ def test_what_was_granted_lapses_with_token_capabilities_or_configuration() -> N
     judge = Judge(configs(channel_config(SECRET, subscribe_caps=CAPABLE, require_token=True)))
     capable, incapable = PeerClaims(ALICE.entity_id, CapabilitySet(["s"])), PeerClaims(ALICE.entity_id)
     lapse = judge.authorizer.lapse
-    assert lapse(capable, SECRET, 0) is Refusal.TOKEN
+    assert lapse(capable, SECRET, 0) is Reason.LAPSE_TOKEN
     assert judge(token(ALICE, SECRET), claims=capable) is None
     assert lapse(capable, SECRET, 0) is None
-    assert lapse(incapable, SECRET, 0) is Refusal.CAPABILITY
-    assert lapse(capable, SECRET, 1000) is Refusal.TOKEN
-    assert lapse(capable, OTHER, 0) is Refusal.UNKNOWN_CHANNEL
+    assert lapse(incapable, SECRET, 0) is Reason.LAPSE_CAPABILITY
+    assert lapse(capable, SECRET, 1000) is Reason.LAPSE_TOKEN
+    assert lapse(capable, OTHER, 0) is Reason.LAPSE_UNKNOWN_CHANNEL
     judge.tokens.revoke_below(ROOT.entity_id, 1)
-    assert lapse(capable, SECRET, 0) is Refusal.TOKEN
+    assert lapse(capable, SECRET, 0) is Reason.LAPSE_TOKEN
 
 
 def test_visibility_suspends_and_does_not_lapse() -> None:

@@ -11,6 +11,7 @@ from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFa
 from meshbus.engine.channels.history_client import MAX_DISORDERS, MAX_READINGS, RETRY_S
 from meshbus.errors import LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import columns_of
@@ -257,6 +258,8 @@ def test_an_answer_of_someone_else_is_not_ours() -> None:
     net.run(for_s=0.5)
     assert reader.received == 0
     assert reader.happened(HistoryEnded) == []
+    drops = reader.engine.counters.snapshot()["drop"]
+    assert (drops[Reason.HISTORY_STRAY.why], drops[Reason.HISTORY_LATE.why]) == (1, 1)
 
 
 def test_what_makes_no_sense_is_refused_before_anybody_is_asked(stage: Stage) -> None:

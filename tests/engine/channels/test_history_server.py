@@ -22,6 +22,7 @@ from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.history import Cancel, ErrorCode, Read, encode_history
@@ -183,6 +184,7 @@ def test_a_start_that_is_gone_names_the_first_that_is_left() -> None:
     until(net, archive, lambda: bool(reader.happened(HistoryEnded)))
     (ended,) = reader.happened(HistoryEnded)
     assert (ended.fault, ended.first_available) == (HistoryFault.RANGE_GONE, 40)
+    assert publisher.engine.counters.get(*Reason.REFUSE_HISTORY_RANGE_GONE.counter) == 1
     assert reader.received == 0
     read(reader, publisher, ended.first_available)
     until(net, archive, lambda: reader.received >= 60)
@@ -348,6 +350,11 @@ def test_who_may_not_subscribe_may_not_read(
     read(reader, publisher, channel=channel)
     until(net, archive, lambda: bool(reader.happened(HistoryEnded)))
     assert fault_of(reader) is fault
+    reasons = {
+        HistoryFault.DENIED: Reason.REFUSE_HISTORY_DENIED,
+        HistoryFault.UNKNOWN_CHANNEL: Reason.REFUSE_HISTORY_UNKNOWN_CHANNEL,
+    }
+    assert publisher.engine.counters.get(*reasons[fault].counter) == 1
     assert reader.received == 0
     assert len(publisher.engine.history) == 0
 

@@ -6,7 +6,6 @@ import pytest
 
 from meshbus.engine.base.notices import DownReason, Matched, Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.authorize import Refusal
 from meshbus.engine.channels.interest_server import CHECKS_AT_ONCE, LEASE_S, MAX_INTERESTS
 from meshbus.engine.session.peer import Peer
 from meshbus.names.channel import ChannelName
@@ -14,6 +13,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.limits import FailureThrottle
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.interest import (
     Cancel,
@@ -191,7 +191,7 @@ def test_a_lapsed_token_is_told_and_a_new_one_brings_the_channel_back() -> None:
     out = Output()
     lapses = scene.admission.tick(60.0, out)
     scene.interests.lapsed(lapses, out)
-    assert [lapse.why for lapse in lapses] == [Refusal.TOKEN]
+    assert [lapse.why for lapse in lapses] == [Reason.LAPSE_TOKEN]
     assert verdicts(scene, out) == {SECRET: Verdict.REMOVED}
     out = hear(scene, alice, Interest(req=7, prefix="s/sec", token=short), now=61.0)
     assert verdicts(scene, out) == {SECRET: Verdict.UNAUTHORIZED}

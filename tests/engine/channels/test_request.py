@@ -22,6 +22,7 @@ from meshbus.engine.channels.request import Requester, Requests, Responder
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import Backpressure, DeliveryError, LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
 from meshbus.wire.messages.membership import AckReason
@@ -153,22 +154,22 @@ def test_a_responder_that_fails_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "fault"),
+    ("channel", "fault", "reason"),
     [
-        (OTHER, RequestFault.NO_RESPONDER),
-        (UNHEARD_OF, RequestFault.UNKNOWN_CHANNEL),
-        (SECRET, RequestFault.DENIED),
-        (HASTY, RequestFault.BUSY),
+        (OTHER, RequestFault.NO_RESPONDER, Reason.REFUSE_REQUEST_NO_RESPONDER),
+        (UNHEARD_OF, RequestFault.UNKNOWN_CHANNEL, Reason.REFUSE_REQUEST_UNKNOWN_CHANNEL),
+        (SECRET, RequestFault.DENIED, Reason.REFUSE_REQUEST_DENIED),
+        (HASTY, RequestFault.BUSY, Reason.REFUSE_REQUEST_BUSY),
     ],
 )
-def test_a_refusal_is_immediate_and_named(channel: str, fault: RequestFault) -> None:
+def test_a_refusal_is_immediate_and_named(channel: str, fault: RequestFault, reason: Reason) -> None:
     alice, bob = pair()
     bob.responder.serve(SECRET)
     request = alice.ask(BOB, channel)
     assert carry(alice, bob) == []
     assert carry(bob, alice) == [RequestFailed(request, BOB, ChannelName(channel), fault)]
     assert alice.counters.get("request", fault) == 1
-    assert bob.counters.get("refuse", f"request_{fault}") == 1
+    assert bob.counters.get(*reason.counter) == 1
     assert len(bob.responder) == 0
 
 
@@ -237,6 +238,7 @@ def test_a_question_without_time_is_refused() -> None:
     message = encode_request(Request(req=5, deadline_ms=0, channel=PLAN))
     assert bob.hear(ALICE, message) == []
     assert decode_request(bob.wire.pop()[1]) == Reply(req=5, status=ReplyStatus.EXPIRED)
+    assert bob.counters.get(*Reason.REFUSE_REQUEST_EXPIRED.counter) == 1
     for timeout_s in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(LocalProtocolError):
             alice.ask(BOB, timeout_s=timeout_s)

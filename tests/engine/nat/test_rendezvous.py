@@ -20,6 +20,7 @@ from meshbus.engine.nat.rendezvous import (
 )
 from meshbus.engine.session.peer import PeerTable
 from meshbus.names.identity import Identity
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement
@@ -148,27 +149,27 @@ def _nowhere(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("reason", "message", "before"),
     [
-        ("target", request(ASKER), None),
-        ("target", PunchRequest(target=HUB, self_reflex=SEEN), None),
-        ("target", PunchRequest(target=0, self_reflex=SEEN), None),
-        ("no_session", PunchRequest(target=999, self_reflex=SEEN), None),
-        ("no_session", request(), _no_session),
-        ("no_session", request(), _relayed),
-        ("no_reflex", request(THIRD), _nowhere),
-        ("address", request(reflex=Address("0.0.0.0", 9)), None),
-        ("address", request(reflex=Address("127.0.0.1", 9)), None),
-        ("address", request(reflex=Address(SEEN.host, 0)), None),
-        ("foreign_address", request(reflex=Address("198.51.100.66", 53)), None),
+        (Reason.REFUSE_INTRODUCTION_TARGET, request(ASKER), None),
+        (Reason.REFUSE_INTRODUCTION_TARGET, PunchRequest(target=HUB, self_reflex=SEEN), None),
+        (Reason.REFUSE_INTRODUCTION_TARGET, PunchRequest(target=0, self_reflex=SEEN), None),
+        (Reason.REFUSE_INTRODUCTION_NO_SESSION, PunchRequest(target=999, self_reflex=SEEN), None),
+        (Reason.REFUSE_INTRODUCTION_NO_SESSION, request(), _no_session),
+        (Reason.REFUSE_INTRODUCTION_NO_SESSION, request(), _relayed),
+        (Reason.REFUSE_INTRODUCTION_NO_REFLEX, request(THIRD), _nowhere),
+        (Reason.REFUSE_INTRODUCTION_ADDRESS, request(reflex=Address("0.0.0.0", 9)), None),
+        (Reason.REFUSE_INTRODUCTION_ADDRESS, request(reflex=Address("127.0.0.1", 9)), None),
+        (Reason.REFUSE_INTRODUCTION_ADDRESS, request(reflex=Address(SEEN.host, 0)), None),
+        (Reason.REFUSE_INTRODUCTION_FOREIGN_ADDRESS, request(reflex=Address("198.51.100.66", 53)), None),
     ],
 )
 def test_every_refusal_is_silent_and_counted(
-    reason: str, message: PunchRequest, before: Callable[[Desk], None] | None
+    reason: Reason, message: PunchRequest, before: Callable[[Desk], None] | None
 ) -> None:
     desk = Desk()
     if before is not None:
         before(desk)
     assert desk.take(desk.asker, message) == {}
-    assert desk.counters.snapshot() == {"refuse": {f"introduction_{reason}": 1}}
+    assert desk.counters.snapshot() == {"refuse": {reason.why: 1}}
 
 
 def test_an_address_may_be_where_the_asking_node_has_announced_to_be() -> None:

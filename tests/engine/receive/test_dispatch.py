@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from meshbus.engine.receive.dispatch import Dispatch, Fate, Way, split
+from meshbus.engine.receive.dispatch import Dispatch, Disposition, Way, split
 from meshbus.engine.settings import OpaqueMode
+from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import Subprotocol
 from tests.vectors import load
@@ -26,20 +27,20 @@ COMPATIBLE = Dispatch(SERVICES, PROFILE, mode=OpaqueMode.COMPATIBLE)
 
 def test_plain_events_and_services_have_their_way() -> None:
     for dispatch in (STRICT, COMPATIBLE):
-        assert dispatch.fate(Subprotocol.EVENTS, NOTHING) == Fate(Way.EVENTS, owes_grant=True)
+        assert dispatch.disposition(Subprotocol.EVENTS, NOTHING) == Disposition(Way.EVENTS, owes_grant=True)
         for subprotocol_id in SERVICES:
-            assert dispatch.fate(subprotocol_id, NOTHING) == Fate(Way.SERVICE, owes_grant=False)
+            assert dispatch.disposition(subprotocol_id, NOTHING) == Disposition(Way.SERVICE, owes_grant=False)
 
 
 def test_the_profile_is_served_only_when_negotiated() -> None:
     agreed = NegotiatedSet(frozenset({Subprotocol.RELIABLE, 0x5000}))
     for dispatch in (STRICT, COMPATIBLE):
-        assert dispatch.fate(Subprotocol.RELIABLE, agreed).way is Way.SERVICE
+        assert dispatch.disposition(Subprotocol.RELIABLE, agreed).way is Way.SERVICE
         for subprotocol_id, negotiated in ((Subprotocol.RELIABLE, NOTHING), (Subprotocol.REQUEST, agreed)):
-            assert dispatch.fate(subprotocol_id, negotiated) == Fate(
-                Way.OPAQUE, owes_grant=True, reason="not_negotiated"
+            assert dispatch.disposition(subprotocol_id, negotiated) == Disposition(
+                Way.OPAQUE, owes_grant=True, reason=Reason.NOT_NEGOTIATED
             )
-        assert dispatch.fate(0x5000, agreed).way is Way.OPAQUE, "agreed on, but nobody here serves it"
+        assert dispatch.disposition(0x5000, agreed).way is Way.OPAQUE, "agreed on, but nobody here serves it"
 
 
 @pytest.mark.parametrize(
@@ -54,16 +55,16 @@ def test_the_profile_is_served_only_when_negotiated() -> None:
     ],
 )
 def test_unknown_ids_are_dropped_below_the_vendor_range_unless_compatible(subprotocol_id: int, strict: Way) -> None:
-    assert STRICT.fate(subprotocol_id, NOTHING).way is strict
-    assert COMPATIBLE.fate(subprotocol_id, NOTHING).way is Way.OPAQUE
-    assert STRICT.fate(subprotocol_id, NOTHING).reason == "unknown_subprotocol"
+    assert STRICT.disposition(subprotocol_id, NOTHING).way is strict
+    assert COMPATIBLE.disposition(subprotocol_id, NOTHING).way is Way.OPAQUE
+    assert STRICT.disposition(subprotocol_id, NOTHING).reason == Reason.UNKNOWN_SUBPROTOCOL
 
 
 @pytest.mark.parametrize("row", IDS, ids=lambda row: hex(row["id"]))
 def test_what_a_reference_node_takes_for_events_is_owed_a_grant(row: dict[str, Any]) -> None:
     nobody = Dispatch(())
     on_event_path = "event path" in row["node_behaviour"] or "inbox" in row["node_behaviour"]
-    assert nobody.fate(row["id"], NOTHING).owes_grant == on_event_path
+    assert nobody.disposition(row["id"], NOTHING).owes_grant == on_event_path
 
 
 # ── batches ─────────────────────────────────────────────────────────────────────────────────

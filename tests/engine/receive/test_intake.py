@@ -16,6 +16,7 @@ from meshbus.engine.receive.intake import Intake, Opened
 from meshbus.engine.routes.tap import Tap
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.handshake import encode_handshake, encode_routed_handshake
@@ -163,33 +164,33 @@ def test_the_source_of_each_datagram_is_told() -> None:
     assert [finding[1] for finding in desk.found] == ["a", "a", "b", "b", "b", "c"]
 
 
-def _damaged(desk: Desk) -> dict[str, bytes]:
-    """Datagrams that no node may accept, by the reason they are counted under."""
+def _damaged(desk: Desk) -> list[tuple[Reason, bytes]]:
+    """Datagrams that no node may accept, each with its reason."""
     good = desk.packet(5, b"x")
     flipped = good[:-1] + bytes([good[-1] ^ 1])
     header = Header(session_id=desk.far[5].session_id, stream_id=7)
     beat = desk.far[5].sealer.heartbeat()
-    return {
-        "unreadable": b"what?",
-        "truncated": good[: HEADER_BYTES - 1],
-        "unknown_version": good[:2] + b"\2" + good[3:],
-        "bad_length": good + b"\0",
-        "bad_tag": flipped,
-        "routed_heartbeat": pack_route(RouteHeader(src_id=9, dest_id=NODE)) + beat,
-        "bad_length ": pack_header(header)[:64] + (8109).to_bytes(2, "little") + bytes(2) + bytes(16),
-        "bad_length  ": pack_header(header)[:66] + (2028).to_bytes(2, "little") + bytes(16),
-    }
+    return [
+        (Reason.UNREADABLE, b"what?"),
+        (Reason.TRUNCATED, good[: HEADER_BYTES - 1]),
+        (Reason.UNKNOWN_VERSION, good[:2] + b"\2" + good[3:]),
+        (Reason.MALFORMED, good + b"\0"),
+        (Reason.BAD_TAG, flipped),
+        (Reason.ROUTED_HEARTBEAT, pack_route(RouteHeader(src_id=9, dest_id=NODE)) + beat),
+        (Reason.MALFORMED, pack_header(header)[:64] + (8109).to_bytes(2, "little") + bytes(2) + bytes(16)),
+        (Reason.MALFORMED, pack_header(header)[:66] + (2028).to_bytes(2, "little") + bytes(16)),
+    ]
 
 
-@pytest.mark.parametrize("reason", _damaged(Desk()))
+@pytest.mark.parametrize("number", range(len(_damaged(Desk()))))
 @pytest.mark.parametrize("company", [0, 10])
-def test_every_refusal_has_a_reason_alone_and_in_company(reason: str, company: int) -> None:
+def test_every_refusal_has_a_reason_alone_and_in_company(number: int, company: int) -> None:
     desk = Desk()
-    bad = _damaged(desk)[reason]
+    reason, bad = _damaged(desk)[number]
     honest = [desk.packet(5, b"honest", sequence=n) for n in range(company)]
     found = desk.receive(*honest[:5], bad, *honest[5:])
     assert found == [("packet", 5, n, b"honest") for n in range(company)]
-    assert desk.drops() == {reason.strip(): 1}
+    assert desk.drops() == {reason.why: 1}
 
 
 @pytest.mark.parametrize("count", [1, 10])

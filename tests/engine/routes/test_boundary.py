@@ -18,8 +18,8 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.guard import AuthVerdict
+from meshbus.policy.reason import DropReason
 from meshbus.policy.tokens import TokenCache
-from meshbus.policy.verdict import DropReason
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header
 from meshbus.wire.headerbatch import HeaderBatch
 from meshbus.wire.messages.token import PermissionToken, Scope

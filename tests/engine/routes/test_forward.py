@@ -19,9 +19,9 @@ from meshbus.engine.session.peer import PeerTable
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.discovery import CapabilityIndex
-from meshbus.policy.fate import Fate, TransitReason
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import RECORDED, DropReason, Reason
 from meshbus.policy.tokens import TokenCache
-from meshbus.policy.verdict import DropReason
 from meshbus.wire.constants import ROUTE_BYTES, Flags
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.keys import Role, derive_keys
@@ -207,15 +207,15 @@ def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
     *batches, stranger = told
     assert [(one.fates.item(0), one.reasons.item(0)) for one in batches] == [
         (Fate.FORWARDED, 0),
-        (Fate.DROPPED, TransitReason.NO_ROUTE),
+        (Fate.DROPPED, Reason.NO_ROUTE.code),
         (Fate.DROPPED, DropReason.TTL_EXPIRED),
         (Fate.FORWARDED, 0),
     ]
     assert [one.routes["ttl"].tolist() for one in batches if one.routes is not None] == [[8], [8], [0], [8]]
     assert [(one.previous_hops.item(0), one.next_hops.item(0)) for one in batches] == [(A, B), (A, 0), (A, B), (A, B)]
     assert {(one.sources, one.dests, one.guard) for one in batches} == {(None, None, None)}
-    assert (stranger.previous_hops.item(0), stranger.reasons.item(0)) == (0, TransitReason.STRANGER)
-    assert max(TransitReason) < NOT_ASKED
+    assert (stranger.previous_hops.item(0), stranger.reasons.item(0)) == (0, Reason.STRANGER.code)
+    assert max(RECORDED) < NOT_ASKED
 
 
 def test_a_recorder_is_told_which_packets_found_no_room() -> None:
@@ -227,7 +227,7 @@ def test_a_recorder_is_told_which_packets_found_no_room() -> None:
     place.forward(*(packet() for _ in range(8)))
     fates = [fate for one in told for fate in one.fates.tolist()]
     assert fates == [Fate.FORWARDED] * 5 + [Fate.DROPPED] * 3
-    assert told[-1].reasons.tolist()[-1] == TransitReason.CROWDED
+    assert told[-1].reasons.tolist()[-1] == Reason.CROWDED.code
 
 
 def test_a_decision_is_kept_while_nothing_changes_that_it_rests_on() -> None:

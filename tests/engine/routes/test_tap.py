@@ -11,7 +11,8 @@ import pytest
 
 from meshbus.engine.routes.tap import InColumns, Passed
 from meshbus.engine.settings import LivenessConfig
-from meshbus.policy.fate import ArrivalReason, Fate
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import RECORDED, Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.datagram import DatagramKind
@@ -126,7 +127,7 @@ def test_what_is_refused_has_its_reason() -> None:
     reasons = Counter(reason for *_, reason, _ in rows(told) if reason)
     after = right.engine.counters.snapshot()["drop"]
     counted = {why: after[why] - before.get(why, 0) for why in after if after[why] != before.get(why, 0)}
-    words = {ArrivalReason(reason).name.lower(): count for reason, count in reasons.items()}
+    words = {RECORDED[reason].word: count for reason, count in reasons.items()}
     assert words.pop("malformed") == counted["bad_length"] == 1
     assert words == {why: counted[why] for why in ("bad_tag", "replayed", "unknown_session")}
 
@@ -142,7 +143,7 @@ def test_a_publication_that_nobody_asked_for_is_not_delivered(count: int) -> Non
     net.run(for_s=0.1)
     assert right.payloads() == []
     dropped = sum(
-        int(passed.headers["event_count"][passed.reasons == ArrivalReason.NOT_SUBSCRIBED].sum()) for passed in told
+        int(passed.headers["event_count"][passed.reasons == Reason.NOT_SUBSCRIBED.code].sum()) for passed in told
     )
     assert dropped == right.engine.counters.get("drop", "not_subscribed") == count
 

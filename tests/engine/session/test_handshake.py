@@ -12,6 +12,7 @@ from meshbus.engine.session.budget import SOURCE_BURST, TOTAL_BURST
 from meshbus.engine.session.handshake import MAX_TRIES, Established
 from meshbus.engine.settings import HandshakeConfig, LivenessConfig
 from meshbus.errors import HandshakeError, HandshakeFault, LocalProtocolError
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HANDSHAKE_TTL, ROUTED_TTL
 from meshbus.wire.handshake import encode_handshake, encode_routed_handshake
 from meshbus.wire.keys import Role, derive_keys
@@ -674,6 +675,35 @@ def test_whoever_has_it_wrong_gets_no_answer(wrong: str, routed: bool) -> None:
 
 
 # ── junk ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("routed", [True, False])
+@pytest.mark.parametrize(
+    ("reason", "at", "junk"),
+    [
+        (Reason.HANDSHAKE_BAD_MAGIC, 0, b"??"),
+        (Reason.HANDSHAKE_UNKNOWN_VERSION, 2, b"\x02"),
+        (Reason.HANDSHAKE_UNKNOWN_KIND, 3, b"\x00"),
+        (Reason.HANDSHAKE_BAD_LENGTH, 64, b"\xff\xff"),
+    ],
+)
+def test_a_header_that_is_wrong_has_its_own_reason(reason: Reason, at: int, junk: bytes, routed: bool) -> None:
+    hub = Side(9)
+    packet = encode_handshake(bytes(48))
+    packet = packet[:at] + junk + packet[at + len(junk) :]
+    if routed:
+        packet = pack_route(RouteHeader(src_id=1, dest_id=hub.node_id)) + packet
+    receive = hub.handshakes.receive_routed if routed else hub.handshakes.receive_direct
+    assert receive(ELSEWHERE, packet, 0.0, Output()) == []
+    assert hub.counters.snapshot() == {"drop": {reason.why: 1}}
+
+
+@pytest.mark.parametrize("size", [0, 47])
+def test_a_message_that_is_too_short_is_not_read(size: int) -> None:
+    hub = Side(9)
+    assert hub.handshakes.receive_direct(ELSEWHERE, encode_handshake(bytes(size)), 0.0, Output()) == []
+    assert hub.handshakes.receive_direct(ELSEWHERE, encode_handshake(b"")[:67], 0.0, Output()) == []
+    assert hub.counters.snapshot() == {"drop": {Reason.HANDSHAKE_TRUNCATED.why: 2}}
 
 
 def junk_for(hub: Side, rng: random.Random) -> bytes:

@@ -12,9 +12,8 @@ from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.log.packets.row import NOT_ASKED, ROW, ROW_WORDS, Names, models
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
-from meshbus.policy.fate import ArrivalReason, TransitReason
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.reason import RECORDED
 from meshbus.wire.constants import HEADER_BYTES, NET_MAGIC, ROUTE_BYTES, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE
@@ -24,7 +23,7 @@ CHANNELS = tuple(ChannelName(name) for name in ("sensors/lidar", "plans", "a"))
 POLICY = GatewayPolicy(
     local_subnet=0x03000000, channels=tuple(ChannelPolicy(str(name), Visibility.GLOBAL) for name in CHANNELS)
 )
-REASONS = [0, 0, 0, *DropReason, *TransitReason, *ArrivalReason]
+REASONS = [0, 0, 0, *RECORDED]
 
 
 def some_packets(count: int, seed: int, *, routed: bool = True, judged: bool = True) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from meshbus.log.packets.row import NOT_ASKED
 from meshbus.log.packets.runs import Piece, Whose
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT
-from meshbus.policy.fate import Fate, TransitReason
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import BEFORE_GATEWAY, Reason
 from tests.log.packets.making import CHANNELS, NODE, arguments, some_packets
 
 NAMES = {channel.hash: str(channel) for channel in CHANNELS}
@@ -34,7 +34,7 @@ def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, An
         header["subprotocol_id"] == 0 and stream & PUBLISH_STREAM_BIT and stream & 0xFFFF == header["channel_hash"]
     )
     known = next((channel for channel in CHANNELS if publication and channel.stream_id == stream), None)
-    looked_at = reason not in {DropReason.TTL_EXPIRED, *TransitReason} or reason == TransitReason.CROWDED
+    looked_at = reason not in {Reason.TTL_EXPIRED.code, *BEFORE_GATEWAY}
     subnets = publication and looked_at and packets["sources"] is not None
     guard = NOT_ASKED if packets["guard"] is None else packets["guard"].item(number)
     previous = packets["previous_hops"].item(number)

@@ -1,12 +1,14 @@
-"""The one registry of counters: what was dropped, refused, stalled, and why.
+"""Counters of one node: what was dropped, refused or stalled, and why.
 
-A counter is a pair of short words, what and why: ("drop", "bad_tag"), ("refuse", "unauthorized"). Counting is a dict
-operation off the packet path; batches are counted at once.
+A counter is a pair of short words, what and why: ("drop", "bad_tag"), ("relay", "inside"). Drops and refusals are counted
+by their `Reason` (policy/reason.py); everything else is counted by name. Counting is one dict operation for a whole batch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+
+from meshbus.policy.reason import Reason
 
 
 class Counters:
@@ -17,21 +19,26 @@ class Counters:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
 
+    def count(self, reason: Reason, count: int = 1) -> None:
+        """Count something that was dropped or refused."""
+        if count:
+            self._counts[reason.counter] += count
+
     def add(self, what: str, why: str, count: int = 1) -> None:
-        """Count something."""
+        """Count something that is neither a drop nor a refusal."""
         if count:
             self._counts[what, why] += count
 
     def get(self, what: str, why: str) -> int:
-        """Give one count."""
+        """Return one count."""
         return self._counts[what, why]
 
     def total(self, what: str) -> int:
-        """Give the sum over all reasons."""
+        """Return the sum over all reasons."""
         return sum(count for (kind, _), count in self._counts.items() if kind == what)
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """Give all counts, by what and why, in order."""
+        """Return all counts, by what and why, in order."""
         result: dict[str, dict[str, int]] = {}
         for (what, why), count in sorted(self._counts.items()):
             result.setdefault(what, {})[why] = count

@@ -20,7 +20,7 @@ import msgspec
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.authorize import Authorizer, Refusal
+from meshbus.engine.channels.authorize import Authorizer, ack_of
 from meshbus.engine.channels.roster import BROADCAST, SubscriberRoster
 from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
 from meshbus.engine.streams.joined import Request
@@ -28,6 +28,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.guard import AuthGuard, AuthVerdict
 from meshbus.policy.limits import FailureThrottle
+from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import Presented
 from meshbus.wire.messages.membership import AckReason
 
@@ -40,17 +41,8 @@ MIN_REBUILD = 1024
 _AGAINST_PEER = frozenset({AckReason.UNAUTHORIZED, AckReason.UNKNOWN_CHANNEL})
 
 
-class Filtered(StrEnum):
-    """Why a subscriber does not get a publish; also the name of the counter."""
-
-    NOT_VISIBLE = "not_visible"
-    NOT_AUTHORIZED = "not_authorized"
-    """Not in the auth guard."""
-    TOKEN = "token"  # noqa: S105  the reason, not a secret
-
-
 class Ending(StrEnum):
-    """Why a subscription ended, beside a Refusal on re-check and the loss of the peer."""
+    """Why a subscription ended, beside a LAPSE reason of a re-check and the loss of the peer."""
 
     ASKED = "asked"
     CANCELED = "canceled"
@@ -64,7 +56,7 @@ class Lapse(msgspec.Struct, frozen=True):
 
     node_id: int
     channel: ChannelName
-    why: Refusal
+    why: Reason
 
 
 class Admission:
@@ -105,31 +97,31 @@ class Admission:
         *,
         token: bytes = b"",
         queue_group: str = BROADCAST,
-    ) -> Refusal | None:
+    ) -> Reason | None:
         """Answer a peer's subscribe: None is yes."""
         if self.throttled(peer, now):
-            return Refusal.THROTTLED
+            return Reason.REFUSE_THROTTLED
         return self._note(peer, self.admit(peer, channel, now, out, token=token, queue_group=queue_group), now)
 
-    def vet(self, peer: Peer, channel: ChannelName, now: float, *, token: bytes = b"") -> Refusal | None:
+    def vet(self, peer: Peer, channel: ChannelName, now: float, *, token: bytes = b"") -> Reason | None:
         """Judge someone who wants to read a channel in another way than by being in the roster; None is yes."""
         if self.throttled(peer, now):
-            return Refusal.THROTTLED
+            return Reason.REFUSE_THROTTLED
         refusal = self.authorizer.judge(peer.claims, channel, now, token)
         if refusal is not None:
-            self._counters.add("refuse", refusal)
+            self._counters.count(refusal)
         return self._note(peer, refusal, now)
 
     def may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
         """Judge a question by the policy of its channel: NONE is yes."""
         refusal = self.authorizer.judge(peer.claims, channel, now)
-        return AckReason.NONE if refusal is None else refusal.reason
+        return AckReason.NONE if refusal is None else ack_of(refusal)
 
-    def _note(self, peer: Peer, refusal: Refusal | None, now: float) -> Refusal | None:
+    def _note(self, peer: Peer, refusal: Reason | None, now: float) -> Reason | None:
         """Count an answer for or against a peer, and give it on."""
         if refusal is None:
             self.note_success(peer)
-        elif refusal.reason in _AGAINST_PEER:
+        elif ack_of(refusal) in _AGAINST_PEER:
             self.note_failure(peer, now)
         return refusal
 
@@ -137,7 +129,7 @@ class Admission:
         """Say whether a peer was refused so often that it is not heard now; a yes is counted as a refusal."""
         throttled = self._throttle.throttled(peer.node_id, now)
         if throttled:
-            self._counters.add("refuse", Refusal.THROTTLED)
+            self._counters.count(Reason.REFUSE_THROTTLED)
         return throttled
 
     def note_success(self, peer: Peer) -> None:
@@ -158,11 +150,11 @@ class Admission:
         token: bytes | Presented | None = None,
         queue_group: str = BROADCAST,
         request: Request = None,
-    ) -> Refusal | None:
+    ) -> Reason | None:
         """Judge one subscription, the throttle aside, and let the peer in when it passes."""
         refusal = self._judge(peer, channel, token, now)
         if refusal is not None:
-            self._counters.add("refuse", refusal)
+            self._counters.count(refusal)
             return refusal
         self.guard.allow_channel(peer.node_id, channel)
         if self.roster.add(channel, peer.node_id, queue_group, request=request):
@@ -217,15 +209,15 @@ class Admission:
 
     def filter(  # hot: bench_publish
         self, node_id: int, channel: ChannelName, canonical: int, config: ChannelConfig | None, now: float
-    ) -> Filtered | None:
+    ) -> Reason | None:
         """Judge one leg of a publish: None lets it through. `canonical` is the channel's hash, `config` its own."""
         if not self.authorizer.sees(self._claims(node_id), config):
-            return Filtered.NOT_VISIBLE
+            return Reason.FILTER_NOT_VISIBLE
         guard = self.guard
         verdict = guard.check_fast(node_id, canonical)
         # The exact name is asked even when the hash is allowed: another name may have the same one.
         if verdict is AuthVerdict.DENIED or not guard.is_authorized_full(node_id, channel):
-            return Filtered.NOT_AUTHORIZED
+            return Reason.FILTER_NOT_AUTHORIZED
         if verdict is AuthVerdict.NEEDS_FULL_CHECK:
             guard.authorize(node_id, canonical)
         if config is None or not config.require_token:
@@ -234,20 +226,20 @@ class Admission:
             return None
         guard.revoke_channel(node_id, channel)
         self._hurry_sweep(now)
-        return Filtered.TOKEN
+        return Reason.FILTER_TOKEN
 
-    def _judge(self, peer: Peer, channel: ChannelName, token: bytes | Presented | None, now: float) -> Refusal | None:
+    def _judge(self, peer: Peer, channel: ChannelName, token: bytes | Presented | None, now: float) -> Reason | None:
         full = self.roster.count(peer.node_id) >= self._max_channels
         if full and self.roster.group_of(channel, peer.node_id) is None:
-            return Refusal.TOO_MANY_CHANNELS
+            return Reason.REFUSE_TOO_MANY_CHANNELS
         return self.authorizer.judge(peer.claims, channel, now, token)
 
     def _recheck(self, node_ids: Iterable[int], now: float, out: Output) -> list[Lapse]:
         lapses = [lapse for node_id in node_ids for lapse in self._lapses(node_id, now)]
         for lapse in lapses:
             self.roster.remove(lapse.channel, lapse.node_id)
-            self._left(lapse.node_id, lapse.channel, lapse.why, out)
-            self._counters.add("lapse", lapse.why)
+            self._left(lapse.node_id, lapse.channel, lapse.why.why, out)
+            self._counters.count(lapse.why)
         return lapses
 
     def _lapses(self, node_id: int, now: float) -> Iterator[Lapse]:

@@ -15,13 +15,13 @@ The counterpart is engine/channels/admission.py, which throttles, counts and rem
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.errors import AuthError, AuthFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility, visible
+from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import Presented, TokenCache
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, decode_chain
@@ -30,44 +30,16 @@ _NANOSECONDS = 1_000_000_000
 _SUBSCRIBE = int(Scope.SUBSCRIBE)
 
 
-class Refusal(StrEnum):
-    """Why a peer may not subscribe; also the name of the counter."""
-
-    THROTTLED = "throttled"
-    TOO_MANY_CHANNELS = "too_many_channels"
-    UNKNOWN_CHANNEL = "unknown_channel"
-    NOT_VISIBLE = "not_visible"
-    UNPINNED = "unpinned"
-    """A token is needed, and no signed announcement told yet which entity the peer is."""
-    CAPABILITY = "capability"
-    TOKEN = "token"  # noqa: S105  the reason, not a secret
-
-    @property
-    def reason(self) -> AckReason:
-        """The reason as the wire tells it."""
-        return _REASONS.get(self, AckReason.UNAUTHORIZED)
-
-
-_REASONS = {
-    Refusal.THROTTLED: AckReason.RATE_LIMITED,
-    Refusal.TOO_MANY_CHANNELS: AckReason.TOO_MANY_CHANNELS,
-    Refusal.UNKNOWN_CHANNEL: AckReason.UNKNOWN_CHANNEL,
+_ACKS = {
+    Reason.REFUSE_THROTTLED: AckReason.RATE_LIMITED,
+    Reason.REFUSE_TOO_MANY_CHANNELS: AckReason.TOO_MANY_CHANNELS,
+    Reason.REFUSE_UNKNOWN_CHANNEL: AckReason.UNKNOWN_CHANNEL,
 }
 
 
-class TokenFault(StrEnum):
-    """Why a presented token was of no use, counted under "token"."""
-
-    MALFORMED = "malformed"
-    WRONG_SUBJECT = "wrong_subject"
-    WRONG_SCOPE = "wrong_scope"
-    """For another action or another channel."""
-    NOT_YET_VALID = "not_yet_valid"
-    EXPIRED = "expired"
-    BAD_SIGNATURE = "bad_signature"
-    UNTRUSTED = "untrusted"
-    """Genuine, but no trusted issuer stands behind it."""
-    REVOKED = "revoked"
+def ack_of(refusal: Reason) -> AckReason:
+    """Return how the wire tells a subscriber why it was refused: by few words, so that it learns little about policy."""
+    return _ACKS.get(refusal, AckReason.UNAUTHORIZED)
 
 
 class Authorizer:
@@ -104,24 +76,24 @@ class Authorizer:
 
     def judge(
         self, claims: PeerClaims, channel: ChannelName, now: float, token: bytes | Presented | None = None
-    ) -> Refusal | None:
+    ) -> Reason | None:
         """Judge a subscriber by its claims and the token it presents: None is yes."""
         if self.registry is None:
             return None
         config = self.registry.get_by_name(channel)
         if config is None:
-            return Refusal.UNKNOWN_CHANNEL
+            return Reason.REFUSE_UNKNOWN_CHANNEL
         if not self.sees(claims, config):
-            return Refusal.NOT_VISIBLE
+            return Reason.REFUSE_NOT_VISIBLE
         if config.is_open:
             return None
         if config.require_token and claims.entity_id is None:
-            return Refusal.UNPINNED
+            return Reason.REFUSE_UNPINNED
         if config.subscribe_caps is not None and not config.subscribe_caps.matches(claims.capabilities):
-            return Refusal.CAPABILITY
+            return Reason.REFUSE_CAPABILITY
         return self._judge_token(claims, channel, config, token, now)
 
-    def lapse(self, claims: PeerClaims, channel: ChannelName, now: float) -> Refusal | None:
+    def lapse(self, claims: PeerClaims, channel: ChannelName, now: float) -> Reason | None:
         """Judge a peer that was let in before: None lets it stay.
 
         Visibility is not asked: it suspends a subscription and does not end it.
@@ -130,10 +102,10 @@ class Authorizer:
             return None
         config = self.registry.get_by_name(channel)
         if config is None:
-            return Refusal.UNKNOWN_CHANNEL
+            return Reason.LAPSE_UNKNOWN_CHANNEL
         if config.subscribe_caps is not None and not config.subscribe_caps.matches(claims.capabilities):
-            return Refusal.CAPABILITY
-        return Refusal.TOKEN if config.require_token and not self.holds_token(claims, channel, now) else None
+            return Reason.LAPSE_CAPABILITY
+        return Reason.LAPSE_TOKEN if config.require_token and not self.holds_token(claims, channel, now) else None
 
     def sees(self, claims: PeerClaims, config: ChannelConfig | None) -> bool:
         """Say whether a channel of ours is visible from a peer's subnet."""
@@ -158,7 +130,7 @@ class Authorizer:
         if tokens is None:
             return None
         if not self.tokens.any_issuer and tokens[-1].subject != claims.entity_id:
-            self._counters.add("token", TokenFault.WRONG_SUBJECT)
+            self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return None
         return self._prove(tokens)
 
@@ -173,7 +145,7 @@ class Authorizer:
         config: ChannelConfig,
         token: bytes | Presented | None,
         now: float,
-    ) -> Refusal | None:
+    ) -> Reason | None:
         """Judge by the presented token alone, then by what is kept; the capabilities have passed."""
         if not config.require_token and not self.tokens.any_issuer:
             return None
@@ -185,7 +157,7 @@ class Authorizer:
 
         by_itself = presented is not None and passes(presented)
         if not by_itself and not passes(self.tokens):
-            return Refusal.TOKEN
+            return Reason.REFUSE_TOKEN
         if presented is not None and (by_itself or self.tokens.any_issuer):
             presented.keep()
         return None
@@ -198,22 +170,22 @@ class Authorizer:
         if not self.tokens.any_issuer:
             fault = self._fault(tokens[-1], claims, channel, unix)
             if fault is not None:
-                self._counters.add("token", fault)
+                self._counters.count(fault)
                 return None
         return self._prove(tokens)
 
-    def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> TokenFault | None:
+    def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
         """Say what makes a token useless for this peer and channel, its signature and issuer aside."""
         skew_s = self.tokens.skew_s
         if token.subject != claims.entity_id:
-            return TokenFault.WRONG_SUBJECT
+            return Reason.TOKEN_WRONG_SUBJECT
         if not token.authorizes(_SUBSCRIBE, channel.hash):
-            return TokenFault.WRONG_SCOPE
+            return Reason.TOKEN_WRONG_SCOPE
         if token.expired(unix, skew_s):
-            return TokenFault.EXPIRED
+            return Reason.TOKEN_EXPIRED
         if not token.valid(unix, skew_s):
-            return TokenFault.NOT_YET_VALID
-        return TokenFault.REVOKED if self.tokens.revoked(token) else None
+            return Reason.TOKEN_NOT_YET_VALID
+        return Reason.TOKEN_REVOKED if self.tokens.revoked(token) else None
 
     def _read(self, token: bytes) -> tuple[PermissionToken, ...] | None:
         if not token:
@@ -221,7 +193,7 @@ class Authorizer:
         try:
             return decode_chain(token)
         except RemoteProtocolError:
-            self._counters.add("token", TokenFault.MALFORMED)
+            self._counters.count(Reason.TOKEN_MALFORMED)
             return None
 
     def _prove(self, tokens: tuple[PermissionToken, ...]) -> Presented | None:
@@ -229,7 +201,7 @@ class Authorizer:
             return self.tokens.present(tokens)
         except AuthError as error:
             forged = error.fault is AuthFault.BAD_SIGNATURE
-            self._counters.add("token", TokenFault.BAD_SIGNATURE if forged else TokenFault.UNTRUSTED)
+            self._counters.count(Reason.TOKEN_BAD_SIGNATURE if forged else Reason.TOKEN_UNTRUSTED)
             return None
 
     def _unix(self, now: float) -> int:

@@ -28,6 +28,7 @@ from meshbus.engine.streams.outbox import Leg
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Entropy, derive_origin_hash
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.history import (
     MAX_SEQ,
@@ -186,7 +187,7 @@ class Replays:
         elif isinstance(message, Chunk):
             self._receive_stray(peer, message.req, now, out)
         else:
-            self._counters.add("drop", "history_late")
+            self._counters.count(Reason.HISTORY_LATE)
 
     def renew(self, peer: Peer, now: float, out: Output) -> None:
         """Ask a publisher that came back, or with whom we have just agreed on the profile, from where we are."""
@@ -270,7 +271,7 @@ class Replays:
 
     def _receive_stray(self, peer: Peer, req: int, now: float, out: Output) -> None:
         """Stop a publisher that sends what we do not read any more, or never did; once a second is enough."""
-        self._counters.add("drop", "history_stray")
+        self._counters.count(Reason.HISTORY_STRAY)
         told = self._strays.get((peer.node_id, req))
         if told is None or now - told >= RETRY_S:
             self._strays.put((peer.node_id, req), now)
@@ -298,7 +299,7 @@ class Replays:
         gap = ChunkFlags.GAP in chunk.flags
         follows = chunk.first_seq > reading.next_seq if gap else chunk.first_seq == reading.next_seq
         if not follows or (reading.part and (gap or not len(chunk))):
-            self._counters.add("drop", "history_disorder", max(len(chunk), 1))
+            self._counters.count(Reason.HISTORY_DISORDER, max(len(chunk), 1))
             reading.disorders += 1
             if reading.disorders >= MAX_DISORDERS:
                 self._fail(reading, HistoryFault.BROKEN, now, out)

@@ -28,13 +28,13 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import HistoryWanted
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
-from meshbus.engine.channels.authorize import Refusal
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.outbox import Leg
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD, Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.history import (
@@ -61,10 +61,20 @@ SWEEP_INTERVAL_S = 30.0
 _MIN_MESSAGE = 128
 """Smaller packets than this carry mostly headers."""
 
-_REFUSALS = {
-    Refusal.UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
-    Refusal.THROTTLED: ErrorCode.BUSY,
+_CODES = {
+    Reason.REFUSE_UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
+    Reason.REFUSE_THROTTLED: ErrorCode.BUSY,
+    Reason.LAPSE_UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
 }
+"""How the wire tells a reader why it was refused; any other reason is DENIED."""
+_REASONS = {
+    ErrorCode.UNKNOWN_CHANNEL: Reason.REFUSE_HISTORY_UNKNOWN_CHANNEL,
+    ErrorCode.DENIED: Reason.REFUSE_HISTORY_DENIED,
+    ErrorCode.RANGE_GONE: Reason.REFUSE_HISTORY_RANGE_GONE,
+    ErrorCode.BUSY: Reason.REFUSE_HISTORY_BUSY,
+    ErrorCode.CLOSED: Reason.REFUSE_HISTORY_CLOSED,
+}
+"""How an error that was sent to a reader is counted."""
 
 
 class Page(msgspec.Struct, frozen=True, eq=False):
@@ -153,7 +163,7 @@ class History:
         try:
             decoded = decode_history(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "history_malformed")
+            self._counters.count(Reason.HISTORY_MALFORMED)
             return
         match decoded:
             case Read():
@@ -161,7 +171,7 @@ class History:
             case Cancel(req=req):
                 reader = self._readers.get(peer.node_id, {}).get(req)
                 if reader is None:
-                    self._counters.add("drop", "cancel_late")
+                    self._counters.count(Reason.CANCEL_LATE)
                 else:
                     self._abandon(reader, out)
             case _:
@@ -174,7 +184,7 @@ class History:
         reader = self._readers.get(node_id, {}).get(request)
         peer = self._peers.get(node_id)
         if reader is None or peer is None or not reader.asked:
-            self._counters.add("drop", "page_late")
+            self._counters.count(Reason.PAGE_LATE)
             return
         reader.asked = False
         gone = page.first_available > reader.next_seq
@@ -257,13 +267,13 @@ class History:
     def _take_read(self, peer: Peer, read: Read, now: float, out: Output) -> None:
         readers = self._readers.get(peer.node_id, {})
         if read.req in readers:
-            self._counters.add("drop", "history_duplicate")
+            self._counters.count(Reason.HISTORY_DUPLICATE)
             return
         reader = _Reader(peer.node_id, read)
         refusal = self._admission.vet(peer, read.channel, now, token=read.token)
         full = len(self) >= self._max_readers or len(readers) >= self._max_readers_per_peer
         if refusal is not None or full:
-            code = ErrorCode.BUSY if refusal is None else _REFUSALS.get(refusal, ErrorCode.DENIED)
+            code = ErrorCode.BUSY if refusal is None else _CODES.get(refusal, ErrorCode.DENIED)
             self._say_error(peer, reader, code, now, out)
             return
         self._readers.setdefault(peer.node_id, {})[read.req] = reader
@@ -290,8 +300,8 @@ class History:
             return False
         why = authorizer.lapse(peer.claims, channel, now)
         if why is not None:
-            self._counters.add("lapse", why)
-            self._end(reader, _REFUSALS.get(why, ErrorCode.DENIED), now, out)
+            self._counters.count(why)
+            self._end(reader, _CODES.get(why, ErrorCode.DENIED), now, out)
             return False
         return authorizer.sees(peer.claims, authorizer.config_of(channel))
 
@@ -334,7 +344,7 @@ class History:
     def _say_error(
         self, peer: Peer, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0
     ) -> None:
-        self._counters.add("refuse", f"history_{code.name.lower()}")
+        self._counters.count(_REASONS[code])
         reader.over = True
         error = Error(req=reader.read.req, code=code, first_available=first_available)
         self._send(peer, reader, [encode_history(error)], now, out)

@@ -21,6 +21,7 @@ from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.interest import Cancel, Interest, Matches, Verdict, encode_interest
 from meshbus.wire.messages.membership import AckReason
@@ -199,7 +200,7 @@ class Following:
                 del self._canceled[key]
                 self._cancel_due.drop(key)
             return
-        self._counters.add("drop", "interest_unexpected_matches")
+        self._counters.count(Reason.INTEREST_UNEXPECTED_MATCHES)
         if answer.matches and len(self._canceled) < MAX_CANCELED:
             # The publisher still believes in it: all our CANCELs were lost.
             self._canceled[key] = 0
@@ -212,7 +213,7 @@ class Following:
         for match in answer.matches:
             channel, verdict = match.channel, match.verdict
             if not channel.startswith(wish.order.prefix):
-                self._counters.add("drop", "interest_foreign_match")
+                self._counters.count(Reason.INTEREST_FOREIGN_MATCH)
             elif verdict is Verdict.ADDED:
                 wish.refused.pop(channel, None)
                 if channel not in wish.added and self._has_room(wish):
@@ -234,5 +235,5 @@ class Following:
     def _has_room(self, wish: _Wish) -> bool:
         if len(wish.added) + len(wish.refused) < MAX_CHANNELS:
             return True
-        self._counters.add("drop", "interest_too_many_matches")
+        self._counters.count(Reason.INTEREST_TOO_MANY_MATCHES)
         return False

@@ -22,7 +22,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission, Ending, Lapse
-from meshbus.engine.channels.authorize import Refusal
+from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.channels.interest_client import Following
 from meshbus.engine.channels.local import LocalChannels
 from meshbus.engine.session.peer import Peer, PeerTable
@@ -30,6 +30,7 @@ from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.limits import TokenBucket
+from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import Presented
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -108,7 +109,7 @@ class Interests:
         try:
             decoded = decode_interest(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "interest_malformed")
+            self._counters.count(Reason.INTEREST_MALFORMED)
             return
         match decoded:
             case Interest():
@@ -194,7 +195,7 @@ class Interests:
         channels = self._channels.under(order.prefix)
         cost = 1 + len(channels) + (0 if repeated else TOKEN_CHECKS * len(order.token) // TOKEN_BYTES)
         if not book.rate.take(min(cost, CHECKS_AT_ONCE), now):
-            self._counters.add("drop", "interest_rate")
+            self._counters.count(Reason.INTEREST_RATE)
             return
         if standing is None or not repeated:
             reason = self._refusal(peer, book, order, now)
@@ -215,7 +216,7 @@ class Interests:
         if self._admission.throttled(peer, now):
             return AckReason.RATE_LIMITED
         if order.req not in book.standing and len(book.standing) >= MAX_INTERESTS:
-            self._counters.add("refuse", "too_many_interests")
+            self._counters.count(Reason.REFUSE_TOO_MANY_INTERESTS)
             return AckReason.TOO_MANY_CHANNELS
         return None
 
@@ -233,11 +234,11 @@ class Interests:
             if refusal is None:
                 standing.held.add(channel)
                 matches.append(Match(Verdict.ADDED, channel))
-            elif refusal is not Refusal.NOT_VISIBLE:
-                matches.append(Match(Verdict.refused(refusal.reason), channel))
+            elif refusal is not Reason.REFUSE_NOT_VISIBLE:
+                matches.append(Match(Verdict.refused(ack_of(refusal)), channel))
         return matches
 
-    def _admit(self, peer: Peer, standing: _Standing, channel: ChannelName, now: float, out: Output) -> Refusal | None:
+    def _admit(self, peer: Peer, standing: _Standing, channel: ChannelName, now: float, out: Output) -> Reason | None:
         order = standing.order
         return self._admission.admit(
             peer, channel, now, out, token=standing.presented, queue_group=order.queue_group, request=order.req

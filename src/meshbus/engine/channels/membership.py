@@ -20,10 +20,12 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.membership import (
@@ -104,12 +106,12 @@ class Membership:
         try:
             decoded = decode_membership(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "membership_malformed")
+            self._counters.count(Reason.MEMBERSHIP_MALFORMED)
             return
         match decoded:
             case Subscribe(nonce=nonce, channel=channel, token=token, queue_group=group):
                 refusal = self._admission.subscribe(peer, channel, now, out, token=token, queue_group=group)
-                reason = AckReason.NONE if refusal is None else refusal.reason
+                reason = AckReason.NONE if refusal is None else ack_of(refusal)
                 self._answer(peer, Ack(nonce=nonce, accepted=refusal is None, reason=reason), out)
             case Unsubscribe(nonce=nonce, channel=channel):
                 self._admission.release(peer.node_id, channel, out)
@@ -146,10 +148,10 @@ class Membership:
     def _take_ack(self, peer: Peer, ack: Ack, out: Output) -> None:
         pending = self._pending.get(ack.nonce)
         if pending is None:
-            self._counters.add("drop", "membership_unexpected_ack")
+            self._counters.count(Reason.MEMBERSHIP_UNEXPECTED_ACK)
             return
         if pending.node_id != peer.node_id:
-            self._counters.add("drop", "membership_foreign_ack")
+            self._counters.count(Reason.MEMBERSHIP_FOREIGN_ACK)
             return
         del self._pending[ack.nonce]
         self._settle(pending, accepted=ack.accepted)

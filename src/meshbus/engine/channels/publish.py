@@ -18,11 +18,12 @@ import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.channels.admission import Admission, Filtered
+from meshbus.engine.channels.admission import Admission
 from meshbus.errors import AuthError, AuthFault, ChannelError, ChannelFault, ConfigError, MeshError, PartialDelivery
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.policy.channels import ChannelConfig, Visibility
 from meshbus.policy.limits import TokenBucket
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Flags
 from meshbus.wire.header import Header
 
@@ -107,8 +108,8 @@ class PublishReport(msgspec.Struct, frozen=True):
     attempted: int
     delivered: int
     errors: tuple[LegError, ...] = ()
-    filtered: tuple[tuple[int, Filtered], ...] = ()
-    """Subscribers that policy kept from getting it, by node id; they were not attempted."""
+    filtered: tuple[tuple[int, str], ...] = ()
+    """Subscribers that policy left out, each with the reason: `not_visible`, `not_authorized` or `token`."""
 
     @property
     def all_delivered(self) -> bool:
@@ -129,7 +130,7 @@ class PublishPlan(msgspec.Struct, frozen=True):
     """The hash of the channel."""
     legs: tuple[int, ...]
     """Node ids, one unicast each."""
-    filtered: tuple[tuple[int, Filtered], ...] = ()
+    filtered: tuple[tuple[int, str], ...] = ()
     reliable: bool = False
     priority: int = 0
     max_rate_pps: int | None = None
@@ -195,29 +196,30 @@ class Planner:
             (node_id, self._admission.filter(node_id, plan.channel, plan.canonical, policy, now))
             for node_id in plan.legs
         ]
-        late = tuple((node_id, why) for node_id, why in verdicts if why is not None)
+        late = tuple((node_id, reason.why) for node_id, reason in verdicts if reason is not None)
         if not late:
             return plan
-        for _, why in late:
-            self._counters.add("filter", why)
-        legs = tuple(node_id for node_id, why in verdicts if why is None)
+        for _, reason in verdicts:
+            if reason is not None:
+                self._counters.count(reason)
+        legs = tuple(node_id for node_id, reason in verdicts if reason is None)
         return msgspec.structs.replace(plan, legs=legs, filtered=(*plan.filtered, *late))
 
     def _make(self, channel: ChannelName, config: PublishConfig, now: float) -> PublishPlan:
         admission, authorizer = self._admission, self._admission.authorizer
         policy = authorizer.config_of(channel)
         if policy is not None and not policy.is_open and not authorizer.can_publish_locally(channel, now):
-            self._counters.add("refuse", "publish_denied")
+            self._counters.count(Reason.REFUSE_PUBLISH_DENIED)
             raise AuthError(AuthFault.DENIED, _denial(channel, policy))
         canonical = channel.hash
-        filtered: list[tuple[int, Filtered]] = []
+        filtered: list[tuple[int, str]] = []
 
         def allows(node_id: int) -> bool:
-            why = admission.filter(node_id, channel, canonical, policy, now)
-            if why is None:
+            reason = admission.filter(node_id, channel, canonical, policy, now)
+            if reason is None:
                 return True
-            self._counters.add("filter", why)
-            filtered.append((node_id, why))
+            self._counters.count(reason)
+            filtered.append((node_id, reason.why))
             return False
 
         legs = tuple(admission.roster.dispatch(channel, allows))
@@ -258,7 +260,7 @@ class Planner:
             self._rates.put(channel, bucket)
         if bucket.take(packets, now):
             return
-        self._counters.add("refuse", "publish_rate")
+        self._counters.count(Reason.REFUSE_PUBLISH_RATE)
         remedy = "send fewer events at once or raise it" if packets > rate else "slow down"
         problem = f"{packets} packets are beyond max_rate_pps = {rate} now: {remedy}"
         raise ChannelError(ChannelFault.RATE_LIMITED, channel, problem)
@@ -334,7 +336,7 @@ def settle(
     policy: OnFailure,
     attempted: int,
     errors: Sequence[LegError] = (),
-    filtered: tuple[tuple[int, Filtered], ...] = (),
+    filtered: tuple[tuple[int, str], ...] = (),
 ) -> PublishReport:
     """Turn the outcomes of all attempted legs into a report.
 

@@ -28,6 +28,7 @@ from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import DeliveryError, LocalProtocolError, PeerError, PeerFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Entropy
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.membership import AckReason
@@ -57,6 +58,15 @@ _REFUSALS = {
     AckReason.RATE_LIMITED: ReplyStatus.BUSY,
     AckReason.TOO_MANY_CHANNELS: ReplyStatus.BUSY,
 }
+
+_REASONS = {
+    ReplyStatus.NO_RESPONDER: Reason.REFUSE_REQUEST_NO_RESPONDER,
+    ReplyStatus.UNKNOWN_CHANNEL: Reason.REFUSE_REQUEST_UNKNOWN_CHANNEL,
+    ReplyStatus.DENIED: Reason.REFUSE_REQUEST_DENIED,
+    ReplyStatus.BUSY: Reason.REFUSE_REQUEST_BUSY,
+    ReplyStatus.EXPIRED: Reason.REFUSE_REQUEST_EXPIRED,
+}
+"""How a refusal that was sent to a requester is counted."""
 
 MayRequest = Callable[[Peer, ChannelName, float], AckReason]
 """Judges a question by the channel's policy; `AckReason.NONE` lets it through."""
@@ -133,9 +143,9 @@ class Requester:
         """Take a reply."""
         question = self._pending.get(reply.req)
         if question is None:
-            self._counters.add("drop", "reply_late")
+            self._counters.count(Reason.REPLY_LATE)
         elif question.node_id != peer.node_id:
-            self._counters.add("drop", "reply_foreign")
+            self._counters.count(Reason.REPLY_FOREIGN)
         elif reply.status is ReplyStatus.OK:
             if reply.last:
                 self._end(reply.req)
@@ -179,7 +189,7 @@ class Requester:
         try:
             self._send(peer, Subprotocol.REQUEST, encode_request(Cancel(req=request)), now, out)
         except DeliveryError:
-            self._counters.add("drop", "cancel_unsent")
+            self._counters.count(Reason.CANCEL_UNSENT)
 
 
 _Key = tuple[int, int]
@@ -232,14 +242,14 @@ class Responder:
             if self._close(key):
                 out.control.append(RequestEnded(*key, EndReason.CANCELED))
             else:
-                self._counters.add("drop", "cancel_late")
+                self._counters.count(Reason.CANCEL_LATE)
             return
         if key in self._open:
-            self._counters.add("drop", "request_duplicate")
+            self._counters.count(Reason.REQUEST_DUPLICATE)
             return
         refusal = self._refusal(peer, message, now)
         if refusal is not None:
-            self._counters.add("refuse", f"request_{refusal.name.lower()}")
+            self._counters.count(_REASONS[refusal])
             self._answer(peer, Reply(req=message.req, status=refusal), now, out)
             return
         deadline = now + message.deadline_ms / 1000
@@ -294,7 +304,7 @@ class Responder:
     def _finish(self, node_id: int, reply: Reply, now: float, out: Output) -> bool:
         key, peer = (node_id, reply.req), self._peers.get(node_id)
         if key not in self._open or peer is None or not peer.uses(Subprotocol.REQUEST):
-            self._counters.add("drop", "answer_late")
+            self._counters.count(Reason.ANSWER_LATE)
             return False
         self._send(peer, Subprotocol.REQUEST, encode_request(reply), now, out)
         if reply.last:
@@ -306,7 +316,7 @@ class Responder:
         try:
             self._send(peer, Subprotocol.REQUEST, encode_request(reply), now, out)
         except DeliveryError:
-            self._counters.add("drop", "refusal_unsent")
+            self._counters.count(Reason.REFUSAL_UNSENT)
 
     def _close(self, key: _Key) -> bool:
         was_open = self._open.drop(key)
@@ -333,7 +343,7 @@ class Requests:
         try:
             decoded: RequestMessage = decode_request(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "request_malformed")
+            self._counters.count(Reason.REQUEST_MALFORMED)
             return
         if isinstance(decoded, Reply):
             self.requester.receive(peer, decoded, out)

@@ -34,6 +34,7 @@ from meshbus.policy.assign import Assignment
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
 from meshbus.policy.limits import TokenBucket
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.capability import Announcement, decode_announcement, encode_announcement
@@ -124,21 +125,21 @@ class Directory:
         try:
             heard = decode_announcement(message)
         except RemoteProtocolError:
-            return self._drop("malformed")
+            return self._drop(Reason.ANNOUNCEMENT_MALFORMED)
         direct = heard.hop_count == 0
         if direct and heard.node_id != peer.node_id:
-            return self._drop("foreign")
+            return self._drop(Reason.ANNOUNCEMENT_FOREIGN)
         if heard.node_id == self._identity.node_id:
             self._hear_own(peer, heard, now, out)
-            return self._drop("own")
+            return self._drop(Reason.ANNOUNCEMENT_OWN)
         key = (heard.node_id, heard.version, direct)
         self._forget_seen(now)
         if key in self._seen:
             standing = self._standing.get(heard.node_id)
-            self._drop("duplicate")
+            self._drop(Reason.ANNOUNCEMENT_DUPLICATE)
             return direct and standing is not None and standing.version == heard.version
         distrust = self._distrust(peer, heard, now)
-        if distrust:
+        if distrust is not None:
             return self._drop(distrust)
         self._seen.put(key, now)
         self._forward(peer, heard, now, out)
@@ -202,18 +203,18 @@ class Directory:
         earliest = min((standing.expires_at for standing in self._standing.values()), default=now + GC_S)
         self._sweep_at = min(earliest + SWEEP_S, now + GC_S) if len(self._index) or len(self._seen) else None
 
-    def _distrust(self, peer: Peer, heard: Announcement, now: float) -> str:
-        """Give the reason not to believe an announcement, or nothing."""
+    def _distrust(self, peer: Peer, heard: Announcement, now: float) -> Reason | None:
+        """Return the reason not to believe an announcement, or None."""
         if heard.signature is None and self.config.require_signed:
-            return "unsigned"
+            return Reason.ANNOUNCEMENT_UNSIGNED
         if not self._may_check(peer, heard, now):
-            return "rate"
+            return Reason.ANNOUNCEMENT_RATE
         if heard.signature is not None and not heard.verify():
-            return "signature"
+            return Reason.ANNOUNCEMENT_SIGNATURE
         if not heard.owns_node_id:
-            return "node_id"
+            return Reason.ANNOUNCEMENT_NODE_ID
         pinned = self._pins.get(heard.node_id)
-        return "entity" if pinned is not None and pinned != heard.entity_id else ""
+        return Reason.ANNOUNCEMENT_ENTITY if pinned is not None and pinned != heard.entity_id else None
 
     def _may_check(self, peer: Peer, heard: Announcement, now: float) -> bool:
         """Say whether there is room for one more signature check, and use it."""
@@ -243,7 +244,7 @@ class Directory:
         try:
             message = encode_announcement(further)
         except LocalProtocolError:
-            self._counters.add("drop", "announcement_forward_too_large")
+            self._counters.count(Reason.ANNOUNCEMENT_FORWARD_TOO_LARGE)
             return
         done = {sender.node_id, heard.node_id, self._next_hop(heard.node_id, now)}
         for peer in self._peers:
@@ -254,7 +255,7 @@ class Directory:
         """Apply an announcement to the index; says whether it told anything new."""
         before = self._index.get(heard.node_id)
         if not self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now):
-            self._drop("index_full" if before is None else "stale")
+            self._drop(Reason.ANNOUNCEMENT_INDEX_FULL if before is None else Reason.ANNOUNCEMENT_STALE)
             return False
         self._sweep_by(now + GC_S)
         return before is None or before.expired(now) or before.capabilities != capabilities
@@ -288,8 +289,8 @@ class Directory:
         while (oldest := self._seen.oldest()) is not None and now - oldest[1] > SEEN_S:
             self._seen.pop(oldest[0])
 
-    def _drop(self, reason: str) -> bool:
-        self._counters.add("drop", f"announcement_{reason}")
+    def _drop(self, reason: Reason) -> bool:
+        self._counters.count(reason)
         return False
 
 

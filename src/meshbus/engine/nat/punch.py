@@ -25,6 +25,7 @@ from meshbus.engine.base.packets import Address as Place
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.address import Address, numeric
@@ -99,8 +100,8 @@ class Punches:
     def introduce(self, coordinator: Peer, message: PunchIntroduce, now: float) -> None:
         """Follow an introduction, or refuse it."""
         refusal = self._refusal(coordinator, message, now)
-        if refusal:
-            self._counters.add("refuse", f"punch_{refusal}")
+        if refusal is not None:
+            self._counters.count(refusal)
             return
         lead_s = message.fire_at_ms / 1e3 - self._wall(now) / 1e9
         fire_at = now + min(max(lead_s, 0.0), MAX_LEAD_S)
@@ -113,7 +114,7 @@ class Punches:
         """Take the word of a node, through the coordinator of its introduction, that our keep-alive got there."""
         punch = self._punches.get(message.from_peer)
         if punch is None or punch.coordinator != coordinator.node_id:
-            self._counters.add("refuse", "punch_ack_unexpected")
+            self._counters.count(Reason.REFUSE_PUNCH_ACK_UNEXPECTED)
             return
         self._counters.add("punch", "acknowledged")
         self._opened(message.from_peer, punch.address, now, out)
@@ -123,10 +124,10 @@ class Punches:
         keepalive, seen = unpack_keepalive(datagram), numeric(source)
         punch = self._punches.get(keepalive.node_id)
         if punch is None or seen is None or seen.host != punch.address.host:
-            self._counters.add("drop", "keepalive_unexpected")
+            self._counters.count(Reason.KEEPALIVE_UNEXPECTED)
             return
         if punch.heard:
-            self._counters.add("ignore", "keepalive_repeated")
+            self._counters.count(Reason.IGNORE_KEEPALIVE_REPEATED)
             return
         punch.heard = True
         self._counters.add("punch", "heard")
@@ -149,22 +150,23 @@ class Punches:
             if now >= punch.fire_at + WATCH_S:
                 del self._punches[node_id]
 
-    def _refusal(self, coordinator: Peer, message: PunchIntroduce, now: float) -> str:
-        """Give the reason not to follow an introduction, or nothing."""
+    def _refusal(self, coordinator: Peer, message: PunchIntroduce, now: float) -> Reason | None:
+        """Return the reason not to follow an introduction, or None."""
         home, asked = coordinator.link.home, self._asked.get(message.peer)
         if message.peer in {0, self._node_id, coordinator.node_id}:
-            return "target"
+            return Reason.REFUSE_PUNCH_TARGET
         if home is None:
-            return "no_session"
+            return Reason.REFUSE_PUNCH_NO_SESSION
         if asked is not None and asked != coordinator.node_id:
-            return "other_coordinator"
+            return Reason.REFUSE_PUNCH_OTHER_COORDINATOR
         if not usable(message.peer_reflex, home):
-            return "address"
+            return Reason.REFUSE_PUNCH_ADDRESS
         if not self._coordinators.take(coordinator.node_id, now):
-            return "rate"
+            return Reason.REFUSE_PUNCH_RATE
         if not self._hosts.take(message.peer_reflex.host, now):
-            return "host_rate"
-        return "full" if len(self._punches) >= MAX_PUNCHES and message.peer not in self._punches else ""
+            return Reason.REFUSE_PUNCH_HOST_RATE
+        full = len(self._punches) >= MAX_PUNCHES and message.peer not in self._punches
+        return Reason.REFUSE_PUNCH_FULL if full else None
 
 
 class _Punch:

@@ -17,6 +17,7 @@ from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
 from meshbus.errors import RemoteProtocolError
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.address import Address, numeric
@@ -52,7 +53,7 @@ class Reflex:
         try:
             heard = decode_reflex(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "reflex_malformed")
+            self._counters.count(Reason.REFLEX_MALFORMED)
             return
         if isinstance(heard, ReflexRequest):
             seen = numeric(peer.link.home)
@@ -60,7 +61,7 @@ class Reflex:
         elif self._asked.drop(peer.node_id):
             self._told(peer.node_id, heard.address if heard.address.port else None, now, out)
         else:
-            self._counters.add("ignore", "reflex_unasked")
+            self._counters.count(Reason.IGNORE_REFLEX_UNASKED)
 
     def next_timer(self) -> float | None:
         """Say when `tick` is due."""

@@ -28,6 +28,7 @@ from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.limits import TokenBucket
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.address import Address, numeric
@@ -84,7 +85,7 @@ class Rendezvous:
         try:
             heard = decode_rendezvous(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "rendezvous_malformed")
+            self._counters.count(Reason.RENDEZVOUS_MALFORMED)
             return
         match heard:
             case PunchRequest():
@@ -99,9 +100,11 @@ class Rendezvous:
     def _coordinate(self, asking: Peer, request: PunchRequest, now: float, out: Output) -> None:
         wanted, reflex = self._peers.get(request.target), self._address_of(request.target, now)
         refusal = self._refusal(asking, request, wanted, reflex, now)
-        if refusal or wanted is None or reflex is None:
-            self._counters.add("refuse", f"introduction_{refusal}")
+        if refusal is not None:
+            self._counters.count(refusal)
             return
+        assert wanted is not None
+        assert reflex is not None
         fire_at_ms = self._wall(now) // 1_000_000 + LEAD_MS
         _send(asking, PunchIntroduce(peer=wanted.node_id, peer_reflex=reflex, fire_at_ms=fire_at_ms), out)
         _send(wanted, PunchIntroduce(peer=asking.node_id, peer_reflex=request.self_reflex, fire_at_ms=fire_at_ms), out)
@@ -111,24 +114,24 @@ class Rendezvous:
 
     def _refusal(
         self, asking: Peer, request: PunchRequest, wanted: Peer | None, reflex: Address | None, now: float
-    ) -> str:
-        """Give the reason not to introduce, or nothing."""
+    ) -> Reason | None:
+        """Return the reason not to introduce, or None."""
         if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
-            return "rate"
+            return Reason.REFUSE_INTRODUCTION_RATE
         if request.target in {0, self._node_id, asking.node_id}:
-            return "target"
+            return Reason.REFUSE_INTRODUCTION_TARGET
         home = asking.link.home
         if home is None or wanted is None or wanted.link.home is None:
-            return "no_session"
+            return Reason.REFUSE_INTRODUCTION_NO_SESSION
         if reflex is None:
-            return "no_reflex"
+            return Reason.REFUSE_INTRODUCTION_NO_REFLEX
         if not usable(request.self_reflex, home):
-            return "address"
+            return Reason.REFUSE_INTRODUCTION_ADDRESS
         said = self._whereabouts.get(asking.node_id, now)
         believed = (numeric(home), None if said is None else said.reflex)
         if request.self_reflex.host not in {place.host for place in believed if place is not None}:
-            return "foreign_address"
-        return ""
+            return Reason.REFUSE_INTRODUCTION_FOREIGN_ADDRESS
+        return None
 
     def _address_of(self, node_id: int, now: float) -> Address | None:
         """Give where a neighbor has announced to be seen, or else where we see it."""
@@ -141,7 +144,7 @@ class Rendezvous:
         until = self._introduced.pop((sender.node_id, ack.to_peer)) if ack.from_peer == sender.node_id else None
         receiver = self._peers.get(ack.to_peer)
         if until is None or now > until or receiver is None:
-            self._counters.add("refuse", "introduction_ack")
+            self._counters.count(Reason.REFUSE_INTRODUCTION_ACK)
             return
         self._counters.add("introduction", "acknowledged")
         _send(receiver, ack, out)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from meshbus.engine.settings import OpaqueMode
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.subprotocol import FIRST_VENDOR_ID
 
@@ -50,14 +51,14 @@ class Way(IntEnum):
     DROP = auto()
 
 
-class Fate(NamedTuple):
-    """What becomes of the packets of one subprotocol."""
+class Disposition(NamedTuple):
+    """What is done with the packets of one subprotocol."""
 
     way: Way
     owes_grant: bool
     """Whether the sender is owed credit for them."""
-    reason: str = ""
-    """Why they are opaque or dropped: the label of their counter."""
+    reason: Reason | None = None
+    """Why they are opaque or dropped."""
 
 
 class Group(NamedTuple):
@@ -70,9 +71,9 @@ class Group(NamedTuple):
 
 Rows: TypeAlias = "slice | NDArray[np.intp]"
 
-_PLAIN = Fate(Way.EVENTS, owes_grant=True)
+_PLAIN = Disposition(Way.EVENTS, owes_grant=True)
 _ALL_PLAIN = (Group(Subprotocol.EVENTS, slice(None)),)
-_SERVED = Fate(Way.SERVICE, owes_grant=False)
+_SERVED = Disposition(Way.SERVICE, owes_grant=False)
 
 
 class Dispatch:
@@ -86,21 +87,21 @@ class Dispatch:
         """Those that need to be negotiated with the peer."""
         self._mode = mode
 
-    def fate(self, subprotocol_id: int, negotiated: Container[int]) -> Fate:
-        """Say what becomes of a packet from a peer with whom this set was negotiated."""
+    def disposition(self, subprotocol_id: int, negotiated: Container[int]) -> Disposition:
+        """Return what to do with a packet from a peer with which this set was negotiated."""
         if subprotocol_id == Subprotocol.EVENTS:
             return _PLAIN
         if subprotocol_id in self._services or (subprotocol_id in self._profile and subprotocol_id in negotiated):
             return _SERVED
-        reason = "not_negotiated" if subprotocol_id in self._profile else "unknown_subprotocol"
+        reason = Reason.NOT_NEGOTIATED if subprotocol_id in self._profile else Reason.UNKNOWN_SUBPROTOCOL
         dropped = self._mode is OpaqueMode.STRICT and subprotocol_id < FIRST_VENDOR_ID
-        return Fate(Way.DROP if dropped else Way.OPAQUE, subprotocol_id not in NO_CREDIT, reason)
+        return Disposition(Way.DROP if dropped else Way.OPAQUE, subprotocol_id not in NO_CREDIT, reason)
 
 
 def split(ids: NDArray[np.uint16]) -> Sequence[Group]:  # hot: bench_stream
     """Part a batch of one peer's packets, in the order in which they are to be handled.
 
-    Messages come first, as they arrived, a run of one id at a time: one may decide about the fate of the next, so ask
+    Messages come first, as they arrived, a run of one id at a time: one may change the disposition of the next, so ask
     for it when its turn comes. Plain events come last and together, for speed; no message needs them to come first.
     """
     if not ids.any():

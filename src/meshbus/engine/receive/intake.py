@@ -20,8 +20,8 @@ from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.base.runscan import Run, scan
 from meshbus.engine.routes.tap import Arrival, Tap
 from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.errors import MalformedPacket, RemoteProtocolError, Replayed
-from meshbus.policy.fate import ArrivalReason
+from meshbus.errors import Fault, MalformedPacket, RemoteProtocolError, Replayed, UnknownVersion
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
@@ -253,10 +253,10 @@ class Intake:
         now: float,
     ) -> None:
         """Count and record packets that are not what their sender sealed, or not new."""
-        self._counters.add("drop", "bad_tag", int(np.count_nonzero(~genuine)))
-        self._counters.add("drop", "replayed", int(np.count_nonzero(genuine & ~fresh)))
+        self._counters.count(Reason.BAD_TAG, int(np.count_nonzero(~genuine)))
+        self._counters.count(Reason.REPLAYED, int(np.count_nonzero(genuine & ~fresh)))
         if arrival is not None:
-            reasons = np.where(genuine, _U8.type(ArrivalReason.REPLAYED), _U8.type(ArrivalReason.BAD_TAG))
+            reasons = np.where(genuine, _U8.type(Reason.REPLAYED.code), _U8.type(Reason.BAD_TAG.code))
             self._tap.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
 
     def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
@@ -282,7 +282,7 @@ class Intake:
             case DatagramKind.KEEPALIVE:
                 self._receiver.on_keepalive(source, datagram, now, out)
             case DatagramKind.DROP:
-                self._counters.add("drop", "unreadable")
+                self._counters.count(Reason.UNREADABLE)
 
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         route = unpack_route(datagram)
@@ -294,7 +294,7 @@ class Intake:
         inner = datagram[ROUTE_BYTES:]
         flags = inner[3]
         if flags & _HEARTBEAT:
-            self._counters.add("drop", "routed_heartbeat")
+            self._counters.count(Reason.ROUTED_HEARTBEAT)
         elif flags & _HANDSHAKE:
             self._receiver.on_handshake(source, datagram, now, out, routed=True)
         else:
@@ -306,7 +306,7 @@ class Intake:
         try:
             header = unpack_header(packet)
         except RemoteProtocolError as error:
-            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
+            self._counters.count(_reason_of(error))
             return
         if header.flags & _HANDSHAKE:
             self._receiver.on_handshake(source, packet, now, out, routed=False)
@@ -315,13 +315,14 @@ class Intake:
         arrival = None if self._tap.recorder is None else self._tap.arrival_of(source, route)
         if peer is None:
             if not self._receiver.on_stranger(source, bytes(packet), now, out):
-                self._tap.refused(packet, arrival, ArrivalReason.UNKNOWN_SESSION, now)
+                self._tap.refused(packet, arrival, Reason.UNKNOWN_SESSION, now)
             return
         try:
             payload = peer.link.opener.decrypt(header, packet)
         except RemoteProtocolError as error:
-            self._counters.add("drop", error.fault if isinstance(error, MalformedPacket) else error.code)
-            self._tap.refused(packet, arrival, _reason_of(error), now)
+            reason = _reason_of(error)
+            self._counters.count(reason)
+            self._tap.refused(packet, arrival, reason, now)
             return
         if header.flags & _HEARTBEAT:
             self._receiver.on_heartbeat(peer, now, out)
@@ -341,10 +342,20 @@ def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
     raise IndexError(row)
 
 
-def _reason_of(error: RemoteProtocolError) -> ArrivalReason:
-    if isinstance(error, MalformedPacket):
-        return ArrivalReason.MALFORMED
-    return ArrivalReason.REPLAYED if isinstance(error, Replayed) else ArrivalReason.BAD_TAG
+def _reason_of(error: RemoteProtocolError) -> Reason:
+    match error:
+        case MalformedPacket(fault=Fault.TRUNCATED):
+            return Reason.TRUNCATED
+        case MalformedPacket(fault=Fault.BAD_MAGIC):
+            return Reason.BAD_MAGIC
+        case MalformedPacket():
+            return Reason.MALFORMED
+        case UnknownVersion():
+            return Reason.UNKNOWN_VERSION
+        case Replayed():
+            return Reason.REPLAYED
+        case _:
+            return Reason.BAD_TAG
 
 
 def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:

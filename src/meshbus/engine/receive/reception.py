@@ -24,15 +24,13 @@ from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.settings import RELIABLE_SERVICES
 from meshbus.engine.streams.delivery import Delivery
-from meshbus.policy.fate import ArrivalReason
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.header import Header
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_REASONS = {reason.name.lower(): reason for reason in ArrivalReason}
 
 Handler = Callable[[Peer, memoryview, float, Output], object]
 """Takes one message of a subprotocol."""
@@ -81,7 +79,7 @@ class Reception:
         if known:
             self._establish(self._handshakes.claim(source, packet, now, out), now, out)
         else:
-            self._counters.add("drop", "unknown_session")
+            self._counters.count(Reason.UNKNOWN_SESSION)
         return known
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
@@ -104,19 +102,22 @@ class Reception:
         groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
         for subprotocol_id, rows in groups:
             headers, starts = opened.headers[rows], opened.starts[rows]
-            fate = self._dispatch.fate(subprotocol_id, peer.negotiated)
+            disposition = self._dispatch.disposition(subprotocol_id, peer.negotiated)
             if arrival is not None:
-                reason = _REASONS[fate.reason] if fate.way is Way.DROP else 0
+                reason = disposition.reason if disposition.way is Way.DROP else None
                 self._record(peer, subprotocol_id, headers, arrival.only(rows), now, reason)
-            if fate.way is Way.SERVICE:
+            if disposition.way is Way.SERVICE:
                 self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
                 continue
-            if fate.reason:
-                self._counters.add("drop" if fate.way is Way.DROP else "opaque", fate.reason, len(headers))
-                if fate.reason == "not_negotiated":
+            if disposition.reason is not None:
+                if disposition.way is Way.DROP:
+                    self._counters.count(disposition.reason, len(headers))
+                else:
+                    self._counters.add("opaque", disposition.reason.why, len(headers))
+                if disposition.reason is Reason.NOT_NEGOTIATED:
                     self._negotiator.missed(peer, now, out)
-            if fate.way is Way.DROP:
-                if fate.owes_grant:
+            if disposition.way is Way.DROP:
+                if disposition.owes_grant:
                     self._delivery.owe(peer, headers, now)
                 continue
             self._delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
@@ -124,7 +125,9 @@ class Reception:
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
         """Take one opened packet."""
         handle = self.handlers.get(header.subprotocol_id)
-        served = handle is not None and self._dispatch.fate(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
+        served = (
+            handle is not None and self._dispatch.disposition(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
+        )
         if header.subprotocol_id != Subprotocol.EVENTS and not served:
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
@@ -187,11 +190,11 @@ class Reception:
         headers: NDArray[np.void],
         arrival: Arrival,
         now: float,
-        reason: int = 0,
+        reason: Reason | None = None,
     ) -> None:
         """Tell the recorder about packets that were for us, before anything is done with them."""
-        if reason:
-            reasons = np.full(len(headers), reason, np.uint8)
+        if reason is not None:
+            reasons = np.full(len(headers), reason.code, np.uint8)
         else:
             reasons = self._delivery.refusals(peer, subprotocol_id, headers)
         self._mesh.tap.arrived(headers, arrival, reasons, now)

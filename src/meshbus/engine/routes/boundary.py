@@ -124,13 +124,12 @@ class Boundary:
     def judge(self, headers: HeaderBatch, dests: NDArray[np.uint64], ttl: NDArray[np.uint8], now: float) -> Judgment:
         """Judge packets by their inner headers, the nodes they go to and the ttl of their routing headers.
 
-        Nothing is counted yet: each stands for all that fare alike, and `count` is told how many they were.
+        Nothing is counted yet: each stands for a run of packets, and `count` is called with the length of the run.
         """
         asked = np.full(len(headers), NOT_ASKED, _U8)
         if self.config is None:
             nowhere = np.zeros(len(headers), _U32)
-            verdicts = self.gateway.decide_batch(headers, nowhere, source=nowhere, ttl=ttl)
-            self._uncount(verdicts)
+            verdicts = self.gateway.judge_batch(headers, nowhere, nowhere, ttl)
             return Judgment(verdicts, nowhere, nowhere, asked)
         self._now = now
         columns = headers.columns
@@ -139,12 +138,11 @@ class Boundary:
         claimed = columns["subnet_id"]
         forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
         self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
-        verdicts = self.gateway.decide_batch(headers, where, source=sources, ttl=ttl, guard=asked)
-        self._uncount(verdicts)
+        verdicts = self.gateway.judge_batch(headers, sources, where, ttl, asked)
         return Judgment(verdicts, sources, where, asked)
 
     def count(self, verdict: int, packets: int) -> None:
-        """Count packets that fared like one that was judged."""
+        """Count packets with the same verdict."""
         self.gateway.count(verdict, packets)
 
     def versions(self) -> tuple[object, ...]:
@@ -181,10 +179,6 @@ class Boundary:
         if known is None:
             return SubnetId.GLOBAL if self._assignment is None else NOWHERE
         return self._subnet_of(known[0])
-
-    def _uncount(self, verdicts: NDArray[np.uint8]) -> None:
-        for verdict in verdicts.tolist():
-            self.gateway.count(verdict, -1)
 
     def _build(self) -> SubnetGateway:
         self.version += 1

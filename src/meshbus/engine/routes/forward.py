@@ -28,8 +28,7 @@ from meshbus.engine.routes.routing import RoutingTable
 from meshbus.engine.routes.tap import Decided, Recorder, Tap
 from meshbus.engine.session.peer import PeerTable
 from meshbus.names.identity import routing_id
-from meshbus.policy.fate import TransitReason
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.reason import RECORDED, Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
 from meshbus.wire.headerbatch import HeaderBatch, read_headers
 from meshbus.wire.route import RouteFlags
@@ -47,7 +46,6 @@ _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
 
 _FORWARDED = ("transit", "forwarded")
-_COUNTERS = {int(reason): ("drop", f"transit_{reason.name.lower()}") for reason in (*DropReason, *TransitReason)}
 
 
 class _Decision(NamedTuple):
@@ -174,7 +172,7 @@ class Forwarder:
         if recorder is not None:
             recorder.crossed(now, data, begin, size, count, decision.decided)
         if reason:
-            self._counters.add(*_COUNTERS[reason], count)
+            self._counters.count(RECORDED[reason], count)
             return
         count_hop(data, starts, first, last)
         end = starts.item(last - 1) + lengths.item(last - 1)
@@ -225,14 +223,14 @@ class Forwarder:
             self._decisions.put(run.key, decision)
 
     def _refuse(self, source: Address, hop: Address | None, sender: int) -> int:
-        """Give the reason to drop a packet before a gateway is asked, or 0."""
+        """Return the code of the reason to drop a packet before the gateway judges it, or 0."""
         if not self._open and self._peers.by_address(source) is None:
-            return TransitReason.STRANGER
+            return Reason.STRANGER.code
         if sender == self._routing_id:
-            return TransitReason.OWN
+            return Reason.OWN.code
         if hop is None:
-            return TransitReason.NO_ROUTE
-        return TransitReason.RETURNING if place_of(hop) == place_of(source) else 0
+            return Reason.NO_ROUTE.code
+        return Reason.RETURNING.code if place_of(hop) == place_of(source) else 0
 
     def _wait(
         self,
@@ -257,7 +255,7 @@ class Forwarder:
             stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
             weight, item = 1 + (priority >> 5), (decision.hop, packet)
             crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
-        self._counters.add(*_COUNTERS[TransitReason.CROWDED], sum(crowded))
+        self._counters.count(Reason.CROWDED, sum(crowded))
         if recorder is not None and arrived is not None:
             _tell_of_waiting(recorder, arrived, size, crowded, decision.decided, now)
         return len(crowded) - sum(crowded)
@@ -270,6 +268,6 @@ def _tell_of_waiting(
     at = 0
     for full, group in groupby(crowded):
         count = len(list(group))
-        fate = msgspec.structs.replace(decided, reason=int(TransitReason.CROWDED)) if full else decided
+        fate = msgspec.structs.replace(decided, reason=Reason.CROWDED.code) if full else decided
         recorder.crossed(now, arrived, at * size, size, count, fate)
         at += count

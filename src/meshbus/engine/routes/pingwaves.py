@@ -25,6 +25,7 @@ from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingTable
 from meshbus.engine.session.candidate import same_place
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.policy.limits import TokenBucket
+from meshbus.policy.reason import Reason
 from meshbus.wire.header import Buffer
 from meshbus.wire.pingwave import Pingwave, forwarded, pack_pingwave, unpack_pingwave
 
@@ -65,20 +66,20 @@ class Pingwaves:
         wave = unpack_pingwave(datagram)
         sender = self._peers.by_address(source)
         reason = self._distrust(wave, sender, now)
-        if reason:
-            self._counters.add("drop", f"pingwave_{reason}")
+        if reason is not None:
+            self._counters.count(reason)
             return
         assert sender is not None
         if not self._table.learn(wave.node_id, source, wave.hop_count + LEARNED_METRIC, now):
-            self._counters.add("drop", "pingwave_full")
+            self._counters.count(Reason.PINGWAVE_FULL)
             return
         key = (wave.node_id, wave.origin_rest, wave.seq)
         if key in self._seen:
-            self._counters.add("ignore", "pingwave_copy")
+            self._counters.count(Reason.IGNORE_PINGWAVE_COPY)
             return
         self._seen.put(key, now)
         if not self._graph.observe(wave, sender.node_id, source, now, self._wall(now) // 1000):
-            self._counters.add("drop", "pingwave_full")
+            self._counters.count(Reason.PINGWAVE_FULL)
             return
         self._forward(wave, sender, now, out)
 
@@ -87,29 +88,29 @@ class Pingwaves:
         while (oldest := self._seen.oldest()) is not None and now - oldest[1] > max_age_s:
             self._seen.pop(oldest[0])
 
-    def _distrust(self, wave: Pingwave, sender: Peer | None, now: float) -> str:
-        """Give the reason not to believe a pingwave, or nothing."""
+    def _distrust(self, wave: Pingwave, sender: Peer | None, now: float) -> Reason | None:
+        """Return the reason not to believe a pingwave, or None."""
         if wave.node_id == self._node_id:
-            return "own"
+            return Reason.PINGWAVE_OWN
         if wave.hop_count >= MAX_HOPS:
-            return "hops"
+            return Reason.PINGWAVE_HOPS
         if sender is None:
-            return "stranger"
+            return Reason.PINGWAVE_STRANGER
         every, newcomers = self._rates.get(sender.node_id) or self._rate(sender.node_id)
         if not every.take(1, now):
-            return "rate"
+            return Reason.PINGWAVE_RATE
         own = wave.node_id == sender.node_id
         if (wave.hop_count == 0) != own or wave.node_id == 0:
-            return "forged"
+            return Reason.PINGWAVE_FORGED
         known = self._graph.get(wave.node_id)
         if known is None:
-            return "" if own or newcomers.take(1, now) else "newcomers"
+            return None if own or newcomers.take(1, now) else Reason.PINGWAVE_NEWCOMERS
         if wave.seq < known.last_seq and (wave.node_id, wave.origin_rest, wave.seq) not in self._seen:
             # The node itself says so, or has been silent: it was restarted and counts from the beginning.
             if not own and now - known.seen_at <= self._table.config.patience_s:
-                return "old"
+                return Reason.PINGWAVE_OLD
             known.last_seq = wave.seq
-        return ""
+        return None
 
     def _rate(self, node_id: int) -> tuple[TokenBucket, TokenBucket]:
         rates = TokenBucket(RATE, BURST), TokenBucket(NEWCOMER_RATE, NEWCOMER_BURST)

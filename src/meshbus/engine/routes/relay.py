@@ -20,6 +20,7 @@ from meshbus.engine.session.attempt import carry_routed
 from meshbus.engine.session.peer import Peer, PeerTable
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import routing_id
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HANDSHAKE_TTL, Subprotocol
 from meshbus.wire.handshake import encode_handshake
 from meshbus.wire.header import Buffer
@@ -55,12 +56,12 @@ class HandshakeRelay:
         try:
             relayed = decode_relay(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "relay_malformed")
+            self._counters.count(Reason.RELAY_MALFORMED)
             return
         if relayed.dest_id == self._node_id:
             self._take(peer, relayed, now, out)
         elif relayed.src_id != peer.node_id:
-            self._counters.add("drop", "relay_source")
+            self._counters.count(Reason.RELAY_SOURCE)
         else:
             self._pass_on(relayed, now, out)
 
@@ -76,7 +77,7 @@ class HandshakeRelay:
             return
         hop = self._table.lookup(relayed.dest_id, now)
         if hop is None:
-            self._counters.add("drop", "relay_no_route")
+            self._counters.count(Reason.RELAY_NO_ROUTE)
             return
         self._counters.add("relay", "routed")
         out.send(hop, _routed(relayed))

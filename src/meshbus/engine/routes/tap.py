@@ -17,7 +17,8 @@ import numpy as np
 
 from meshbus.engine.base.packets import Address, PacketBatch
 from meshbus.engine.session.peer import PeerTable
-from meshbus.policy.fate import ArrivalReason, Fate
+from meshbus.policy.fate import Fate
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.headerbatch import read_headers
@@ -47,7 +48,7 @@ class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     here: bool
     """Whether they were for this node."""
     reasons: NDArray[np.uint8]
-    """Codes of policy/fate.py, one each or one for all; 0 where a packet was not dropped."""
+    """Codes of policy/reason.py, one each or one for all; 0 where a packet was not dropped."""
     previous_hops: NDArray[np.uint64]
     """The neighbor each came from, or one number for all of them; 0 for nobody we know."""
     next_hops: NDArray[np.uint64]
@@ -72,7 +73,7 @@ class Decided(msgspec.Struct, frozen=True, eq=False):
     """What was decided about packets of one stream for others; the same object for all that follow one decision."""
 
     reason: int
-    """A code of policy/fate.py; 0 for packets that are forwarded."""
+    """A code of policy/reason.py; 0 for packets that are forwarded."""
     previous_hop: int
     next_hop: int
     """Neighbors; 0 for nobody we know."""
@@ -193,10 +194,10 @@ class Tap:
         """Do the same for one packet, with its routing header if it had one."""
         return Arrival(self.hop(source), None if route is None else _columns(route, ROUTE_BYTES, ROUTE_DTYPE))
 
-    def refused(self, header: memoryview, arrival: Arrival | None, reason: ArrivalReason, now: float) -> None:
+    def refused(self, header: memoryview, arrival: Arrival | None, reason: Reason, now: float) -> None:
         """Tell about one packet for this node that it did not take."""
         if arrival is not None:
-            self.arrived(_columns(header, HEADER_BYTES, HEADER_DTYPE), arrival, np.full(1, reason, _U8), now)
+            self.arrived(_columns(header, HEADER_BYTES, HEADER_DTYPE), arrival, np.full(1, reason.code, _U8), now)
 
     def arrived(
         self, headers: NDArray[np.void], arrival: Arrival | None, reasons: NDArray[np.uint8], now: float

@@ -27,7 +27,8 @@ from meshbus.engine.base.packets import Address, Output, place_of
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer
 from meshbus.engine.settings import CONFIRM_S, CONTEST_S
-from meshbus.errors import RemoteProtocolError
+from meshbus.errors import BadTag, RemoteProtocolError, Replayed, UnknownVersion
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.keys import Role
@@ -161,15 +162,15 @@ class Candidates:
         """Take a packet of a waiting session; gives its candidate when the packet is genuine."""
         candidate = self._by_session.get(session_id)
         if candidate is None:
-            self._counters.add("drop", "unknown_session")
+            self._counters.count(Reason.UNKNOWN_SESSION)
             return None
         try:
             candidate.verify(datagram)
         except RemoteProtocolError as error:
-            self._counters.add("drop", error.code)
+            self._counters.count(reason_of(error))
             return None
         if len(candidate.held) >= MAX_HELD or self._held_bytes + len(datagram) > MAX_HELD_BYTES:
-            self._counters.add("drop", "contested_session")
+            self._counters.count(Reason.CONTESTED_SESSION)
         else:
             candidate.held.append((source, datagram))
             self._held_bytes += len(datagram)
@@ -180,7 +181,7 @@ class Candidates:
         before = candidate.refused
         contested = candidate.contested(peer, now, self._contest_s, out)
         if candidate.refused and not before:
-            self._counters.add("refuse", "live_session")
+            self._counters.count(Reason.REFUSE_LIVE_SESSION)
         return contested
 
     def take(self, candidate: Candidate) -> None:
@@ -208,14 +209,27 @@ class Candidates:
                 continue
             self._remove(candidate)
             if not candidate.refused:
-                self._counters.add("drop", "handshake_unconfirmed")
+                self._counters.count(Reason.HANDSHAKE_UNCONFIRMED)
         return waiting
 
     def _crowd_out(self, candidates: list[Candidate]) -> None:
         goes = next((candidate for candidate in candidates if not candidate.proved), candidates[0])
         self._remove(goes)
-        self._counters.add("drop", "handshake_crowded")
+        self._counters.count(Reason.HANDSHAKE_CROWDED)
 
     def _remove(self, candidate: Candidate) -> None:
         del self._by_session[candidate.link.session_id]
         self._held_bytes -= sum(len(datagram) for _, datagram in candidate.held)
+
+
+def reason_of(error: RemoteProtocolError) -> Reason:
+    """Return why a packet of a session that is not confirmed yet is dropped."""
+    match error:
+        case BadTag():
+            return Reason.BAD_TAG
+        case Replayed():
+            return Reason.REPLAYED
+        case UnknownVersion():
+            return Reason.UNKNOWN_VERSION
+        case _:
+            return Reason.MALFORMED_PACKET

@@ -32,14 +32,16 @@ from meshbus.engine.session.candidate import (
     Candidate,
     Candidates,
     confirmed,
+    reason_of,
     same_place,
     straight_from,
 )
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import PeerTable
 from meshbus.engine.settings import HandshakeConfig
-from meshbus.errors import HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError
+from meshbus.errors import Fault, HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError, UnknownVersion
 from meshbus.names.identity import Entropy, routing_id
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import ROUTED_TTL
 from meshbus.wire.handshake import (
     decode_handshake,
@@ -214,7 +216,7 @@ class Handshakes:
             return self._unread(tried)
         for node_id in list(self._expected)[:MAX_TRIES]:
             if not self._budget.afford_direct(now):
-                return self._drop("handshake_rate")
+                return self._drop(Reason.HANDSHAKE_RATE)
             expected = self._expected.pop(node_id)
             self._expected[node_id] = expected  # at the end, so that the next message finds others first
             if _read(expected.responder, message) is None:
@@ -230,7 +232,7 @@ class Handshakes:
         except RemoteProtocolError as error:
             return self._drop(_reason(error))
         if route.dest_id != self.node_id:
-            return self._drop("handshake_misrouted")
+            return self._drop(Reason.HANDSHAKE_MISROUTED)
         if not self._worth_reading(message, source, now):
             return []
         attempt = self._attempts.get(route.src_id)
@@ -244,7 +246,7 @@ class Handshakes:
         if len(message) < _ROUTED_FIRST_BYTES:
             return self._unread(tried)
         if not self._budget.afford_routed(now):
-            return self._drop("handshake_rate")
+            return self._drop(Reason.HANDSHAKE_RATE)
         responder = self._responder(route.src_id)
         payload = _read(responder, message)
         if payload is None:
@@ -252,12 +254,12 @@ class Handshakes:
         try:
             node_id = unpack_initiator_id(payload, route.src_id)
         except RemoteProtocolError:
-            return self._drop("handshake_source")
+            return self._drop(Reason.HANDSHAKE_SOURCE)
         if node_id in {0, self.node_id}:
-            return self._drop("handshake_source")
+            return self._drop(Reason.HANDSHAKE_SOURCE)
         self._forget_used()
         if node_id not in self._expected and not self._admit(node_id):
-            self._counters.add("refuse", "handshake_not_admitted")
+            self._counters.count(Reason.REFUSE_HANDSHAKE_NOT_ADMITTED)
             return []
         return self._answer(node_id, responder, source, route, now, out)
 
@@ -273,7 +275,7 @@ class Handshakes:
         try:
             session_id = unpack_header(datagram).session_id
         except RemoteProtocolError as error:
-            return self._drop(error.code)
+            return self._drop(reason_of(error))
         candidate = self._candidates.claim(session_id, source, datagram)
         return [] if candidate is None else self._judge(candidate, now, out)
 
@@ -326,7 +328,7 @@ class Handshakes:
         peer = self._peers.get(node_id)
         self._ephemerals.put(ephemeral, None)
         if peer is not None and peer.link.ephemeral == ephemeral:
-            return self._drop("handshake_replay")
+            return self._drop(Reason.HANDSHAKE_REPLAY)
         message = responder.write(self._entropy(KEY_BYTES))
         if route is None:
             out.send(source, encode_handshake(message))
@@ -421,11 +423,11 @@ class Handshakes:
     def _worth_reading(self, message: bytes, source: Address, now: float) -> bool:
         """Sort out what costs no curve operation."""
         if len(message) < MIN_MESSAGE_BYTES:
-            self._drop("handshake_truncated")
+            self._drop(Reason.HANDSHAKE_TRUNCATED)
         elif message[:KEY_BYTES] in self._ephemerals:
-            self._drop("handshake_replay")
+            self._drop(Reason.HANDSHAKE_REPLAY)
         elif not self._budget.admit(source, now):
-            self._drop("handshake_rate")
+            self._drop(Reason.HANDSHAKE_RATE)
         else:
             return True
         return False
@@ -434,10 +436,10 @@ class Handshakes:
         """Count a message that nothing here could read."""
         for attempt in tried:
             attempt.unverified += 1
-        return self._drop("handshake_unverified" if tried or unverified else "handshake_unexpected")
+        return self._drop(Reason.HANDSHAKE_UNVERIFIED if tried or unverified else Reason.HANDSHAKE_UNEXPECTED)
 
-    def _drop(self, why: str) -> list[Established]:
-        self._counters.add("drop", why)
+    def _drop(self, reason: Reason) -> list[Established]:
+        self._counters.count(reason)
         return []
 
 
@@ -462,5 +464,15 @@ def _read(responder: Responder, message: bytes) -> bytes | None:
         return None
 
 
-def _reason(error: RemoteProtocolError) -> str:
-    return f"handshake_{error.fault}" if isinstance(error, MalformedPacket) else f"handshake_{error.code}"
+def _reason(error: RemoteProtocolError) -> Reason:
+    match error:
+        case MalformedPacket(fault=Fault.TRUNCATED):
+            return Reason.HANDSHAKE_TRUNCATED
+        case MalformedPacket(fault=Fault.BAD_MAGIC):
+            return Reason.HANDSHAKE_BAD_MAGIC
+        case MalformedPacket(fault=Fault.BAD_LENGTH):
+            return Reason.HANDSHAKE_BAD_LENGTH
+        case UnknownVersion():
+            return Reason.HANDSHAKE_UNKNOWN_VERSION
+        case _:
+            return Reason.HANDSHAKE_UNKNOWN_KIND

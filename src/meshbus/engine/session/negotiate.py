@@ -24,6 +24,7 @@ from meshbus.engine.base.notices import Negotiated
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
 from meshbus.errors import RemoteProtocolError
+from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet, SubprotocolRegistry, negotiate
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -124,10 +125,10 @@ class Negotiator:
         try:
             manifest = decode_manifest(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "manifest_malformed")
+            self._counters.count(Reason.MANIFEST_MALFORMED)
             return
         if talk is None or not self._registry.is_handled(Subprotocol.NEGOTIATION):
-            self._counters.add("drop", "manifest_unwanted")
+            self._counters.count(Reason.MANIFEST_UNWANTED)
             return
         if not self._may_speak(peer, talk):
             talk.held = manifest

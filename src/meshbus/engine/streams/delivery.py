@@ -26,7 +26,7 @@ from meshbus.engine.streams.reorder import Payloads
 from meshbus.engine.streams.traffic import Traffic
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.identity import Entropy
-from meshbus.policy.fate import ArrivalReason
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subprotocol
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
@@ -212,7 +212,7 @@ class Delivery:
         )
 
     def refusals(self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Say for a record which packets of a subprotocol will not be taken as they are now, by ArrivalReason."""
+        """Say for a record which packets of a subprotocol will not be taken as they are now, by code of policy/reason.py."""
         streams, origins = headers["stream_id"], headers["origin_hash"]
         unasked = {
             (stream, origin)
@@ -222,10 +222,10 @@ class Delivery:
         reasons = np.zeros(len(headers), np.uint8)
         for stream, origin in unasked:
             chosen = (streams == np.uint64(stream)) & (origins == np.uint64(origin))
-            reasons[chosen] = ArrivalReason.NOT_SUBSCRIBED
+            reasons[chosen] = Reason.NOT_SUBSCRIBED.code
         if not peer.uses(Subprotocol.RELIABLE):
             reliable = (headers["sequence"] >= FIRST_SEQUENCE) & (headers["flags"] & _RELIABLE != 0)
-            reasons[reliable] = ArrivalReason.NOT_NEGOTIATED
+            reasons[reliable] = Reason.NOT_NEGOTIATED.code
         return reasons
 
     def on_grant(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
@@ -248,13 +248,13 @@ class Delivery:
         """Hand packets of one stream to it."""
         subprotocol_id, stream_id, origin_hash, (payloads,), _ = came
         if reliable and not peer.uses(Subprotocol.RELIABLE):
-            self._counters.add("drop", "not_negotiated", len(payloads))
+            self._counters.count(Reason.NOT_NEGOTIATED, len(payloads))
             self._hooks.not_agreed(peer, now, out)
             return
         if self._is_unasked(peer, subprotocol_id, stream_id, origin_hash) and self._hooks.expects_name(
             peer.node_id, now
         ):
-            self._counters.add("drop", "unnamed", int(payloads.counts.sum()))
+            self._counters.count(Reason.UNNAMED, int(payloads.counts.sum()))
             if not reliable:
                 self.traffic_of(peer).consumed(stream_id, len(payloads), int(payloads.lengths.sum()), now)
             return
@@ -273,7 +273,7 @@ class Delivery:
                     self._hooks.serve(peer, subprotocol_id, message, now, out)
             return
         if self._is_unasked(peer, subprotocol_id, stream_id, origin_hash):
-            self._counters.add("drop", "not_subscribed", sum(int(payloads.counts.sum()) for payloads in runs))
+            self._counters.count(Reason.NOT_SUBSCRIBED, sum(int(payloads.counts.sum()) for payloads in runs))
             return
         plain = subprotocol_id == Subprotocol.EVENTS
         channel = self._joined.channel_of(peer.node_id, stream_id) if plain else None

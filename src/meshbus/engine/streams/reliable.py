@@ -26,6 +26,7 @@ from meshbus.engine.streams.reorder import Budget, Payloads, ReliableRx
 from meshbus.engine.streams.retransmit import ReliableTx, Resend, draw_start
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import Entropy
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import Packed
 from meshbus.wire.header import Buffer, Header
@@ -161,7 +162,7 @@ class Reliable:
         if receiving.subprotocol_id is None:
             receiving.subprotocol_id, receiving.origin_hash = subprotocol_id, origin_hash
         elif receiving.subprotocol_id != subprotocol_id:
-            self._counters.add("drop", "wrong_stream", len(payloads))
+            self._counters.count(Reason.WRONG_STREAM, len(payloads))
             return _NOTHING
         receiving.stamp = stamp
         return self._taken(stream_id, receiving, receiving.rx.accept(payloads, now))
@@ -171,7 +172,7 @@ class Reliable:
         try:
             decoded = decode_reliable(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "reliable_malformed")
+            self._counters.count(Reason.RELIABLE_MALFORMED)
             return _NOTHING
         match decoded:
             case Ack():
@@ -188,7 +189,7 @@ class Reliable:
             case Reset():
                 self._take_reset(decoded, out)
             case _:
-                self._counters.add("drop", "reliable_unknown_stream")
+                self._counters.count(Reason.RELIABLE_UNKNOWN_STREAM)
         return _NOTHING
 
     def release(self, stream_id: int, now: float) -> None:
@@ -278,7 +279,7 @@ class Reliable:
         if receiving is None:
             if len(self._receiving) >= MAX_STREAMS:
                 self._drop_receiving(next(iter(self._receiving)))
-                self._counters.add("drop", "too_many_streams")
+                self._counters.count(Reason.TOO_MANY_STREAMS)
             receiving = _Receiving(ReliableRx(stream_id, counters=self._counters, budget=self._budget))
         self._receiving[stream_id] = receiving
         return receiving
@@ -300,7 +301,7 @@ class Reliable:
     def _take_ack(self, ack: Ack, now: float, out: Output) -> None:
         sending = self._sending.get(ack.stream_id)
         if sending is None:
-            self._counters.add("drop", "ack_unknown_stream")
+            self._counters.count(Reason.ACK_UNKNOWN_STREAM)
             return
         answer = sending.tx.on_ack(ack, now)
         self._peer.tx_stream(ack.stream_id).settle(answer.settled.wire_bytes)
@@ -321,7 +322,7 @@ class Reliable:
         elif not reset.by_receiver and reset.stream_id in self._receiving:
             self._drop_receiving(reset.stream_id)
         else:
-            self._counters.add("drop", "reliable_unknown_stream")
+            self._counters.count(Reason.RELIABLE_UNKNOWN_STREAM)
 
     def _resend(self, sending: _Sending, resend: Resend, out: Output) -> None:
         self._say(resend.messages, out)

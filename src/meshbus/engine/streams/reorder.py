@@ -34,6 +34,7 @@ import msgspec
 import numpy as np
 
 from meshbus.engine.base.counters import Counters
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.messages.reliable import MAX_RANGES, NEW_STREAM_DISTANCE, Ack, Base, Fin, FinAck
 
@@ -180,7 +181,7 @@ class ReliableRx:
     def on_base(self, base: Base, now: float) -> list[Payloads]:
         """Take in a BASE; gives what may be delivered because of it."""
         if not 0 < base.sequence < _MAX_NUMBER or (base.pub_seq or 0) >= _MAX_NUMBER:
-            self._counters.add("drop", "bad_base")
+            self._counters.count(Reason.BAD_BASE)
             return []
         if base.start and not self._is_past(base.sequence):
             return self._start(base, now)
@@ -201,7 +202,7 @@ class ReliableRx:
         A sender says it only when everything is acknowledged, so there is nothing left to wait for.
         """
         if self._next is not None and fin.total != self._next:
-            self._counters.add("drop", "bad_fin")
+            self._counters.count(Reason.BAD_FIN)
             return None
         self.finished = True
         self._ack_at = None
@@ -251,7 +252,7 @@ class ReliableRx:
         outside = [sequence for sequence in self._waiting if not 0 <= sequence - base.sequence < self.capacity]
         for sequence in outside:
             self._budget.left += _cost(self._waiting.pop(sequence))
-        self._counters.add("drop", "other_stream", len(outside))
+        self._counters.count(Reason.OTHER_STREAM, len(outside))
         out = _Assembly(self._number)
         self._drain(out)
         self._note(1, now, at_once=late)
@@ -277,11 +278,11 @@ class ReliableRx:
     def _has_room(self, sequence: int, size: int) -> bool:
         """Say whether a packet that is not the next one can wait; count it as dropped if not."""
         if sequence in self._waiting or (self._next is not None and sequence < self._next):
-            self._counters.add("drop", "duplicate")
+            self._counters.count(Reason.DUPLICATE)
         elif len(self._waiting) >= self.capacity or (self._next is not None and sequence >= self._next + self.capacity):
-            self._counters.add("drop", "beyond_window")
+            self._counters.count(Reason.BEYOND_WINDOW)
         elif size + PACKET_COST > self._budget.left:
-            self._counters.add("drop", "buffer_full")
+            self._counters.count(Reason.BUFFER_FULL)
         else:
             return True
         return False

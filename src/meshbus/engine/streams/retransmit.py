@@ -47,6 +47,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.streams.congestion import MAX_WINDOW, MIN_WINDOW, NETWORK_WINDOW, RoundTrip, Window
 from meshbus.engine.streams.scoreboard import REPORTS, Flight, Outstanding, Scoreboard, Settled
 from meshbus.errors import LocalProtocolError
+from meshbus.policy.reason import Reason
 from meshbus.wire.frames import Packed
 from meshbus.wire.messages.reliable import (
     NEW_STREAM_DISTANCE,
@@ -223,7 +224,7 @@ class ReliableTx:
             if ack.cumulative:
                 return Resend(messages)
         elif ack.cumulative > board.next_sequence:
-            self._counters.add("drop", "bad_ack")
+            self._counters.count(Reason.BAD_ACK)
             return _NOTHING
         elif ack.cumulative == board.base and board.oldest_arrived:
             board.lose_arrived()
@@ -238,7 +239,7 @@ class ReliableTx:
         sent_at = settled.sent_at
         if ack.ranges:
             wrong, marked_at = board.mark(ack.ranges)
-            self._counters.add("drop", "bad_ack", wrong)
+            self._counters.count(Reason.BAD_ACK, wrong)
             sent_at = sent_at if marked_at is None else marked_at
         news = before - board.flying - board.lost
         if news or advanced:

@@ -19,6 +19,7 @@ from meshbus.engine.streams.outbox import Leg, Load, Outbox
 from meshbus.engine.streams.reliable import Ready, Reliable
 from meshbus.errors import Backpressure, RemoteProtocolError
 from meshbus.names.identity import Entropy
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, PACKET_COST, Flags, Subprotocol
 from meshbus.wire.frames import Packed, columns_of, encode_frames, pack_frames
 from meshbus.wire.header import Buffer, Header
@@ -175,14 +176,14 @@ class Traffic:
         try:
             grant = decode_grant(message)
         except RemoteProtocolError:
-            self._counters.add("drop", "grant_malformed")
+            self._counters.count(Reason.GRANT_MALFORMED)
             return
         stream = self.peer.tx.get(grant.stream_id)
         if stream is None:
-            self._counters.add("drop", "grant_unknown_stream")
+            self._counters.count(Reason.GRANT_UNKNOWN_STREAM)
             return
         if grant.total_consumed > stream.sent:
-            self._counters.add("drop", "grant_excess")  # what goes beyond; all that was sent may have arrived
+            self._counters.count(Reason.GRANT_EXCESS)  # what goes beyond; all that was sent may have arrived
         if stream.grant(grant.total_consumed):
             self.pump(now, out)
 

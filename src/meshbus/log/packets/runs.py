@@ -21,8 +21,7 @@ from meshbus.log.packets.packed import COUNTER, MASK_BYTES, REPEAT, SEQUENCE, ST
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW, ROW_WORDS
 from meshbus.log.schema import PACKETS
 from meshbus.names.channel import PUBLISH_STREAM_BIT
-from meshbus.policy.fate import BEFORE_GATEWAY
-from meshbus.policy.verdict import DropReason
+from meshbus.policy.reason import BEFORE_GATEWAY, Reason
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE
 
@@ -84,7 +83,7 @@ _BYTE = np.uint64(0xFF)
 _IDS_AT, _STREAM_AT, _REASON_AT, _PRESENT_AT = 8, 32, 101, 103
 _LOOKED_AT = np.ones(256, np.bool_)
 """By reason: whether subnets are looked at before it is found."""
-_LOOKED_AT[[DropReason.TTL_EXPIRED, *BEFORE_GATEWAY]] = False
+_LOOKED_AT[[Reason.TTL_EXPIRED.code, *BEFORE_GATEWAY]] = False
 _HIGHEST: Final = (1 << 63) - 1
 _FEW: Final = 4_096
 """Runs of a column that there is room for at first: memory for as many as there are rows costs more than the runs do."""

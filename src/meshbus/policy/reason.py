@@ -1,0 +1,469 @@
+"""Every reason to drop a packet or to refuse a request: its recorded code, its counter, and a sentence for people.
+
+Counters, the gateway's kernel, the flight recorder, Spark expressions, the command line and docs/reasons.md all read
+this one enum. A new reason is one row here and the rule that counts it (`Counters.count`).
+
+- `code` is what packet files carry, in one byte. Recorded codes never change: 1 to 15 are the gateway's, 16 to 31 are
+  those of packets for other nodes, 32 and up are those of packets for this node. Reasons that no packet file carries
+  have code 0, which in a file means "not dropped".
+- `counter` is the pair under which `Counters` counts it, for instance ("drop", "bad_tag").
+- `sentence` says why, and what to look at next.
+
+Kernels and SQL need plain integers: they read `Reason.X.code`. Counters that are named by the code of an error
+(`fail.*`, and what a ZeroMQ bridge passes on from the mesh) are not here: docs/errors.md lists those codes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final
+
+
+class Reason(Enum):
+    """Why something was dropped, refused, left out or ignored."""
+
+    def __init__(self, code: int, what: str, why: str, sentence: str) -> None:
+        self.code = code
+        """The code in packet files; 0 for a reason that they never carry."""
+        self.counter = (what, why)
+        self.what = what
+        """What was done: `drop`, `refuse`, `filter`, …"""
+        self.why = why
+        """The short word for it, which counters, reports and notices show."""
+        self.sentence = sentence
+        """Why, and what to look at next."""
+
+    @property
+    def word(self) -> str:
+        """The word for it in tables and on the command line, for instance `subnet_local`."""
+        return self.name.lower()
+
+    # One reason is one row: name, code, counter, sentence.
+    # fmt: off
+
+    # ── gateway: packets for other nodes that policy stops (policy/verdict.py) ──────────────
+
+    SUBNET_LOCAL = 1, "drop", "transit_subnet_local", (
+        "The channel must not leave its subnet, or the gateway has no rule for it; check the channel's visibility and unknown_channels.")
+    NOT_ANCESTOR = 2, "drop", "transit_not_ancestor", (
+        "The channel is visible to parent subnets only, and the destination is not one; check the subnets of source and destination.")
+    NOT_EXPORTED = 3, "drop", "transit_not_exported", (
+        "The gateway's export list does not name the destination subnet for this channel; check the gateway's exports.")
+    UNKNOWN_SUBNET = 4, "drop", "transit_unknown_subnet", (
+        "The source or destination subnet is neither local, GLOBAL nor a peer subnet; check peer_subnets and whether both nodes announced themselves.")
+    TTL_EXPIRED = 5, "drop", "transit_ttl_expired", (
+        "The packet has used up its hops; look for a routing loop, or for a path longer than its TTL.")
+    UNAUTHORIZED_PUBLISHER = 6, "drop", "transit_unauthorized_publisher", (
+        "The channel restricts its publishers, and the packet's origin is not one of them; check its capabilities and its token.")
+
+    # ── forwarding: packets for other nodes that never reach the gateway, or have to wait ───
+
+    NO_ROUTE = 16, "drop", "transit_no_route", (
+        "No neighbor leads to the destination; check that the destination is up and that its pingwaves reach this node.")
+    OWN = 17, "drop", "transit_own", (
+        "This node sent the packet itself and it came back; look for a routing loop.")
+    STRANGER = 18, "drop", "transit_stranger", (
+        "The sender is not a peer of this node; connect to it first, or set compat_open_relay to forward for everybody.")
+    RETURNING = 19, "drop", "transit_returning", (
+        "The next hop is the neighbor that the packet came from; routes are changing, or the two nodes disagree about the path.")
+    CROWDED = 20, "drop", "transit_crowded", (
+        "The gateway let the packet pass, but the queue of packets waiting for the socket was full; reduce the traffic through this node.")
+
+    # ── arrival: packets for this node ──────────────────────────────────────────────────────
+
+    BAD_TAG = 32, "drop", "bad_tag", (
+        "Authentication failed: the packet was forged or damaged, or the sender uses other keys; check the path and the mesh key.")
+    REPLAYED = 33, "drop", "replayed", (
+        "The packet's counter was seen before, is too old, or jumps too far; duplicates on the path are harmless, frequent ones may be an attack.")
+    MALFORMED = 34, "drop", "bad_length", (
+        "The packet's length does not fit its header; look for truncation on the path, or for a sender with a bug.")
+    UNKNOWN_SESSION = 35, "drop", "unknown_session", (
+        "No session has this id; the peer still uses a session from before a restart and will connect again.")
+    UNKNOWN_SUBPROTOCOL = 36, "drop", "unknown_subprotocol", (
+        "No service here handles the subprotocol id; check both nodes' versions, or set unknown_subprotocols to deliver it.")
+    NOT_NEGOTIATED = 37, "drop", "not_negotiated", (
+        "The sender used a part of the profile that was not negotiated with it; negotiation starts again, so look only if this goes on.")
+    NOT_SUBSCRIBED = 38, "drop", "not_subscribed", (
+        "Nothing here is subscribed to the publication; packets that were under way when a subscription ended are normal.")
+    UNREADABLE = 0, "drop", "unreadable", (
+        "The datagram is of no known kind; look for another program that sends to this port.")
+    EMPTY = 0, "drop", "empty", (
+        "The datagram had no bytes; look for another program that sends to this port.")
+    TRUNCATED = 0, "drop", "truncated", (
+        "The datagram is shorter than a packet header; look for truncation on the path.")
+    BAD_MAGIC = 0, "drop", "bad_magic", (
+        "A routed packet carries something that is not a packet; look at the sender.")
+    UNKNOWN_VERSION = 0, "drop", "unknown_version", (
+        "The packet header is of another protocol version; upgrade one of the two nodes.")
+    ROUTED_HEARTBEAT = 0, "drop", "routed_heartbeat", (
+        "A heartbeat came behind a routing header, which is not allowed because heartbeats prove a direct path; look at the sender.")
+    UNNAMED = 0, "drop", "unnamed", (
+        "The publication came before the answer that names its channel; some are normal while a subscription begins.")
+    NOBODY_LISTENS = 0, "drop", "nobody_listens", (
+        "No subscription of the application takes the events; check that the subscription was not closed early.")
+
+    # ── sockets ─────────────────────────────────────────────────────────────────────────────
+
+    RECEIVE_BUFFER_FULL = 0, "drop", "receive_buffer_full", (
+        "The kernel dropped datagrams because this process read too slowly; raise receive_buffer_bytes or reduce load.")
+    RECEIVE_FAILED = 0, "drop", "receive_failed", (
+        "The system reported an error in place of a received datagram; check the network interface.")
+    SEND_BACKLOG = 0, "drop", "send_backlog", (
+        "The socket took nothing and too many datagrams were waiting; reduce the send rate.")
+    UNSENT_REFUSED = 0, "drop", "unsent_refused", (
+        "Nothing listens at the destination address; check that the peer runs and that its address is right.")
+    UNSENT_UNREACHABLE = 0, "drop", "unsent_unreachable", (
+        "The system has no path to the destination address; check interfaces, routes and the address.")
+    UNSENT_TOO_LONG = 0, "drop", "unsent_too_long", (
+        "The datagram is larger than the path allows; check the MTU of the interface.")
+    UNSENT_FORBIDDEN = 0, "drop", "unsent_forbidden", (
+        "The system forbids sending to the address; check the firewall and whether it is a broadcast address.")
+    UNSENT_WRONG_FAMILY = 0, "drop", "unsent_wrong_family", (
+        "The address is IPv4 and the socket IPv6, or the reverse; bind to an address of the peer's family.")
+    UNSENT_OTHER = 0, "drop", "unsent_other", (
+        "The system refused the datagram for a reason without a counter of its own; check the system's log.")
+
+    # ── sessions and handshakes ─────────────────────────────────────────────────────────────
+
+    MALFORMED_PACKET = 0, "drop", "malformed_packet", (
+        "A packet of a session that is not confirmed yet has a bad header or length; look at the sender.")
+    CONTESTED_SESSION = 0, "drop", "contested_session", (
+        "Too many packets wait for the outcome of a contested session; look for two nodes with one identity.")
+    HANDSHAKE_UNCONFIRMED = 0, "drop", "handshake_unconfirmed", (
+        "A handshake was answered, but the other side never used the session; its answer was lost, or it gave up.")
+    HANDSHAKE_CROWDED = 0, "drop", "handshake_crowded", (
+        "Newer handshakes pushed out one that was not confirmed; look for many nodes that connect at once, or for an attack.")
+    HANDSHAKE_TRUNCATED = 0, "drop", "handshake_truncated", (
+        "The handshake message is too short; look for truncation on the path.")
+    HANDSHAKE_BAD_MAGIC = 0, "drop", "handshake_bad_magic", (
+        "A routed handshake does not start like a packet; look at the sender.")
+    HANDSHAKE_BAD_LENGTH = 0, "drop", "handshake_bad_length", (
+        "The header of the handshake claims an impossible length; look at the sender.")
+    HANDSHAKE_UNKNOWN_VERSION = 0, "drop", "handshake_unknown_version", (
+        "The handshake is of another protocol version; upgrade one of the two nodes.")
+    HANDSHAKE_UNKNOWN_KIND = 0, "drop", "handshake_unknown_kind", (
+        "A packet without the handshake flag came where a handshake was expected; look at the relay that sent it.")
+    HANDSHAKE_MISROUTED = 0, "drop", "handshake_misrouted", (
+        "The routed handshake is for another node; look at the relay that sent it.")
+    HANDSHAKE_RATE = 0, "drop", "handshake_rate", (
+        "Too many handshakes came at once; they are tried again, so look only if this goes on, which may be an attack.")
+    HANDSHAKE_REPLAY = 0, "drop", "handshake_replay", (
+        "The handshake message was seen before; repeats are normal on lossy paths.")
+    HANDSHAKE_SOURCE = 0, "drop", "handshake_source", (
+        "The node id inside the handshake is not the one in its routing header, or is our own; look for two nodes with one identity.")
+    HANDSHAKE_UNVERIFIED = 0, "drop", "handshake_unverified", (
+        "The handshake cannot be read with our keys; check the mesh key and the public key of the peer.")
+    HANDSHAKE_UNEXPECTED = 0, "drop", "handshake_unexpected", (
+        "A handshake came that nothing here waits for; the answer was late, or this node does not accept the peer.")
+    REFUSE_HANDSHAKE_NOT_ADMITTED = 0, "refuse", "handshake_not_admitted", (
+        "The node's settings do not admit this initiator; add it to the accepted nodes if it should connect.")
+    REFUSE_LIVE_SESSION = 0, "refuse", "live_session", (
+        "A new session was refused because the peer's current one still answers; look for two nodes with one identity.")
+    MANIFEST_MALFORMED = 0, "drop", "manifest_malformed", (
+        "The peer's manifest cannot be read; check its version.")
+    MANIFEST_UNWANTED = 0, "drop", "manifest_unwanted", (
+        "A manifest came from a peer with which nothing is negotiated; check whether it should use the profile.")
+
+    # ── streams ─────────────────────────────────────────────────────────────────────────────
+
+    DUPLICATE = 0, "drop", "duplicate", (
+        "The packet of a reliable stream has arrived before; a retransmission crossed its acknowledgement, which is normal.")
+    BEYOND_WINDOW = 0, "drop", "beyond_window", (
+        "The packet is further ahead than a reliable stream may hold; the sender ignores the window, or much was lost.")
+    BUFFER_FULL = 0, "drop", "buffer_full", (
+        "The memory for packets out of order is used up; look for heavy loss on the path.")
+    OTHER_STREAM = 0, "drop", "other_stream", (
+        "Packets that were waiting belong to an earlier life of the stream; the sender started it anew, which is normal after a restart.")
+    WRONG_STREAM = 0, "drop", "wrong_stream", (
+        "The packet's subprotocol is not that of its reliable stream; look at the sender.")
+    TOO_MANY_STREAMS = 0, "drop", "too_many_streams", (
+        "The peer opened more reliable streams than are kept, so the least recent one was dropped; reduce its channels.")
+    BAD_BASE = 0, "drop", "bad_base", (
+        "A BASE message names an impossible sequence; look at the sender.")
+    BAD_FIN = 0, "drop", "bad_fin", (
+        "A FIN message came before everything had arrived; look at the sender.")
+    BAD_ACK = 0, "drop", "bad_ack", (
+        "An acknowledgement covers packets that were never sent; look at the receiver.")
+    ACK_UNKNOWN_STREAM = 0, "drop", "ack_unknown_stream", (
+        "An acknowledgement is for a stream that is over; late ones are normal.")
+    RELIABLE_MALFORMED = 0, "drop", "reliable_malformed", (
+        "A message about a reliable stream cannot be read; check the version of the peer.")
+    RELIABLE_UNKNOWN_STREAM = 0, "drop", "reliable_unknown_stream", (
+        "A message is about a reliable stream that is over; late ones are normal.")
+    GRANT_MALFORMED = 0, "drop", "grant_malformed", (
+        "A credit grant cannot be read; check the version of the peer.")
+    GRANT_UNKNOWN_STREAM = 0, "drop", "grant_unknown_stream", (
+        "A credit grant is for a stream that is over; late ones are normal.")
+    GRANT_EXCESS = 0, "drop", "grant_excess", (
+        "A credit grant confirms more than was sent, so the excess was cut off; look at the receiver.")
+
+    # ── membership and interest ─────────────────────────────────────────────────────────────
+
+    MEMBERSHIP_MALFORMED = 0, "drop", "membership_malformed", (
+        "A membership message cannot be read; check the version of the peer.")
+    MEMBERSHIP_UNEXPECTED_ACK = 0, "drop", "membership_unexpected_ack", (
+        "An answer came to a subscribe that has timed out or was never sent; look for a slow path.")
+    MEMBERSHIP_FOREIGN_ACK = 0, "drop", "membership_foreign_ack", (
+        "A peer answered a subscribe that went to another one; look at the peer.")
+    INTEREST_MALFORMED = 0, "drop", "interest_malformed", (
+        "An interest message cannot be read; check the version of the peer.")
+    INTEREST_RATE = 0, "drop", "interest_rate", (
+        "The peer sends interests faster than they may be checked; it asks again, so look only if this goes on.")
+    INTEREST_UNEXPECTED_MATCHES = 0, "drop", "interest_unexpected_matches", (
+        "A publisher answered an interest that this node has withdrawn or never had; it is told to stop.")
+    INTEREST_FOREIGN_MATCH = 0, "drop", "interest_foreign_match", (
+        "A publisher matched a channel outside the prefix that was asked for; look at the publisher.")
+    INTEREST_TOO_MANY_MATCHES = 0, "drop", "interest_too_many_matches", (
+        "A prefix matches more channels than are kept; subscribe to a longer prefix.")
+    REFUSE_TOO_MANY_INTERESTS = 0, "refuse", "too_many_interests", (
+        "The peer holds as many interests as it may; subscribe to fewer, shorter prefixes.")
+
+    # ── who may subscribe (engine/channels/authorize.py) ────────────────────────────────────
+
+    REFUSE_THROTTLED = 0, "refuse", "throttled", (
+        "The peer was refused too often in a short time and has to wait; find out why it was refused before.")
+    REFUSE_TOO_MANY_CHANNELS = 0, "refuse", "too_many_channels", (
+        "The peer is subscribed to as many channels as max_channels_per_peer allows; unsubscribe from some.")
+    REFUSE_UNKNOWN_CHANNEL = 0, "refuse", "unknown_channel", (
+        "This node has no configuration for the channel; check the name, or configure the channel here.")
+    REFUSE_NOT_VISIBLE = 0, "refuse", "not_visible", (
+        "The channel is not visible from the peer's subnet; check its visibility and the peer's subnet.")
+    REFUSE_UNPINNED = 0, "refuse", "unpinned", (
+        "The channel needs a token and the peer has not announced its identity yet; it may try again after its announcement.")
+    REFUSE_CAPABILITY = 0, "refuse", "capability", (
+        "The peer has not announced the capabilities that the channel requires; check subscribe_caps and its announcement.")
+    REFUSE_TOKEN = 0, "refuse", "token", (
+        "The channel requires a token and none that the peer presented or that is kept is valid for it; see the `token` counters for what is wrong with it.")
+    LAPSE_UNKNOWN_CHANNEL = 0, "lapse", "unknown_channel", (
+        "A subscription or reading ended because its channel is no longer configured here; check the channel configurations.")
+    LAPSE_CAPABILITY = 0, "lapse", "capability", (
+        "A subscription or reading ended because the peer no longer announces the required capabilities; check its announcement.")
+    LAPSE_TOKEN = 0, "lapse", "token", (
+        "A subscription or reading ended because its token expired or was revoked; issue a new token.")
+    TOKEN_MALFORMED = 0, "token", "malformed", (
+        "A presented token cannot be read; check how it was copied.")
+    TOKEN_WRONG_SUBJECT = 0, "token", "wrong_subject", (
+        "A presented token was issued to another identity; issue one to this peer.")
+    TOKEN_WRONG_SCOPE = 0, "token", "wrong_scope", (
+        "A presented token is for another action or another channel; issue one with the right scope.")
+    TOKEN_NOT_YET_VALID = 0, "token", "not_yet_valid", (
+        "A presented token is not valid yet; compare the clocks of issuer and this node.")
+    TOKEN_EXPIRED = 0, "token", "expired", (
+        "A presented token has expired; issue a new one.")
+    TOKEN_BAD_SIGNATURE = 0, "token", "bad_signature", (
+        "The signature of a presented token is wrong: it was damaged or forged; issue a new one.")
+    TOKEN_UNTRUSTED = 0, "token", "untrusted", (
+        "A presented token is genuine, but neither its issuer nor its chain is trusted here; check trusted_issuers.")
+    TOKEN_REVOKED = 0, "token", "revoked", (
+        "The issuer of a presented token has revoked it; issue a new one.")
+
+    # ── publishing ──────────────────────────────────────────────────────────────────────────
+
+    REFUSE_PUBLISH_DENIED = 0, "refuse", "publish_denied", (
+        "This node may not publish on the channel; check publish_caps, its own capabilities and its token.")
+    REFUSE_PUBLISH_RATE = 0, "refuse", "publish_rate", (
+        "The channel's rate limit is used up; publish more slowly or raise max_rate_pps.")
+    FILTER_NOT_VISIBLE = 0, "filter", "not_visible", (
+        "A subscriber was left out because the channel is not visible from its subnet; check the channel's visibility.")
+    FILTER_NOT_AUTHORIZED = 0, "filter", "not_authorized", (
+        "A subscriber was left out because it is not authorized for the channel any more; it has to subscribe again.")
+    FILTER_TOKEN = 0, "filter", "token", (
+        "A subscriber was left out because its token expired or was revoked; issue a new one.")
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────
+
+    REQUEST_MALFORMED = 0, "drop", "request_malformed", (
+        "A request or reply cannot be read; check the version of the peer.")
+    REQUEST_DUPLICATE = 0, "drop", "request_duplicate", (
+        "A request came again while it is being answered; the peer uses a request number twice.")
+    REPLY_LATE = 0, "drop", "reply_late", (
+        "A reply came after its request timed out or was canceled; raise the timeout if this is frequent.")
+    REPLY_FOREIGN = 0, "drop", "reply_foreign", (
+        "A peer answered a request that went to another one; look at the peer.")
+    ANSWER_LATE = 0, "drop", "answer_late", (
+        "The application answered a request that nobody waits for any more; answer faster or raise the timeout.")
+    CANCEL_LATE = 0, "drop", "cancel_late", (
+        "A cancel came for something that is over already, which is normal.")
+    CANCEL_UNSENT = 0, "drop", "cancel_unsent", (
+        "A cancel could not be sent because the stream is full; the responder stops at the request's deadline.")
+    REFUSAL_UNSENT = 0, "drop", "refusal_unsent", (
+        "The answer that a request is refused could not be sent because the stream is full; the peer does not read its answers.")
+    REFUSE_REQUEST_NO_RESPONDER = 0, "refuse", "request_no_responder", (
+        "Nothing here answers requests on the channel; start a responder, or ask another node.")
+    REFUSE_REQUEST_UNKNOWN_CHANNEL = 0, "refuse", "request_unknown_channel", (
+        "This node has no configuration for the channel of the request; check the name, or configure the channel here.")
+    REFUSE_REQUEST_DENIED = 0, "refuse", "request_denied", (
+        "The policy of the channel does not let the peer ask; check visibility, capabilities and tokens.")
+    REFUSE_REQUEST_BUSY = 0, "refuse", "request_busy", (
+        "As many requests are open as may be, of this peer or of all; answer faster or ask less.")
+    REFUSE_REQUEST_EXPIRED = 0, "refuse", "request_expired", (
+        "The request came with no time left to answer it; raise its timeout.")
+
+    # ── reading logs of other nodes ─────────────────────────────────────────────────────────
+
+    HISTORY_MALFORMED = 0, "drop", "history_malformed", (
+        "A history message cannot be read; check the version of the peer.")
+    HISTORY_DUPLICATE = 0, "drop", "history_duplicate", (
+        "The peer asked for a log under a request number that is in use; look at the peer.")
+    HISTORY_LATE = 0, "drop", "history_late", (
+        "A publisher reported an error about a reading that is over, which is normal.")
+    HISTORY_STRAY = 0, "drop", "history_stray", (
+        "A publisher sends pages that nothing here reads any more; it is told to stop.")
+    HISTORY_DISORDER = 0, "drop", "history_disorder", (
+        "Events of a log came out of order and are asked for again; look at the publisher if this goes on.")
+    PAGE_LATE = 0, "drop", "page_late", (
+        "A page was read from the log for a reader that has left, which is normal.")
+    REFUSE_HISTORY_UNKNOWN_CHANNEL = 0, "refuse", "history_unknown_channel", (
+        "The channel is unknown here or is not logged; check the name, or switch its log on.")
+    REFUSE_HISTORY_DENIED = 0, "refuse", "history_denied", (
+        "The peer may not read the channel's log; see the `refuse` and `lapse` counters for the cause.")
+    REFUSE_HISTORY_RANGE_GONE = 0, "refuse", "history_range_gone", (
+        "The log no longer holds the sequence that was asked for; read from the first that is left, or retain more.")
+    REFUSE_HISTORY_BUSY = 0, "refuse", "history_busy", (
+        "As many readers are served as may be, or the peer is throttled; try again later.")
+    REFUSE_HISTORY_CLOSED = 0, "refuse", "history_closed", (
+        "The reader's stream or the log was closed; it may ask again.")
+
+    # ── announcements ───────────────────────────────────────────────────────────────────────
+
+    ANNOUNCEMENT_MALFORMED = 0, "drop", "announcement_malformed", (
+        "An announcement cannot be read; check the version of the peer.")
+    ANNOUNCEMENT_FOREIGN = 0, "drop", "announcement_foreign", (
+        "A peer sent the announcement of another node as its own; look at the peer.")
+    ANNOUNCEMENT_OWN = 0, "drop", "announcement_own", (
+        "Our own announcement came back, which is normal.")
+    ANNOUNCEMENT_DUPLICATE = 0, "drop", "announcement_duplicate", (
+        "The announcement was heard before by another path, which is normal.")
+    ANNOUNCEMENT_UNSIGNED = 0, "drop", "announcement_unsigned", (
+        "The announcement is not signed and require_signed_announcements is set; sign it, or change the setting.")
+    ANNOUNCEMENT_RATE = 0, "drop", "announcement_rate", (
+        "More announcements came than signatures may be checked; some are normal when a large fleet starts.")
+    ANNOUNCEMENT_SIGNATURE = 0, "drop", "announcement_signature", (
+        "The signature of the announcement is wrong: it was damaged or forged; look at the nodes that pass it on.")
+    ANNOUNCEMENT_NODE_ID = 0, "drop", "announcement_node_id", (
+        "The announced node id does not belong to the key that signed it; look for a forgery.")
+    ANNOUNCEMENT_ENTITY = 0, "drop", "announcement_entity", (
+        "The node id was announced with another key before; restart this node if the key was changed on purpose.")
+    ANNOUNCEMENT_INDEX_FULL = 0, "drop", "announcement_index_full", (
+        "The index of announced nodes is full; the fleet is larger than it holds.")
+    ANNOUNCEMENT_STALE = 0, "drop", "announcement_stale", (
+        "A newer announcement of the node is known, which is normal when paths differ in length.")
+    ANNOUNCEMENT_FORWARD_TOO_LARGE = 0, "drop", "announcement_forward_too_large", (
+        "The announcement does not fit a packet any more when passed on; announce fewer capabilities.")
+
+    # ── routes ──────────────────────────────────────────────────────────────────────────────
+
+    PINGWAVE_OWN = 0, "drop", "pingwave_own", (
+        "Our own pingwave came back, which is normal.")
+    PINGWAVE_HOPS = 0, "drop", "pingwave_hops", (
+        "The pingwave has used up its hops; its origin is too far away, or there is a loop.")
+    PINGWAVE_STRANGER = 0, "drop", "pingwave_stranger", (
+        "The pingwave comes from an address that is not a peer's; look for a node that should be connected.")
+    PINGWAVE_RATE = 0, "drop", "pingwave_rate", (
+        "A neighbor sends more pingwaves than are read; the fleet is very large, or the neighbor floods.")
+    PINGWAVE_FORGED = 0, "drop", "pingwave_forged", (
+        "The pingwave claims a first hop that is not the neighbor that sent it; look at the neighbor.")
+    PINGWAVE_NEWCOMERS = 0, "drop", "pingwave_newcomers", (
+        "A neighbor tells of unknown nodes faster than they are learned; some are normal when meshes join.")
+    PINGWAVE_OLD = 0, "drop", "pingwave_old", (
+        "A newer pingwave of the same origin is known; it came by a slower path, which is normal.")
+    PINGWAVE_FULL = 0, "drop", "pingwave_full", (
+        "There is no room for another route or node; the fleet is larger than the tables hold.")
+    IGNORE_PINGWAVE_COPY = 0, "ignore", "pingwave_copy", (
+        "The same pingwave came by another neighbor too, which is normal.")
+    RELAY_MALFORMED = 0, "drop", "relay_malformed", (
+        "A relayed handshake cannot be read; check the version of the peer.")
+    RELAY_SOURCE = 0, "drop", "relay_source", (
+        "A peer asked to relay a handshake in the name of another node; look at the peer.")
+    RELAY_NO_ROUTE = 0, "drop", "relay_no_route", (
+        "No neighbor leads to the node that a handshake should be relayed to; check that it is up.")
+
+    # ── NAT traversal ───────────────────────────────────────────────────────────────────────
+
+    REFLEX_MALFORMED = 0, "drop", "reflex_malformed", (
+        "A reflex message cannot be read; check the version of the peer.")
+    IGNORE_REFLEX_UNASKED = 0, "ignore", "reflex_unasked", (
+        "A reflex answer came late or twice, which is normal.")
+    RENDEZVOUS_MALFORMED = 0, "drop", "rendezvous_malformed", (
+        "A rendezvous message cannot be read; check the version of the peer.")
+    KEEPALIVE_UNEXPECTED = 0, "drop", "keepalive_unexpected", (
+        "A keep-alive came from a node or host that no introduction named; late ones are normal.")
+    IGNORE_KEEPALIVE_REPEATED = 0, "ignore", "keepalive_repeated", (
+        "A second keep-alive of the same introduction came; several are sent on purpose.")
+    REFUSE_INTRODUCTION_RATE = 0, "refuse", "introduction_rate", (
+        "Introductions are asked for faster than they are made; the peer tries again.")
+    REFUSE_INTRODUCTION_TARGET = 0, "refuse", "introduction_target", (
+        "An introduction was asked to nobody, to this node or to the asking node itself; look at the peer.")
+    REFUSE_INTRODUCTION_NO_SESSION = 0, "refuse", "introduction_no_session", (
+        "This node is not directly connected to both nodes that it should introduce; choose another coordinator.")
+    REFUSE_INTRODUCTION_NO_REFLEX = 0, "refuse", "introduction_no_reflex", (
+        "The public address of the wanted node is not known here; wait for its announcement.")
+    REFUSE_INTRODUCTION_ADDRESS = 0, "refuse", "introduction_address", (
+        "The asking node named an address that cannot be used from here; check what it announces.")
+    REFUSE_INTRODUCTION_FOREIGN_ADDRESS = 0, "refuse", "introduction_foreign_address", (
+        "The asking node named an address on a host that is not its own; look for an attack.")
+    REFUSE_INTRODUCTION_ACK = 0, "refuse", "introduction_ack", (
+        "An acknowledgement belongs to no introduction made here, or came too late.")
+    REFUSE_PUNCH_TARGET = 0, "refuse", "punch_target", (
+        "An introduction names nobody, this node or the coordinator itself; look at the coordinator.")
+    REFUSE_PUNCH_NO_SESSION = 0, "refuse", "punch_no_session", (
+        "The coordinator of an introduction is not directly connected; look at the coordinator.")
+    REFUSE_PUNCH_OTHER_COORDINATOR = 0, "refuse", "punch_other_coordinator", (
+        "An introduction came from another coordinator than the one that was asked; look at that node.")
+    REFUSE_PUNCH_ADDRESS = 0, "refuse", "punch_address", (
+        "An introduction names an address that cannot be used from here; look at the coordinator.")
+    REFUSE_PUNCH_RATE = 0, "refuse", "punch_rate", (
+        "A coordinator sends introductions faster than they are followed; look at the coordinator if this goes on.")
+    REFUSE_PUNCH_HOST_RATE = 0, "refuse", "punch_host_rate", (
+        "Introductions name one host too often, which would turn this node against it; look for an attack.")
+    REFUSE_PUNCH_FULL = 0, "refuse", "punch_full", (
+        "As many introductions are being followed as may be; the peer tries again.")
+    REFUSE_PUNCH_ACK_UNEXPECTED = 0, "refuse", "punch_ack_unexpected", (
+        "An acknowledgement came for no introduction that is being followed; late ones are normal.")
+
+    # ── ZeroMQ edge ─────────────────────────────────────────────────────────────────────────
+
+    EVENT_QUEUE_FULL = 0, "drop", "event_queue_full", (
+        "The application does not read the events of its XPUB endpoint; read them, or use PUB.")
+    TELLING = 0, "drop", "telling", (
+        "Refusals come faster than they are reported, so this one was only counted; see the `refuse_*` counters.")
+    IGNORE_UPSTREAM_MESSAGE = 0, "ignore", "upstream_message", (
+        "A subscriber sent a message that is not a subscription, which a PUB endpoint ignores; use another socket type to send.")
+    REFUSE_PUBLISH_PARTS = 0, "refuse_publish", "parts", (
+        "A message has not exactly two parts; send the topic and the event.")
+    REFUSE_PUBLISH_TOO_LARGE = 0, "refuse_publish", "too_large", (
+        "An event is larger than a packet holds; send smaller events.")
+    REFUSE_PUBLISH_BEHIND = 0, "refuse_publish", "behind", (
+        "The mesh takes less than the application gives; publish less, or more slowly.")
+    REFUSE_PUBLISH_BAD_TOPIC = 0, "refuse_publish", "bad_topic", (
+        "The topic is not a valid channel name; use a-z, 0-9, `-`, `_`, `.` and `/`.")
+    REFUSE_PUBLISH_NOT_EXPOSED = 0, "refuse_publish", "not_exposed", (
+        "The channel of the topic is not in channels_in; add it there.")
+    REFUSE_PUBLISH_TOO_MANY_CHANNELS = 0, "refuse_publish", "too_many_channels", (
+        "The bridge publishes on as many channels as it may; use fewer topics.")
+    REFUSE_SUBSCRIBE_NOT_EXPOSED = 0, "refuse_subscribe", "not_exposed", (
+        "No channel in channels_out has such a topic; add it there.")
+    REFUSE_SUBSCRIBE_TOO_MANY_PREFIXES = 0, "refuse_subscribe", "too_many_prefixes", (
+        "The bridge follows as many prefixes as it may; subscribe to fewer, shorter ones.")
+
+    # fmt: on
+
+
+class DropReason(IntEnum):
+    """Why a gateway drops a packet: the gateway's part of `Reason`, by code; 0 means forward."""
+
+    SUBNET_LOCAL = Reason.SUBNET_LOCAL.code
+    NOT_ANCESTOR = Reason.NOT_ANCESTOR.code
+    NOT_EXPORTED = Reason.NOT_EXPORTED.code
+    UNKNOWN_SUBNET = Reason.UNKNOWN_SUBNET.code
+    TTL_EXPIRED = Reason.TTL_EXPIRED.code
+    UNAUTHORIZED_PUBLISHER = Reason.UNAUTHORIZED_PUBLISHER.code
+
+
+RECORDED: Final[dict[int, Reason]] = {reason.code: reason for reason in Reason if reason.code}
+"""The reasons that packet files carry, by code."""
+
+BEFORE_GATEWAY: Final = frozenset(
+    reason.code for reason in (Reason.NO_ROUTE, Reason.OWN, Reason.STRANGER, Reason.RETURNING)
+)
+"""Codes of packets for other nodes that were dropped before the gateway judged them."""
