@@ -8,6 +8,7 @@ from meshbus.edge.queue import Loss
 from meshbus.edge.zmtp.frames import encode_command, encode_frame, encode_message
 from meshbus.edge.zmtp.session import Interest, Upstream
 from meshbus.errors import Timeout
+from meshbus.policy.reason import Reason
 from tests.edge.raw import WAIT_S, RawPeer, turns
 
 LOOPBACK = "tcp://127.0.0.1:*"
@@ -55,6 +56,13 @@ async def test_every_kind_of_part_is_taken_and_kept() -> None:
         expected = [["tö".encode(), b"before", b"view"], ["tö".encode(), b"before"], [b"plain"]]
         whole = b"".join(map(encode_message, expected))
         assert (await peer.read(OUR_READY + len(whole)))[OUR_READY:] == whole
+
+
+async def test_a_message_that_is_no_subscription_is_ignored_and_counted() -> None:
+    async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
+        peer.send(encode_message([b"hello", b"you"]) + subscribe(b"end"))
+        await pub.wait_subscribed(b"end", timeout_s=WAIT_S)
+        assert pub.counters["ignore"] == {Reason.IGNORE_UPSTREAM_MESSAGE.why: 1}
 
 
 async def test_what_is_published_in_one_turn_leaves_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from meshbus.node.node import Node
 from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken, Scope
 
 PSK = "5a" * 32
@@ -73,6 +74,14 @@ async def test_nobody_listening_is_a_report_not_an_error(nodes: tuple[Node, Node
     report = await publisher.publisher("sensors/lidar").publish(b"hello")
     assert report.is_empty
     assert report.all_delivered
+
+
+async def test_events_that_no_subscription_takes_are_counted(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await subscriber.subscribe_channel(publisher.node_id, "sensors/lidar")
+    await publisher.publisher("sensors/lidar").publish_batch([b"a", b"b"])
+    what, why = Reason.NOBODY_LISTENS.counter
+    await until(lambda: subscriber.counters.get(what, {}).get(why) == 2)
 
 
 async def test_leaving_ends_the_subscription_at_the_publisher(nodes: tuple[Node, Node]) -> None:

@@ -214,6 +214,10 @@ def test_publishers_are_checked_where_the_channel_names_them() -> None:
     assert asked == [(2, CHANNEL.hash), (3, CHANNEL.hash)]  # once each, and not for those the bloom turns away
     assert gateway.stats.forwarded == 4
     assert gateway.stats.drops[denied] == 4
+    zeros, ttl = np.zeros(8, np.uint32), np.ones(8, np.uint8)
+    again = gateway.judge_batch(HeaderBatch.of(headers), zeros, zeros, ttl)
+    assert again.tolist() == [0, denied, 0, denied, denied, 0, 0, denied]
+    assert (gateway.stats.forwarded, gateway.stats.dropped) == (4, 4), "judged, not counted"
     without = SubnetGateway(0, channels=registry)
     assert decide_all(without, headers, [0] * 8) == [0] * 8
 
@@ -228,6 +232,19 @@ def test_stats_count_every_decision_once() -> None:
     assert gateway.stats.dropped == 4
     assert gateway.stats.drops[DropReason.NOT_ANCESTOR] == 2
     assert gateway.stats.drops[DropReason.UNKNOWN_SUBNET] == 1
+
+
+def test_packets_that_stand_for_others_are_counted_by_the_caller() -> None:
+    gateway = gateway_for(Visibility.PARENT_VISIBLE, peers=ALL_SUBNETS)
+    headers = publications(3, subnet_id=SubnetId.parse("3.7"))
+    dest = np.array([0, SubnetId.parse("3.8"), OTHER], np.uint32)
+    source, ttl = headers["subnet_id"].astype(np.uint32), np.ones(3, np.uint8)
+    judged = gateway.judge_batch(HeaderBatch.of(headers), source, dest, ttl)
+    assert (gateway.stats.forwarded, gateway.stats.dropped) == (0, 0)
+    for verdict_code in judged.tolist():
+        gateway.count(verdict_code, 10)
+    assert (gateway.stats.forwarded, gateway.stats.dropped) == (10, 20)
+    assert judged.tolist() == decide_all(gateway, headers, dest, source=source, ttl=ttl)
 
 
 subnets = st.builds(SubnetId.new, st.lists(st.integers(0, 3), max_size=4))

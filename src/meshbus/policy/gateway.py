@@ -163,7 +163,9 @@ class SubnetGateway:
         if type(ttl) is not np.ndarray:
             ttl = np.asarray(ttl, _U8)
         verdicts = np.empty(len(batch.status), _U8) if out is None else out
-        self._judge(batch, source, dest, ttl, verdicts, self._counts, guard)
+        policy = self.policy
+        if judge.run(batch.rows, source, dest, ttl, policy, verdicts, self._counts):
+            self._ask_guard(batch.columns, policy, verdicts, self._counts, guard)
         return verdicts
 
     def judge_batch(
@@ -175,24 +177,11 @@ class SubnetGateway:
         guard: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
         """Judge packets of which each stands for others, without counting: the caller knows how many and calls `count`."""
-        verdicts = np.empty(len(headers.status), _U8)
-        self._judge(headers, source, dest, ttl, verdicts, np.zeros(VERDICTS, np.int64), guard)
-        return verdicts
-
-    def _judge(
-        self,
-        batch: HeaderBatch,
-        source: NDArray[np.uint32],
-        dest: NDArray[np.uint32],
-        ttl: NDArray[np.uint8],
-        verdicts: NDArray[np.uint8],
-        counts: NDArray[np.int64],
-        guard: NDArray[np.uint8] | None,
-    ) -> None:
-        """Write the verdicts and add them to `counts`."""
+        verdicts, uncounted = np.empty(len(headers.status), _U8), np.zeros(VERDICTS, np.int64)
         policy = self.policy
-        if judge.run(batch.rows, source, dest, ttl, policy, verdicts, counts):
-            self._ask_guard(batch.columns, policy, verdicts, counts, guard)
+        if judge.run(headers.rows, source, dest, ttl, policy, verdicts, uncounted):
+            self._ask_guard(headers.columns, policy, verdicts, uncounted, guard)
+        return verdicts
 
     @property
     def policy(self) -> NDArray[np.uint64]:
