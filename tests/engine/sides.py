@@ -16,6 +16,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Control, SessionUp
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.nat.reflex import Reflex
+from meshbus.engine.session.candidate import reason_of
 from meshbus.engine.session.handshake import Established, Handshakes
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.liveness import Liveness
@@ -182,7 +183,7 @@ class Side:
                 return
             header, payload = peer.link.opener.open(datagram)
         except RemoteProtocolError as error:
-            self.counters.add("drop", error.code)
+            self.counters.count(reason_of(error))
             return
         beat = bool(header.flags & Flags.HEARTBEAT)
         if beat and routed:

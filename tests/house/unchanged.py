@@ -39,16 +39,21 @@ def reason_codes() -> dict[str, int]:
 
 
 def counter_names() -> list[str]:
-    """Return the names of the counters: those of the reasons, and `what.why` for each `add("what", "why")` in the source."""
+    """Return the names of all counters: those of the reasons, and those that the source spells out."""
     from meshbus.policy.reason import Reason
 
-    found = {".".join(reason.counter) for reason in Reason}
+    return sorted({".".join(reason.counter) for reason in Reason} | spelled_out())
+
+
+def spelled_out() -> set[str]:
+    """Return `what.why` for each `add("what", "why")` in the source."""
+    found = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
                 case ast.Call(func=ast.Attribute(attr="add"), args=[ast.Constant(str(what)), why, *_]):
                     found |= {f"{what}.{name}" for name in _texts(why)}
-    return sorted(found)
+    return found
 
 
 def _texts(node: ast.expr) -> set[str]:
