@@ -93,7 +93,8 @@ class Sub(Endpoint):
         """Keep what is wanted; the rest was on the way when it was cancelled."""
         wanted = self._interests.select(messages)
         self._counters.add("message", "received", len(wanted))
-        self._counters.count(Reason.NOT_SUBSCRIBED, len(messages) - len(wanted))
+        if len(wanted) < len(messages):
+            self._counters.count(Reason.NOT_SUBSCRIBED, len(messages) - len(wanted))
         self._mailbox.put(wanted)
         if self._high_water and len(self._mailbox) >= self._high_water and not self._paused:
             self._paused = True

@@ -239,7 +239,8 @@ class ReliableTx:
         sent_at = settled.sent_at
         if ack.ranges:
             wrong, marked_at = board.mark(ack.ranges)
-            self._counters.count(Reason.BAD_ACK, wrong)
+            if wrong:
+                self._counters.count(Reason.BAD_ACK, wrong)
             sent_at = sent_at if marked_at is None else marked_at
         news = before - board.flying - board.lost
         if news or advanced:
