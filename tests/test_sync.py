@@ -11,7 +11,7 @@ import pytest
 import meshbus
 from meshbus import sync
 from meshbus.errors import ChannelError, HandshakeError
-from meshbus.node.notices import Notice
+from meshbus.node.noticelog import Notice
 
 PSK = "5a" * 32
 

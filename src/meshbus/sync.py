@@ -29,7 +29,7 @@ from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
-from meshbus.node.notices import Notice
+from meshbus.node.noticelog import Notice
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter

@@ -9,7 +9,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.driver import Driver
 from meshbus.node.joining import Joiner
-from meshbus.node.router import Router, Wish
+from meshbus.node.subscribers import Router, Wish
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_subscription import Desk
 

@@ -22,7 +22,7 @@ from meshbus.names.identity import Identity
 from meshbus.node.logs import Logs
 from meshbus.node.node import Node
 from meshbus.wire.frames import columns_of
-from tests.node.test_history import LIDAR, LOGGED, numbered, pair, publish
+from tests.node.test_historyreader import LIDAR, LOGGED, numbered, pair, publish
 from tests.node.test_node import QUICK, take, until
 
 EVERY = {"log_fsync": "every 1"}

@@ -11,7 +11,7 @@ import pytest
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.node.node import Node
 from meshbus.node.publisher import ChannelPublisher, columns_from
-from tests.node.test_history import LIDAR, pair
+from tests.node.test_historyreader import LIDAR, pair
 from tests.node.test_node import QUICK, take
 
 EVENTS = [b"one", b"", b"three"]

@@ -25,7 +25,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched, Negotiated, SessionUp
 from meshbus.errors import ChannelError, MeshError
 from meshbus.node.node import Node
-from meshbus.node.notices import Notice
+from meshbus.node.noticelog import Notice
 from meshbus.node.subscription import Subscription
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol

@@ -15,7 +15,7 @@ from meshbus.engine.core import Engine
 from meshbus.errors import ChannelError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
-from meshbus.node.router import Router, Wish
+from meshbus.node.subscribers import Router, Wish
 from meshbus.node.subscription import Subscription
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain

@@ -36,7 +36,7 @@ from meshbus.log.log import Redex, RedexFile
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
-from meshbus.node.pages import Pager
+from meshbus.node.logpager import Pager
 from meshbus.wire.constants import Subprotocol
 
 if TYPE_CHECKING:

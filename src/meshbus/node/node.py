@@ -40,16 +40,16 @@ from meshbus.names.identity import Identity
 from meshbus.node.answer import Answers, Handler, answer_of
 from meshbus.node.dialing import Dialer
 from meshbus.node.driver import Driver
-from meshbus.node.history import LogServer, Replayer
+from meshbus.node.historyreader import LogServer, Replayer
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
 from meshbus.node.logs import Logs
 from meshbus.node.meshview import MeshView
-from meshbus.node.notices import Notice, Notices
+from meshbus.node.noticelog import Notice, Notices
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.recording import Recording, start_recording, stop_recording
-from meshbus.node.router import Router, Wish
 from meshbus.node.setup import engine_settings, wall
+from meshbus.node.subscribers import Router, Wish
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
 from meshbus.node.waiting import Waiting, answered

@@ -3,7 +3,7 @@
 import pytest
 
 from meshbus.errors import ChannelError
-from meshbus.node.router import Router, Wish
+from meshbus.node.subscribers import Router, Wish
 from meshbus.node.subscription import Subscription
 from tests.engine.base.test_batch import CHANNEL, batch_of
 from tests.node.test_subscription import Desk

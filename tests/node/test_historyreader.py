@@ -15,7 +15,7 @@ from meshbus.engine.base.notices import HistoryGap
 from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, LogError, LogFault, PeerError, Timeout
 from meshbus.log.durability import Retention
 from meshbus.names.identity import Identity
-from meshbus.node.history import FIRST
+from meshbus.node.historyreader import FIRST
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 from tests.node.test_node import QUICK, take, until
@@ -307,7 +307,7 @@ def test_retention_is_told_in_the_words_of_the_log() -> None:
 
 
 async def test_pages_that_nobody_can_wait_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshbus.node.history.MAX_WAITING", 0)
+    monkeypatch.setattr("meshbus.node.historyreader.MAX_WAITING", 0)
     async with pair(tmp_path) as (publisher, subscriber):
         await publish(publisher, 0, 3)
         with pytest.raises(ChannelError, match="busy") as caught:

@@ -1,7 +1,7 @@
 """Notices: bounded, in order, and over when the node is."""
 
 from meshbus.engine.base.notices import PeerRecovered
-from meshbus.node.notices import MAX_NOTICES, Notices
+from meshbus.node.noticelog import MAX_NOTICES, Notices
 
 
 async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:

@@ -33,7 +33,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.driver import Driver
 from meshbus.node.logs import Logs
-from meshbus.node.router import Wish
+from meshbus.node.subscribers import Wish
 from meshbus.node.subscription import Subscription
 from meshbus.node.waiting import Waiting
 from meshbus.wire.constants import Subprotocol

@@ -2,7 +2,7 @@
 
 Sealed events lie in row groups of many pages, so the group that was decoded last is kept until it is used up. A page is
 a copy: it stays what it is while the log is sealed, compacted and expired. Who may read is decided in the engine, and
-when to read in node/history.py.
+when to read in node/historyreader.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from meshbus.engine.channels.history_server import Page
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import LogConfig, Retention
 from meshbus.log.log import Redex, RedexFile
-from meshbus.node.pages import Pager
+from meshbus.node.logpager import Pager
 from tests.engine.archive import Archive, numbers, passing, read, until
 from tests.engine.badnet import BAD
 from tests.engine.fleet import CHANNEL, numbered, pair
@@ -85,7 +85,7 @@ def test_pages_put_together_are_the_log(
     if arrow:
         log.seal()
     else:
-        monkeypatch.setattr("meshbus.node.pages.has_arrow", lambda: False)
+        monkeypatch.setattr("meshbus.node.logpager.has_arrow", lambda: False)
     log.append_batch(events[100:200])
     for event in events[200:]:
         log.append(event)
