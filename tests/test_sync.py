@@ -135,7 +135,7 @@ def test_events_reach_an_inbox(pair: tuple[sync.Node, sync.Node]) -> None:
 
 def test_the_twin_has_everything_that_the_original_has() -> None:
     looked_at = {"mesh", "roster"}
-    inside = {"start", "running", "held_tokens", "matched"}
+    inside = {"start", "live"}
     names, ours = ({name for name in dir(one) if name[0] != "_"} for one in (meshbus.Node, sync.Node))
     assert names - ours == looked_at | inside
     assert ours - names == {"look"}

@@ -252,7 +252,7 @@ async def test_an_address_that_cannot_be_had_leaves_nothing_behind() -> None:
             with pytest.raises(ConfigError, match="choose another address"):
                 async with second:
                     pass
-        assert second._tasks == set()
+        assert not len(second._tasks)
         assert second._endpoints == []
 
 

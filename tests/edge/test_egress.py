@@ -167,9 +167,7 @@ async def test_closing_while_the_mesh_is_asked_takes_the_question_back(nodes: tu
     await door.want(b"a/")
     await asyncio.sleep(0)
     await door.close()
-    running = node.running()
-    assert running is not None
-    assert running[0].following.followed(publisher.node_id) == {}
+    assert node.live.engine.following.followed(publisher.node_id) == {}
     await until(lambda: not publisher.roster.members("a/b"))
 
 

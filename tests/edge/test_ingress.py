@@ -107,9 +107,7 @@ async def test_subscribers_that_do_not_get_it_are_told_of(nodes: tuple[Node, Nod
         door.ingress.take((b"a", b"1"))
         await door.idle()
         (lane,) = door.ingress._lanes.values()
-        running = node.running()
-        assert running is not None
-        running[0].peers.remove(reader.node_id)  # it leaves, and the roster does not know yet
+        node.live.engine.peers.remove(reader.node_id)  # it leaves, and the roster does not know yet
         door.ingress.take((b"a", b"2"))
         await door.idle()
     assert not lane.waiting

@@ -80,7 +80,7 @@ async def test_it_begins_a_routed_handshake_straight_to_our_address(lab: Lab) ->
     peer, middle, node = lab.peer(permissive_channels=True), lab.peer(), await lab.node()
     await join_both(lab, peer, middle, node)
     tap = lab.tap(node, peer.address)
-    announcement = node._live.announcer.current
+    announcement = node.live.engine.announcer.current
     assert announcement is not None
     with_address = msgspec.structs.replace(
         announcement,
@@ -89,9 +89,9 @@ async def test_it_begins_a_routed_handshake_straight_to_our_address(lab: Lab) ->
         reflex_addr=tap.node_address,
     ).sign(node.identity)
     out = Output()
-    to_middle = node._live.peers.require(middle.node_id)
+    to_middle = node.live.engine.peers.require(middle.node_id)
     to_middle.send_message(Subprotocol.CAPABILITY, encode_announcement(with_address), out)
-    node._running.apply(out)
+    node.live.driver.apply(out)
     await eventually_there(
         peer.find_nodes, {"require_tags": ["has-address"]}, gives=lambda found: found == [node.node_id]
     )
@@ -110,8 +110,8 @@ async def test_it_begins_a_routed_handshake_through_a_third_node(lab: Lab) -> No
     peer, middle, node = lab.peer(permissive_channels=True), lab.peer(), await lab.node(membership_ack_timeout_s=0.5)
     tap = await join_both(lab, peer, middle, node)
     out = Output()
-    node._live.announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), out)
-    node._running.apply(out)
+    node.live.engine.announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), out)
+    node.live.driver.apply(out)
     await eventually_there(peer.call, "peer_nat_type", node.node_id, gives=lambda kind: kind == "symmetric")
     await asyncio.to_thread(connect_direct, peer, node, middle)
     assert handshakes(tap) == [(True, True, 142), (False, True, 134), (False, True, 142), (True, True, 134)]

@@ -102,9 +102,7 @@ async def test_unknown_subprotocols_pass_our_relay_byte_for_byte(lab: Lab) -> No
     await near.connect(before.peer_address, public_key=relay.public_key)
     await find(near, far.node_id)
     await near.connect(node_id=far.node_id, public_key=far.public_key, profile=Profile.PLAIN)
-    running = near.running()
-    assert running is not None
-    engine, driver = running
+    engine, driver = near.live.engine, near.live.driver
     out_of_engine = Output()
     for subprotocol_id in (0x1234, 0x2468, 0xF000):
         peer = engine.peers.require(far.node_id)

@@ -32,9 +32,7 @@ def handshakes(tap: Tap, *, outgoing: bool) -> list[tuple[int, int]]:
 async def symmetric(lab: Lab) -> Node:
     """Give a node that says it is behind a NAT through which nobody can be reached straight."""
     node = await lab.node(**OUR_TIMES)
-    running = node.running()
-    assert running is not None
-    running[0].announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), Output())
+    node.live.engine.announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), Output())
     return node
 
 

@@ -24,10 +24,10 @@ from tests.interop.tap import Tap
 def pretend(node: Node, kind: Nat, *, seen: bool = True) -> None:
     """Let a node believe, and announce, that it is behind a NAT of some kind, and seen where it is bound."""
     status, out = NatStatus(kind, parse_address(node.address) if seen else None), Output()
-    node._live.traversal.nat.status = status
-    node._live.traversal.nat._sweep_at = None
-    node._live.announcer.set_nat(status, Driver.now(), out)
-    node._running.apply(out)
+    node.live.engine.traversal.nat.status = status
+    node.live.engine.traversal.nat._sweep_at = None
+    node.live.engine.announcer.set_nat(status, Driver.now(), out)
+    node.live.driver.apply(out)
 
 
 def count(node: Node, what: str, why: str) -> int:
@@ -53,9 +53,9 @@ async def test_a_real_node_tells_and_is_told_where_it_is_seen(lab: Lab) -> None:
     peer.start()
     assert await asyncio.to_thread(peer.call, "probe_reflex", node.node_id) == peer.address
     out = Output()
-    node._live.traversal.reflex.ask(node._live.peers.require(peer.node_id), Driver.now(), out)
-    node._running.apply(out)
-    nat = node._live.traversal.nat
+    node.live.engine.traversal.reflex.ask(node.live.engine.peers.require(peer.node_id), Driver.now(), out)
+    node.live.driver.apply(out)
+    nat = node.live.engine.traversal.nat
     await eventually(lambda: nat.seen_by(peer.node_id) is not None, "an answer")
     assert str(nat.seen_by(peer.node_id)) == node.address
 
@@ -110,7 +110,7 @@ async def announced(node: Node, peer: RealPeer) -> None:
     """Let a real node announce itself until ours has heard it."""
     peer.start()
     await asyncio.to_thread(peer.announce_capabilities, {"tags": ["there"]})
-    table = node._live.traversal.whereabouts
+    table = node.live.engine.traversal.whereabouts
     await eventually(lambda: table.get(peer.node_id, Driver.now()) is not None, "its announcement")
 
 
@@ -206,5 +206,5 @@ def see_at(node: Node, places: dict[int, str]) -> None:
         told = ReflexResponse(parse_address(places[peer.node_id]))
         peer.send_message(Subprotocol.REFLEX, encode_reflex(told), out)
 
-    node._live._reception.handlers[Subprotocol.REFLEX] = answer
-    node._live.traversal.nat._sweep_at = None
+    node.live.engine._reception.handlers[Subprotocol.REFLEX] = answer
+    node.live.engine.traversal.nat._sweep_at = None

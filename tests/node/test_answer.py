@@ -1,11 +1,14 @@
 """What became of a request: an answer, or the error that it is."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from meshbus.engine.base.notices import PeerRecovered, Replied, RequestFailed, RequestFault
 from meshbus.errors import ChannelError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.answer import Answers, answer_of
+from meshbus.node.live import Live
 
 CHANNEL = ChannelName("planner/plan")
 
@@ -23,4 +26,5 @@ def test_every_end_of_a_request_has_its_meaning() -> None:
 
 
 def test_nothing_to_cancel_is_fine() -> None:
-    Answers(lambda: None).cancel()
+    live: Live = SimpleNamespace()  # type: ignore[assignment]
+    Answers(live).cancel()

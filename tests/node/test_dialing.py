@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket  # noqa: TID251 - a port that never answers
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
 
-from meshbus.engine.base.notices import Path, Reached
+from meshbus.engine.base.notices import Path, Reached, SessionUp
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.reachability import Nat, NatStatus
 from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
 from meshbus.node.driver import Driver
+from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
 from meshbus.wire.messages.address import parse_address
+from tests.node.test_node import until
 
 PSK = "5a" * 32
 
@@ -34,7 +37,7 @@ async def eventually(node: Node, other: Node, kind: Nat) -> None:
     """Wait until a node has heard what kind of NAT another is behind."""
     async with asyncio.timeout(20):
         while True:
-            found = node._live.traversal.whereabouts.get(other.node_id, Driver.now())
+            found = node.live.engine.traversal.whereabouts.get(other.node_id, Driver.now())
             if found is not None and found.nat is kind and node.mesh.nat.nat is not Nat.UNKNOWN:
                 return
             await asyncio.sleep(0.01)
@@ -43,10 +46,10 @@ async def eventually(node: Node, other: Node, kind: Nat) -> None:
 def pretend(node: Node, kind: Nat) -> None:
     """Let a node believe that it is behind a NAT, and say so without waiting for its next announcement."""
     status, out = NatStatus(kind, parse_address(node.address)), Output()
-    node._live.traversal.nat.status = status
-    node._live.announcer.set_nat(status, Driver.now(), out)
-    node._live.announcer._broadcast(Driver.now(), out)
-    node._running.apply(out)
+    node.live.engine.traversal.nat.status = status
+    node.live.engine.announcer.set_nat(status, Driver.now(), out)
+    node.live.engine.announcer._broadcast(Driver.now(), out)
+    node.live.driver.apply(out)
 
 
 async def test_open_nodes_reach_each_other_directly(town: list[Node]) -> None:
@@ -62,7 +65,7 @@ async def test_open_nodes_reach_each_other_directly(town: list[Node]) -> None:
 @pytest.mark.parametrize("key", ["public_key", "noise_public_key"])
 async def test_key_and_coordinator_are_enough_before_anything_was_announced(town: list[Node], key: str) -> None:
     hub, _, here, there = town
-    here._live.traversal.whereabouts._nodes.pop(there.node_id)
+    here.live.engine.traversal.whereabouts._nodes.pop(there.node_id)
     given = getattr(there, key).hex()
     reached = await here.connect_direct(there.node_id, public_key=given, coordinator=hub.node_id)
     assert not reached.relayed
@@ -115,3 +118,68 @@ async def test_a_failed_connect_says_why() -> None:
     async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.05, handshake_attempts=1) as node:
         with pytest.raises(HandshakeError, match="no answer"):
             await node.connect("127.0.0.1:9", public_key=node.public_key[::-1], node_id=7)
+
+
+@pytest.fixture
+async def patient() -> AsyncIterator[Node]:
+    """Give a node that would wait for an answer for minutes."""
+    async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=60.0) as node:
+        yield node
+
+
+async def begun(node: Node, target: int) -> None:
+    """Wait until a handshake is in progress."""
+    await until(lambda: target in node.live.engine.handshakes.connecting)
+
+
+async def test_a_connect_that_is_cancelled_ends_its_attempt_and_the_next_one_starts_at_once(patient: Node) -> None:
+    async with Node.open(psk=PSK, ephemeral=True) as there:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await patient.connect("127.0.0.1:9", public_key=there.public_key)
+        assert not patient.live.engine.handshakes.connecting
+        reached = await patient.connect(there.address, public_key=there.public_key)
+        assert reached.node_id == there.node_id
+
+
+async def test_who_cancels_does_not_disturb_others_who_connect_to_the_same_node(patient: Node) -> None:
+    async with Node.open(psk=PSK, ephemeral=True) as there:
+        target = there.node_id
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+            def dial() -> asyncio.Task[PeerInfo]:
+                return asyncio.ensure_future(patient.connect(address, public_key=there.public_key))
+
+            calls = [dial() for _ in range(3)]
+            await begun(patient, target)
+            with pytest.raises(HandshakeError, match="another handshake with node"):
+                await patient.connect(there.address, public_key=there.public_key)
+            calls[0].cancel()
+            await asyncio.wait(calls[:1])
+            assert patient.live.engine.handshakes.connecting == {target}, "two still wait for it"
+            patient.live.waiting.tell(SessionUp(target, 1, True))
+            outcomes = await asyncio.gather(*calls[1:], return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [PeerError] * 2, "both heard of the session"
+            last = dial()
+            await asyncio.sleep(0)
+            last.cancel()
+            await asyncio.wait([last])
+            assert not patient.live.engine.handshakes.connecting, "nobody waits any more"
+        assert (await patient.connect(there.address, public_key=there.public_key)).node_id == target
+
+
+async def test_a_connect_direct_that_is_cancelled_ends_its_attempt(town: list[Node]) -> None:
+    *_, here, there = town
+    await eventually(here, there, Nat.OPEN)
+    await there.close()
+    engine = here.live.engine
+    direct = asyncio.ensure_future(here.connect_direct(there.node_id))
+    await begun(here, there.node_id)
+    assert engine.traversal.reaching == {there.node_id}
+    direct.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await direct
+    assert not engine.traversal.reaching
+    assert not engine.handshakes.connecting

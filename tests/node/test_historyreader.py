@@ -64,7 +64,7 @@ async def test_the_past_comes_first_and_the_present_follows(tmp_path: Path) -> N
             await publish(publisher, 520, 600)
             assert await numbers(subscription, 100) == list(range(500, 600))
             assert publisher.roster.members(LIDAR) == []  # no second subscription
-        await until(lambda: not len(publisher.running()[0].history))  # type: ignore[index]
+        await until(lambda: not len(publisher.live.engine.history))
 
 
 async def test_publishing_while_a_reader_joins_neither_loses_nor_repeats(tmp_path: Path) -> None:
@@ -154,15 +154,15 @@ async def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
         cases: list[tuple[str, dict[str, Any], str]] = [
             ("not/logged", {}, "does not log it"),
             ("sensors/", {}, "is a prefix"),
-            (LIDAR, {"queue_group": "workers"}, "for himself"),
-            (LIDAR, {"since": -1}, "no publish number"),
-            (LIDAR, {"since": "last"}, "no publish number"),
-            (LIDAR, {"since": True}, "no publish number"),
+            (LIDAR, {"queue_group": "workers"}, "cannot be combined"),
+            (LIDAR, {"since": -1}, "must be a publish number"),
+            (LIDAR, {"since": "last"}, "must be a publish number"),
+            (LIDAR, {"since": True}, "must be a publish number"),
         ]
         for topic, options, problem in cases:
             with pytest.raises((ChannelError, LocalProtocolError), match=problem):
                 await subscriber.subscribe(topic, **{"since": 0, **options}).__aenter__()
-        assert not len(subscriber.running()[0].replays)  # type: ignore[index]
+        assert not len(subscriber.live.engine.replays)
         async with Node.open(**QUICK) as other:
             await subscriber.connect(other.address, public_key=other.public_key)
             with pytest.raises(LocalProtocolError, match="there are 2 peers"):
@@ -188,10 +188,10 @@ async def test_a_plain_peer_cannot_serve_history(tmp_path: Path) -> None:
 async def test_a_publisher_that_never_answers_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
         await until(lambda: subscriber.peers[0].profile)
-        monkeypatch.setattr(publisher.running()[0].history, "receive", lambda *_: None)  # type: ignore[index]
+        monkeypatch.setattr(publisher.live.engine.history, "receive", lambda *_: None)
         with pytest.raises(Timeout):
             await subscriber.subscribe(LIDAR, since=0).__aenter__()
-        assert not len(subscriber.running()[0].replays)  # type: ignore[index]
+        assert not len(subscriber.live.engine.replays)
 
 
 async def test_permissions_are_those_of_the_channel(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_permissions_are_those_of_the_channel(tmp_path: Path) -> None:
         with pytest.raises(ChannelError, match="unauthorized") as caught:
             await subscriber.subscribe(LIDAR, since=0).__aenter__()
         assert caught.value.reason == "unauthorized"
-        assert len(publisher.running()[0].history) == 0  # type: ignore[index]
+        assert len(publisher.live.engine.history) == 0
 
 
 async def test_losing_the_permission_ends_the_subscription_with_a_reason(tmp_path: Path) -> None:
@@ -261,30 +261,6 @@ async def test_closing_the_node_ends_the_subscription(tmp_path: Path) -> None:
         assert [batch async for batch in subscription.batches()] or subscription.stats.received in {0, 3}
 
 
-async def test_a_log_that_cannot_be_read_is_counted_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with pair(tmp_path) as (publisher, subscriber):
-        await publish(publisher, 0, 3)
-        log = publisher.logs.of_published(LIDAR)  # type: ignore[arg-type]
-        assert log is not None
-        real, broken = log.page, True
-
-        def page(next_seq: int, max_bytes: int) -> Any:
-            if broken:
-                raise LogError(LogFault.CORRUPT, "for now")
-            return real(next_seq, max_bytes)
-
-        monkeypatch.setattr(log, "page", page)
-        opening = asyncio.ensure_future(subscriber.subscribe(LIDAR, since=0).__aenter__())
-        await until(lambda: publisher.counters.get("refuse", {}).get("history_closed"))
-        broken = False
-        with pytest.raises(Timeout):  # the retry comes after a second, as patient as this subscriber is
-            await opening
-        async with subscriber.subscribe(LIDAR, since=0) as subscription:
-            assert await take(subscription, 3) == numbered(0, 3)
-
-
 def test_the_blocking_twin_reads_history_too(tmp_path: Path) -> None:
     settings = {**QUICK, "log_dir": tmp_path, "channels": [LOGGED]}
     with meshbus.sync.Node.open(**settings) as publisher, meshbus.sync.Node.open(**QUICK) as subscriber:
@@ -304,12 +280,3 @@ def test_retention_is_told_in_the_words_of_the_log() -> None:
         **QUICK,
     ).config
     assert config.channels[0].log_config().retention == Retention(60, 1 << 20, 10)
-
-
-async def test_pages_that_nobody_can_wait_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshbus.node.historyreader.MAX_WAITING", 0)
-    async with pair(tmp_path) as (publisher, subscriber):
-        await publish(publisher, 0, 3)
-        with pytest.raises(ChannelError, match="busy") as caught:
-            await subscriber.subscribe(LIDAR, since=0).__aenter__()
-        assert caught.value.reason == "busy"

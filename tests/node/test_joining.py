@@ -1,57 +1,14 @@
-"""Joining: who is asked, with which token."""
+"""Joining: which tokens are presented. Who is asked and when is covered with live nodes in test_node.py."""
 
 import os
 import time
-from collections.abc import Iterator
+from types import SimpleNamespace
 
-from meshbus.engine.core import Engine
-from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
-from meshbus.node.driver import Driver
 from meshbus.node.joining import Joiner
-from meshbus.node.subscribers import Router, Wish
+from meshbus.node.live import Live
+from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
-from tests.node.test_subscription import Desk
-
-
-class Idle:
-    """A node that is not running."""
-
-    def __init__(self, *chains: tuple[PermissionToken, ...]) -> None:
-        self.chains = chains
-
-    def running(self) -> tuple[Engine, Driver] | None:
-        return None
-
-    def held_tokens(self) -> Iterator[tuple[PermissionToken, ...]]:
-        return iter(self.chains)
-
-    async def subscribe_channel(
-        self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
-    ) -> None:
-        raise AssertionError(publisher, channel, token, queue_group)
-
-    async def matched(self, request: int) -> None:
-        raise AssertionError(request)
-
-
-class Named:
-    """As much of an engine as a token is matched with."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-
-
-async def test_a_node_that_is_not_running_asks_nobody() -> None:
-    router = Router()
-    joiner = Joiner(Idle(), router)
-    subscription = Desk().subscription
-    router.add(Wish("a"), subscription)
-    await joiner.join(subscription)
-    joiner.welcome(5)
-    joiner.agreed(5)
-    await joiner.leave(subscription)
-    assert router.subscriptions() == []
 
 
 def test_only_tokens_that_can_help_are_presented() -> None:
@@ -63,7 +20,9 @@ def test_only_tokens_that_can_help_are_presented() -> None:
 
     good = token("a", Scope.SUBSCRIBE, me)
     others = [token("b", Scope.SUBSCRIBE, me), token("a", Scope.PUBLISH, me), token("a", Scope.SUBSCRIBE, issuer)]
-    joiner = Joiner(Idle(*((one,) for one in others), (good,)), Router())
-    engine: Engine = Named(me)  # type: ignore[assignment]
-    assert joiner._tokens_for(engine, ChannelName("a")) == [encode_chain((good,))]
-    assert joiner._tokens_for(engine, ChannelName("c")) == [b""]
+    live: Live = SimpleNamespace(engine=SimpleNamespace(identity=me))  # type: ignore[assignment]
+    joiner = Joiner(live, Subscribers(), [*((one,) for one in others), (good,)])
+    assert joiner.tokens_for(SubscriptionSpec("a")) == [encode_chain((good,))]
+    assert joiner.tokens_for(SubscriptionSpec("a", token=b"mine")) == [b"mine"]
+    assert joiner.tokens_for(SubscriptionSpec("c")) == [b""]
+    assert joiner.tokens_for(SubscriptionSpec("a/")) == [b""], "an interest is judged channel by channel"

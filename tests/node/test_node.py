@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from meshbus.engine.base.notices import SessionUp, Subscribed
+from meshbus.engine.base.notices import Matched, SessionUp, Subscribed
 from meshbus.engine.channels.publish import OnFailure
 from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProtocolError, PartialDelivery, PeerError
 from meshbus.names.channel import ChannelName
@@ -280,10 +280,56 @@ async def test_ipv6_works_the_same() -> None:
             assert await take(subscription, 1) == [b"6"]
 
 
-async def test_a_node_that_is_not_running_says_so() -> None:
+async def echo(question: bytes) -> bytes:
+    return question
+
+
+async def test_closing_the_last_publisher_of_a_channel_takes_it_from_prefix_subscribers(
+    nodes: tuple[Node, Node],
+) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for peer in subscriber.peers))
+    vanished: list[object] = []
+    subscriber.watch(lambda notice: vanished.extend(notice.removed) if isinstance(notice, Matched) else None)
+    async with subscriber.subscribe("sensors/") as subscription:
+        first = publisher.publisher("sensors/lidar")
+        async with publisher.publisher("sensors/lidar") as second:
+            await until(lambda: publisher.roster.members("sensors/lidar"))
+            await first.close()
+            await first.close()
+            await second.publish(b"still here")
+            assert await take(subscription, 1) == [b"still here"]
+            assert vanished == []
+        await until(lambda: vanished == [ChannelName("sensors/lidar")])
+        assert publisher.roster.members("sensors/lidar") == []
+    for closed in (first, second):
+        with pytest.raises(LocalProtocolError, match="the publisher of 'sensors/lidar' is closed"):
+            await closed.publish(b"too late")
+    late = publisher.publisher("sensors/lidar")
+    await publisher.close()
+    await late.close()
+    with pytest.raises(LocalProtocolError, match="is closed"):
+        await late.publish_batch([b"too late"])
+
+
+async def test_a_publisher_outlives_its_node_without_publishing(nodes: tuple[Node, Node]) -> None:
+    publisher, _ = nodes
+    sender = publisher.publisher("sensors/lidar")
+    await publisher.close()
+    with pytest.raises(LocalProtocolError, match="the node is not open"):
+        await sender.publish(b"too late")
+
+
+async def test_a_node_that_is_not_open_says_so() -> None:
     node = Node.open(**QUICK)
-    with pytest.raises(LocalProtocolError, match="not running"):
-        node.publisher("a")
+    subscription = node.subscribe("a")
+    for call in (lambda: node.publisher("a"), lambda: node.peers, lambda: node.respond("a", echo)):
+        with pytest.raises(LocalProtocolError, match="not open"):
+            call()
+    for waiting in (node.connect("127.0.0.1:9", public_key=b""), subscription.__aenter__(), node.request(1, "a", b"")):
+        with pytest.raises(LocalProtocolError, match="not open"):
+            await waiting
+    await subscription.close()
     await node.close()
     async with node:
         with pytest.raises(ConfigError, match="is used by another"):

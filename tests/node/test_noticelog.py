@@ -1,11 +1,11 @@
 """Notices: bounded, in order, and over when the node is."""
 
 from meshbus.engine.base.notices import PeerRecovered
-from meshbus.node.noticelog import MAX_NOTICES, Notices
+from meshbus.node.noticelog import MAX_NOTICES, NoticeLog
 
 
 async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:
-    notices = Notices()
+    notices = NoticeLog()
     for number in range(MAX_NOTICES + 5):
         notices.add(PeerRecovered(number))
     notices.close()
@@ -14,7 +14,7 @@ async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:
 
 
 async def test_who_watches_takes_nothing_from_who_follows() -> None:
-    notices = Notices()
+    notices = NoticeLog()
     seen: list[object] = []
     unwatch = notices.watch(seen.append)
     notices.add(PeerRecovered(1))

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from meshbus.engine.channels.publish import PublishConfig
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.node.node import Node
-from meshbus.node.publisher import ChannelPublisher, columns_from
+from meshbus.node.publisher import ChannelPublisher, PublishOptions, columns_from
 from tests.node.test_historyreader import LIDAR, pair
 from tests.node.test_node import QUICK, take
 
@@ -40,10 +41,10 @@ def test_lists_of_bytes_and_text() -> None:
 @pytest.mark.parametrize(
     ("events", "problem"),
     [
-        (b"one", "for one event use publish"),
-        ("one", "for one event use publish"),
+        (b"one", "use publish for one event"),
+        ("one", "use publish for one event"),
         (7, "takes a list of bytes"),
-        (pa.array([b"a", None]), "holds 1 nulls"),
+        (pa.array([b"a", None]), "has 1 nulls"),
         (pa.array([1, 2]), "cast it to binary"),
     ],
 )
@@ -90,3 +91,7 @@ async def test_a_channel_without_a_log_cannot_tell_what_it_has() -> None:
     async with Node.open(**QUICK) as node:
         with pytest.raises(ConfigError, match="is not logged when published"):
             await node.publisher(LIDAR).publish_once(numbered_rows(0), writer="w", batch=0)
+
+
+def test_the_options_of_a_publisher_are_the_fields_of_its_config() -> None:
+    assert list(PublishOptions.__annotations__) == list(PublishConfig.__struct_fields__)

@@ -137,8 +137,8 @@ async def test_a_line_of_three_live_nodes_records_what_it_carried(tmp_path: Path
     async with left, middle, right:
         ids = [node.node_id for node in (left, middle, right)]
         arrived = await cross(left, middle, right)
-        assert middle._recording is not None
-        middle._recording.close()  # so that counters and record end with the same packet
+        assert middle._opened.recording is not None
+        middle._opened.recording.close()  # so that counters and record end with the same packet
         counters, stats = middle.counters, middle.mesh.gateway
     assert sorted(list_recorders(tmp_path)) == sorted(ids)
     left_id, middle_id, right_id = ids
@@ -247,11 +247,9 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
 
 async def test_without_it_nothing_is_recorded(tmp_path: Path) -> None:
     async with Node.open(psk=PSK, ephemeral=True, log_dir=tmp_path) as node:
-        assert node._recording is None
+        assert node._opened.recording is None
         assert "record" not in node.counters
-        running = node.running()
-        assert running is not None
-        assert running[0].mesh.tap.recorder is None
+        assert node.live.engine.mesh.tap.recorder is None
     assert list_recorders(tmp_path) == []
 
 

@@ -21,25 +21,34 @@ from meshbus.engine.base.notices import (
 )
 from meshbus.errors import HandshakeFault, Timeout
 from meshbus.names.channel import ChannelName
-from meshbus.node.waiting import Waiting, answered
+from meshbus.node.waiting import Kind, Waiting, answered
 
 
 async def test_an_event_wakes_everyone_who_waits_for_it() -> None:
     waiting = Waiting()
-    first, second = waiting.for_("session", 1), waiting.for_("session", 1)
-    other = waiting.for_("session", 2)
-    waiting.wake("session", 1, PeerRecovered(1))
+    first, second = waiting.for_(Kind.SESSION, 1), waiting.for_(Kind.SESSION, 1)
+    other = waiting.for_(Kind.SESSION, 2)
+    waiting.wake(Kind.SESSION, 1, PeerRecovered(1))
     assert await first == await second == PeerRecovered(1)
     assert not other.done()
-    waiting.wake("session", 1, PeerRecovered(1))  # nobody waits: fine
-    waiting.drop("session", 2)
-    waiting.wake("session", 2, PeerRecovered(2))
-    assert not other.done()
+    waiting.wake(Kind.SESSION, 1, PeerRecovered(1))  # nobody waits: fine
+
+
+async def test_who_stops_waiting_does_not_disturb_the_others() -> None:
+    waiting = Waiting()
+    first, second = waiting.for_(Kind.SESSION, 1), waiting.for_(Kind.SESSION, 1)
+    first.cancel()
+    waiting.wake(Kind.SESSION, 1, PeerRecovered(1))
+    assert await second == PeerRecovered(1)
+    alone = waiting.for_(Kind.SESSION, 2)
+    alone.cancel()
+    await asyncio.sleep(0)
+    assert waiting._futures == {}, "nothing is kept of it"
 
 
 async def test_closing_cancels() -> None:
     waiting = Waiting()
-    future = waiting.for_("ack", 1)
+    future = waiting.for_(Kind.ACK, 1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await future
@@ -51,21 +60,21 @@ A = ChannelName("a")
 @pytest.mark.parametrize(
     ("kind", "event"),
     [
-        ("session", SessionUp(1, 2, True)),
-        ("session", HandshakeFailed(1, HandshakeFault.TIMEOUT, "")),
-        ("agreement", Negotiated(1, frozenset())),
-        ("agreement", Announced(1, True)),
-        ("ack", Acked(1, 2, A, True)),
-        ("match", Matched(1, 2)),
-        ("request", Replied(1, 2, b"", True)),
-        ("request", RequestFailed(1, 2, A, RequestFault.BUSY)),
-        ("history", HistoryOpened(1, 2, A)),
-        ("history", HistoryEnded(1, 2, A)),
+        (Kind.SESSION, SessionUp(1, 2, True)),
+        (Kind.SESSION, HandshakeFailed(1, HandshakeFault.TIMEOUT, "")),
+        (Kind.AGREEMENT, Negotiated(1, frozenset())),
+        (Kind.AGREEMENT, Announced(1, True)),
+        (Kind.ACK, Acked(1, 2, A, True)),
+        (Kind.MATCH, Matched(1, 2)),
+        (Kind.REQUEST, Replied(1, 2, b"", True)),
+        (Kind.REQUEST, RequestFailed(1, 2, A, RequestFault.BUSY)),
+        (Kind.HISTORY, HistoryOpened(1, 2, A)),
+        (Kind.HISTORY, HistoryEnded(1, 2, A)),
     ],
 )
-async def test_each_event_wakes_those_whom_it_is_for(kind: str, event: Control) -> None:
+async def test_each_event_wakes_those_whom_it_is_for(kind: Kind, event: Control) -> None:
     waiting = Waiting()
-    future, other = waiting.for_(kind, 1), waiting.for_("other", 1)
+    future, other = waiting.for_(kind, 1), waiting.for_(kind, 2)
     waiting.tell(PeerRecovered(1))
     assert not future.done()
     waiting.tell(event)
@@ -75,7 +84,7 @@ async def test_each_event_wakes_those_whom_it_is_for(kind: str, event: Control) 
 
 async def test_an_answer_counts_that_comes_before_it_is_awaited() -> None:
     waiting = Waiting()
-    good, late = (answered(waiting.for_("match", request), 2.0) for request in (1, 2))
+    good, late = (answered(waiting.for_(Kind.MATCH, request), 2.0) for request in (1, 2))
     waiting.tell(Matched(1, 7))
     waiting.tell(Matched(2, 7, timed_out=True))
     await good

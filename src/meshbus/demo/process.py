@@ -8,6 +8,7 @@ input does: a parent that is killed leaves nothing behind either. `run_child`, `
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -20,11 +21,14 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from meshbus.errors import MeshError
+from meshbus.node.tasks import TaskOwner
 
 _LEAVE_S = 10.0
 """What a child may take to end when it is asked to."""
 
 Line = TypeVar("Line")
+
+_log = logging.getLogger("meshbus.demo")
 
 
 class Process(Generic[Line]):
@@ -50,6 +54,7 @@ class Process(Generic[Line]):
         self._environment = {**os.environ, **(env or {})}
         self._answers: asyncio.Queue[Line | None] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
+        self._tasks = TaskOwner(f"reading what {name} writes", _log)
         self._hearing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -63,7 +68,7 @@ class Process(Generic[Line]):
                 env=self._environment,
                 process_group=0,
             )
-        self._hearing = asyncio.get_running_loop().create_task(self._hear(self._process))
+        self._hearing = self._tasks.start(self._hear(self._process))
         return self
 
     async def __aexit__(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
+from meshbus.node.tasks import TaskOwner
 from meshbus.policy.reason import Reason
 
 MAX_PREFIXES = 4096
@@ -61,10 +62,11 @@ class Bridge:
         self._counters = Counters()
         self._refusals = Refusals(self._counters, self._tell)
         self._topics = TopicMap(entry)
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks = TaskOwner("a part of the bridge", _log, on_failure=lambda: self._counters.add("fail", "task"))
         self._endpoints: list[Pub | Sub] = []
         self._notice_pub: Pub | None = None
         self._egress: Egress | None = None
+        self._ingress: Ingress | None = None
         self._unwatch: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -85,9 +87,9 @@ class Bridge:
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
+        if self._ingress is not None:
+            await self._ingress.close()
         while self._endpoints:
             await self._endpoints.pop().close()
 
@@ -120,7 +122,7 @@ class Bridge:
 
     async def _start_egress(self, address: str, security: Security) -> None:
         endpoint = self._add(XPub(security=security, max_subscriptions=MAX_PREFIXES, max_prefix_bytes=MAX_PREFIX_BYTES))
-        egress = Egress(self._node, self._topics, self._counters, self._refusals, self._spawn, endpoint)
+        egress = Egress(self._node, self._topics, self._counters, self._refusals, self._tasks.start, endpoint)
         self._egress = egress
         self._unwatch = self._node.watch(egress.hear)
 
@@ -131,14 +133,15 @@ class Bridge:
                 else:
                     self._counters.count(Reason.IGNORE_UPSTREAM_MESSAGE)
 
-        self._spawn(follow_demand())
+        self._tasks.start(follow_demand())
         self.subscribers = await endpoint.bind(address)
 
     async def _start_ingress(self, address: str, security: Security) -> None:
         # Everything is asked for: an application that may not publish something must not be left in the dark.
         endpoint = self._add(Sub(security=security, max_message_bytes=1 << 20))
         endpoint.subscribe()
-        ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._spawn)
+        ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._tasks.start)
+        self._ingress = ingress
         for channel in self.entry.channels_in:
             if not is_prefix(channel):
                 ingress.open(ChannelName(channel))
@@ -149,7 +152,7 @@ class Bridge:
                     ingress.take(message)
                 await asyncio.sleep(0)  # lanes move between two batches, however fast these come
 
-        self._spawn(take_messages())
+        self._tasks.start(take_messages())
         self.publishers = await endpoint.bind(address)
 
     def _add(self, endpoint: E) -> E:
@@ -161,18 +164,6 @@ class Bridge:
             self._notice_pub.publish(f"{refusal.direction}/{refusal.topic}", msgspec.json.encode(refusal))
         if self._on_refusal is not None:
             self._on_refusal(refusal)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Future[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._counters.add("fail", "task")
-            _log.error("a part of the bridge failed: this is a defect, please report it", exc_info=error)
 
 
 def security_of(entry: EdgeEntry) -> Security:

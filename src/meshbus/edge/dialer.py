@@ -8,6 +8,7 @@ wrong password, say) the longest pause is made at once: the other side may still
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket  # noqa: TID251 - handed from edge/server.py to whoever opens the connection
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from meshbus.edge.connection import Connection
 from meshbus.edge.server import dial
 from meshbus.edge.zmtp.reason import LASTING, CloseReason
 from meshbus.edge.zmtp.session import Closed
+from meshbus.node.tasks import TaskOwner
+
+_log = logging.getLogger("meshbus.edge")
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +58,8 @@ class Dialer:
         self._failures = 0
         self._outcome: asyncio.Future[Closed | None] = asyncio.get_running_loop().create_future()
         """Of the first attempt that says something: None when it got through."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks = TaskOwner(f"connecting to {address}", _log)
+        self._tasks.start(self._run())
 
     async def wait_ready(self, timeout_s: float) -> Closed | None:
         """Wait until the first connection stands: None, or why the peer does not want us. Raises TimeoutError."""
@@ -72,8 +77,7 @@ class Dialer:
 
     async def close(self) -> None:
         """Hang up, and stop dialing."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
         if self._connection is not None:
             self._connection.close()
         self._outcome.cancel()

@@ -28,6 +28,7 @@ from meshbus.edge.zmtp.reason import CloseReason
 from meshbus.edge.zmtp.session import Closed, Heartbeat, Limits, Request, Session
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
+from meshbus.node.tasks import TaskOwner
 
 ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
@@ -101,7 +102,7 @@ class Endpoint:
         """Those that are still shaking hands, the oldest first."""
         self._dialed: dict[bytes, Dialer] = {}
         """Connections that we opened."""
-        self._judging: set[asyncio.Future[None]] = set()
+        self._judging = TaskOwner("an authenticate callback", _log)
         self._quiet_until: dict[CloseReason, float] = {}
         self._closed = False
 
@@ -172,8 +173,7 @@ class Endpoint:
         self._dialers.clear()
         for connection in list(self._connections.values()):
             connection.close()
-        for judging in list(self._judging):
-            judging.cancel()
+        self._judging.cancel()
 
     @property
     def connections(self) -> list[ConnectionInfo]:
@@ -199,9 +199,7 @@ class Endpoint:
         if isinstance(verdict, Verdict):
             connection.decide(verdict)
         else:
-            judging = asyncio.ensure_future(self._judge_later(connection, verdict))
-            self._judging.add(judging)
-            judging.add_done_callback(self._judging.discard)
+            self._judging.start(self._judge_later(connection, verdict))
 
     def on_ready(self, connection: Connection) -> None:
         """Count it."""

@@ -66,6 +66,11 @@ class Ingress:
         topic = self._topics.topic_of(channel)
         self._lanes[topic] = _Lane(self._node.publisher(channel, _CONFIG), topic)
 
+    async def close(self) -> None:
+        """Close the publishers, so that the mesh no longer counts their channels as published here."""
+        for lane in self._lanes.values():
+            await lane.publisher.close()
+
     def take(self, message: tuple[bytes, ...]) -> None:
         """Take one message of an application."""
         topic = message[0]

@@ -1,11 +1,13 @@
-"""Connecting, as a user asks for it: at an address, by way of the mesh, or past NATs; waits until a session is up.
+"""Connecting to other nodes: at an address, along a route of the mesh, or through NATs; waits until a session is up.
 
-What is tried and in which order is the engine's; this file turns spellings into values, and reports into exceptions.
+What is tried and in which order is decided in the engine; this file parses addresses and keys, and turns reports into
+exceptions. A call that is cancelled ends its attempt in the engine, unless another call waits for the same node.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from meshbus.config.spelling import parse_endpoint
@@ -13,74 +15,82 @@ from meshbus.engine.base.notices import HandshakeFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
-from meshbus.errors import HandshakeError, MeshError
+from meshbus.errors import HandshakeError
 from meshbus.names.identity import derive_node_id, noise_public_key
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
+from meshbus.node.live import Live
 from meshbus.node.setup import parse_key
-from meshbus.node.waiting import Waiting
+from meshbus.node.waiting import Kind
 
 LOOK_S = 0.02
-"""Pause between two looks for a route: pingwaves come every few seconds."""
+"""Pause between two looks for a route. Routes come with pingwaves, every few seconds, so this adds little."""
 
 
 class Dialer:
     """Connects one node to others."""
 
-    def __init__(self, running: Callable[[], tuple[Engine, Driver]], waiting: Waiting) -> None:
-        """Set up; `running` gives the engine and its driver, or raises."""
-        self._running = running
-        self._waiting = waiting
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._calls: Counter[int] = Counter()
+        """How many calls wait for a session with a node, by node id."""
 
     async def connect(
         self, address: str | None, public_key: bytes | str, node_id: int | None, *, routed: bool, profile: Profile
     ) -> PeerInfo:
-        """Connect at an address, or by the way that the mesh knows."""
-        engine, driver = self._running()
+        """Connect at an address, or along the route that the mesh knows."""
         key = parse_key(public_key)
         target = derive_node_id(key) if node_id is None else node_id
         noise_key = noise_public_key(key) if node_id is None else key
         if address is None:
-            await _way_known(engine, target)
-        where = None if address is None else driver.socket.resolve(*parse_endpoint(address))
-        return await self._await(
-            "session",
-            target,
-            lambda now, out: engine.connect(target, where, noise_key, now, out, routed=routed, profile=profile),
-        )
+            await _route_known(self._live.engine, target)
+        where = None if address is None else self._live.driver.socket.resolve(*parse_endpoint(address))
+
+        def begin(engine: Engine, now: float, out: Output) -> int:
+            engine.connect(target, where, noise_key, now, out, routed=routed, profile=profile)
+            return target
+
+        return await self._wait(Kind.SESSION, target, begin)
 
     async def connect_direct(self, node_id: int, public_key: bytes | str | None, coordinator: int | None) -> PeerInfo:
-        """Connect without a relay, if there is any way."""
-        engine, _ = self._running()
+        """Connect without a relay if possible."""
         key = None if public_key is None else parse_key(public_key)
         if key is not None and derive_node_id(key) == node_id:
             key = noise_public_key(key)
-        return await self._await(
-            "reach",
-            node_id,
-            lambda now, out: engine.traversal.connect(node_id, now, out, public_key=key, coordinator=coordinator),
-        )
 
-    async def _await(self, kind: str, node_id: int, begin: Callable[[float, Output], None]) -> PeerInfo:
-        """Begin something that ends in a session with a node, and wait for that."""
-        engine, driver = self._running()
-        waiting = self._waiting.for_(kind, node_id)
-        out = Output()
+        def begin(engine: Engine, now: float, out: Output) -> int:
+            engine.traversal.connect(node_id, now, out, public_key=key, coordinator=coordinator)
+            return node_id
+
+        return await self._wait(Kind.REACH, node_id, begin)
+
+    async def _wait(self, kind: Kind, node_id: int, begin: Callable[[Engine, float, Output], int]) -> PeerInfo:
+        """Begin an attempt, or join the one that is in progress, and wait for its end."""
+        report = self._live.begin(kind, begin)
+        self._calls[node_id] += 1
         try:
-            begin(Driver.now(), out)
-        except MeshError:
-            self._waiting.drop(kind, node_id)
-            raise
-        driver.apply(out)
-        match await waiting:
-            case HandshakeFailed(fault=fault, problem=problem):
-                raise HandshakeError(fault, problem)
-        return info_of(engine.peers.require(node_id))
+            event = await report
+        finally:
+            self._calls[node_id] -= 1
+            if not self._calls[node_id]:
+                del self._calls[node_id]
+                # A future that was cancelled by this call has no result; any other outcome ended the attempt itself.
+                if report.cancelled():
+                    self._give_up(node_id)
+        if isinstance(event, HandshakeFailed):
+            raise HandshakeError(event.fault, event.problem)
+        return info_of(self._live.engine.peers.require(node_id))
+
+    def _give_up(self, node_id: int) -> None:
+        """End what the engine does to reach a node, so that the next `connect` starts at once."""
+        engine = self._live.engine
+        engine.traversal.cancel(node_id)
+        engine.handshakes.cancel_connect(node_id)
 
 
-async def _way_known(engine: Engine, node_id: int) -> None:
-    """Wait as long as a handshake may take until there is a way to a node; raises PeerError when there is none then."""
+async def _route_known(engine: Engine, node_id: int) -> None:
+    """Wait until there is a route to a node, at most as long as a handshake may take; raise PeerError if there is none."""
     deadline = Driver.now() + engine.settings.handshake.timeout_s
-    while Driver.now() < deadline and engine.mesh.table.lookup(node_id, Driver.now()) is None:  # noqa: ASYNC110 - packets tell
+    while Driver.now() < deadline and engine.mesh.table.lookup(node_id, Driver.now()) is None:  # noqa: ASYNC110 - no event says so
         await asyncio.sleep(LOOK_S)
     engine.mesh.way_to(node_id, Driver.now())

@@ -1,9 +1,10 @@
 """Drives an engine: datagrams in, datagrams out, timers, on the running asyncio loop.
 
-The socket is drained by a reader callback, a bounded number of datagrams per turn, because the stock datagram
-transport gives one per turn. Single events that are published faster than the loop turns leave together, as a train:
-the first of such a burst at once, the others when the turn ends or a train is full. Decisions are the engine's; what it
-reports is handed to `on_output`. One driver, one life: open it inside a running loop, close it there.
+The socket is drained by a reader callback, a bounded number of datagrams per loop iteration, because asyncio's own
+datagram transport takes only one per iteration. Single events that are published faster than the loop iterates are sent
+together, as a train: the first of such a burst at once, the others at the end of the iteration or when a train is full.
+All decisions are the engine's; what it reports is passed to `on_output`. A driver belongs to the loop on which it was
+created, and cannot be reopened.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from meshbus.node.udp import UdpSocket
 from meshbus.policy.reason import Reason
 
 DRAINS_PER_TURN = 4
-"""Drains before other callbacks of the loop get their turn."""
+"""Drains before other callbacks of the loop run: about four milliseconds of work when packets keep coming."""
 MAX_BACKLOG = 4096
-"""Trains held while the socket is not writable; beyond, the newest are dropped and counted: UDP may lose anything."""
+"""Trains held while the socket is not writable. Beyond that the newest are dropped and counted: UDP may lose packets, and
+reliable streams send them again."""
 MIN_DELAY_S = 0.0005
-"""Timers closer than this wait for it, so that a due timer never spins the loop."""
+"""The shortest delay of a timer, so that a timer that is due again at once cannot keep the loop busy."""
 ASK_S = 0.002
-"""How long after something happened the engine is asked for its next timer: asking costs as much as several packets,
-and no timer of the protocol is shorter than two of these."""
+"""How long after a call the engine is asked for its next timer: asking costs as much as several packets, and no timer of
+the protocol is shorter than twice this."""
 
 BURST_S = 0.0002
-"""A single datagram that follows the one before within this time belongs to a burst."""
+"""A single datagram that follows the previous one within this time belongs to a burst."""
 MAX_BURST = MAX_TRAIN_PACKETS
-"""Datagrams of a burst that wait for each other."""
+"""Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
 
 
 class Driver:
@@ -46,33 +48,33 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._backlog: deque[Train] = deque()
         self._burst: list[Train] = []
-        """Datagrams that wait for the end of this turn of the loop."""
+        """Datagrams that are sent at the end of this loop iteration."""
         self._single_at = -inf
-        """When the last single datagram came."""
+        """When the last single datagram was sent."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._asking: asyncio.TimerHandle | None = None
-        """Set while the engine is going to be asked for its next timer."""
-        self._closed = False
+        """Set while a call of `_set_timer` is scheduled."""
+        self.closed = False
         self._loop.add_reader(socket.fileno(), self._readable)
         self._set_timer()
 
     @staticmethod
     def now() -> float:
-        """Read the clock that everything in the engine is told by."""
+        """Return the time on the clock that the engine runs on, in monotonic seconds."""
         return time.monotonic()
 
     def apply(self, out: Output) -> None:
-        """Carry out what the engine asks for, and hand on what it reports."""
+        """Send what the engine wants sent, and pass on what it reports."""
         if out.trains:
             self._send(out.trains)
         if out.events or out.control:
             self._on_output(out)
-        if self._asking is None and not self._closed:
+        if self._asking is None and not self.closed:
             self._asking = self._loop.call_later(ASK_S, self._set_timer)
 
     def apply_single(self, out: Output, now: float) -> None:  # hot: bench_publish
-        """Do the same for one event: its datagrams may wait for those of further ones in this turn of the loop."""
+        """Do the same for one event; its datagrams may be collected with those of further events in this loop iteration."""
         follows, self._single_at = now - self._single_at < BURST_S, now
         if follows or self._burst:
             if not self._burst:
@@ -84,11 +86,11 @@ class Driver:
         self.apply(out)
 
     def close(self) -> None:
-        """Stop driving; closing twice is fine."""
-        if self._closed:
+        """Stop the timers and close the socket; closing twice is fine."""
+        if self.closed:
             return
         self._end_burst()
-        self._closed = True
+        self.closed = True
         for timer in (self._timer, self._asking):
             if timer is not None:
                 timer.cancel()
@@ -102,11 +104,11 @@ class Driver:
             if batch is None:
                 return
             self.apply(self.engine.receive(batch, self.now()))
-            if self._closed or self.socket.emptied:
+            if self.closed or self.socket.emptied:
                 return
 
     def _end_burst(self) -> None:
-        if self._burst and not self._closed:
+        if self._burst and not self.closed:
             self._send(())
 
     def _send(self, trains: Sequence[Train]) -> None:
@@ -143,7 +145,7 @@ class Driver:
     def _set_timer(self) -> None:
         self._asking = None
         at = self.engine.next_timer()
-        if self._closed or at == self._timer_at:
+        if self.closed or at == self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -160,7 +162,7 @@ class Driver:
 
 
 def _by_address(trains: Sequence[Train]) -> Sequence[Train]:
-    """Put what goes to one address together, in its order."""
+    """Group trains by address, keeping the order within each address."""
     groups: dict[Address, list[Train]] = {}
     for train in trains:
         groups.setdefault(train.address, []).append(train)

@@ -1,170 +1,185 @@
-"""Keeping publishers informed of what this node's subscriptions want: who is asked, with which token, and when.
+"""Subscribing at publishers: which peers are asked for what the local subscriptions want, with which token, and when.
 
-The router knows the local subscriptions; this file carries their wishes to peers: at once when a subscription starts,
-when a peer comes later, and to those that were asked when the last subscription of a channel ends.
+Peers are asked when a subscription starts, and those that connect later when their session is up. When the last local
+subscription of a topic ends, the publishers that were asked are told. Which local subscription gets an event is decided
+in node/subscribers.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from typing import Protocol
+from collections.abc import Awaitable, Sequence
 
+from meshbus.engine.base.notices import Acked, Control
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError
+from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
-from meshbus.node.subscribers import Router, Wish
+from meshbus.node.live import Live
+from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import Subscription
+from meshbus.node.waiting import Kind, answered
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 
 
-class Joining(Protocol):
-    """What the joiner needs of its node."""
-
-    def running(self) -> tuple[Engine, Driver] | None:
-        """Give the engine and its driver, if the node is running."""
-
-    def held_tokens(self) -> Iterator[tuple[PermissionToken, ...]]:
-        """Give the chains of tokens that the node holds."""
-
-    async def subscribe_channel(
-        self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
-    ) -> None:
-        """Subscribe to one channel of one peer."""
-
-    def matched(self, request: int) -> Awaitable[None]:
-        """Wait for the answer to an interest, from now on."""
-
-
 class Joiner:
-    """Asks publishers for channels on behalf of local subscriptions."""
+    """Subscribes at publishers on behalf of local subscriptions."""
 
-    def __init__(self, node: Joining, router: Router) -> None:
-        self._node = node
-        self._router = router
+    def __init__(self, live: Live, subscribers: Subscribers, tokens: Sequence[tuple[PermissionToken, ...]]) -> None:
+        """Set up; `tokens` are the chains that the node holds, and may grow."""
+        self._live = live
+        self._subscribers = subscribers
+        self._tokens = tokens
         self._interests: dict[str, list[tuple[int, int]]] = {}
-        """By prefix: the publishers that were told, and under which number."""
+        """By prefix: the publishers that were asked, with the number of the request."""
 
-    async def join(self, subscription: Subscription) -> None:
-        """Ask every peer that may publish what a subscription wants; raises when there are some and all refuse."""
-        running = self._node.running()
-        if running is None:
-            return
-        engine, wish = running[0], self._router.wish_of(subscription)
-        asked = [peer.node_id for peer in engine.peers if wish.publisher in {None, peer.node_id}]
-        if wish.publisher is not None:
-            engine.peers.require(wish.publisher)
-        if wish.is_prefix:
+    # ── one channel of one publisher ────────────────────────────────────────────────────────
+
+    async def subscribe(self, publisher: int, channel: ChannelName, token: bytes, queue_group: str) -> None:
+        """Subscribe to one channel of one peer, and wait for the answer."""
+
+        def ask(engine: Engine, now: float, out: Output) -> int:
+            return engine.subscribe(publisher, channel, now, out, token=token, queue_group=queue_group)
+
+        self._check(await self._live.begin(Kind.ACK, ask))
+
+    async def unsubscribe(self, publisher: int, channel: ChannelName) -> None:
+        """End a subscription to one channel of one peer, and wait for the answer."""
+        self._check(
+            await self._live.begin(Kind.ACK, lambda engine, now, out: engine.unsubscribe(publisher, channel, now, out))
+        )
+
+    # ── local subscriptions ─────────────────────────────────────────────────────────────────
+
+    async def start(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
+        """Add a subscription, and ask every peer that may publish what it wants; raise if there are peers and all refuse."""
+        self._subscribers.add(spec, subscription)
+        try:
+            await self._ask_all(spec)
+        except BaseException:
+            await self.stop(subscription)  # some peers may have been asked already
+            raise
+
+    async def stop(self, subscription: Subscription) -> None:
+        """Remove a subscription, and unsubscribe from what no other local subscription wants."""
+        spec = self._subscribers.remove(subscription)
+        if spec is not None:
+            self._live.act(lambda engine, now, out: self._leave(spec, engine, now, out))
+
+    def hold(self, subscription: Subscription, held: bool) -> None:
+        """Stop granting credit to the publishers of a subscription that is full, or resume."""
+        engine, now, spec = self._live.engine, Driver.now(), SubscriptionSpec(subscription.topic)
+        for peer in engine.peers:
+            for channel in engine.joined.channels_of(peer.node_id):
+                if spec.covers(channel):
+                    engine.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
+        if not held:
+            self._live.tick()  # grants the credit that was withheld
+
+    # ── peers that connect later ────────────────────────────────────────────────────────────
+
+    def session_up(self, node_id: int) -> None:
+        """Ask a new peer for the channels that every peer is asked for."""
+        specs = [spec for spec in self._subscribers.specs() if not spec.is_prefix and spec.asks(node_id)]
+        if specs:
+            self._live.act(lambda engine, now, out: self._ask_later(specs, node_id, engine, now, out))
+
+    def agreed(self, node_id: int) -> None:
+        """Ask a peer that now speaks the profile for the prefixes that it was not asked for yet."""
+        for spec in self._subscribers.specs():
+            asked = {publisher for publisher, _ in self._interests.get(spec.topic, ())}
+            if spec.is_prefix and node_id not in asked and spec.asks(node_id):
+                self._follow(spec, node_id, explicit=False)
+
+    def tokens_for(self, spec: SubscriptionSpec) -> list[bytes]:
+        """Return what to present for the channel of a spec, in the order to try.
+
+        A refusal counts against us, so only tokens that can help are presented. A net-mesh 0.23 node does not read
+        chains but accepts their last token alone.
+        """
+        if spec.token is not None or spec.is_prefix:
+            return [spec.token or b""]
+        us, channel = self._live.engine.identity.entity_id, ChannelName(spec.topic)
+        presented: list[bytes] = []
+        for chain in self._tokens:
+            if chain[-1].subject == us and chain[-1].authorizes(Scope.SUBSCRIBE, channel.hash):
+                presented += [encode_chain(chain), encode_chain(chain[-1:])][: len(chain)]
+        return presented or [b""]
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    async def _ask_all(self, spec: SubscriptionSpec) -> None:
+        peers = self._live.engine.peers
+        if spec.publisher is not None:
+            peers.require(spec.publisher)
+        asked = [peer.node_id for peer in peers if spec.asks(peer.node_id)]
+        asks: list[Awaitable[None]]
+        if spec.is_prefix:
             asks = [
-                self._node.matched(request)
+                answered(report, self._timeout_s)
                 for node_id in asked
-                if (request := self._follow(wish, node_id, explicit=wish.publisher is not None)) is not None
+                if (report := self._follow(spec, node_id, explicit=spec.publisher is not None)) is not None
             ]
         else:
-            asks = [self._ask(node_id, wish) for node_id in asked]
+            asks = [self._ask(node_id, spec) for node_id in asked]
         outcomes = await asyncio.gather(*asks, return_exceptions=True)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if refusals and len(refusals) == len(outcomes):
             raise refusals[0]
 
-    async def leave(self, subscription: Subscription) -> None:
-        """Stop what nobody here wants any more."""
-        wish, running = self._router.remove(subscription), self._node.running()
-        if wish is None or running is None:
-            return
-        engine, driver = running
-        out = Output()
-        if wish.is_prefix:
-            for node_id, request in self._interests.pop(wish.topic, ()):
-                engine.following.unfollow(node_id, request, Driver.now(), out)
-        else:
-            channel = ChannelName(wish.topic)
-            for peer in engine.peers:
-                if engine.joined.holds(peer.node_id, channel):
-                    engine.unsubscribe(peer.node_id, channel, Driver.now(), out)
-        driver.apply(out)
-
-    def hold(self, subscription: Subscription, held: bool) -> None:
-        """Stop granting credit to the publishers of a subscription that is full, or go on."""
-        running = self._node.running()
-        if running is None:
-            return
-        engine, driver = running
-        now, wish = Driver.now(), Wish(subscription.topic)
-        for peer in engine.peers:
-            for channel in engine.joined.channels_of(peer.node_id):
-                if wish.covers(channel):
-                    engine.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
-        if not held:
-            driver.apply(engine.tick(now))
-
-    def welcome(self, node_id: int) -> None:
-        """Ask a peer that just came for the channels that every peer is asked for."""
-        running = self._node.running()
-        if running is None:
-            return
-        engine, driver = running
-        out = Output()
-        for wish in self._router.wishes():
-            if not wish.is_prefix and wish.publisher in {None, node_id}:
-                channel = ChannelName(wish.topic)
-                token = wish.token if wish.token is not None else self._tokens_for(engine, channel)[0]
-                engine.subscribe(node_id, channel, Driver.now(), out, token=token, queue_group=wish.queue_group)
-        if out.trains:
-            driver.apply(out)
-
-    def agreed(self, node_id: int) -> None:
-        """Tell a peer that now speaks the profile about the prefixes that it was not told about yet."""
-        for wish in self._router.wishes():
-            told = {told for told, _ in self._interests.get(wish.topic, ())}
-            if wish.is_prefix and node_id not in told and wish.publisher in {None, node_id}:
-                self._follow(wish, node_id, explicit=False)
-
-    def _follow(self, wish: Wish, node_id: int, *, explicit: bool) -> int | None:
-        """Tell one publisher about a prefix; None when it does not speak of prefixes, unless it was named."""
-        running = self._node.running()
-        if running is None:
-            return None
-        engine, driver = running
-        if not (explicit or engine.peers.require(node_id).uses(Subprotocol.INTEREST)):
-            return None
-        out = Output()
-        request = engine.interest(
-            node_id, wish.topic, Driver.now(), out, token=wish.token or b"", queue_group=wish.queue_group
-        )
-        self._interests.setdefault(wish.topic, []).append((node_id, request))
-        driver.apply(out)
-        return request
-
-    def tokens_for(self, wish: Wish) -> list[bytes]:
-        """Give what to present for the channel of a wish, in the order to try."""
-        running = self._node.running()
-        if wish.token is not None or running is None or wish.is_prefix:
-            return [wish.token or b""]
-        return self._tokens_for(running[0], ChannelName(wish.topic))
-
-    async def _ask(self, node_id: int, wish: Wish) -> None:
-        """Subscribe at one peer, with each of our tokens until one is good."""
-        tokens = self.tokens_for(wish)
-        for number, one in enumerate(tokens):
+    async def _ask(self, node_id: int, spec: SubscriptionSpec) -> None:
+        """Subscribe at one peer, with each of our tokens until one is accepted."""
+        tokens = self.tokens_for(spec)
+        for number, token in enumerate(tokens):
             try:
-                await self._node.subscribe_channel(node_id, wish.topic, token=one, queue_group=wish.queue_group)
+                await self.subscribe(node_id, ChannelName(spec.topic), token, spec.queue_group)
             except ChannelError:
                 if number + 1 == len(tokens):
                     raise
             else:
                 return
 
-    def _tokens_for(self, engine: Engine, channel: ChannelName) -> list[bytes]:
-        """Give what to present for a channel, in the order to try; a refusal counts against us, so nothing else.
+    def _ask_later(self, specs: list[SubscriptionSpec], node_id: int, engine: Engine, now: float, out: Output) -> None:
+        for spec in specs:
+            token, *_ = self.tokens_for(spec)
+            engine.subscribe(node_id, ChannelName(spec.topic), now, out, token=token, queue_group=spec.queue_group)
 
-        A net-mesh 0.23 node reads no chains, but takes their last token by itself.
-        """
-        presented: list[bytes] = []
-        for chain in self._node.held_tokens():
-            if chain[-1].subject == engine.identity.entity_id and chain[-1].authorizes(Scope.SUBSCRIBE, channel.hash):
-                presented += [encode_chain(chain), encode_chain(chain[-1:])][: len(chain)]
-        return presented or [b""]
+    def _follow(self, spec: SubscriptionSpec, node_id: int, *, explicit: bool) -> asyncio.Future[Control] | None:
+        """Ask one publisher for a prefix; None if it does not support prefixes, unless it was named explicitly."""
+        if not (explicit or self._live.engine.peers.require(node_id).uses(Subprotocol.INTEREST)):
+            return None
+
+        def ask(engine: Engine, now: float, out: Output) -> int:
+            token = spec.token or b""
+            request = engine.interest(node_id, spec.topic, now, out, token=token, queue_group=spec.queue_group)
+            self._interests.setdefault(spec.topic, []).append((node_id, request))
+            return request
+
+        return self._live.begin(Kind.MATCH, ask)
+
+    def _leave(self, spec: SubscriptionSpec, engine: Engine, now: float, out: Output) -> None:
+        if spec.is_prefix:
+            for node_id, request in self._interests.pop(spec.topic, ()):
+                engine.following.unfollow(node_id, request, now, out)
+            return
+        channel = ChannelName(spec.topic)
+        for peer in engine.peers:
+            if engine.joined.holds(peer.node_id, channel):
+                engine.unsubscribe(peer.node_id, channel, now, out)
+
+    def _check(self, event: Control) -> None:
+        """Raise the error that the answer to a subscribe or unsubscribe is, if it is one."""
+        assert isinstance(event, Acked)
+        if event.timed_out:
+            raise Timeout(f"publisher {event.node_id:016x} on {str(event.channel)!r}", self._timeout_s)
+        if not event.accepted:
+            reason = AckReason(event.reason).name.lower()
+            problem = f"publisher {event.node_id:016x} refused: {reason}"
+            raise ChannelError(ChannelFault.REJECTED, event.channel, problem, reason=reason)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._live.engine.settings.ack_timeout_s

@@ -1,8 +1,8 @@
-"""A log read page by page, as the engine wants it for a peer: columns of payloads and times, no object per event.
+"""Reads a log page by page, as the engine needs it for a peer: columns of payloads and times, no object per event.
 
-Sealed events lie in row groups of many pages, so the group that was decoded last is kept until it is used up. A page is
-a copy: it stays what it is while the log is sealed, compacted and expired. Who may read is decided in the engine, and
-when to read in node/historyreader.py.
+Sealed events are stored in row groups of many pages, so the row group that was decoded last is kept until all of it was
+read. A page is a copy: it does not change while the log is sealed, compacted or expired. Who may read is decided in the
+engine, and when to read in node/pageserver.py.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("payload", "ts_ns")
 _TRIES = 8
-"""How often the start of a page may expire while it is looked for."""
+"""How often the start of a page may expire while it is read. Retention seldom overtakes one read; if it overtakes so many
+in a row, the log is of no use to a reader."""
 
 
 class Pager:
-    """Reads the log of one channel; any number of threads may use it."""
+    """Reads the log of one channel; safe to use from several threads."""
 
     def __init__(self, log: RedexFile) -> None:
         self._log = log
         self._kept: tuple[int, Any] | None = None
-        """What was decoded last, with its first sequence."""
+        """The row group that was decoded last, with its first sequence number."""
 
     def read(self, start: int, stop: int, max_bytes: int) -> Page:
-        """Read from a sequence on, or from the first that is left, up to `stop` (excluded).
+        """Read from a sequence number on, or from the first event that is left, up to `stop` (excluded).
 
-        Gives payloads of about `max_bytes`, and at least one event where there is one. Raises LogError when the log
-        cannot be read.
+        Return payloads of about `max_bytes`, and at least one event if there is one. Raises LogError if the log cannot
+        be read.
         """
         for _ in range(_TRIES):
             first = self._log.first_seq
@@ -52,10 +53,10 @@ class Pager:
             except LogError as error:
                 if error.fault is not LogFault.RANGE_GONE:
                     raise
-        raise LogError(LogFault.RANGE_GONE, f"the log of {self._log.channel!r} expires faster than it is read")
+        raise LogError(LogFault.RANGE_GONE, f"the log of {self._log.channel!r} expires faster than it can be read")
 
     def _columns(self, begin: int, stop: int, max_bytes: int) -> Columns:
-        if not has_arrow():  # then nothing was ever sealed
+        if not has_arrow():  # without pyarrow nothing was ever sealed
             events = Tail(self._log, begin).take(stop - begin, max_bytes)
             times = np.fromiter((event.ts_ns for event in events), np.int64, len(events))
             return *columns_of([event.payload for event in events]), times

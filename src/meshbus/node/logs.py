@@ -1,15 +1,15 @@
-"""The logs of a node: the events it publishes and those it receives, of the channels that are configured so.
+"""The logs of a node: the events that it publishes and receives on the channels that are configured to be logged.
 
-Published and received events are kept apart, below `published/` and `received/`, because the sequence of a published
-event in its log is its publish number, and because only what a node published itself is read by others.
+Published and received events are kept in separate folders, `published/` and `received/`: the sequence number of a
+published event in its log is its publish number, and only what a node published itself is read by others.
 
-    published   refused or not → appended → as durable as the policy says → fanned out, in the order of appending
-    received    appended → handed to subscriptions; the policy's sync follows in the background
+    published   checked → appended → made as durable as the policy says → sent, in the order of appending
+    received    appended → handed to subscriptions; the sync that the policy asks for follows in the background
 
-Appending copies into the system's cache and takes microseconds, so it is done in place; what waits for a disk is done in
-a thread, and publishes that wait at the same time share one sync. An append that fails is an error of `publish`, and
-nothing is fanned out; a received event that cannot be appended is counted and delivered all the same. The files are
-meshbus.log's.
+An append copies into the page cache and takes microseconds, so it runs on the loop. A sync runs in a thread, and
+publishes that wait at the same time share one. If an append fails, `publish` raises and nothing is sent; a received
+event that cannot be appended is counted and delivered anyway. The files are written by meshbus.log; peers read pages of
+the published logs through node/pageserver.py.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.node.logpager import Pager
+from meshbus.node.tasks import TaskOwner
 from meshbus.wire.constants import Subprotocol
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_LOGS = "is not set, so this node keeps no logs"
+
 _logger = logging.getLogger("meshbus.node")
 
 
 class _Step(NamedTuple, Generic[T]):
-    """A publish that waits for the disk."""
+    """A publish that waits for a sync."""
 
     seqs: range
     send: Callable[[int], T]
@@ -56,18 +59,20 @@ class _Step(NamedTuple, Generic[T]):
 
 
 class PublishedLog:
-    """The log of a channel that this node publishes."""
+    """The log of one channel that this node publishes."""
 
     def __init__(self, file: RedexFile, subnet: SubnetId, counters: Counters) -> None:
         self.file = file
         self.released = file.next_seq
-        """Events below it were fanned out, and may be read by others."""
+        """Events below this number were sent, and may be read by others."""
         self._subnet = subnet
         self._counters = counters
         self._pager = Pager(file)
         self.once = asyncio.Lock()
-        """Held while a batch that may have been tried before is looked for and appended."""
+        """Held while a batch that may have been appended before is looked up and appended."""
         self._line: list[_Step[Any]] = []
+        """Publishes that wait for the next sync, in the order of appending."""
+        self._tasks = TaskOwner("a sync of a published log", _logger)
         self._syncing: asyncio.Task[None] | None = None
 
     async def append(
@@ -77,10 +82,10 @@ class PublishedLog:
         send: Callable[[int], T],
         **columns: Unpack[Columns],
     ) -> T:
-        """Append events, and then have them sent under the number of the first; gives what `send` gives.
+        """Append events, then call `send` with the number of the first one, and return its result.
 
-        They are sent in the order in which they were appended, when they are as durable as the policy says; also when
-        whoever waits here is canceled meanwhile. Raises LogError when they cannot be appended: nothing is sent then.
+        Events are sent in the order of appending, once they are as durable as the policy says, even if the caller is
+        cancelled meanwhile. Raises LogError if they cannot be appended; nothing is sent then.
         """
         columns.update({"src": self._subnet, "dst": self._subnet, "ttl": HOP_TTL})
         try:
@@ -90,24 +95,23 @@ class PublishedLog:
             raise
         if self._syncing is None and not self.file.owes_sync:
             return self._release(seqs, send)
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[T] = loop.create_future()
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._line.append(_Step(seqs, send, outcome))
         if self._syncing is None:
-            self._syncing = loop.create_task(self._commit())
+            self._syncing = self._tasks.start(self._commit())
         return await outcome
 
     def page(self, next_seq: int, max_bytes: int) -> Page:
-        """Read what others may read, from a sequence on; blocks."""
+        """Read a page of what others may read, from a sequence number on; blocks."""
         return self._pager.read(next_seq, self.released, max_bytes)
 
     async def drain(self) -> None:
-        """Wait for the publishes that wait for the disk."""
+        """Wait until every waiting publish is synced and sent."""
         if self._syncing is not None:
             await self._syncing
 
     async def _commit(self) -> None:
-        """Sync for all who wait, and send what they wait to send, until nobody waits."""
+        """Sync and send the waiting publishes, until none is left."""
         while self._line:
             steps, self._line = self._line, []
             try:
@@ -125,7 +129,7 @@ class PublishedLog:
     def _finish(self, step: _Step[Any]) -> None:
         try:
             result = self._release(step.seqs, step.send)
-        except Exception as error:  # noqa: BLE001 - whoever published is told, and those behind go on
+        except Exception as error:  # noqa: BLE001 - the publisher gets it; later publishes go on
             if not step.outcome.done():
                 step.outcome.set_exception(error)
         else:
@@ -138,15 +142,16 @@ class PublishedLog:
 
 
 class ReceivedLog:
-    """The log of a channel that this node receives."""
+    """The log of one channel that this node receives."""
 
     def __init__(self, file: RedexFile, subnet: SubnetId) -> None:
         self.file = file
         self._subnet = subnet
+        self._tasks = TaskOwner("a sync of a received log", _logger)
         self._syncing: asyncio.Task[None] | None = None
 
     def take(self, batch: EventBatch) -> None:
-        """Append a batch; raises LogError when that cannot be done."""
+        """Append a batch. Raises LogError if it cannot be appended."""
         stamp = batch.stamp
         packet_seq = event_index = None
         if len(batch.packet_seqs):
@@ -170,10 +175,10 @@ class ReceivedLog:
             flags=stamp.flags,
         )
         if self.file.owes_sync and self._syncing is None:
-            self._syncing = asyncio.get_running_loop().create_task(self._sync())
+            self._syncing = self._tasks.start(self._sync())
 
     async def drain(self) -> None:
-        """Wait for a sync that is under way."""
+        """Wait for the sync that is in progress, if any."""
         if self._syncing is not None:
             await self._syncing
 
@@ -181,39 +186,40 @@ class ReceivedLog:
         try:
             await asyncio.to_thread(self.file.commit)
         except LogError as error:
-            _logger.warning("log of %s: %s", self.file.channel, error)
+            _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
         self._syncing = None
 
 
 class Logs:
-    """Everything that a node logs. `published` and `received` are for reading; the node writes."""
+    """All logs of a node. `published` and `received` are for reading; only the node writes."""
 
     def __init__(self, config: NodeConfig, identity: Identity, counters: Counters) -> None:
-        """Prepare; nothing is opened or made yet."""
+        """Set up without opening a file. Raises ConfigError if the node keeps no logs."""
         if config.log_dir is None:
-            raise ConfigError("log_dir", "is not set: this node keeps no logs")
+            raise ConfigError("log_dir", NO_LOGS)
         self._config = config
         self._identity = identity
         self._counters = counters
         self.published = Redex(Path(config.log_dir) / "published", recorder=identity.node_id)
         self.received = Redex(Path(config.log_dir) / "received", recorder=identity.node_id)
         self._opening = threading.Lock()
+        """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
 
     def open_configured(self) -> None:
-        """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first that fails."""
+        """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first failure."""
         if has_arrow():
-            import pyarrow.parquet  # noqa: F401  loading it takes a moment, which the first reader shall not wait for
+            import pyarrow.parquet  # noqa: F401  loaded here, so that the first reader does not wait for the import
         for entry in self._config.channels:
             if entry.name is not None:
                 self.of_published(entry.name)
                 self._open_received(entry.name)
 
     def of_published(self, channel: ChannelName, *, create: bool = True) -> PublishedLog | None:
-        """Give the log of a channel that is configured to be logged when published; blocks when it is not open yet.
+        """Return the log of a channel that is configured to be logged when published; blocks if it has to be opened.
 
-        Without `create` one that was never written is none. Raises LogError when it cannot be opened.
+        Without `create`, return None for a log that was never written. Raises LogError if it cannot be opened.
         """
         with self._opening:
             log = self._published.get(channel)
@@ -224,8 +230,13 @@ class Logs:
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
 
+    def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
+        """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""
+        log = self.of_published(channel, create=False)
+        return None if log is None else log.page(next_seq, max_bytes)
+
     def take(self, batch: EventBatch) -> None:  # hot: bench_stream
-        """Append a batch that was received, when its channel is logged so; a failure is counted."""
+        """Append a received batch if its channel is configured so; count a failure."""
         channel = batch.channel
         if channel is None or batch.subprotocol_id != Subprotocol.EVENTS:
             return
@@ -238,7 +249,7 @@ class Logs:
             self._counters.add("fail", "log_received", len(batch))
 
     async def drain(self) -> None:
-        """Wait for what waits for the disk."""
+        """Wait for the syncs that are in progress, and for what waits for them."""
         for log in (*self._published.values(), *self._received.values()):
             if log is not None:
                 await log.drain()
@@ -252,7 +263,7 @@ class Logs:
         try:
             return self._open_received(channel)
         except LogError as error:
-            _logger.warning("%s is not logged: %s", channel, error)
+            _logger.warning("events received on %s are not logged: %s", channel, error)
             self._counters.add("fail", "log_open")
             self._received[channel] = None
             return None
@@ -267,3 +278,16 @@ class Logs:
     def _entry(self, channel: ChannelName, what: Logged) -> ChannelEntry | None:
         entry = self._config.log_entry(channel)
         return entry if entry is not None and entry.log in {what, Logged.BOTH} else None
+
+
+async def open_logs(config: NodeConfig, identity: Identity, counters: Counters) -> Logs | None:
+    """Open the logs that are configured; None if the node keeps none. Raises LogError for the first failure."""
+    if config.log_dir is None:
+        return None
+    logs = Logs(config, identity, counters)
+    try:
+        await asyncio.to_thread(logs.open_configured)
+    except BaseException:
+        await asyncio.to_thread(logs.close)
+        raise
+    return logs

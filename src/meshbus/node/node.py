@@ -1,25 +1,28 @@
-"""The node as a user holds it: open it, connect, publish, subscribe, close.
+"""The public node: open it, connect, publish, subscribe, close.
 
-The protocol is engine/core.py, sockets and timers are node/driver.py; this file turns their callbacks into things one
-can await. One node, one life, on one event loop. The blocking twin is meshbus.sync.Node.
+The protocol is engine/core.py, sockets and timers are node/driver.py; this file offers what they do as methods that can
+be awaited. While a node is open it has one Live (node/live.py), and the parts that do the work around it: connecting
+(dialing.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs to the event
+loop that it was opened on. The blocking twin is meshbus.sync.Node, with the same methods and docstrings.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, Unpack
 
 import msgspec
 
-from meshbus.config.node import NodeConfig
+from meshbus.config.node import NodeConfig, PeerEntry
 from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Acked, HistoryWanted, Negotiated, Requested, SessionUp
+from meshbus.engine.base.notices import HistoryWanted, Negotiated, Requested, SessionUp
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
@@ -28,73 +31,89 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import (
     AuthError,
     AuthFault,
-    ChannelError,
-    ChannelFault,
     ConfigError,
+    HandshakeError,
     LocalProtocolError,
+    MeshError,
     SlowConsumer,
-    Timeout,
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.answer import Answers, Handler, answer_of
 from meshbus.node.dialing import Dialer
 from meshbus.node.driver import Driver
-from meshbus.node.historyreader import LogServer, Replayer
+from meshbus.node.historyreader import HistoryReader
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.joining import Joiner
-from meshbus.node.logs import Logs
+from meshbus.node.live import Live
+from meshbus.node.logs import NO_LOGS, Logs, open_logs
 from meshbus.node.meshview import MeshView
-from meshbus.node.noticelog import Notice, Notices
-from meshbus.node.publisher import ChannelPublisher
+from meshbus.node.noticelog import Notice, NoticeLog
+from meshbus.node.options import NodeOptions
+from meshbus.node.pageserver import PageServer
+from meshbus.node.publisher import ChannelPublisher, PublishOptions
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.setup import engine_settings, wall
-from meshbus.node.subscribers import Router, Wish
+from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
+from meshbus.node.tasks import TaskOwner
 from meshbus.node.udp import UdpSocket
-from meshbus.node.waiting import Waiting, answered
+from meshbus.node.waiting import Kind
 from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken
 
-T = TypeVar("T")
+_logger = logging.getLogger("meshbus.node")
+
+
+class _Parts:
+    """What a node consists of while it is open; all parts act through the same Live."""
+
+    def __init__(
+        self,
+        live: Live,
+        logs: Logs | None,
+        subscribers: Subscribers,
+        tokens: Sequence[tuple[PermissionToken, ...]],
+    ) -> None:
+        self.live = live
+        self.logs = logs
+        self.dialer = Dialer(live)
+        self.joiner = Joiner(live, subscribers, tokens)
+        self.reader = HistoryReader(live)
+        self.pages = PageServer(live, logs)
+        self.answers = Answers(live)
+        self.recording: Recording | None = None
 
 
 class Node:
     """One node of the mesh."""
 
     def __init__(self, config: NodeConfig, identity: Identity | None = None) -> None:
+        """Prepare a node; it starts with `async with`, or with `start`."""
         self.config = config
         self.identity = config.load_identity() if identity is None else identity
         self._psk = config.load_psk()
         self._tokens = list(config.load_tokens())
-        self._router = Router()
-        self._joiner = Joiner(self, self._router)
-        self._answers = Answers(self.running)
-        self._notices = Notices()
-        self._waiting = Waiting()
-        self._dialer = Dialer(lambda: self._both, self._waiting)
-        self._replayer = Replayer(self.running, self._waiting, config.membership_ack_timeout_s)
-        self._log_server = LogServer(self.running)
-        self._engine: Engine | None = None
-        self._driver: Driver | None = None
-        self._recording: Recording | None = None
+        self._subscribers = Subscribers()
+        self._notices = NoticeLog()
+        self._connecting = TaskOwner("connecting to a configured peer", _logger)
+        self._parts: _Parts | None = None
 
     @classmethod
-    def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
-        """Prepare a node from a config object, a TOML file, or arguments alone; it starts with `async with`.
+    def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:
+        """Prepare a node from a NodeConfig, from a TOML file, or from options alone; it starts with `async with`.
 
-        Raises ConfigError for the first setting that does not fit.
+        Raises ConfigError for the first setting that is not valid.
         """
         if isinstance(config, NodeConfig):
-            if arguments:
+            if options:
                 raise LocalProtocolError("give either a NodeConfig or single settings, not both")
             return cls(config)
-        return cls(NodeConfig.load(config, **arguments))
+        return cls(NodeConfig.load(config, **options))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -105,62 +124,82 @@ class Node:
     ) -> None:
         await self.close()
 
-    # ── life ────────────────────────────────────────────────────────────────────────────────
+    # ── opening and closing ─────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Bind the socket, announce what this node can do, and begin to connect to the configured peers."""
-        if self._driver is not None:
+        """Open the logs, bind the socket, announce what this node can do, and connect to the configured peers."""
+        if self._parts is not None:
             return
         warm()
         counters = Counters()
-        bind, buffer = self.config.bind, self.config.receive_buffer_bytes
+        logs = await open_logs(self.config, self.identity, counters)
         try:
-            await self._log_server.open(self.config, self.identity, counters)
-            socket = UdpSocket.bind(bind.host, bind.port, receive_buffer=buffer, counters=counters)
-            self._engine = Engine(
-                self.identity,
-                engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
-                now=Driver.now(),
-                wall=wall,
-                entropy=os.urandom,
-                counters=counters,
-            )
-            self._driver = Driver(self._engine, socket, self._on_output)
-            self._begin()
+            live = self._make_live(counters)
+        except BaseException:
+            if logs is not None:
+                await asyncio.to_thread(logs.close)
+            raise
+        self._parts = _Parts(live, logs, self._subscribers, self._tokens)
+        try:
+            self._begin(self._parts)
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
             raise
 
-    def _begin(self) -> None:
+    def _make_live(self, counters: Counters) -> Live:
+        bind, buffer = self.config.bind, self.config.receive_buffer_bytes
+        socket = UdpSocket.bind(bind.host, bind.port, receive_buffer=buffer, counters=counters)
+        engine = Engine(
+            self.identity,
+            engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),
+            now=Driver.now(),
+            wall=wall,
+            entropy=os.urandom,
+            counters=counters,
+        )
+        return Live(engine, Driver(engine, socket, self._on_output))
+
+    def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
             self._use_token(chain)
         if self.config.channels:
             self.set_channel_configs(self.config.channel_registry())
-        self._recording = start_recording(self._live, self.config, self._psk)
+        parts.recording = start_recording(parts.live.engine, self.config, self._psk)
         self.announce(self.config.capabilities())
-        connecting = [
-            self.connect(str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile)
-            for entry in self.config.peers
-        ]
-        if connecting:
-            self._background = asyncio.gather(*connecting, return_exceptions=True)
+        for entry in self.config.peers:
+            self._connecting.start(self._connect_configured(entry))
+
+    async def _connect_configured(self, entry: PeerEntry) -> None:
+        try:
+            await self.connect(
+                str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile
+            )
+        except HandshakeError:
+            pass  # `notices` reports it
+        except MeshError as error:
+            _logger.warning("cannot connect to the configured peer %s: %s", entry.address, error)
 
     async def close(self) -> None:
-        """Stop, and end every subscription; closing twice is fine."""
-        if self._driver is not None:
-            for subscription in (*self._router.subscriptions(), *self._replayer.subscriptions()):
-                await subscription.close()
-            await self._log_server.drain()
-            self._act(lambda engine, now, out: engine.history.close(now, out))
-            self._driver.close()
-            self._driver = None
-            await stop_recording(self._recording)
-            self._waiting.cancel()
-            self._answers.cancel()
-            self._notices.close()
-        await self._log_server.close()
+        """Close the subscriptions and stop the node; closing twice is fine."""
+        parts = self._parts
+        if parts is None:
+            return
+        for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
+            await subscription.close()
+        parts.pages.cancel()
+        if parts.logs is not None:
+            await parts.logs.drain()  # what waits for a sync is still sent
+        parts.live.act(lambda engine, now, out: engine.history.close(now, out))
+        self._parts = None
+        self._connecting.cancel()
+        parts.live.close()
+        parts.answers.cancel()
+        await stop_recording(parts.recording)
+        self._notices.close()
+        if parts.logs is not None:
+            await asyncio.to_thread(parts.logs.close)
 
-    # ── who and where ───────────────────────────────────────────────────────────────────────
+    # ── identity and state ──────────────────────────────────────────────────────────────────
 
     @property
     def node_id(self) -> int:
@@ -169,60 +208,63 @@ class Node:
 
     @property
     def public_key(self) -> bytes:
-        """The one key another meshbus node needs to connect to us."""
+        """The key that another meshbus node needs to connect to this one."""
         return self.identity.entity_id
 
     @property
     def noise_public_key(self) -> bytes:
-        """The key a net-mesh 0.23 node needs to connect to us, beside the node id."""
-        return self._live.public_key
+        """The key that a net-mesh 0.23 node needs to connect to this one, in addition to the node id."""
+        return self.live.engine.public_key
 
     @property
     def address(self) -> str:
-        """Where this node listens, as `host:port`."""
-        host, port = self._running.socket.address[:2]
+        """The address on which this node listens, as `host:port`."""
+        host, port = self.live.driver.socket.address[:2]
         return str(Endpoint(host, port))
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """The nodes we have a session with."""
-        return [info_of(peer) for peer in self._live.peers]
+        """The nodes that this node has a session with."""
+        return [info_of(peer) for peer in self.live.engine.peers]
 
     @property
     def mesh(self) -> MeshView:
-        """What this node knows about the ways to others, and what it did with packets for them."""
-        return MeshView(self._live)
+        """The routes to other nodes, and the packets that this node forwarded."""
+        return MeshView(self.live.engine)
 
     @property
     def roster(self) -> RosterView:
-        """Who subscribed to which of our channels."""
-        return RosterView(self._live.admission.roster)
+        """The subscribers of this node's channels."""
+        return RosterView(self.live.engine.admission.roster)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """Everything that was dropped, refused, retried or failed, by what and why."""
-        counts = self._live.counters.snapshot()
-        return counts if self._recording is None else {**counts, "record": self._recording.counters()}
+        """The counts of everything that was dropped, refused, retried or failed, by kind and reason."""
+        parts = self._opened
+        counts = parts.live.engine.counters.snapshot()
+        return counts if parts.recording is None else {**counts, "record": parts.recording.counters()}
 
     @property
     def logs(self) -> Logs:
-        """The logs of what this node published and received; raises ConfigError when it keeps none."""
-        if self._log_server.logs is None:
-            raise ConfigError("log_dir", "is not set: this node keeps no logs")
-        return self._log_server.logs
+        """The logs of the events that this node published and received. Raises ConfigError if it keeps none."""
+        logs = self._opened.logs
+        if logs is None:
+            raise ConfigError("log_dir", NO_LOGS)
+        return logs
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
     ) -> list[int]:
-        """Give the nodes that announced capabilities matching the filter, this one included."""
-        return self._live.directory.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope=scope)
+        """Return the nodes that announced capabilities that match the filter, this node included."""
+        directory = self.live.engine.directory
+        return directory.find_nodes(capability_filter or CapabilityFilter(), Driver.now(), scope=scope)
 
     def notices(self) -> AsyncIterator[Notice]:
-        """Give what happens to this node: sessions, failures, subscriptions, slow consumers."""
+        """Iterate over what happens to this node: sessions, failures, subscriptions, slow consumers."""
         return self._notices.follow()
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
-        """Call a listener with every notice as it happens, beside `notices`; gives what ends that."""
+        """Call a listener with every notice, in addition to `notices`; return a function that stops it."""
         return self._notices.watch(listener)
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────
@@ -239,86 +281,86 @@ class Node:
         """Connect to a node, and wait until the session is up.
 
         A meshbus node needs only its public key. For a net-mesh 0.23 node give its node id too; `public_key` is then
-        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the mesh finds the
-        way; it has `handshake_timeout_s` to hear of the node. Raises HandshakeError when no session comes about,
-        PeerError when no way is known.
+        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the node is reached
+        through the mesh, which has `handshake_timeout_s` to find a route. If the call is cancelled, the attempt ends,
+        unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
+        there is no route.
         """
-        return await self._dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
+        return await self._opened.dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
 
     async def connect_direct(
         self, node_id: int, *, public_key: bytes | str | None = None, coordinator: int | None = None
     ) -> PeerInfo:
-        """Connect to a node past the NATs on both sides, or through a relay when nothing else works.
+        """Connect to a node through the NATs on both sides, or through a relay if nothing else works.
 
-        A neighbor that knows both introduces them: `coordinator`, or one that is found. The key of a meshbus node
-        follows from its announcement; that of a net-mesh 0.23 node, its Noise key, must be given. Raises PeerError
-        when nothing can be tried, HandshakeError when nothing worked.
+        A peer of both nodes introduces them: `coordinator`, or one that is found. The key of a meshbus node is taken
+        from its announcement; the Noise key of a net-mesh 0.23 node must be given. If the call is cancelled, the attempt
+        ends, unless another call waits for the same node. Raises PeerError if nothing can be tried, HandshakeError if
+        nothing worked.
         """
-        return await self._dialer.connect_direct(node_id, public_key, coordinator)
+        return await self._opened.dialer.connect_direct(node_id, public_key, coordinator)
 
     def accept(self, node_id: int) -> None:
-        """Allow a node to begin a direct handshake with us, as 0.23 nodes do when they `connect`."""
-        self._live.handshakes.accept(node_id)
+        """Allow a node to start a direct handshake with this one, as 0.23 nodes do when they `connect`."""
+        self.live.engine.handshakes.accept(node_id)
 
     def disconnect(self, node_id: int) -> None:
-        """Forget a peer; it notices by our silence."""
-        self._act(lambda engine, now, out: engine.disconnect(node_id, now, out))
+        """Remove a peer; the peer is not told and notices the silence."""
+        self.live.act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def send(self, node_id: int, *events: bytes) -> None:
-        """Send events to one peer's inbox, straight or by way of others; nothing tells whether they arrive."""
-        self._act(lambda engine, _now, out: engine.send(node_id, events, out))
+        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported."""
+        self.live.act(lambda engine, _now, out: engine.send(node_id, events, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Tell every peer, now and in the future, what this node can do."""
-        self._act(lambda engine, now, out: engine.announce(capabilities, now, out))
+        """Announce what this node can do, to its peers and to those that connect later."""
+        self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
-        """Install the policy of our channels; subscribers are judged by it at once."""
-        self._act(lambda engine, now, out: engine.set_channel_configs(registry, now, out))
+        """Set the policies of this node's channels; current subscribers are checked again at once."""
+        self.live.act(lambda engine, now, out: engine.set_channel_configs(registry, now, out))
 
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
-        """Keep a permission: presented where a channel asks for one, and used for our own publishing."""
+        """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""
         chain = (token,) if isinstance(token, PermissionToken) else tuple(token)
         self._use_token(chain)
         self._tokens.append(chain)
 
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
-        """Stop believing an issuer's tokens of lower generations; whoever subscribed by one is out at once."""
-        self._live.tokens.revoke_below(issuer, generation)
-        self._act(lambda engine, now, out: engine.recheck(now, out))
+        """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
+        self.live.engine.tokens.revoke_below(issuer, generation)
+        self.live.act(lambda engine, now, out: engine.recheck(now, out))
 
-    def publisher(self, channel: str, config: PublishConfig | None = None, **options: object) -> ChannelPublisher:
-        """Give a publisher for a channel; options are the fields of PublishConfig."""
+    def publisher(
+        self, channel: str, config: PublishConfig | None = None, **options: Unpack[PublishOptions]
+    ) -> ChannelPublisher:
+        """Return a publisher for a channel; the options are the fields of PublishConfig.
+
+        The channel counts as published by this node until the publisher or the node is closed.
+        """
         if config is not None and options:
             raise LocalProtocolError("give either a PublishConfig or single options, not both")
-        name = ChannelName(channel)
+        parts, name = self._opened, ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
-        logs = self._log_server.logs
-        log = None if logs is None else logs.of_published(name)
-        self._act(lambda engine, now, out: engine.open_channel(name, now, out))
-        return ChannelPublisher(name, chosen, lambda: self._both, log)
+        log = None if parts.logs is None else parts.logs.of_published(name)
+        parts.live.act(lambda engine, now, out: engine.open_channel(name, now, out))
+        return ChannelPublisher(name, chosen, lambda: self.live, log, on_close=lambda: self._close_channel(name))
 
     async def subscribe_channel(
         self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = ""
     ) -> None:
-        """Subscribe to one channel of one peer: one message, and its answer.
+        """Subscribe to one channel of one peer with a single message, and wait for the answer.
 
-        Raises ChannelError with the publisher's reason, PeerError for a node we have no session with, Timeout without
-        an answer. Events arrive at the subscriptions that match the channel.
+        Events arrive at the subscriptions that match the channel. Raises ChannelError with the publisher's reason,
+        PeerError for a node without a session, Timeout without an answer.
         """
-        out = Output()
-        request = self._live.subscribe(
-            publisher, ChannelName(channel), Driver.now(), out, token=token, queue_group=queue_group
-        )
-        await self._acknowledged(request, channel, out)
+        await self._opened.joiner.subscribe(publisher, ChannelName(channel), token, queue_group)
 
     async def unsubscribe_channel(self, publisher: int, channel: str) -> None:
         """End a subscription to one channel of one peer."""
-        out = Output()
-        request = self._live.unsubscribe(publisher, ChannelName(channel), Driver.now(), out)
-        await self._acknowledged(request, channel, out)
+        await self._opened.joiner.unsubscribe(publisher, ChannelName(channel))
 
     def subscribe(
         self,
@@ -332,35 +374,38 @@ class Node:
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
     ) -> Subscription:
-        """Prepare a subscription to a channel, or to all under a prefix such as `sensors/`; `async with` starts it.
+        """Prepare a subscription to a channel, or to all channels under a prefix such as `sensors/`.
 
-        It is live when that line returns. Without a publisher every peer is asked, those that connect later too;
-        entering raises ChannelError when peers are there and all of them refuse. Prefixes reach meshbus nodes once
-        they agreed with us on the profile; a plain 0.23 node knows single channels only. `token` defaults to what
-        `add_token` and the configuration hold.
+        It starts with `async with`, and is live when that line returns. Without a publisher every peer is asked, and
+        those that connect later too; entering raises ChannelError if there are peers and all of them refuse. Prefixes
+        reach meshbus nodes once the profile is agreed on; a plain 0.23 node supports single channels only. `token`
+        defaults to the tokens of `add_token` and of the configuration.
 
-        With `since` the events come from the publisher's log, from that publish number or the `"first"` that is left
-        on, and go on with what is new: each once and in order. That is for one channel of one meshbus publisher, which
-        must log it; entering raises LogError with the first available number when the start is gone.
+        With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
+        is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
+        logs it; entering raises LogError with the first available number if the start is gone.
         """
-        wish = Wish(topic, publisher, queue_group, token)
+        spec = SubscriptionSpec(topic, publisher, queue_group, token)
+
+        def source() -> Joiner | HistoryReader:
+            return self._opened.joiner if since is None else self._opened.reader
 
         async def start(subscription: Subscription) -> None:
-            if since is not None:
-                await self._replayer.start(subscription, wish, since, self._joiner.tokens_for(wish))
-                return
-            self._router.add(wish, subscription)
-            try:
-                await self._joiner.join(subscription)
-            except BaseException:
-                await self._joiner.leave(subscription)  # some may have been asked already
-                raise
+            parts = self._opened
+            if since is None:
+                await parts.joiner.start(subscription, spec)
+            else:
+                await parts.reader.start(subscription, spec, since, parts.joiner.tokens_for(spec))
+
+        async def stop(subscription: Subscription) -> None:
+            if self._parts is not None:  # closing the node ended what had been started
+                await source().stop(subscription)
 
         return Subscription(
             topic,
             start=start,
-            stop=self._joiner.leave if since is None else self._replayer.stop,
-            hold=self._joiner.hold if since is None else self._replayer.hold,
+            stop=stop,
+            hold=lambda subscription, held: source().hold(subscription, held),
             notice=self._notice,
             when_full=WhenFull(when_full),
             max_events=max_events,
@@ -377,10 +422,10 @@ class Node:
         """Prepare a subscription to events that were sent to this node without a channel, as 0.23 nodes can."""
 
         async def start(subscription: Subscription) -> None:
-            self._router.add_inbox(subscription)
+            self._subscribers.add_inbox(subscription)
 
         async def stop(subscription: Subscription) -> None:
-            self._router.remove(subscription)
+            self._subscribers.remove(subscription)
 
         return Subscription(
             "(inbox)",
@@ -396,104 +441,75 @@ class Node:
     # ── requests ────────────────────────────────────────────────────────────────────────────
 
     async def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
-        """Ask a peer's responder on a channel, and give its answer.
+        """Send a request to a peer's responder on a channel, and return its reply.
 
-        Raises ChannelError when there is no responder, it refuses or fails, and Timeout without an answer.
+        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
         """
-        out = Output()
-        question = ChannelName(channel)
-        peer = self._live.peers.require(publisher)
-        ask = self._live.requests.requester.ask
-        request = ask(peer, question, payload, Driver.now(), out, timeout_s=timeout_s)
-        waiting = self._waiting.for_("request", request)
-        self._running.apply(out)
-        return answer_of(await waiting, question, timeout_s)
+        name = ChannelName(channel)
+
+        def ask(engine: Engine, now: float, out: Output) -> int:
+            peer = engine.peers.require(publisher)
+            return engine.requests.requester.ask(peer, name, payload, now, out, timeout_s=timeout_s)
+
+        return answer_of(await self.live.begin(Kind.REQUEST, ask), name, timeout_s)
 
     def respond(self, channel: str, handler: Handler) -> AbstractAsyncContextManager[None]:
-        """Answer the requests of peers on a channel, for as long as the `async with` block lasts.
+        """Answer the requests of peers on a channel while the `async with` block runs.
 
-        `handler` is a coroutine function from question to answer; who may ask is the channel's policy.
+        `handler` is a coroutine function from the payload of a request to that of the reply; who may send requests is
+        decided by the policy of the channel. An exception in the handler is reported to the requester.
         """
-        return self._answers.serve(ChannelName(channel), handler)
+        return self._opened.answers.serve(ChannelName(channel), handler)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
-    def running(self) -> tuple[Engine, Driver] | None:
-        """Give the engine and its driver, if the node is running; for the rooms above and the tests."""
-        return None if self._engine is None or self._driver is None else (self._engine, self._driver)
-
-    def held_tokens(self) -> Iterator[tuple[PermissionToken, ...]]:
-        """Give the chains of tokens that this node holds."""
-        return iter(self._tokens)
+    @property
+    def live(self) -> Live:
+        """The running engine and its driver; for the rooms above and for tests."""
+        return self._opened.live
 
     @property
-    def _live(self) -> Engine:
-        return self._both[0]
+    def _opened(self) -> _Parts:
+        if self._parts is None:
+            raise LocalProtocolError("the node is not open; use it inside `async with Node.open(...) as node`")
+        return self._parts
 
-    @property
-    def _running(self) -> Driver:
-        return self._both[1]
-
-    @property
-    def _both(self) -> tuple[Engine, Driver]:
-        if (running := self.running()) is None:
-            raise LocalProtocolError("the node is not running: use it inside `async with Node.open(...) as node`")
-        return running
-
-    def _act(self, call: Callable[[Engine, float, Output], T]) -> T:
-        """Have the engine do something now, and carry out what it asks for."""
-        out = Output()
-        result = call(self._live, Driver.now(), out)
-        self._running.apply(out)
-        return result
-
-    def matched(self, request: int) -> Awaitable[None]:
-        """Wait for the answer to an interest; it counts from now on, even when it comes before this is awaited."""
-        return answered(self._waiting.for_("match", request), self.config.membership_ack_timeout_s)
-
-    async def _acknowledged(self, request: int, channel: str, out: Output) -> None:
-        waiting = self._waiting.for_("ack", request)
-        self._running.apply(out)
-        event = await waiting
-        assert isinstance(event, Acked)
-        if event.timed_out:
-            raise Timeout(f"publisher {event.node_id:016x} on {str(channel)!r}", self.config.membership_ack_timeout_s)
-        if not event.accepted:
-            reason = AckReason(event.reason).name.lower()
-            problem = f"publisher {event.node_id:016x} refused: {reason}"
-            raise ChannelError(ChannelFault.REJECTED, channel, problem, reason=reason)
+    def _close_channel(self, channel: ChannelName) -> None:
+        if self._parts is not None:
+            self._parts.live.act(lambda engine, _now, out: engine.close_channel(channel, out))
 
     def _use_token(self, chain: tuple[PermissionToken, ...]) -> None:
-        """Use a permission for our own publishing too, when it is one that we would trust from others."""
+        """Use a token for our own publishing too, if we would trust it when presented by others."""
         try:
-            self._live.tokens.insert_chain(chain)
+            self.live.engine.tokens.insert_chain(chain)
         except AuthError as error:
             if error.fault is not AuthFault.NOT_AUTHORIZED:
                 raise
 
     def _notice(self, event: Notice) -> None:
         if isinstance(event, SlowConsumer):
-            self._live.counters.add("slow_consumer", event.subscription)
+            self.live.engine.counters.add("slow_consumer", event.subscription)
         self._notices.add(event)
 
     def _on_output(self, out: Output) -> None:
+        parts = self._opened
         for batch in out.events:
-            if self._log_server.logs is not None:
-                self._log_server.logs.take(batch)
-            if not (self._router if batch.reading is None else self._replayer).feed(batch):
-                self._live.counters.count(Reason.NOBODY_LISTENS, len(batch))
+            if parts.logs is not None:
+                parts.logs.take(batch)
+            if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):
+                parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
         for event in out.control:
-            self._waiting.tell(event)
+            parts.live.waiting.tell(event)
             match event:
                 case SessionUp(node_id=node_id):
-                    self._joiner.welcome(node_id)
+                    parts.joiner.session_up(node_id)
                 case Negotiated(node_id=node_id):
-                    self._joiner.agreed(node_id)
+                    parts.joiner.agreed(node_id)
                 case Requested():
-                    self._answers.take(event)
+                    parts.answers.take(event)
                 case HistoryWanted():
-                    self._log_server.take(event)
-                    continue  # one for every page is no news
+                    parts.pages.take(event)
+                    continue  # one comes for every page; not worth a notice
                 case _:
-                    self._replayer.take(event)
+                    parts.reader.take(event)
             self._notice(event)

@@ -1,4 +1,7 @@
-"""What happens to a node, for whoever wants to watch: bounded, the oldest are forgotten first."""
+"""The latest notices of a node: bounded, the oldest are dropped first.
+
+A notice is a Control of the engine (engine/base/notices.py) or a SlowConsumer of a local subscription.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,22 @@ from meshbus.engine.base.notices import Control
 from meshbus.errors import SlowConsumer
 
 MAX_NOTICES = 1024
+"""Notices kept for a reader that has not come yet: minutes of a busy node, and less than a megabyte."""
 
 Notice: TypeAlias = "Control | SlowConsumer"
 
 
-class Notices:
+class NoticeLog:
     """The latest notices of one node."""
 
     def __init__(self) -> None:
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
-        self._came = asyncio.Event()
+        self._added = asyncio.Event()
         self._listeners: list[Callable[[Notice], None]] = []
         self._closed = False
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
-        """Call a listener with every notice, beside those who follow; gives what ends that."""
+        """Call a listener with every notice, in addition to `follow`; return a function that stops it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -34,19 +38,19 @@ class Notices:
         for listener in tuple(self._listeners):
             listener(notice)
         self._notices.append(notice)
-        self._came.set()
+        self._added.set()
 
     def close(self) -> None:
-        """End everyone who follows, once they have read what is there."""
+        """End the iterators of `follow` once they have returned the remaining notices."""
         self._closed = True
-        self._came.set()
+        self._added.set()
 
     async def follow(self) -> AsyncIterator[Notice]:
-        """Give the notices as they come; each is given once, to whoever asks first."""
+        """Iterate over the notices as they are added; concurrent iterators share them, each gets a part."""
         while True:
             while self._notices:
                 yield self._notices.popleft()
             if self._closed:
                 return
-            self._came.clear()
-            await self._came.wait()
+            self._added.clear()
+            await self._added.wait()

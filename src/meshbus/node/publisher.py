@@ -1,23 +1,29 @@
-"""Publishing on one channel, as a user does it: single events, lists, or Arrow columns."""
+"""Publishing on one channel: single events, lists, or Arrow columns.
+
+The engine decides who gets an event; this file brings events into columns, appends them to the channel's log if it has
+one (node/logs.py), and waits for the outcome.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 
 import numpy as np
 
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publication import Publication
-from meshbus.engine.channels.publish import PublishConfig, PublishReport
+from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
 from meshbus.engine.core import Engine
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.log.columns import Columns as LogColumns
 from meshbus.log.once import slices_left
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
+from meshbus.node.live import Live
 from meshbus.node.logs import PublishedLog
 from meshbus.wire.frames import columns_of
 
@@ -27,63 +33,99 @@ if TYPE_CHECKING:
     Columns = tuple[NDArray[np.int64], NDArray[np.uint8]]
 
 
+class PublishOptions(TypedDict, total=False):
+    """The fields of PublishConfig, as keyword arguments of `Node.publisher`."""
+
+    reliable: bool | None
+    reliability: Reliability | str | None
+    on_failure: OnFailure | str
+    max_inflight: int
+    wait_s: float
+
+
 class ChannelPublisher:
-    """Publishes on one channel. Every call tells who got the events; none returns a bare None."""
+    """Publishes on one channel. Every call returns who got the events.
+
+    While it is open, its channel is announced to the nodes that subscribe to a prefix of it. Close it, or use it as an
+    async context manager, when the node is to go on without the channel; closing the node closes it too.
+    """
 
     def __init__(
         self,
         channel: ChannelName,
         config: PublishConfig,
-        running: Callable[[], tuple[Engine, Driver]],
+        live: Callable[[], Live],
         log: PublishedLog | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        """Set up; `live` returns the running engine or raises if the node is closed."""
         self.channel = channel
         self.config = config
-        self._running = running
+        self._live = live
         self._log = log
+        self._on_close: Callable[[], None] | None = on_close
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop publishing on this channel; closing twice is fine.
+
+        When the last publisher of a channel is closed, and the channel is not configured by name, prefix subscribers
+        are told that it is gone.
+        """
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            self._live = self._refuse  # in place of a check on each publish
+            on_close()
 
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
 
-        Waits for credit where a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery when nobody could be
-        reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError when this
-        node may not publish now, LogError when the channel is logged and the event cannot be.
+        Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
+        reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
+        may not publish now, LogError if the channel is logged and the event cannot be appended.
         """
         event = payload.encode() if isinstance(payload, str) else bytes(payload)
         if self._log is not None:
             return await self._publish_logged(self._log, *columns_of([event]))
-        engine, driver = self._running()
-        out, now = Output(), driver.now()
-        outcome = engine.publish_one(self.channel, event, self.config, now, out)
-        driver.apply_single(out, now)
+        live = self._live()
+        out, now = Output(), Driver.now()
+        outcome = live.engine.publish_one(self.channel, event, self.config, now, out)
+        live.driver.apply_single(out, now)
         return outcome if isinstance(outcome, PublishReport) else await self._finish(outcome)
 
     async def publish_batch(self, events: Any) -> PublishReport:
         """Send many events at once: a list of bytes or text, or an Arrow binary or string array.
 
-        Far cheaper per event than `publish`. Errors as there; with several packets a subscriber may have got a first
-        part when an error is reported for it.
+        Far cheaper per event than `publish`, and raises the same errors. If the events take several packets, a
+        subscriber for which an error is reported may have got the first ones.
         """
-        engine, driver = self._running()
+        live = self._live()
         offsets, data = columns_from(events)
         if self._log is not None:
             return await self._publish_logged(self._log, offsets, data)
-        out = Output()
-        publication = engine.publish(self.channel, offsets, data, self.config, driver.now(), out)
-        driver.apply(out)
-        return await self._finish(publication)
+        return await self._finish(
+            live.act(lambda engine, now, out: engine.publish(self.channel, offsets, data, self.config, now, out))
+        )
 
     async def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
-        """Publish those rows of a batch that the channel's log does not have yet, and give how many those were.
+        """Publish the rows of a batch that the channel's log does not have yet, and return their number.
 
-        `rows` is an Arrow table with a column `payload`, and perhaps `ts_ns` and `headers`. A writer numbers its batches
-        upward and tries one again with the same rows in the same order, as often as it takes; when this returns, they
-        are in the log and on the disk. A subscriber that cannot be reached is no failure: it finds them in the log.
-        Raises ConfigError when the channel is not logged; else as `publish_batch`.
+        `rows` is an Arrow table with a column `payload`, and optionally `ts_ns` and `headers`. A writer numbers its
+        batches in ascending order and retries a batch with the same rows in the same order until this returns; the rows
+        are then in the log and on disk. A subscriber that cannot be reached is not an error: it can read the log.
+        Raises ConfigError if the channel is not logged, and otherwise the errors of `publish_batch`.
         """
         log = self._log
         if log is None:
-            raise ConfigError("log", f"{self.channel} is not logged when published: only a log can tell what it has")
+            problem = f'{self.channel} is not logged when published; set log = "published" for it'
+            raise ConfigError("log", problem)
         async with log.once:
             slices = await asyncio.to_thread(slices_left, log.file, rows, writer, batch)
             for payloads, columns in slices:
@@ -96,17 +138,21 @@ class ChannelPublisher:
         self, log: PublishedLog, offsets: NDArray[np.int64], data: NDArray[np.uint8], **columns: Unpack[LogColumns]
     ) -> PublishReport:
         """Append, then send; what is refused is not appended, and what cannot be appended is not sent."""
-        engine, driver = self._running()
-        prepared = engine.publications.prepare(self.channel, offsets, data, self.config, driver.now())
+        live = self._live()
+        prepared = live.engine.publications.prepare(self.channel, offsets, data, self.config, Driver.now())
 
         def send(number: int) -> Publication:
-            out, now = Output(), driver.now()
-            publication = engine.publications.send(prepared, number, now, out)
-            engine.history.grew(self.channel, log.released, now, out)
-            driver.apply(out)
-            return publication
+            def release(engine: Engine, now: float, out: Output) -> Publication:
+                publication = engine.publications.send(prepared, number, now, out)
+                engine.history.grew(self.channel, log.released, now, out)
+                return publication
+
+            return live.act(release)
 
         return await self._finish(await log.append(offsets, data, send, **columns))
+
+    def _refuse(self) -> NoReturn:
+        raise LocalProtocolError(f"the publisher of {str(self.channel)!r} is closed; open another with node.publisher")
 
     async def _finish(self, publication: Publication) -> PublishReport:
         if not publication.done:
@@ -117,13 +163,13 @@ class ChannelPublisher:
 
 
 def columns_from(events: Any) -> Columns:
-    """Turn what people publish into offsets and data; Arrow columns are not copied."""
+    """Convert a list or an Arrow array to offsets and data; Arrow columns are not copied."""
     if hasattr(events, "__arrow_c_array__") or hasattr(events, "__arrow_c_stream__"):
         return _columns_of_arrow(events)
     if isinstance(events, Sequence) and not isinstance(events, bytes | bytearray | memoryview | str):
         return columns_of([event.encode() if isinstance(event, str) else event for event in events])
     raise LocalProtocolError(
-        f"publish_batch takes a list of bytes or an Arrow array, not {type(events).__name__}: for one event use publish"
+        f"publish_batch takes a list of bytes or an Arrow array, got {type(events).__name__}; use publish for one event"
     )
 
 
@@ -133,14 +179,16 @@ def _columns_of_arrow(events: Any) -> Columns:
     array = events if isinstance(events, pa.Array | pa.ChunkedArray) else pa.array(events)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
-    if isinstance(array, pa.ChunkedArray):  # combine_chunks may keep chunks that together are too large
-        raise LocalProtocolError("the Arrow column is too large for one call: publish it in slices")
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps chunks whose offsets would overflow
+        raise LocalProtocolError("the Arrow column is too large for one call; publish it in slices")
     if array.null_count:
-        raise LocalProtocolError(f"the Arrow column holds {array.null_count} nulls: an event cannot be null")
+        raise LocalProtocolError(
+            f"an event cannot be null, and the Arrow column has {array.null_count} nulls; remove them"
+        )
     kinds = {pa.binary(): np.int32, pa.string(): np.int32, pa.large_binary(): np.int64, pa.large_string(): np.int64}
     kind = kinds.get(array.type)
     if kind is None:
-        raise LocalProtocolError(f"an Arrow column of {array.type} cannot be published: cast it to binary")
+        raise LocalProtocolError(f"cannot publish an Arrow column of {array.type}; cast it to binary")
     _, offsets, data = array.buffers()
     edges = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     return edges, np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)

@@ -1,7 +1,8 @@
-"""Which local subscriptions get an event: by the channel it came on, decided once per channel.
+"""The local subscriptions of a node, and which of them get an event.
 
-A topic is the name of one channel, or a prefix: empty, or ending in `/`. Prefixes are matched by the same sorted table
-as everywhere else (policy/prefixes.py).
+A topic is the name of one channel, or a prefix: empty, or ending in `/`. Prefixes are matched by the sorted table that
+is used everywhere else too (policy/prefixes.py). The subscriptions of a channel are looked up once and remembered until
+a subscription is added or removed. Publishers are asked for events in node/joining.py.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from meshbus.node.subscription import Subscription
 from meshbus.policy.prefixes import SubscriptionIndex
 
 MAX_REMEMBERED = 65_536
-"""Channels whose subscriptions are remembered; then all are found anew."""
+"""Channels whose subscriptions are remembered. The mesh has far fewer channels in use at once; when there are more, all
+are looked up again."""
 
 
-class Wish(msgspec.Struct, frozen=True):
+class SubscriptionSpec(msgspec.Struct, frozen=True):
     """What a subscription asks of publishers."""
 
     topic: str
@@ -28,7 +30,7 @@ class Wish(msgspec.Struct, frozen=True):
     """None asks every peer."""
     queue_group: str = ""
     token: bytes | None = None
-    """None presents whatever the node holds."""
+    """None presents the tokens that the node holds."""
 
     def __post_init__(self) -> None:
         if not self.is_prefix:
@@ -42,87 +44,88 @@ class Wish(msgspec.Struct, frozen=True):
         return not self.topic or self.topic.endswith("/")
 
     def covers(self, channel: str) -> bool:
-        """Say whether it is for this channel."""
+        """Return whether it is for this channel."""
         return channel.startswith(self.topic) if self.is_prefix else channel == self.topic
 
+    def asks(self, node_id: int) -> bool:
+        """Return whether it asks this publisher."""
+        return self.publisher is None or self.publisher == node_id
 
-class Router:
+
+class Subscribers:
     """The local subscriptions of a node."""
 
     def __init__(self) -> None:
-        self._wishes: dict[Subscription, Wish] = {}
+        self._specs: dict[Subscription, SubscriptionSpec] = {}
         self._inboxes: list[Subscription] = []
         self._numbers = count(1)
         self._by_number: dict[int, Subscription] = {}
+        """Prefix subscriptions, by the number under which the prefix table knows them."""
         self._prefixes = SubscriptionIndex()
         self._by_channel: dict[str, list[Subscription]] = {}
         self._remembered: dict[ChannelName, list[Subscription]] = {}
 
-    def add(self, wish: Wish, subscription: Subscription) -> None:
+    def add(self, spec: SubscriptionSpec, subscription: Subscription) -> None:
         """Add a subscription."""
-        self._wishes[subscription] = wish
+        self._specs[subscription] = spec
         self._remembered.clear()
-        if wish.is_prefix:
+        if spec.is_prefix:
             number = next(self._numbers)
             self._by_number[number] = subscription
-            self._prefixes.subscribe(number, wish.topic)
+            self._prefixes.subscribe(number, spec.topic)
         else:
-            self._by_channel.setdefault(wish.topic, []).append(subscription)
+            self._by_channel.setdefault(spec.topic, []).append(subscription)
 
     def add_inbox(self, subscription: Subscription) -> None:
         """Add a subscription to events without a channel."""
         self._inboxes.append(subscription)
 
-    def remove(self, subscription: Subscription) -> Wish | None:
-        """Remove a subscription; gives its wish when nobody here has the same topic any more."""
+    def remove(self, subscription: Subscription) -> SubscriptionSpec | None:
+        """Remove a subscription; return its spec if no other local subscription has the same topic."""
         if subscription in self._inboxes:
             self._inboxes.remove(subscription)
-        wish = self._wishes.pop(subscription, None)
-        if wish is None:
+        spec = self._specs.pop(subscription, None)
+        if spec is None:
             return None
         self._remembered.clear()
-        if wish.is_prefix:
+        if spec.is_prefix:
             number = next(number for number, one in self._by_number.items() if one is subscription)
             del self._by_number[number]
             self._prefixes.remove_peer(number)
         else:
-            others = self._by_channel[wish.topic]
+            others = self._by_channel[spec.topic]
             others.remove(subscription)
             if not others:
-                del self._by_channel[wish.topic]
-        return None if any(other.topic == wish.topic for other in self._wishes.values()) else wish
+                del self._by_channel[spec.topic]
+        return None if any(other.topic == spec.topic for other in self._specs.values()) else spec
 
     def subscriptions(self) -> list[Subscription]:
-        """Give all subscriptions."""
-        return [*self._wishes, *self._inboxes]
+        """Return all subscriptions."""
+        return [*self._specs, *self._inboxes]
 
-    def wish_of(self, subscription: Subscription) -> Wish:
-        """Give what a subscription asks of publishers."""
-        return self._wishes[subscription]
-
-    def wishes(self) -> Iterator[Wish]:
-        """Give one wish per topic, the oldest."""
+    def specs(self) -> Iterator[SubscriptionSpec]:
+        """Iterate over one spec per topic, the oldest."""
         seen: set[str] = set()
-        for wish in self._wishes.values():
-            if wish.topic not in seen:
-                seen.add(wish.topic)
-                yield wish
+        for spec in self._specs.values():
+            if spec.topic not in seen:
+                seen.add(spec.topic)
+                yield spec
 
     def feed(self, batch: EventBatch) -> bool:  # hot: bench_stream
-        """Give a batch to everyone it is for; says whether there was anybody."""
-        taken = self.route(batch)
-        for subscription in taken:
+        """Hand a batch to every subscription that covers its channel; return whether there is one."""
+        found = self.find(batch)
+        for subscription in found:
             subscription.feed(batch)
-        return bool(taken)
+        return bool(found)
 
-    def route(self, batch: EventBatch) -> list[Subscription]:  # hot: bench_stream
-        """Say who gets a batch."""
+    def find(self, batch: EventBatch) -> list[Subscription]:  # hot: bench_stream
+        """Return the subscriptions that get a batch."""
         if batch.channel is None:
             return self._inboxes
         found = self._remembered.get(batch.channel)
-        return self._find(batch.channel) if found is None else found
+        return self._look_up(batch.channel) if found is None else found
 
-    def _find(self, channel: ChannelName) -> list[Subscription]:
+    def _look_up(self, channel: ChannelName) -> list[Subscription]:
         found = [*self._by_channel.get(channel, ()), *(self._by_number[n] for n in self._prefixes.match(channel))]
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()

@@ -1,9 +1,14 @@
-"""Futures for what the engine will report: a session, an acknowledgement, an answer."""
+"""Futures for what the engine will report: a session, an acknowledgement, an answer.
+
+Each caller gets a future of its own, so that one caller who is cancelled does not disturb the others who wait for the
+same report.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from enum import Enum, auto
 
 from meshbus.engine.base.notices import (
     Acked,
@@ -22,59 +27,83 @@ from meshbus.engine.base.notices import (
 from meshbus.errors import Timeout
 
 
+class Kind(Enum):
+    """What is waited for, and what the number that goes with it means."""
+
+    SESSION = auto()
+    """A session with a node, or the failure of the handshake; by node id."""
+    REACH = auto()
+    """The end of a `connect_direct`; by node id."""
+    AGREEMENT = auto()
+    """News about the profile of a peer; by node id."""
+    ACK = auto()
+    """The answer to a subscribe or unsubscribe; by request."""
+    MATCH = auto()
+    """The answer to an interest; by request."""
+    REQUEST = auto()
+    """The reply to a request; by request."""
+    HISTORY = auto()
+    """The start of a reading of another node's log, or its refusal; by reading."""
+
+
 class Waiting:
-    """Who waits for what, by kind and number."""
+    """The callers that wait for a report of the engine, by kind and number."""
 
     def __init__(self) -> None:
-        self._futures: dict[tuple[str, int], asyncio.Future[Control]] = {}
+        self._futures: dict[tuple[Kind, int], set[asyncio.Future[Control]]] = {}
 
-    def for_(self, kind: str, key: int) -> asyncio.Future[Control]:
-        """Give a future for one event; several who wait for the same share it."""
-        waiting = self._futures.get((kind, key))
-        if waiting is None or waiting.done():
-            waiting = self._futures[kind, key] = asyncio.get_running_loop().create_future()
-        return waiting
+    def for_(self, kind: Kind, number: int) -> asyncio.Future[Control]:
+        """Return a new future for a report; cancelling it ends the wait."""
+        key = kind, number
+        future: asyncio.Future[Control] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(key, set()).add(future)
+        future.add_done_callback(lambda done: self._forget(key, done))
+        return future
 
-    def wake(self, kind: str, key: int, event: Control) -> None:
-        """Hand an event to whoever waits for it."""
-        waiting = self._futures.pop((kind, key), None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(event)
+    def wake(self, kind: Kind, number: int, event: Control) -> None:
+        """Resolve every future of this kind and number."""
+        for future in self._futures.pop((kind, number), ()):
+            if not future.done():
+                future.set_result(event)
 
     def tell(self, event: Control) -> None:
-        """Wake whoever waits for what an event says."""
+        """Resolve the futures that this event is the report for."""
         match event:
             case SessionUp(node_id=node_id):
-                self.wake("session", node_id, event)
+                self.wake(Kind.SESSION, node_id, event)
             case HandshakeFailed(node_id=node_id):
-                self.wake("session", node_id, event)
-                self.wake("reach", node_id, event)
+                self.wake(Kind.SESSION, node_id, event)
+                self.wake(Kind.REACH, node_id, event)
             case Reached(node_id=node_id):
-                self.wake("reach", node_id, event)
+                self.wake(Kind.REACH, node_id, event)
             case Negotiated(node_id=node_id) | Announced(node_id=node_id):
-                self.wake("agreement", node_id, event)
+                self.wake(Kind.AGREEMENT, node_id, event)
             case Acked(request=request):
-                self.wake("ack", request, event)
+                self.wake(Kind.ACK, request, event)
             case Matched(request=request):
-                self.wake("match", request, event)
+                self.wake(Kind.MATCH, request, event)
             case Replied(request=request) | RequestFailed(request=request):
-                self.wake("request", request, event)
+                self.wake(Kind.REQUEST, request, event)
             case HistoryOpened(reading=reading) | HistoryEnded(reading=reading):
-                self.wake("history", reading, event)
-
-    def drop(self, kind: str, key: int) -> None:
-        """Wait no longer."""
-        self._futures.pop((kind, key), None)
+                self.wake(Kind.HISTORY, reading, event)
 
     def cancel(self) -> None:
-        """End all waiting: the node is closing."""
-        for waiting in self._futures.values():
-            waiting.cancel()
+        """Cancel every future: the node is closing."""
+        futures = [future for waiting in self._futures.values() for future in waiting]
         self._futures.clear()
+        for future in futures:
+            future.cancel()
+
+    def _forget(self, key: tuple[Kind, int], future: asyncio.Future[Control]) -> None:
+        waiting = self._futures.get(key)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._futures[key]
 
 
 async def answered(waiting: Awaitable[Control], timeout_s: float) -> None:
-    """Wait for the answer to an interest. Raises Timeout when the engine reports that none came."""
+    """Wait for the answer to an interest. Raises Timeout if the engine reports that none came."""
     event = await waiting
     if isinstance(event, Matched) and event.timed_out:
         raise Timeout(f"publisher {event.node_id:016x}", timeout_s)

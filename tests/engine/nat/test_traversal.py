@@ -309,8 +309,24 @@ def test_a_handshake_of_the_application_s_own_is_not_disturbed() -> None:
         engine.connect(town.there.node_id, ("203.0.113.99", 9), town.there.engine.public_key, now, out)
     town.net.run(for_s=3)
     [failed] = town.here.happened(HandshakeFailed)
-    assert "under way" in failed.problem
+    assert "in progress" in failed.problem
     assert town.here.engine.handshakes.connecting == {town.there.node_id}
+
+
+def test_a_search_that_is_cancelled_is_over_and_says_nothing() -> None:
+    town = Town(OPEN, PORT)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+        assert engine.traversal.cancel(town.there.node_id)
+        assert engine.handshakes.cancel_connect(town.there.node_id)
+        assert not engine.traversal.cancel(town.there.node_id)
+    town.net.run(for_s=30)
+    assert not town.here.happened(Reached)
+    assert not town.here.happened(HandshakeFailed)
+    with town.here.turn() as (engine, now, out):
+        engine.traversal.connect(town.there.node_id, now, out)
+    town.net.run(for_s=30)
+    assert [reached.node_id for reached in town.here.happened(Reached)] == [town.there.node_id], "and may begin again"
 
 
 def test_a_relayed_session_that_comes_first_does_not_end_the_search() -> None:

@@ -136,6 +136,16 @@ class Traversal:
             self._end(climb)
             raise
 
+    def cancel(self, node_id: int) -> bool:
+        """Stop trying to reach a node; return whether that was in progress.
+
+        A handshake that has begun goes on: `Handshakes.cancel_connect` ends it.
+        """
+        climb = self._climbs.get(node_id)
+        if climb is not None:
+            self._end(climb)
+        return climb is not None
+
     @property
     def reaching(self) -> frozenset[int]:
         """The nodes that we are trying to reach."""

@@ -147,7 +147,8 @@ class Handshakes:
                 return
             raise HandshakeError(
                 HandshakeFault.REFUSED,
-                f"a handshake with node {under_way.target.node_id:016x} is under way: wait for its end, or cancel it",
+                f"another handshake with node {under_way.target.node_id:016x} is in progress; wait for it, or cancel that"
+                " connect call",
             )
         patience = config or self._config
         attempt = Attempt(
@@ -170,7 +171,7 @@ class Handshakes:
             attempt.redirect(address)
 
     def cancel_connect(self, node_id: int) -> bool:
-        """Stop trying to reach a node; says whether that was under way."""
+        """Stop trying to reach a node; return whether that was in progress."""
         return self._end_attempt(node_id)
 
     def accept(self, node_id: int) -> None:

@@ -1,0 +1,61 @@
+"""The engine and the driver of an open node, as one object to call.
+
+Each part of a node that acts on the engine holds the same Live. A call gets the current time and an empty Output; what
+the engine put into the Output is then carried out by the driver. The engine answers requests later, in the Output of
+some other call: `begin` returns a future for that answer. Which calls are allowed on a node that is not open is decided
+in node/node.py alone: a Live exists only while its node is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from meshbus.engine.base.notices import Control
+from meshbus.engine.base.packets import Output
+from meshbus.engine.core import Engine
+from meshbus.node.driver import Driver
+from meshbus.node.waiting import Kind, Waiting
+
+T = TypeVar("T")
+
+
+class Live:
+    """One running engine on one driver."""
+
+    __slots__ = ("driver", "engine", "waiting")
+
+    def __init__(self, engine: Engine, driver: Driver) -> None:
+        self.engine = engine
+        self.driver = driver
+        self.waiting = Waiting()
+        """Futures for what the engine will report."""
+
+    def act(self, call: Callable[[Engine, float, Output], T]) -> T:
+        """Call the engine with the current time, carry out what it asks for, and return the result."""
+        out = Output()
+        result = call(self.engine, Driver.now(), out)
+        if not self.driver.closed:  # a responder may end after its node was closed; its reply is dropped
+            self.driver.apply(out)
+        return result
+
+    def begin(self, kind: Kind, call: Callable[[Engine, float, Output], int]) -> asyncio.Future[Control]:
+        """Call the engine as `act` does, and return a future for its report on the number that the call returned.
+
+        The future exists before the Output is carried out, so a report that is already in there is not missed.
+        """
+        out = Output()
+        number = call(self.engine, Driver.now(), out)
+        report = self.waiting.for_(kind, number)
+        self.driver.apply(out)
+        return report
+
+    def tick(self) -> None:
+        """Have the engine do what is due now, instead of at its next timer."""
+        self.driver.apply(self.engine.tick(Driver.now()))
+
+    def close(self) -> None:
+        """Stop the driver, and cancel those who wait for a report."""
+        self.driver.close()
+        self.waiting.cancel()
