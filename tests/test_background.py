@@ -1,6 +1,6 @@
 import asyncio
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
@@ -23,6 +23,30 @@ def test_waiting_ends_in_time_and_ends_the_work() -> None:
         with pytest.raises(TimeoutError):
             loop.run(asyncio.sleep(60), timeout_s=0.01)
         assert len(loop.call(asyncio.all_tasks)) <= 1
+    finally:
+        loop.stop()
+
+
+def test_an_interrupted_wait_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, begun, ended = BackgroundLoop(), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    def interrupted(*_: object) -> None:
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Future, "result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                loop.run(work())
+        assert ended.wait(10)
     finally:
         loop.stop()
 

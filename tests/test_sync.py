@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from itertools import islice
 
@@ -10,8 +10,12 @@ import pytest
 
 import meshbus
 from meshbus import sync
-from meshbus.errors import ChannelError, HandshakeError
+from meshbus.engine.channels.publish import PublishConfig
+from meshbus.errors import ChannelError, HandshakeError, LocalProtocolError
 from meshbus.node.noticelog import Notice
+from meshbus.node.publisher import ChannelPublisher
+from meshbus.node.subscription import Subscription, WhenFull
+from tests.twins import attributes, differences
 
 PSK = "5a" * 32
 
@@ -73,6 +77,8 @@ def test_waiting_ends_in_time_and_closing_twice_is_fine(pair: tuple[sync.Node, s
         assert list(subscription.batches()) == []
     second.close()
     second.close()
+    with pytest.raises(LocalProtocolError, match="not open"):
+        second.subscribe("quiet/channel")
 
 
 def test_questions_are_answered_by_a_plain_function(pair: tuple[sync.Node, sync.Node]) -> None:
@@ -133,9 +139,70 @@ def test_events_reach_an_inbox(pair: tuple[sync.Node, sync.Node]) -> None:
     assert second.peers == []
 
 
-def test_the_twin_has_everything_that_the_original_has() -> None:
-    looked_at = {"mesh", "roster"}
+def test_the_twin_has_the_signatures_and_docstrings_of_the_original() -> None:
     inside = {"start", "live"}
-    names, ours = ({name for name in dir(one) if name[0] != "_"} for one in (meshbus.Node, sync.Node))
-    assert names - ours == looked_at | inside
-    assert ours - names == {"look"}
+    views = {"mesh", "roster"}  # read with `look`
+    found = set(differences(meshbus.Node, sync.Node, {"watch": ()}))
+    assert {line for line in found if not line.startswith("respond")} == {  # that one takes a plain function
+        *(f"{name} is missing" for name in inside | views),
+        *(f"{name} is new" for name in ("look", "config", "identity")),
+    }
+
+
+def test_publishers_and_subscriptions_have_the_signatures_and_docstrings_of_the_originals() -> None:
+    assert set(differences(ChannelPublisher, sync.Publisher)) == {"channel is new", "config is new"}
+    fed_by_the_node = {"feed", "miss", "fail"}
+    assert set(differences(Subscription, sync.Subscription, {"next_batch": ("timeout_s",)})) == {
+        *(f"{name} is missing" for name in fed_by_the_node),
+        *(f"{name} is new" for name in ("topic", "when_full")),
+    }
+
+
+def test_the_twins_have_the_attributes_of_the_originals(pair: tuple[sync.Node, sync.Node]) -> None:
+    node = pair[0]
+    with node.publisher("a") as publisher, node.subscribe("a") as subscription:
+        assert attributes(node._node) <= attributes_of(node)
+        assert attributes(publisher._publisher) <= attributes_of(publisher)
+        assert attributes(subscription._subscription) <= attributes_of(subscription)
+        assert (publisher.channel, subscription.topic) == ("a", "a")
+        assert subscription.when_full is WhenFull.BLOCK
+        assert publisher.config == PublishConfig()
+        assert node.config.ephemeral
+        assert node.identity.node_id == node.node_id
+
+
+def attributes_of(twin: object) -> set[str]:
+    return {name for name in dir(twin) if not name.startswith("_")}
+
+
+def test_a_drifted_twin_is_noticed() -> None:
+    class Original:
+        async def one(self, size: int, *, deep: bool = True) -> AsyncIterator[bytes]:
+            """Do it with `async with`."""
+            raise NotImplementedError
+
+        async def two(self) -> None:
+            """Do it too."""
+
+    class Twin:
+        def one(self, size: int, *, deep: bool = True) -> Iterator[bytes]:
+            """Do it with `with`."""
+            raise NotImplementedError
+
+        def two(self) -> None:
+            """Do it too."""
+
+    class Drifted(Twin):
+        def one(self, size: int, *, deep: bool = False) -> Iterator[bytes]:
+            """Do it."""
+            raise NotImplementedError
+
+        def three(self) -> None:
+            """Do more."""
+
+    assert list(differences(Original, Twin)) == []
+    changed, said, new = differences(Original, Drifted)
+    assert changed.startswith("one: {'size'")
+    assert said.startswith("one says 'Do it.'")
+    assert new == "three is new"
+    assert [line for line in differences(Drifted, Original) if "missing" in line] == ["three is missing"]

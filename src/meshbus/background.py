@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: what every blocking twin runs on."""
+"""An event loop in a background thread, on which the blocking twins run (meshbus.sync, meshbus.edge.sync)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 FINISH_S = 1.0
-"""How long work that is under way may take when its loop is stopped."""
+"""How long running tasks may take to end when the loop is stopped: enough for local work, short for a user who waits."""
 
 
 class LoopStopped(RuntimeError):
-    """Say that nothing runs on a loop any more."""
+    """The loop was stopped, so nothing can run on it."""
 
 
 class BackgroundLoop:
@@ -29,7 +29,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine on the loop, and wait for its result; raises LoopStopped when it was stopped."""
+        """Run a coroutine on the loop, and return its result.
+
+        The coroutine is cancelled if the wait ends early: by `timeout_s`, which raises TimeoutError, or by Ctrl-C.
+        Raises LoopStopped if the loop was stopped.
+        """
         with self._stopping:
             if self._stopped:
                 work.close()
@@ -37,12 +41,12 @@ class BackgroundLoop:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
-        except TimeoutError:
-            future.cancel()
+        except BaseException:
+            future.cancel()  # has no effect if the coroutine itself raised
             raise
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function on the loop, and wait for its result."""
+        """Call a function on the loop, and return its result."""
 
         async def work() -> T:
             return function()
@@ -50,7 +54,7 @@ class BackgroundLoop:
         return self.run(work())
 
     def stop(self) -> None:
-        """End the thread and the loop; who still waits for something on it is told soon, one way or the other."""
+        """Stop the loop and end its thread; calls that wait for a result return or raise within `FINISH_S`."""
         with self._stopping:
             self._stopped = True
         asyncio.run_coroutine_threadsafe(_finish(), self._loop).result()
@@ -60,7 +64,7 @@ class BackgroundLoop:
 
 
 async def _finish() -> None:
-    """Let the other tasks of this loop end, and cancel those that do not: nobody would wake who waits for them."""
+    """Wait for the other tasks of this loop, and cancel those that do not end: their callers would wait forever."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         _, pending = await asyncio.wait(others, timeout=FINISH_S)

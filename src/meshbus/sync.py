@@ -1,4 +1,4 @@
-"""The blocking twin of the node, for scripts and notebooks: the same shape, without `await`.
+"""The blocking twin of the node, for scripts and notebooks: the same methods, without `await`.
 
     with meshbus.sync.Node.open(psk=...) as node:
         node.connect("10.0.0.7:9000", public_key=...)
@@ -6,30 +6,40 @@
         with node.subscribe("sensors/lidar") as subscription:
             for event in subscription: ...
 
-Each node runs on an event loop of its own in a background thread, so it works where a loop already runs, as in a
-notebook. Calls may come from any thread. The asynchronous original is meshbus.Node; what it gives to look at while it
-runs (`mesh`, `roster`) is looked at on its loop: `node.look(lambda node: node.mesh.routes)`.
+Each node runs on its own event loop in a background thread, so it works where a loop already runs, as in a notebook.
+Methods may be called from any thread. The asynchronous original is meshbus.Node; signatures and docstrings here are held
+to it by tests/test_sync.py. `mesh` and `roster` are views that must be read on the node's loop, which `look` does:
+`node.look(lambda node: node.mesh.routes)`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from meshbus.background import BackgroundLoop, LoopStopped
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import PublishConfig, PublishReport
+from meshbus.engine.session.negotiate import Profile
+from meshbus.errors import LocalProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.names.identity import Identity
 from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
+from meshbus.node.answer import Handler
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
+from meshbus.node.node import NOT_OPEN
 from meshbus.node.noticelog import Notice
+from meshbus.node.options import NodeOptions
+from meshbus.node.publisher import PublishOptions
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -39,27 +49,76 @@ T = TypeVar("T")
 
 
 class Publisher:
-    """Publishes on one channel, waiting for the outcome."""
+    """Publishes on one channel. Every call returns who got the events.
+
+    While it is open, its channel is announced to the nodes that subscribe to a prefix of it. Close it, or use it as a
+    context manager, when the node is to go on without the channel; closing the node closes it too.
+    """
 
     def __init__(self, loop: BackgroundLoop, publisher: asynchronous_publisher.ChannelPublisher) -> None:
         self._loop = loop
         self._publisher = publisher
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def channel(self) -> ChannelName:
+        """The channel that it publishes on."""
+        return self._publisher.channel
+
+    @property
+    def config(self) -> PublishConfig:
+        """How it publishes."""
+        return self._publisher.config
+
+    def close(self) -> None:
+        """Stop publishing on this channel; closing twice is fine.
+
+        When the last publisher of a channel is closed, and the channel is not configured by name, prefix subscribers
+        are told that it is gone.
+        """
+        with suppress(LoopStopped):
+            self._loop.run(self._publisher.close())
+
     def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
-        """Send one event to every subscriber; tells who got it."""
+        """Send one event to every subscriber.
+
+        Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
+        reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
+        may not publish now, LogError if the channel is logged and the event cannot be appended.
+        """
         return self._loop.run(self._publisher.publish(payload))
 
     def publish_batch(self, events: Any) -> PublishReport:
-        """Send many events at once: a list, or an Arrow binary or string array."""
+        """Send many events at once: a list of bytes or text, or an Arrow binary or string array.
+
+        Far cheaper per event than `publish`, and raises the same errors. If the events take several packets, a
+        subscriber for which an error is reported may have got the first ones.
+        """
         return self._loop.run(self._publisher.publish_batch(events))
 
     def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
-        """Publish those rows of a numbered batch that the channel's log does not have yet; tells how many."""
+        """Publish the rows of a batch that the channel's log does not have yet, and return their number.
+
+        `rows` is an Arrow table with a column `payload`, and optionally `ts_ns` and `headers`. A writer numbers its
+        batches in ascending order and retries a batch with the same rows in the same order until this returns; the rows
+        are then in the log and on disk. A subscriber that cannot be reached is not an error: it can read the log.
+        Raises ConfigError if the channel is not logged, and otherwise the errors of `publish_batch`.
+        """
         return self._loop.run(self._publisher.publish_once(rows, writer=writer, batch=batch))
 
 
 class Subscription:
-    """Events of one channel, as a blocking iterator; use it as a context manager."""
+    """Events of one channel or prefix, in order of arrival.
+
+    Use it as a context manager: it is live when the `with` line returns, and ends with the block.
+    """
 
     def __init__(self, loop: BackgroundLoop, subscription: asynchronous_subscription.Subscription) -> None:
         self._loop = loop
@@ -74,45 +133,59 @@ class Subscription:
     ) -> None:
         self.close()
 
+    @property
+    def topic(self) -> str:
+        """The channel or prefix."""
+        return self._subscription.topic
+
+    @property
+    def when_full(self) -> WhenFull:
+        """What it does when it is full."""
+        return self._subscription.when_full
+
     def close(self) -> None:
-        """End the subscription, if its node was not closed before; closing twice is fine."""
+        """End the subscription; events that still wait can be read. Closing twice is fine."""
         with suppress(LoopStopped):
             self._loop.run(self._subscription.close())
 
     @property
-    def stats(self) -> asynchronous_subscription.SubscriptionStats:
-        """Count what happened so far."""
+    def stats(self) -> SubscriptionStats:
+        """The counts so far."""
         return self._subscription.stats
 
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate over the events; costs an object per event."""
+        for batch in self.batches():
+            yield from batch
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Iterate over the events in the batches in which they came; ends when the subscription is closed."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
     def next_batch(self, timeout_s: float | None = None) -> EventBatch | None:
-        """Wait for events and give them; None when the subscription was closed. Raises TimeoutError."""
+        """Wait for events and return them; None if the subscription was closed. Raises TimeoutError after `timeout_s`."""
         with suppress(LoopStopped):
             return self._loop.run(self._subscription.next_batch(), timeout_s)
         return None
 
-    def batches(self) -> Iterator[EventBatch]:
-        """Give the events in the batches they came in; ends when the subscription is closed."""
-        while (batch := self.next_batch()) is not None:
-            yield batch
-
-    def __iter__(self) -> Iterator[Event]:
-        for batch in self.batches():
-            yield from batch
-
 
 class Node:
-    """One node of the mesh, blocking."""
+    """One node of the mesh."""
 
     def __init__(self, node: asynchronous.Node, loop: BackgroundLoop) -> None:
         self._node = node
         self._loop: BackgroundLoop | None = loop
 
     @classmethod
-    def open(cls, config: NodeConfig | Path | str | None = None, **arguments: Any) -> Node:
-        """Prepare a node, as meshbus.Node.open does; it starts with `with`."""
+    def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:
+        """Prepare a node from a NodeConfig, from a TOML file, or from options alone; it starts with `with`.
+
+        Raises ConfigError for the first setting that is not valid.
+        """
         loop = BackgroundLoop()
         try:
-            return cls(loop.call(lambda: asynchronous.Node.open(config, **arguments)), loop)
+            return cls(loop.call(lambda: asynchronous.Node.open(config, **options)), loop)
         except BaseException:
             loop.stop()
             raise
@@ -130,12 +203,26 @@ class Node:
     ) -> None:
         self.close()
 
+    # ── opening and closing ─────────────────────────────────────────────────────────────────
+
     def close(self) -> None:
-        """Stop the node and its thread; closing twice is fine."""
+        """Close the subscriptions and stop the node; closing twice is fine."""
         if self._loop is not None:
             self._loop.run(self._node.close())
             self._loop.stop()
             self._loop = None
+
+    # ── identity and state ──────────────────────────────────────────────────────────────────
+
+    @property
+    def config(self) -> NodeConfig:
+        """The settings of this node."""
+        return self._node.config
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of this node."""
+        return self._node.identity
 
     @property
     def node_id(self) -> int:
@@ -144,141 +231,232 @@ class Node:
 
     @property
     def public_key(self) -> bytes:
-        """The one key another meshbus node needs to connect to us."""
+        """The key that another meshbus node needs to connect to this one."""
         return self._node.public_key
 
     @property
     def noise_public_key(self) -> bytes:
-        """The key a net-mesh 0.23 node needs to connect to us."""
+        """The key that a net-mesh 0.23 node needs to connect to this one, in addition to the node id."""
         return self._node.noise_public_key
 
     @property
     def address(self) -> str:
-        """Where this node listens, as `host:port`."""
+        """The address on which this node listens, as `host:port`."""
         return self._node.address
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """The nodes we have a session with."""
+        """The nodes that this node has a session with."""
         return self._running.call(lambda: self._node.peers)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """Everything that was dropped, refused, retried or failed, by what and why."""
+        """The counts of everything that was dropped, refused, retried or failed, by kind and reason."""
         return self._running.call(lambda: self._node.counters)
 
     @property
     def logs(self) -> Logs:
-        """The logs of what this node published and received."""
+        """The logs of the events that this node published and received. Raises ConfigError if it keeps none."""
         return self._node.logs
 
     def look(self, function: Callable[[asynchronous.Node], T]) -> T:
-        """Call a function with the asynchronous node on its loop, and give what it gives; it must not take long."""
+        """Call a function with the asynchronous node on its loop, and return its result; it must not block."""
         return self._running.call(lambda: function(self._node))
-
-    def notices(self) -> Iterator[Notice]:
-        """Give what happens to this node, waiting for more; ends when the node is closed."""
-        loop, following = self._running, self._node.notices()
-
-        async def following_one() -> Notice | None:
-            return await anext(following, None)
-
-        with suppress(LoopStopped):
-            while (notice := loop.run(following_one())) is not None:
-                yield notice
-
-    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
-        """Call a listener with every notice as it happens, on the node's thread; gives what ends that."""
-        loop = self._running
-        end = loop.call(lambda: self._node.watch(listener))
-
-        def end_it() -> None:
-            with suppress(LoopStopped):
-                loop.call(end)
-
-        return end_it
-
-    def connect(self, address: str | None = None, **options: Any) -> PeerInfo:
-        """Connect to a node, and wait until the session is up; options as in meshbus.Node.connect."""
-        return self._running.run(self._node.connect(address, **options))
-
-    def connect_direct(self, node_id: int, **options: Any) -> PeerInfo:
-        """Connect to a node past the NATs on both sides; options as in meshbus.Node.connect_direct."""
-        return self._running.run(self._node.connect_direct(node_id, **options))
-
-    def accept(self, node_id: int) -> None:
-        """Allow a node to begin a direct handshake with us."""
-        self._running.call(lambda: self._node.accept(node_id))
-
-    def disconnect(self, node_id: int) -> None:
-        """Forget a peer; it notices by our silence."""
-        self._running.call(lambda: self._node.disconnect(node_id))
-
-    def send(self, node_id: int, *events: bytes) -> None:
-        """Send events to one peer's inbox; nothing tells whether they arrive."""
-        self._running.call(lambda: self._node.send(node_id, *events))
-
-    def announce(self, capabilities: CapabilitySet) -> None:
-        """Tell every peer what this node can do."""
-        self._running.call(lambda: self._node.announce(capabilities))
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
     ) -> list[int]:
-        """Give the nodes that announced capabilities matching the filter."""
+        """Return the nodes that announced capabilities that match the filter, this node included."""
         return self._running.call(lambda: self._node.find_nodes(capability_filter, scope=scope))
 
+    def notices(self) -> Iterator[Notice]:
+        """Iterate over what happens to this node: sessions, failures, subscriptions, slow consumers."""
+        loop, following = self._running, self._node.notices()
+
+        async def next_notice() -> Notice | None:
+            return await anext(following, None)
+
+        with suppress(LoopStopped):
+            while (notice := loop.run(next_notice())) is not None:
+                yield notice
+
+    def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
+        """Call a listener with every notice, in addition to `notices`; return a function that stops it. The listener is called on the node's thread."""
+        loop = self._running
+        stop = loop.call(lambda: self._node.watch(listener))
+
+        def stop_on_loop() -> None:
+            with suppress(LoopStopped):
+                loop.call(stop)
+
+        return stop_on_loop
+
+    # ── peers ───────────────────────────────────────────────────────────────────────────────
+
+    def connect(
+        self,
+        address: str | None = None,
+        *,
+        public_key: bytes | str,
+        node_id: int | None = None,
+        routed: bool = True,
+        profile: Profile | str = Profile.AUTO,
+    ) -> PeerInfo:
+        """Connect to a node, and wait until the session is up.
+
+        A meshbus node needs only its public key. For a net-mesh 0.23 node give its node id too; `public_key` is then
+        its Noise key. `routed=False` reaches a 0.23 node that waits in `accept`. Without an address the node is reached
+        through the mesh, which has `handshake_timeout_s` to find a route. If the call is cancelled, the attempt ends,
+        unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
+        there is no route.
+        """
+        return self._running.run(
+            self._node.connect(address, public_key=public_key, node_id=node_id, routed=routed, profile=profile)
+        )
+
+    def connect_direct(
+        self, node_id: int, *, public_key: bytes | str | None = None, coordinator: int | None = None
+    ) -> PeerInfo:
+        """Connect to a node through the NATs on both sides, or through a relay if nothing else works.
+
+        A peer of both nodes introduces them: `coordinator`, or one that is found. The key of a meshbus node is taken
+        from its announcement; the Noise key of a net-mesh 0.23 node must be given. If the call is cancelled, the attempt
+        ends, unless another call waits for the same node. Raises PeerError if nothing can be tried, HandshakeError if
+        nothing worked.
+        """
+        return self._running.run(self._node.connect_direct(node_id, public_key=public_key, coordinator=coordinator))
+
+    def accept(self, node_id: int) -> None:
+        """Allow a node to start a direct handshake with this one, as 0.23 nodes do when they `connect`."""
+        self._running.call(lambda: self._node.accept(node_id))
+
+    def disconnect(self, node_id: int) -> None:
+        """Remove a peer; the peer is not told and notices the silence."""
+        self._running.call(lambda: self._node.disconnect(node_id))
+
+    def send(self, node_id: int, *events: bytes) -> None:
+        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported."""
+        self._running.call(lambda: self._node.send(node_id, *events))
+
+    def announce(self, capabilities: CapabilitySet) -> None:
+        """Announce what this node can do, to its peers and to those that connect later."""
+        self._running.call(lambda: self._node.announce(capabilities))
+
+    # ── channels ────────────────────────────────────────────────────────────────────────────
+
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
-        """Install the policy of our channels."""
+        """Set the policies of this node's channels; current subscribers are checked again at once."""
         self._running.call(lambda: self._node.set_channel_configs(registry))
 
     def add_token(self, token: PermissionToken | Iterable[PermissionToken]) -> None:
-        """Keep a permission, to present where a channel asks for one."""
+        """Add a token or a chain of tokens: presented to publishers that require one, and used for our own publishing."""
         self._running.call(lambda: self._node.add_token(token))
 
     def revoke_tokens(self, issuer: bytes, generation: int) -> None:
-        """Stop believing an issuer's tokens of lower generations; whoever subscribed by one is out at once."""
+        """Reject an issuer's tokens of lower generations; subscriptions that depend on one end at once."""
         self._running.call(lambda: self._node.revoke_tokens(issuer, generation))
 
-    def publisher(self, channel: str, config: PublishConfig | None = None, **options: Any) -> Publisher:
-        """Give a publisher for a channel; options are the fields of PublishConfig."""
+    def publisher(
+        self, channel: str, config: PublishConfig | None = None, **options: Unpack[PublishOptions]
+    ) -> Publisher:
+        """Return a publisher for a channel; the options are the fields of PublishConfig.
+
+        The channel counts as published by this node until the publisher or the node is closed.
+        """
         loop = self._running
         return Publisher(loop, loop.call(lambda: self._node.publisher(channel, config, **options)))
 
-    def subscribe(self, channel: str, **options: Any) -> Subscription:
-        """Prepare a subscription to a channel; options as in meshbus.Node.subscribe."""
-        loop = self._running
-        return Subscription(loop, loop.call(lambda: self._node.subscribe(channel, **options)))
+    def subscribe_channel(self, publisher: int, channel: str, *, token: bytes = b"", queue_group: str = "") -> None:
+        """Subscribe to one channel of one peer with a single message, and wait for the answer.
 
-    def inbox(self, **options: Any) -> Subscription:
-        """Prepare a subscription to events that were sent to this node without a channel; options as in meshbus.Node.inbox."""
-        loop = self._running
-        return Subscription(loop, loop.call(lambda: self._node.inbox(**options)))
-
-    def subscribe_channel(self, publisher: int, channel: str, **options: Any) -> None:
-        """Subscribe to one channel of one peer: one message, and its answer."""
-        self._running.run(self._node.subscribe_channel(publisher, channel, **options))
+        Events arrive at the subscriptions that match the channel. Raises ChannelError with the publisher's reason,
+        PeerError for a node without a session, Timeout without an answer.
+        """
+        self._running.run(self._node.subscribe_channel(publisher, channel, token=token, queue_group=queue_group))
 
     def unsubscribe_channel(self, publisher: int, channel: str) -> None:
         """End a subscription to one channel of one peer."""
         self._running.run(self._node.unsubscribe_channel(publisher, channel))
 
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        publisher: int | None = None,
+        queue_group: str = "",
+        token: bytes | None = None,
+        since: int | str | None = None,
+        when_full: WhenFull | str = WhenFull.BLOCK,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> Subscription:
+        """Prepare a subscription to a channel, or to all channels under a prefix such as `sensors/`.
+
+        It starts with `with`, and is live when that line returns. Without a publisher every peer is asked, and
+        those that connect later too; entering raises ChannelError if there are peers and all of them refuse. Prefixes
+        reach meshbus nodes once the profile is agreed on; a plain 0.23 node supports single channels only. `token`
+        defaults to the tokens of `add_token` and of the configuration.
+
+        With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
+        is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
+        logs it; entering raises LogError with the first available number if the start is gone.
+        """
+
+        def prepare() -> asynchronous_subscription.Subscription:
+            return self._node.subscribe(
+                topic,
+                publisher=publisher,
+                queue_group=queue_group,
+                token=token,
+                since=since,
+                when_full=when_full,
+                max_events=max_events,
+                max_bytes=max_bytes,
+            )
+
+        return Subscription(self._running, self._running.call(prepare))
+
+    def inbox(
+        self,
+        *,
+        when_full: WhenFull | str = WhenFull.DROP_OLDEST,
+        max_events: int = MAX_EVENTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> Subscription:
+        """Prepare a subscription to events that were sent to this node without a channel, as 0.23 nodes can."""
+
+        def prepare() -> asynchronous_subscription.Subscription:
+            return self._node.inbox(when_full=when_full, max_events=max_events, max_bytes=max_bytes)
+
+        return Subscription(self._running, self._running.call(prepare))
+
+    # ── requests ────────────────────────────────────────────────────────────────────────────
+
     def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
-        """Ask a peer's responder on a channel, and give its answer."""
+        """Send a request to a peer's responder on a channel, and return its reply.
+
+        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
+        """
         return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
 
-    @contextmanager
-    def respond(self, channel: str, handler: Callable[[bytes], bytes]) -> Iterator[None]:
-        """Answer the requests of peers on a channel, for as long as the `with` block lasts.
+    def respond(self, channel: str, handler: Callable[[bytes], bytes]) -> AbstractContextManager[None]:
+        """Answer the requests of peers on a channel while the `with` block runs.
 
-        `handler` is a plain function from question to answer. It is called in a thread of its own, and for several questions
-        at once when they come so; what it raises is told to the requester.
+        `handler` is a plain function from the payload of a request to that of the reply. It is called in a thread, and
+        for several requests at once if they come so; who may send requests is decided by the policy of the channel. An
+        exception in the handler is reported to the requester.
         """
 
         async def answer(question: bytes) -> bytes:
             return await asyncio.to_thread(handler, question)
 
-        loop, serving = self._running, self._node.respond(channel, answer)
+        return self._serving(channel, answer)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _serving(self, channel: str, handler: Handler) -> Iterator[None]:
+        loop, serving = self._running, self._node.respond(channel, handler)
         loop.run(serving.__aenter__())
         try:
             yield
@@ -289,5 +467,5 @@ class Node:
     @property
     def _running(self) -> BackgroundLoop:
         if self._loop is None:
-            raise RuntimeError("the node was closed")
+            raise LocalProtocolError(NOT_OPEN)
         return self._loop

@@ -1,9 +1,13 @@
+import inspect
 import threading
 
 import pytest
 
+from meshbus import edge
+from meshbus.edge.endpoint import Endpoint
 from meshbus.edge.sync import Pub, Sub
 from meshbus.errors import ConfigError, Timeout
+from tests.twins import differences
 
 WAIT_S = 10.0
 
@@ -57,6 +61,31 @@ def test_closing_ends_the_thread() -> None:
     with Pub() as open_pub, pytest.raises(ConfigError):
         open_pub.bind("nowhere")
     assert "meshbus" not in names_of_threads()
+
+
+def test_a_reader_ends_when_the_endpoint_is_closed() -> None:
+    with Sub() as sub:
+        sub.subscribe()
+        read: list[object] = []
+        reader = threading.Thread(target=lambda: read.extend([*sub, sub.receive_batch()]))
+        reader.start()
+        sub.close()
+        reader.join(WAIT_S)
+        assert read == [[]]
+        with pytest.raises(RuntimeError, match="closed"):
+            sub.receive()
+
+
+def test_the_twins_have_the_signatures_and_docstrings_of_the_originals() -> None:
+    endpoint = {name for name in dir(Endpoint) if name.startswith("on_")} | {"socket_type"}
+    endpoint |= {"default_message_bytes", "max_control_bytes"}
+    missing = {f"{name} is missing" for name in endpoint}
+    received = {"receive": ("timeout_s",), "receive_batch": ("timeout_s",)}
+    for original, twin, also in ((edge.Pub, Pub, {}), (edge.Sub, Sub, received)):
+        found = set(differences(original, twin, {**also, "close": ()}))
+        assert {line for line in found if not line.startswith("close says")} == missing
+        assert inspect.getdoc(original) == inspect.getdoc(twin)
+        assert inspect.signature(original) == inspect.signature(twin)
 
 
 def names_of_threads() -> list[str]:

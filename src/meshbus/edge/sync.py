@@ -6,27 +6,31 @@
         topic, body = sub.receive(timeout_s=5)
 
 A call crosses to that thread and back, which costs some 50 microseconds: where speed matters, publish and receive in
-batches.
+batches. The originals are edge/pub.py and edge/sub.py; signatures and docstrings here are held to them by
+tests/edge/test_sync.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack
 
-from meshbus.background import BackgroundLoop
+from meshbus.background import BackgroundLoop, LoopStopped
 from meshbus.edge import pub as asynchronous_pub
 from meshbus.edge import sub as asynchronous_sub
 from meshbus.edge.connection import ConnectionInfo
 from meshbus.edge.endpoint import Endpoint, EndpointOptions
 from meshbus.edge.hub import HubStats
-from meshbus.edge.pub import Part, PubOptions
-from meshbus.edge.queue import HIGH_WATER
+from meshbus.edge.pub import Part
+from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, QueueStats
 from meshbus.errors import Timeout
 
 E = TypeVar("E", bound=Endpoint)
+
+CLOSED = "the endpoint was closed"
 
 
 class _Twin(Generic[E]):
@@ -50,19 +54,27 @@ class _Twin(Generic[E]):
         self.close()
 
     def bind(self, address: str) -> str:
-        """Listen at an address; gives it with the port it got."""
+        """Listen at an address, such as `tcp://127.0.0.1:*` or `ipc:///run/app.sock`; gives it with the port it got.
+
+        Raises ConfigError when the address cannot be had, or when it would expose an endpoint that does not encrypt.
+        """
         return self._loop.run(self._endpoint.bind(address))
 
     def connect(self, address: str, *, timeout_s: float | None = None) -> None:
-        """Connect to an address, and again whenever the connection ends; waits only with `timeout_s`."""
+        """Connect to an address, and again whenever the connection ends.
+
+        Returns at once: the other side may come later. With `timeout_s` it waits for the first connection, and raises
+        HandshakeError when the other side does not want us, Timeout when nobody was there in time; both end the
+        attempt.
+        """
         self._loop.run(self._endpoint.connect(address, timeout_s=timeout_s))
 
     def disconnect(self, address: str) -> None:
-        """End the connection to an address."""
+        """End the connection to an address; nothing happens when there is none."""
         self._loop.run(self._endpoint.disconnect(address))
 
     def close(self) -> None:
-        """Hang up and end the thread; closing twice is fine."""
+        """Close the endpoint and end its thread; closing twice is fine."""
         if self._running is not None:
             self._running.run(self._endpoint.close())
             self._running.stop()
@@ -81,22 +93,44 @@ class _Twin(Generic[E]):
     @property
     def _loop(self) -> BackgroundLoop:
         if self._running is None:
-            raise RuntimeError("the endpoint was closed")
+            raise RuntimeError(CLOSED)
         return self._running
 
 
 class Pub(_Twin[asynchronous_pub.Pub]):
-    """A ZeroMQ PUB socket, blocking; options as of meshbus.edge.Pub."""
+    """A ZeroMQ PUB socket."""
 
-    def __init__(self, **options: Unpack[PubOptions]) -> None:
-        super().__init__(lambda: asynchronous_pub.Pub(**options))
+    def __init__(
+        self,
+        *,
+        high_water: int = HIGH_WATER,
+        queue_bytes: int = QUEUE_BYTES,
+        max_subscriptions: int = 100_000,
+        max_prefix_bytes: int = 16 << 20,
+        linger_s: float = 1.0,
+        **options: Unpack[EndpointOptions],
+    ) -> None:
+        """Prepare a publisher; the options are described in PubOptions."""
+        super().__init__(
+            lambda: asynchronous_pub.Pub(
+                high_water=high_water,
+                queue_bytes=queue_bytes,
+                max_subscriptions=max_subscriptions,
+                max_prefix_bytes=max_prefix_bytes,
+                linger_s=linger_s,
+                **options,
+            )
+        )
 
     def publish(self, *parts: Part) -> int:
-        """Send one message, its topic first; gives for how many subscribers it was queued."""
+        """Send one message, its topic first; gives how many subscribers it is for.
+
+        It never waits. Where a subscriber's queue is full the message is lost for this one, and counted.
+        """
         return self._loop.call(lambda: self._endpoint.publish(*parts))
 
     def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:
-        """Send many messages; gives how many deliveries were queued."""
+        """Send many messages, each a sequence of parts, in order; gives how many deliveries were queued."""
         return self._loop.call(lambda: self._endpoint.publish_batch(messages))
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -112,41 +146,61 @@ class Pub(_Twin[asynchronous_pub.Pub]):
         """Count what was published and what became of it."""
         return self._loop.call(lambda: self._endpoint.stats)
 
+    def peer_stats(self, number: int) -> QueueStats | None:
+        """Count what became of the messages for one connection, by its number in `connections`."""
+        return self._loop.call(lambda: self._endpoint.peer_stats(number))
+
 
 class Sub(_Twin[asynchronous_sub.Sub]):
-    """A ZeroMQ SUB socket, blocking; options as of meshbus.edge.Sub."""
+    """A ZeroMQ SUB socket."""
 
     def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
+        """Prepare a subscriber; reading stops while `high_water` messages wait, 0 for never."""
         super().__init__(lambda: asynchronous_sub.Sub(high_water=high_water, **options))
         self._taken: deque[tuple[bytes, ...]] = deque()
-        """Fetched in one go, and handed out one by one."""
+        """Fetched in one call to the loop, and returned one by one."""
 
     def subscribe(self, prefix: Part = b"") -> None:
-        """Ask for messages whose topic starts with these bytes."""
+        """Ask for messages whose topic starts with these bytes; the empty prefix brings everything.
+
+        Asking twice takes two `unsubscribe` to end.
+        """
         self._loop.call(lambda: self._endpoint.subscribe(prefix))
 
     def unsubscribe(self, prefix: Part = b"") -> None:
-        """Ask no longer for a prefix."""
+        """Ask no longer for a prefix; one that was never asked for changes nothing."""
         self._loop.call(lambda: self._endpoint.unsubscribe(prefix))
 
     def receive(self, timeout_s: float | None = None) -> tuple[bytes, ...]:
-        """Wait for a message, and give its parts, the topic first. Raises Timeout."""
-        if not self._taken:
-            self._taken.extend(self.receive_batch(timeout_s))
+        """Wait for a message, and give its parts, the topic first. Raises RuntimeError after `close`. Raises Timeout."""
+        if not self._fetch(timeout_s):
+            raise RuntimeError(CLOSED)
         return self._taken.popleft()
 
     def receive_batch(self, timeout_s: float | None = None) -> list[tuple[bytes, ...]]:
-        """Wait for a message, and give all that have arrived. Raises Timeout."""
-        if self._taken:
-            messages = list(self._taken)
-            self._taken.clear()
-            return messages
-        try:
-            return self._loop.run(self._endpoint.receive_batch(), timeout_s)
-        except TimeoutError:
-            raise Timeout("a message", timeout_s or 0.0) from None
+        """Wait for a message, and give all that have arrived; an empty list after `close`. Raises Timeout."""
+        self._fetch(timeout_s)
+        messages = list(self._taken)
+        self._taken.clear()
+        return messages
 
     def __iter__(self) -> Iterator[tuple[bytes, ...]]:
-        """Give messages as they come, without end."""
-        while True:
-            yield self.receive()
+        """Give messages as they come; ends when the endpoint is closed."""
+        while self._fetch(None):
+            yield self._taken.popleft()
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait for the application."""
+        return len(self._taken) + self._endpoint.pending
+
+    def _fetch(self, timeout_s: float | None) -> bool:
+        """Wait until there are messages; return False if the endpoint was closed instead."""
+        loop = self._running
+        if not self._taken and loop is not None:
+            try:
+                with suppress(LoopStopped):
+                    self._taken.extend(loop.run(self._endpoint.receive_batch(), timeout_s))
+            except TimeoutError:
+                raise Timeout("a message", timeout_s or 0.0) from None
+        return bool(self._taken)

@@ -66,6 +66,8 @@ from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken
 
+NOT_OPEN = "the node is not open; enter it with `async with` (`with` for meshbus.sync.Node) and use it inside the block"
+
 _logger = logging.getLogger("meshbus.node")
 
 
@@ -471,7 +473,7 @@ class Node:
     @property
     def _opened(self) -> _Parts:
         if self._parts is None:
-            raise LocalProtocolError("the node is not open; use it inside `async with Node.open(...) as node`")
+            raise LocalProtocolError(NOT_OPEN)
         return self._parts
 
     def _close_channel(self, channel: ChannelName) -> None:

@@ -1,13 +1,14 @@
-"""A subscription as a user holds it: an async iterator of events or batches with a bounded queue.
+"""A subscription: an async iterator of events or batches with a bounded queue.
 
-The queue is bounded in events and in bytes. What happens when it is full is the caller's choice:
+The queue is bounded in events and in bytes. The caller chooses what happens when it is full:
 
     block         stop granting credit: the publisher waits (memory is bounded by the queue and one window)
-    drop_oldest   make room by forgetting what waited longest
-    drop_newest   refuse what just arrived
+    drop_oldest   make room by dropping the oldest events
+    drop_newest   drop the events that just arrived
     fail          end the subscription with SlowConsumer
 
-Nothing is lost silently: `stats` counts, and the node is told once per episode. Where events come from is node.py's.
+Nothing is lost silently: `stats` counts, and the node gets a notice each time the reader falls behind. Where the events
+come from is node/joining.py and node/historyreader.py.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.errors import SlowConsumer
 
 MAX_EVENTS = 65_536
+"""Events that may wait by default. Events of more than 256 bytes reach MAX_BYTES first."""
 MAX_BYTES = 16 << 20
+"""Bytes that may wait by default: four times the default receive buffer of the socket."""
 
 
 class WhenFull(StrEnum):
-    """What a full subscription does."""
+    """What a full subscription does; the module docstring explains each."""
 
     BLOCK = "block"
     DROP_OLDEST = "drop_oldest"
@@ -38,25 +41,25 @@ class WhenFull(StrEnum):
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True):
-    """How a subscription is doing."""
+    """The counts of one subscription."""
 
     received: int
     """Events that arrived for it."""
     delivered: int
-    """Events that the application took."""
+    """Events that the application has read."""
     dropped: int
-    """Events that were thrown away because it was full."""
+    """Events that were dropped because it was full."""
     pending: int
-    """Events that wait."""
+    """Events that wait to be read."""
     pending_bytes: int
     missed: int = 0
-    """Events that were gone from the publisher's log before they could be read."""
+    """Events that had expired from the publisher's log before they could be read."""
 
 
 class Subscription:
     """Events of one channel or prefix, in order of arrival.
 
-    Use as an async context manager: it is live when the `async with` line returns, and ends with the block.
+    Use it as an async context manager: it is live when the `async with` line returns, and ends with the block.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class Subscription:
         await self.close()
 
     async def close(self) -> None:
-        """End the subscription; what still waits is dropped. Closing twice is fine."""
+        """End the subscription; events that still wait can be read. Closing twice is fine."""
         if not self._closed:
             self._closed = True
             self._set_held(held=False)
@@ -102,19 +105,19 @@ class Subscription:
 
     @property
     def stats(self) -> SubscriptionStats:
-        """Count what happened so far."""
+        """The counts so far."""
         return SubscriptionStats(
             self._received, self._delivered, self._dropped, self._pending, self._pending_bytes, self._missed
         )
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Give the events one by one; costs an object per event."""
+        """Iterate over the events; costs an object per event."""
         async for batch in self.batches():
             for event in batch:
                 yield event
 
     async def batches(self) -> AsyncIterator[EventBatch]:
-        """Give the events in the batches they came in; ends when the subscription is closed."""
+        """Iterate over the events in the batches in which they came; ends when the subscription is closed."""
         while True:
             batch = await self.next_batch()
             if batch is None:
@@ -122,7 +125,7 @@ class Subscription:
             yield batch
 
     async def next_batch(self) -> EventBatch | None:
-        """Wait for events and give them; None when the subscription was closed."""
+        """Wait for events and return them; None if the subscription was closed."""
         while not self._queue:
             if self._error is not None:
                 raise self._error
@@ -141,7 +144,7 @@ class Subscription:
         return batch
 
     def feed(self, batch: EventBatch) -> None:
-        """Take events in; called by the node."""
+        """Add events to the queue; called by the node."""
         if self._closed or self._error is not None or not len(batch):
             return
         self._received += len(batch)
@@ -156,11 +159,11 @@ class Subscription:
         self._wake.set()
 
     def miss(self, events: int) -> None:
-        """Count events that can no longer be had; called by the node."""
+        """Count events that can no longer be read; called by the node."""
         self._missed += events
 
     def fail(self, error: Exception) -> None:
-        """Raise an error to the reader, behind what waits; called by the node."""
+        """Raise an error to the reader after the events that wait; called by the node."""
         self._error = error
         self._wake.set()
 
@@ -169,10 +172,10 @@ class Subscription:
         return self._pending + events > self._max_events or self._pending_bytes + size > self._max_bytes
 
     def _make_room(self, batch: EventBatch) -> EventBatch | None:
-        """Apply the policy of a full queue; gives what is to be queued, if anything."""
+        """Apply the policy of a full queue; return what is to be queued, if anything."""
         match self.when_full:
             case WhenFull.BLOCK:
-                self._set_held(held=True)  # what is already on the way still has to fit: at most one window
+                self._set_held(held=True)  # packets on the way still have to fit: at most one window
                 self._tell()
                 return batch
             case WhenFull.DROP_OLDEST:
