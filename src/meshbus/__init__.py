@@ -10,8 +10,6 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would be most of the cost of `import meshbus`
 if TYPE_CHECKING:
-    from typing import Any
-
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
     from meshbus.edge.bridge import Bridge
@@ -217,15 +215,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'meshbus' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'meshbus' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
