@@ -162,7 +162,7 @@ def test_without_links_a_file_is_still_private_and_never_overwritten(
 @pytest.mark.parametrize("make", [create_identity, create_psk])
 def test_a_file_is_never_overwritten(place: Path, make: Callable[[Path], object]) -> None:
     place.write_text("something", "utf-8")
-    with pytest.raises(ConfigError, match="there is a file already, and it is never overwritten"):
+    with pytest.raises(ConfigError, match="exists, and is never overwritten"):
         make(place)
     assert place.read_text("utf-8") == "something"
     assert len(list(place.parent.iterdir())) == 1
@@ -192,8 +192,8 @@ def test_a_secret_that_others_could_read_is_refused(place: Path, mode: int) -> N
     with pytest.raises(ConfigError) as caught:
         load_identity(place)
     assert str(caught.value) == (
-        f"identity (from {place}): others can read or change it (mode {mode:04o}):"
-        f" run `chmod 600 {place}`, or make a new one"
+        f"identity (from {place}): others can read or change it (mode {mode:04o});"
+        f" run `chmod 600 {place}`, or create a new one"
     )
     place.chmod(0o400)
     load_identity(place)
@@ -204,7 +204,7 @@ def test_a_secret_of_another_user_is_refused(place: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     real = os.fstat
     monkeypatch.setattr(os, "fstat", lambda handle: os.stat_result([*real(handle)[:4], 54321, *real(handle)[5:]]))
-    with pytest.raises(ConfigError, match=r"belongs to another user \(uid 54321\): make your own"):
+    with pytest.raises(ConfigError, match=r"belongs to another user \(uid 54321\); create your own"):
         load_psk(place)
 
 
@@ -218,15 +218,15 @@ def test_modes_are_not_asked_where_they_mean_nothing(place: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is not of the kind 'identity'"),
-        ("not toml at all", "is damaged, or another file"),
-        (f'version = 1\nkind = "psk"\nseed = "{HEX}"', "is not of the kind 'identity'"),
-        (f'version = 2\nkind = "identity"\nseed = "{HEX}"', "is not of version 1: a newer meshbus made it"),
+        ("", "is not a file of kind 'identity'"),
+        ("not toml at all", "is damaged, or another kind of file"),
+        (f'version = 1\nkind = "psk"\nseed = "{HEX}"', "is not a file of kind 'identity'"),
+        (f'version = 2\nkind = "identity"\nseed = "{HEX}"', "has another version than 1; use the newer meshbus"),
         ('version = 1\nkind = "identity"', "has no 'seed' of 64 hex digits"),
         ('version = 1\nkind = "identity"\nseed = 5', "has no 'seed' of 64 hex digits"),
         (f'version = 1\nkind = "identity"\nseed = "{HEX[:-2]}"', "has no 'seed' of 64 hex digits"),
         (f'version = 1\nkind = "identity"\nseed = "{HEX[:-2]}zz"', "has no 'seed' of 64 hex digits"),
-        (f'seed = "{HEX}', "is damaged, or another file"),
+        (f'seed = "{HEX}', "is damaged, or another kind of file"),
         ("#" * 70_000, "is longer than 65536 bytes"),
     ],
 )
@@ -245,11 +245,11 @@ def test_bytes_that_are_no_text_are_refused(place: Path) -> None:
 
 
 def test_a_missing_file_says_how_to_make_it(place: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file: make it with `meshbus key new "):
+    with pytest.raises(ConfigError, match="there is no such file; create it with `meshbus key new "):
         load_identity(place)
-    with pytest.raises(ConfigError, match="there is no such file: make it with `meshbus key psk "):
+    with pytest.raises(ConfigError, match="there is no such file; create it with `meshbus key psk "):
         load_psk(place)
-    with pytest.raises(ConfigError, match="there is no such file: check the path"):
+    with pytest.raises(ConfigError, match="there is no such file; check the path"):
         load_tokens(place)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_tokens(place.parent)
@@ -317,9 +317,9 @@ def test_tokens_are_read_as_people_send_them(text: str) -> None:
         ("", "is neither hex nor base64"),
         ("# only a comment", "is neither hex nor base64"),
         ("not a token!", "is neither hex nor base64"),
-        ("abcd", "holds 2 bytes, and a token has 169, a chain up to 8 of them"),
-        (encode_token(*_chain()).hex()[:-2], "holds 168 bytes"),
-        ((encode_chain(_chain(8)) + encode_token(*_chain())).hex(), "holds 1521 bytes"),
+        ("abcd", "has 2 bytes; a token has 169, and a chain has up to 8 tokens"),
+        (encode_token(*_chain()).hex()[:-2], "has 168 bytes"),
+        ((encode_chain(_chain(8)) + encode_token(*_chain())).hex(), "has 1521 bytes"),
     ],
 )
 def test_bad_tokens_are_refused(text: str, complaint: str) -> None:
@@ -353,7 +353,7 @@ def test_passwords_and_curve_keys_are_private_files(tmp_path: Path) -> None:
     assert load_passwords(path) == {"robot": "hush"}
     for bad in ("", "robot", "robot = 1", "[robot]"):
         path.write_text(bad)
-        with pytest.raises(ConfigError, match="a line each") as raised:
+        with pytest.raises(ConfigError, match="one per line") as raised:
             load_passwords(path)
         assert "hush" not in str(raised.value)
     path.write_text("  key \n")

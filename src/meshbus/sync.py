@@ -81,7 +81,7 @@ class Publisher:
         """Stop publishing on this channel; closing twice is fine.
 
         When the last publisher of a channel is closed, and the channel is not configured by name, prefix subscribers
-        are told that it is gone.
+        get a notice that it is gone.
         """
         with suppress(LoopStopped):
             self._loop.run(self._publisher.close())
@@ -331,7 +331,7 @@ class Node:
         self._running.call(lambda: self._node.accept(node_id))
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer; the peer is not told and notices the silence."""
+        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
         self._running.call(lambda: self._node.disconnect(node_id))
 
     def send(self, node_id: int, *events: bytes) -> None:

@@ -67,7 +67,7 @@ def test_nothing_is_overwritten(meshbus: Meshbus, home: Path, verb: str) -> None
 def test_a_missing_or_open_identity_says_what_to_do(meshbus: Meshbus, home: Path) -> None:
     result = meshbus("key", "show", "none.toml")
     assert (result.code, result.out) == (Exit.USAGE, "")
-    assert "make it with `meshbus key new none.toml`" in result.err
+    assert "create it with `meshbus key new none.toml`" in result.err
     meshbus("key", "new", "id.toml")
     (home / "id.toml").chmod(0o644)
     result = meshbus("key", "show", "id.toml")

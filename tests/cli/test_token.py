@@ -151,7 +151,7 @@ def test_a_running_node_is_told_to_revoke(meshbus: Meshbus, tmp_path: Path) -> N
         result = meshbus("token", "revoke", NOBODY, 2**32, "--admin", node.admin)
         assert (result.code, result.err) == (
             Exit.USAGE,
-            "meshbus: generation: 4294967296 is not from 0 to 4294967295\n",
+            "meshbus: generation: must be from 0 to 4294967295, got 4294967296\n",
         )
 
 
@@ -180,7 +180,7 @@ def test_without_a_node_there_is_nothing_to_revoke(meshbus: Meshbus, monkeypatch
         (["issue", NOBODY, "a", "--allow", "delegate", "--depth", "300"], 2, "token"),
         (["issue", NOBODY, "a", "--allow", "delegate", "--depth", "x"], 2, 'invalid value for --depth: unable to convert "x" into int'),
         (["issue", NOBODY, "a", "--allow", "subscribe", "--identity", "no"], 2, "identity (from no): there is no such"),
-        (["show", "no.token"], 2, "token (from no.token): there is no such file: check the path"),
+        (["show", "no.token"], 2, "token (from no.token): there is no such file; check the path"),
         (["show", "-"], 2, "token (from standard input): is neither hex nor base64"),
         (["delegate", "p.token", NOBODY, "--allow", "subscribe"], 4, "only the subject of a token may hand it on"),
         (["verify", "p.token", "--issuer", "x"], 2, "public key: 'x' is not a public key"),

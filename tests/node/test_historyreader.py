@@ -15,7 +15,7 @@ from meshbus.engine.base.notices import HistoryGap
 from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, LogError, LogFault, PeerError, Timeout
 from meshbus.log.durability import Retention
 from meshbus.names.identity import Identity
-from meshbus.node.historyreader import FIRST
+from meshbus.node.historyreader import FIRST, HistoryReader
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 from tests.node.test_node import QUICK, take, until
@@ -30,9 +30,12 @@ def numbered(first: int, stop: int) -> list[bytes]:
 
 @asynccontextmanager
 async def pair(folder: Path, **entry: object) -> AsyncIterator[tuple[Node, Node]]:
-    """A publisher that logs a channel, and a subscriber connected to it."""
-    channel = {**LOGGED, **entry}
-    async with Node.open(log_dir=folder, channels=[channel], **QUICK) as publisher, Node.open(**QUICK) as subscriber:
+    """A publisher that logs a channel, and a subscriber connected to it; the first page may take a while to be read."""
+    channel, settings = {**LOGGED, **entry}, {**QUICK, "membership_ack_timeout_s": 20.0}
+    async with (
+        Node.open(log_dir=folder, channels=[channel], **settings) as publisher,
+        Node.open(**settings) as subscriber,
+    ):
         await subscriber.connect(publisher.address, public_key=publisher.public_key)
         yield publisher, subscriber
 
@@ -188,6 +191,7 @@ async def test_a_plain_peer_cannot_serve_history(tmp_path: Path) -> None:
 async def test_a_publisher_that_never_answers_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
         await until(lambda: subscriber.peers[0].profile)
+        monkeypatch.setattr(HistoryReader, "_timeout_s", 0.2)
         monkeypatch.setattr(publisher.live.engine.history, "receive", lambda *_: None)
         with pytest.raises(Timeout):
             await subscriber.subscribe(LIDAR, since=0).__aenter__()

@@ -161,19 +161,19 @@ def test_a_closed_socket_gives_its_port_back_at_once(host: str, plain: socket.so
 
 def test_a_port_in_use_is_refused_in_one_sentence(ours: UdpSocket) -> None:
     port = ours.address[1]
-    with pytest.raises(ConfigError, match=f"bind: 127.0.0.1:{port} is used by another program: stop it, or choose"):
+    with pytest.raises(ConfigError, match=f"bind: 127.0.0.1:{port} is used by another program; stop it, or choose"):
         UdpSocket.bind("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
     ("host", "port", "sentence"),
     [
-        ("no..such..host", 1, "no address is known for 'no..such..host': check its spelling"),
+        ("no..such..host", 1, "no address found for 'no..such..host'; check the spelling"),
         ("", 1, "the host is missing"),
-        ("a" * 300, 1, "no address is known"),
+        ("a" * 300, 1, "no address found"),
         ("192.0.2.1", 0, "192.0.2.1 is not an address of this machine"),
-        ("127.0.0.1", 65_536, "port 65536 does not exist"),
-        ("127.0.0.1", -1, "port -1 does not exist"),
+        ("127.0.0.1", 65_536, "or 0 to let the system choose, got 65536"),
+        ("127.0.0.1", -1, "or 0 to let the system choose, got -1"),
     ],
 )
 def test_a_bad_address_is_named(host: str, port: int, sentence: str) -> None:
@@ -187,7 +187,7 @@ def test_a_bad_address_is_named(host: str, port: int, sentence: str) -> None:
     ("fault", "sentence"),
     [
         (errno.EACCES, "[::1]:80 is not allowed for this user"),
-        (errno.EAFNOSUPPORT, "no support for addresses like ::1"),
+        (errno.EAFNOSUPPORT, "does not support addresses like ::1"),
         (errno.EMFILE, "[::1]:80 cannot be opened: too many"),
     ],
 )
@@ -224,7 +224,7 @@ def test_one_socket_serves_both_families() -> None:
 
 
 def test_a_host_of_the_other_family_is_refused(ours: UdpSocket) -> None:
-    with pytest.raises(ConfigError, match="address: no IPv4 address is known for '::1'"):
+    with pytest.raises(ConfigError, match="address: no IPv4 address found for '::1'"):
         ours.resolve("::1", 9000)
 
 

@@ -1,1 +1,1 @@
-"""The live node: sockets, timers, tasks and the public API around the pure engine. It decides nothing about bytes."""
+"""The node: sockets, timers, tasks and the public API around the engine. It makes no protocol decisions."""

@@ -1,20 +1,20 @@
-"""The local door to a running node: one JSON object a line, over a unix socket that only its owner can open.
+"""The admin interface of an open node: one JSON object per line, over a unix socket that only its owner can open.
 
-    {"do": "status"}                                        who and where this node is
-    {"do": "peers"}                                         the nodes it has sessions with
-    {"do": "roster"}                                        who subscribed to which of its channels
-    {"do": "counters"}                                      everything it counted, by what and why
-    {"do": "connect", "address": …, "public_key": …}        begin a session; with node_id for a plain node
+    {"do": "status"}                                        the identity and address of this node
+    {"do": "peers"}                                         the nodes that it has sessions with
+    {"do": "roster"}                                        the subscribers of its channels
+    {"do": "counters"}                                      its counters, by kind and reason
+    {"do": "connect", "address": …, "public_key": …}        connect to a node; with node_id for a net-mesh 0.23 node
     {"do": "publish", "channel": …, "payload": …}           publish one event, and report who got it
     {"do": "publish_once", "channel": …, "path": …,         publish the rows of an Arrow file that the channel's log does
-     "writer": …, "batch": …}                               not have yet, and say how many those were
+     "writer": …, "batch": …}                               not have yet, and return their number
     {"do": "subscribe", "channel": …}                       a stream of events, until the next line or the end
-    {"do": "revoke", "issuer": …, "generation": …}          stop believing an issuer's older tokens
+    {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
-A stream begins with such an answer and goes on with {"event": …}; when the node ends it, an answer that is not ok says
-why. A payload is text, or `payload_base64` where it is none; keys and ids are hex. Nothing here can do what the API
-cannot. The socket itself is in node/unix.py.
+A stream begins with such an answer and continues with {"event": …}; if the node ends it, the last line is an answer that
+is not ok and gives the reason. A payload is text, or `payload_base64` if it is not UTF-8; keys and ids are in hex. Every
+command uses the public API of the node. The socket itself is node/unix.py.
 """
 
 from __future__ import annotations
@@ -35,35 +35,36 @@ from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription, WhenFull
-from meshbus.node.unix import LineServer, Stream
+from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 
 MAX_U32 = 0xFFFFFFFF
+"""The largest generation of a token: the wire has 32 bits for it."""
 
 _logger = logging.getLogger("meshbus.node")
 
 
 class Request(msgspec.Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
-    """Something that is asked of a node."""
+    """A command to a node; its fields are described in the module docstring."""
 
 
 class Status(Request, frozen=True, tag="status"):
-    """Who and where this node is."""
+    """Return the identity and address of the node."""
 
 
 class Peers(Request, frozen=True, tag="peers"):
-    """The nodes it has sessions with."""
+    """Return the nodes that it has sessions with."""
 
 
 class Roster(Request, frozen=True, tag="roster"):
-    """Who subscribed to which of its channels."""
+    """Return the subscribers of its channels."""
 
 
 class Counters(Request, frozen=True, tag="counters"):
-    """Everything it counted."""
+    """Return its counters."""
 
 
 class Connect(Request, frozen=True, tag="connect"):
-    """Begin a session."""
+    """Connect to a node."""
 
     address: str
     public_key: str
@@ -81,28 +82,28 @@ class Publish(Request, frozen=True, tag="publish"):
 
 
 class PublishOnce(Request, frozen=True, tag="publish_once"):
-    """Publish a batch that may have been tried before."""
+    """Publish a batch that may have been published before, in whole or in part."""
 
     channel: str
     path: str
-    """An Arrow file (IPC) on this machine: `payload`, and perhaps `ts_ns` and `headers`."""
+    """An Arrow IPC file on this machine with a column `payload`, and optionally `ts_ns` and `headers`."""
     writer: str
     batch: int
 
 
 class Subscribe(Request, frozen=True, tag="subscribe"):
-    """Ask for a stream of events."""
+    """Start a stream of events."""
 
     channel: str
     queue_group: str = ""
     when_full: WhenFull = WhenFull.DROP_OLDEST
-    """A reader that is too slow loses events, unless it asks for something else: it shall not stop the publisher."""
+    """By default a slow reader loses events instead of holding up the publisher."""
     since: int | str | None = None
-    """Begin in the publisher's log."""
+    """Start in the publisher's log, at this publish number or at the `"first"` that is left."""
 
 
 class Revoke(Request, frozen=True, tag="revoke"):
-    """Stop believing an issuer's tokens below a generation."""
+    """Reject an issuer's tokens below a generation."""
 
     issuer: str
     generation: int
@@ -114,25 +115,26 @@ _REQUEST = msgspec.json.Decoder(
 
 
 class Admin:
-    """Answers for one node."""
+    """Carries out admin commands on one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def serve(self, path: Path) -> LineServer:
-        """Prepare the socket; it is open inside `async with`."""
-        refusal = _refuse(ConfigError("request", "too many clients, or a line that is too long: try again"))
+        """Return a server for the socket; it is open inside `async with`."""
+        problem = f"more than {MAX_CONNECTIONS} clients, or a line of more than {MAX_LINE} bytes; try again later"
+        refusal = _refuse(ConfigError("request", problem))
         return LineServer(path, self.answer, refusal=refusal)
 
     async def answer(self, line: bytes) -> bytes | Stream:
-        """Answer one line; whatever is wrong with it or goes wrong is an answer too."""
+        """Answer one line; an error becomes an answer with `"ok": false`."""
         try:
             return await self._do(_REQUEST.decode(line))
         except msgspec.DecodeError as error:
-            return _refuse(ConfigError("request", f"cannot be understood: {error}"))
+            return _refuse(ConfigError("request", f"is not a valid command: {error}"))
         except (MeshError, OSError) as error:
             return _refuse(error)
-        except Exception as error:  # a mistake of ours costs one answer, not the connection
+        except Exception as error:  # a bug costs one answer, not the connection
             _logger.exception("admin request failed")
             return _refuse(error)
 
@@ -154,6 +156,7 @@ class Admin:
                 )
                 return _accept(peer_row(peer))
             case Publish():
+                # Not closed: the channel stays announced, so that prefix subscribers get the next event too.
                 publisher = node.publisher(request.channel, reliable=request.reliable)
                 return _accept(report_row(await publisher.publish(_payload(request))))
             case PublishOnce():
@@ -167,12 +170,12 @@ class Admin:
                     when_full=request.when_full,
                     since=request.since,
                 )
-                await subscription.__aenter__()  # so that a refusal is the answer, and not a part of the stream
+                await subscription.__aenter__()  # here, so that a refusal is the answer and not part of the stream
                 return _events(subscription)
             case Revoke():
                 node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
                 return _accept(None)
-        raise AssertionError(request)  # the decoder knows no others
+        raise AssertionError(request)  # the decoder accepts no others
 
 
 async def _events(subscription: Subscription) -> Stream:
@@ -199,7 +202,7 @@ def _read_rows(path: str) -> Any:
 
 
 def event_row(event: Event) -> dict[str, Any]:
-    """Give an event as JSON can carry it."""
+    """Return an event as a JSON object."""
     row: dict[str, Any] = {"channel": event.channel, "publisher": f"{event.publisher:016x}", "pub_seq": event.pub_seq}
     try:
         return {**row, "payload": event.payload.decode("utf-8")}
@@ -208,7 +211,7 @@ def event_row(event: Event) -> dict[str, Any]:
 
 
 def report_row(report: PublishReport) -> dict[str, Any]:
-    """Give what became of a publish as JSON can carry it."""
+    """Return the outcome of a publish as a JSON object."""
     return {
         "attempted": report.attempted,
         "delivered": report.delivered,
@@ -220,7 +223,7 @@ def report_row(report: PublishReport) -> dict[str, Any]:
 
 
 def status_row(node: Node) -> dict[str, Any]:
-    """Give who and where a node is as JSON can carry it."""
+    """Return the identity and address of a node as a JSON object."""
     return {
         "node_id": f"{node.node_id:016x}",
         "public_key": node.public_key.hex(),
@@ -234,7 +237,7 @@ def status_row(node: Node) -> dict[str, Any]:
 
 
 def peer_row(peer: PeerInfo) -> dict[str, Any]:
-    """Give what is known about a peer as JSON can carry it."""
+    """Return the state of a peer as a JSON object."""
     host, port = peer.address[:2]  # type: ignore[index]
     return {
         "node_id": f"{peer.node_id:016x}",
@@ -262,13 +265,13 @@ def _roster(node: Node) -> list[dict[str, Any]]:
 
 def _payload(request: Publish) -> bytes:
     if (request.payload is None) == (request.payload_base64 is None):
-        raise ConfigError("payload", "give either payload or payload_base64")
+        raise ConfigError("payload", "give exactly one of payload and payload_base64")
     if request.payload is not None:
         return request.payload.encode()
     try:
         return base64.b64decode(request.payload_base64 or "", validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigError("payload_base64", "is not base64") from None
+        raise ConfigError("payload_base64", "is not valid base64") from None
 
 
 def _hex(text: str, size: int, what: str) -> bytes:
@@ -277,7 +280,7 @@ def _hex(text: str, size: int, what: str) -> bytes:
     except ValueError:
         raw = b""
     if len(raw) != size:
-        raise ConfigError(what, f"{text!r} is not {2 * size} hex digits: check that it was copied whole")
+        raise ConfigError(what, f"must be {2 * size} hex digits, got {text!r}; copy it again, in full")
     return raw
 
 
@@ -287,7 +290,7 @@ def _node_id(text: str) -> int:
 
 def _generation(number: int) -> int:
     if not 0 <= number <= MAX_U32:
-        raise ConfigError("generation", f"{number} is not from 0 to {MAX_U32}")
+        raise ConfigError("generation", f"must be from 0 to {MAX_U32}, got {number}")
     return number
 
 

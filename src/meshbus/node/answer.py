@@ -58,8 +58,9 @@ class Answers:
         problem, reply = "", b""
         try:
             reply = await handler(request.payload)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises, the requester is told
+        except Exception as error:  # noqa: BLE001 - sent to the requester as a failure
             problem = f"{type(error).__name__}: {error}"
+        # The engine drops the reply if the requester has cancelled or disconnected meanwhile.
         responder = self._live.engine.requests.responder
         if problem:
             self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))

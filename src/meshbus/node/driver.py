@@ -121,6 +121,7 @@ class Driver:
         left = self.socket.send(trains)
         if left:
             self._hold(left)
+            # What is forwarded would only fill the backlog, without the fairness of the forwarder's own queues.
             self.engine.mesh.forwarder.hold()
             self._loop.add_writer(self.socket.fileno(), self._writable)
 
@@ -134,7 +135,7 @@ class Driver:
 
     def _writable(self) -> None:
         waiting = list(self._backlog)
-        if not waiting:
+        if not waiting:  # our own packets are sent; now those that the forwarder holds
             out = Output()
             self.engine.mesh.forwarder.release(out)
             waiting = out.trains
@@ -144,6 +145,7 @@ class Driver:
 
     def _set_timer(self) -> None:
         self._asking = None
+        # Only an earlier or later deadline needs another timer: most packets change none.
         at = self.engine.next_timer()
         if self.closed or at == self._timer_at:
             return

@@ -60,6 +60,7 @@ class HistoryReader:
             fault = await self._open(subscription, spec, publisher, since, token)
             if fault is None:
                 return
+            # Only a denial may turn out otherwise with another token.
             if fault.fault is not HistoryFault.DENIED or number + 1 == len(tokens):
                 raise _error_of(fault)
 

@@ -1,4 +1,4 @@
-"""What a node tells about its peers: plain values, safe to keep."""
+"""What a node reports about its peers: plain values that are safe to keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshbus.names.subnet import SubnetId
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
-    """What is known about one peer."""
+    """The state of one peer at one moment."""
 
     node_id: int
     address: object
@@ -18,16 +18,16 @@ class PeerInfo(msgspec.Struct, frozen=True):
     subnet: SubnetId
     tags: tuple[str, ...]
     profile: bool
-    """Whether it speaks the meshbus profile with us."""
+    """Whether both sides have agreed on the meshbus profile."""
     session_id: int
     relayed: bool
-    """Whether packets for it go by way of others."""
+    """Whether packets for it go through other nodes."""
     nat: Nat
-    """The kind of NAT that it announces to be behind."""
+    """The kind of NAT that it announces."""
 
 
 def info_of(peer: Peer) -> PeerInfo:
-    """Say what is known about a peer now."""
+    """Return the current state of a peer."""
     tags = tuple(sorted(peer.claims.capabilities.tags))
     return PeerInfo(
         peer.node_id,

@@ -1,8 +1,8 @@
 """Subscribing at publishers: which peers are asked for what the local subscriptions want, with which token, and when.
 
 Peers are asked when a subscription starts, and those that connect later when their session is up. When the last local
-subscription of a topic ends, the publishers that were asked are told. Which local subscription gets an event is decided
-in node/subscribers.py.
+subscription of a topic ends, this node unsubscribes. Which local subscription gets an event is decided in
+node/subscribers.py.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class Joiner:
             ]
         else:
             asks = [self._ask(node_id, spec) for node_id in asked]
+        # One publisher is enough: others may refuse because they do not publish the channel.
         outcomes = await asyncio.gather(*asks, return_exceptions=True)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if refusals and len(refusals) == len(outcomes):
@@ -144,7 +145,7 @@ class Joiner:
 
     def _ask_later(self, specs: list[SubscriptionSpec], node_id: int, engine: Engine, now: float, out: Output) -> None:
         for spec in specs:
-            token, *_ = self.tokens_for(spec)
+            token, *_ = self.tokens_for(spec)  # the best one: nothing waits here to try another
             engine.subscribe(node_id, ChannelName(spec.topic), now, out, token=token, queue_group=spec.queue_group)
 
     def _follow(self, spec: SubscriptionSpec, node_id: int, *, explicit: bool) -> asyncio.Future[Control] | None:

@@ -93,6 +93,7 @@ class PublishedLog:
         except LogError:
             self._counters.add("fail", "log_published", len(offsets) - 1)
             raise
+        # Behind a sync that is in progress even an append that needs none has to wait, to keep the order.
         if self._syncing is None and not self.file.owes_sync:
             return self._release(seqs, send)
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -153,6 +154,7 @@ class ReceivedLog:
     def take(self, batch: EventBatch) -> None:
         """Append a batch. Raises LogError if it cannot be appended."""
         stamp = batch.stamp
+        # The columns of a received event say which packet brought it, so that a log can be joined with a packet record.
         packet_seq = event_index = None
         if len(batch.packet_seqs):
             starts = np.cumsum(batch.packet_events) - batch.packet_events

@@ -1,6 +1,6 @@
-"""What a node tells about the mesh around it: ways, distances, and what it did with packets for others.
+"""A read-only view of the mesh around a node: routes, distances, and what it did with packets for others.
 
-For looking only; the parts that decide are engine/routes/mesh.py and what it composes.
+The decisions are made in engine/routes/mesh.py and its parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshbus.policy.gateway import GatewayStats
 
 
 class MeshView:
-    """The mesh as one running node sees it."""
+    """The mesh as one open node sees it."""
 
     __slots__ = ("_engine",)
 
@@ -26,27 +26,27 @@ class MeshView:
 
     @property
     def routes(self) -> list[RouteInfo]:
-        """The nodes that can be reached, and by which way."""
+        """The nodes that can be reached, with their next hops."""
         return self._engine.mesh.table.describe(Driver.now())
 
     @property
     def nodes(self) -> list[GraphNode]:
-        """The nodes that were heard of, nearest first."""
+        """The nodes that pingwaves have reported, nearest first."""
         return sorted(self._engine.mesh.graph, key=lambda node: (node.latency_us, node.node_id))
 
     @property
     def gateway(self) -> GatewayStats:
-        """How many forwarded packets were judged, and how; a plain relay judges only how far they may go."""
+        """The gateway's verdicts on forwarded packets; a node that is no gateway only checks the hop limit."""
         return self._engine.mesh.boundary.gateway.stats
 
     @property
     def nat(self) -> NatStatus:
-        """What kind of NAT this node is behind, and where others see it, as far as two neighbors have told."""
+        """The kind of NAT that this node is behind and its public address, once two neighbors have reported it."""
         return self._engine.traversal.nat.status
 
     def record(self, recorder: Callable[[Passed], None] | None) -> None:
-        """Hand every batch of packets that is forwarded, delivered or dropped on its way to a recorder; None ends it.
+        """Call a recorder with every batch of packets that is forwarded, delivered or dropped; None stops it.
 
-        It is called on the packet path, before the memory of a batch is used again, and must not take long.
+        It is called on the packet path, before the memory of a batch is reused, and must return quickly.
         """
         self._engine.mesh.tap.recorder = None if recorder is None else InColumns(recorder)

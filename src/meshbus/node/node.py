@@ -307,7 +307,7 @@ class Node:
         self.live.engine.handshakes.accept(node_id)
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer; the peer is not told and notices the silence."""
+        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
         self.live.act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def send(self, node_id: int, *events: bytes) -> None:

@@ -77,7 +77,7 @@ class ChannelPublisher:
         """Stop publishing on this channel; closing twice is fine.
 
         When the last publisher of a channel is closed, and the channel is not configured by name, prefix subscribers
-        are told that it is gone.
+        get a notice that it is gone.
         """
         on_close, self._on_close = self._on_close, None
         if on_close is not None:

@@ -1,7 +1,7 @@
-"""Carries what the engine tells about packets (engine/routes/tap.py) to the flight recorder (log/packets/recorder.py).
+"""Passes what the engine reports about packets (engine/routes/tap.py) to the recorder (log/packets/recorder.py).
 
-Neither knows the other. Here is what both need of each other: when the policy has changed, which channels have names,
-what time it is, and how packets are chosen. Without `record_packets` nothing of this is made.
+Engine and recorder do not import each other. This file adds what the recorder needs: the policy when it has changed, the
+names of channels, the wall clock, and the seed for sampling. Without `record_packets` nothing here is created.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from meshbus.log.packets.recorder import PacketRecorder
 
 MAX_MODELS = 8_192
-"""Decisions that are kept ready for the recorder."""
+"""Decisions whose recorder model is cached, which bounds memory; when there are more, all models are made again."""
 CLOCK_S = 0.1
-"""How soon a wall clock that was set is noticed: reading it for every train would be a part of the price."""
+"""How soon a change of the wall clock is noticed: reading it for every train would be a measurable part of the cost."""
 _NS = 1e9
 
 
 class Recording:
-    """Records the packets of one running engine."""
+    """Records the packets of one engine."""
 
     def __init__(self, engine: Engine, recorder: PacketRecorder) -> None:
         self.recorder = recorder
@@ -41,13 +41,13 @@ class Recording:
         self._policy: object = None
         self._known = -1
         self._ahead_ns, self._stale = 0, -1.0
-        """What the wall clock is ahead of the engine's, and until when that was read."""
+        """How far the wall clock is ahead of the engine's, and when to read it again."""
         self._models: dict[Decided, NDArray[np.uint64]] = {}
-        """What the recorder is told about packets that follow a decision."""
+        """The recorder's model of the packets that follow a decision."""
         self._tap.recorder = self
 
     def counters(self) -> dict[str, int]:
-        """Say what was recorded and what was not, by why."""
+        """Return how many packets were recorded, and how many were not, by reason."""
         stats = self.recorder.stats
         return {
             "taken": stats.taken,
@@ -59,14 +59,14 @@ class Recording:
         }
 
     def close(self) -> None:
-        """Stop, with everything that was told so far on the disk; closing twice is fine."""
+        """Stop recording, and write everything so far to disk; closing twice is fine."""
         self._tap.recorder = None
         self.recorder.close()
 
     def crossed(  # hot: bench_recorder
         self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided
     ) -> None:
-        """Record packets for others where they lie (engine/routes/tap.py)."""
+        """Record forwarded packets in place, without copying them (engine/routes/tap.py)."""
         if at >= self._stale or decided.policy is not self._policy or self._joined.version != self._known:
             self._keep_up(at, decided.policy)
         model = self._models.get(decided)
@@ -75,7 +75,7 @@ class Recording:
         self._take_train(model, data, begin, size, count, int(at * _NS) + self._ahead_ns)
 
     def passed(self, told: Passed) -> None:  # hot: bench_recorder
-        """Record packets as columns (engine/routes/tap.py)."""
+        """Record packets that come as columns (engine/routes/tap.py)."""
         if told.at >= self._stale or told.policy is not self._policy or self._joined.version != self._known:
             self._keep_up(told.at, told.policy)
         self.recorder.take(
@@ -92,7 +92,7 @@ class Recording:
         )
 
     def _keep_up(self, at: float, policy: NDArray[np.uint64]) -> None:
-        """Read the clock when it is due; let the recorder know that another policy is in force, or other channels named."""
+        """Read the clock if it is due, and tell the recorder if the policy or the known channels have changed."""
         if at >= self._stale:
             self._ahead_ns, self._stale = wall(0.0), at + CLOCK_S
         if policy is self._policy and self._joined.version == self._known:
@@ -113,7 +113,7 @@ class Recording:
 
 
 def start_recording(engine: Engine, config: NodeConfig, psk: bytes) -> Recording | None:
-    """Begin to record when the configuration says so; raises LogError when the folder cannot be used."""
+    """Start recording if it is configured; None if not. Raises LogError if the folder cannot be used."""
     if not config.record_packets or config.log_dir is None:
         return None
     from meshbus.log.packets.recorder import PacketRecorder
@@ -130,11 +130,11 @@ def start_recording(engine: Engine, config: NodeConfig, psk: bytes) -> Recording
 
 
 async def stop_recording(recording: Recording | None) -> None:
-    """Close a recording, if there is one, without holding up the loop while the disk is at work."""
+    """Close a recording, if there is one, in a thread: it waits for the disk."""
     if recording is not None:
         await asyncio.to_thread(recording.close)
 
 
 def sampling_seed(psk: bytes) -> int:
-    """Give the seed of a mesh: its nodes choose the same packets, and nobody else knows which."""
+    """Return the sampling seed of a mesh: its nodes sample the same packets, and nobody else can predict which."""
     return int.from_bytes(blake2b(psk, digest_size=8, person=b"meshbus-sampling").digest(), "little")

@@ -1,4 +1,4 @@
-"""From configuration to engine: what a node's settings mean for the protocol side."""
+"""Derives the engine's settings from a node's configuration."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREA
 from meshbus.wire.messages.address import numeric
 
 NETWORK_PACKET = 1452
-"""What a packet is filled up to when peers are not all on this machine: no path splits it."""
+"""Bytes that a packet is filled up to unless all peers are on this machine: 1500 for Ethernet less 40 for IPv6 and 8 for
+UDP, so that no common path fragments it."""
 
 BUFFERED_WINDOWS = 4
-"""Windows that the receive buffer must hold, in bytes of payload: the kernel counts a small datagram several times.
-Nodes are set up alike, so what our system granted us is taken for what others can buffer."""
+"""Windows that the receive buffer must hold, in bytes of payload: the kernel charges a small datagram several times its
+size. The buffer that our system granted is taken as what peers can buffer too, since nodes are usually set up alike."""
 
 
 def engine_settings(
     config: NodeConfig, psk: bytes, receive_buffer: int = BUFFER_BYTES, bound: object = None
 ) -> EngineSettings:
-    """Give the engine's settings for a configuration, and for the receive buffer and the address that it got."""
+    """Return the engine's settings for a configuration, and for the receive buffer and address that were granted."""
     local = config.bind.host in {"127.0.0.1", "::1", "localhost"}
     packet = config.max_packet or (MAX_DATAGRAM - ROUTE_BYTES if local else NETWORK_PACKET)
     return EngineSettings(
@@ -61,10 +62,10 @@ def engine_settings(
 
 
 def _window(config: NodeConfig, receive_buffer: int, *, local: bool) -> int:
-    """Give the byte credit of a stream: what is configured, as far as the receive buffer holds it.
+    """Return the byte credit of a stream: the configured value, limited by the receive buffer.
 
-    Where all peers are on this machine nothing but that buffer loses packets, so it alone decides unless something
-    else is configured: processes that wait for each other less often do more per second.
+    If all peers are on this machine, packets are lost only in that buffer, so it alone decides unless a value is
+    configured: with more credit, processes wait for each other less often.
     """
     buffered = max(receive_buffer // BUFFERED_WINDOWS, STREAM_WINDOW)
     if local and "window_bytes" not in config.changed():
@@ -73,18 +74,20 @@ def _window(config: NodeConfig, receive_buffer: int, *, local: bool) -> int:
 
 
 def wall(now: float) -> int:
-    """Give unix nanoseconds for a reading of the monotonic clock."""
+    """Return the unix time in nanoseconds for a monotonic time."""
     return time.time_ns() + int((now - time.monotonic()) * 1e9)
 
 
 def parse_key(text: bytes | str) -> bytes:
-    """Read a public key given as bytes or as hex digits."""
+    """Return a public key that was given as bytes or as hex digits. Raises LocalProtocolError if it is neither."""
     key = text
     if isinstance(text, str):
         try:
             key = bytes.fromhex(text)
         except ValueError:
-            raise LocalProtocolError("a public key is 64 hex digits: check that it was copied whole") from None
+            raise LocalProtocolError(
+                f"a public key has {2 * KEY_BYTES} hex digits, got {text!r}; copy it again, in full"
+            ) from None
     if len(key) != KEY_BYTES:
-        raise LocalProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(key)}")
+        raise LocalProtocolError(f"a public key has {KEY_BYTES} bytes, got {len(key)}; copy it again, in full")
     return bytes(key)  # type: ignore[arg-type]

@@ -137,7 +137,7 @@ class Subscription:
         self._pending -= len(batch)
         self._pending_bytes -= batch.nbytes
         self._delivered += len(batch)
-        if self._held and not self._is_full():
+        if self._held and not self._is_full():  # resumes as soon as there is room, as credit takes a round trip
             self._set_held(held=False)
         if not self._queue:
             self._behind = False
@@ -203,6 +203,7 @@ class Subscription:
         if not self._is_full(batch):
             return batch
         keep = min(len(batch), self._max_events)
+        # Halving finds a size that fits in a few steps; the queue need not be filled to the last byte.
         while keep and int(batch.offsets[-1] - batch.offsets[len(batch) - keep]) > self._max_bytes:
             keep //= 2
         self._dropped += len(batch) - keep

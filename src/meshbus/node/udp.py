@@ -1,21 +1,21 @@
-"""One UDP socket, drained in batches and sent in batches. The engine on the other side never sees a socket.
+"""A UDP socket that receives and sends batches of datagrams. The engine never sees a socket.
 
-A *train* is datagrams of equal length (the last may be shorter) that cross the kernel in one call: UDP_SEGMENT on the
-way out, UDP_GRO on the way in. On the wire they are ordinary datagrams. Where the kernel, the device or the path
-refuses trains, datagrams go one by one: slower, same result.
+A *train* is a run of datagrams of equal length (the last may be shorter) that the kernel takes or returns in one call:
+UDP_SEGMENT for sending, UDP_GRO for receiving. On the wire they are ordinary datagrams. If the kernel, the device or the
+path refuses trains, datagrams are sent one by one: slower, with the same result.
 
-An address is what the socket itself calls the other end, so that it can be compared and hashed: `(host, port)` on an
-IPv4 socket, `(host, port, flow, scope)` on an IPv6 socket, the host always in numbers. `UdpSocket.resolve` makes one
-from what people write. A socket bound to `::` also serves IPv4, whose hosts read `::ffff:192.0.2.7` there.
+An address has the form that the socket itself uses for its peers, so that it can be compared and hashed: `(host, port)`
+on an IPv4 socket, `(host, port, flow, scope)` on an IPv6 socket, the host always numeric. `UdpSocket.resolve` makes one
+from a host name. A socket bound to `::` also serves IPv4, with hosts such as `::ffff:192.0.2.7`.
 
-No fault of a peer or of the path raises here: what cannot be sent at all is counted with its reason, what cannot be
-sent now is given back.
+No error of a peer or of the path raises here: a datagram that cannot be sent at all is counted with its drop reason, one
+that cannot be sent now is returned to the caller.
 """
 
 from __future__ import annotations
 
 import errno
-import socket  # noqa: TID251 - this file is the door
+import socket  # noqa: TID251 - the only user of sockets in the node
 import sys
 from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
@@ -30,33 +30,33 @@ from meshbus.policy.reason import Reason
 
 UdpAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 Ancillary: TypeAlias = Sequence[tuple[int, int, bytes]]
-"""What the kernel says beside a datagram: level, kind, value."""
+"""The control messages that come with a datagram: level, kind, value."""
 
 BUFFER_BYTES = 4 << 20
-"""Asked of the kernel for each direction: room for a few windows while the loop is busy elsewhere."""
+"""Buffer that the kernel is asked for in each direction: room for a few windows while the loop is busy."""
 MAX_TRAINS = 64
-"""Receives per drain. Full trains end a drain earlier, when its buffer is full; this bounds one of small datagrams."""
+"""Receives per drain. Full trains fill the drain's buffer before this; it bounds a drain of small datagrams."""
 MAX_REFUSALS = 256
-"""Destinations remembered to refuse trains; forgetting one costs one failed call."""
+"""Destinations that are remembered to refuse trains; forgetting one costs one failed call."""
 
 _ROOM = 1 << 16
-"""The longest train, and the longest datagram, that one receive can give."""
+"""The longest train, and the longest datagram, that one receive can return: 64 KiB, as UDP lengths have 16 bits."""
 _DRAIN_BYTES = 8 * _ROOM
-"""Half a megabyte: about a millisecond of work, and it stays in the cache until it is read."""
+"""Half a megabyte: about a millisecond of work, and it stays in the CPU cache until it is read."""
 _I64 = np.dtype(np.int64)
 _LINUX = sys.platform.startswith("linux")
-# The socket module of older Pythons does not name these; the numbers are Linux's.
+# Older versions of Python do not define these; the numbers are those of Linux.
 _SOL_UDP = getattr(socket, "SOL_UDP", 17)
 _UDP_SEGMENT = getattr(socket, "UDP_SEGMENT", 103)
 _UDP_GRO = getattr(socket, "UDP_GRO", 104)
 _SO_RXQ_OVFL = getattr(socket, "SO_RXQ_OVFL", 40)
 _ANCILLARY_BYTES = 64
-"""Holds the two answers we ask for: segment length and overflow count."""
+"""Room for the two control messages that are enabled: segment length and overflow count."""
 
 _LATER = {errno.EAGAIN, errno.EWOULDBLOCK, errno.ENOBUFS, errno.ENOMEM}
-"""The kernel is full: try again when the socket is writable."""
+"""The send buffer is full: try again when the socket is writable."""
 _NO_TRAIN = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT}
-"""A train was refused, not its datagrams: longer than the path takes, or a device without checksums."""
+"""The train was refused, not its datagrams: longer than the path allows, or a device without checksum offload."""
 _OUR_FAULT = {errno.EBADF, errno.ENOTSOCK}
 _REASONS = {
     errno.ECONNREFUSED: Reason.UNSENT_REFUSED,
@@ -70,7 +70,8 @@ _REASONS = {
     errno.EPERM: Reason.UNSENT_FORBIDDEN,
     errno.EACCES: Reason.UNSENT_FORBIDDEN,
 }
-"""Why a datagram was given up, by error number; any other is UNSENT_OTHER or, when receiving, RECEIVE_FAILED."""
+"""The drop reason of a datagram that could not be sent, by error number; any other error is UNSENT_OTHER, or
+RECEIVE_FAILED when receiving."""
 
 
 class UdpSocket:
@@ -101,12 +102,12 @@ class UdpSocket:
         self._overflows = 0
         self._refused: dict[Address, int] = {}
         self.emptied = False
-        """Whether the last drain took all there was."""
+        """Whether the last drain received everything that had arrived."""
         self.receives_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_GRO, 1)
-        """Whether one receive may give many datagrams."""
-        # Setting the default segment to 0 changes nothing, and tells whether the kernel knows the option.
+        """Whether one receive may return many datagrams."""
+        # A default segment of 0 changes nothing; setting it shows whether the kernel supports the option.
         self.sends_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_SEGMENT, 0)
-        """Whether one send may take many datagrams."""
+        """Whether one send may carry many datagrams."""
         if self.receives_trains:
             _enable(sock, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
 
@@ -122,9 +123,9 @@ class UdpSocket:
     ) -> Self:
         """Open a socket on an address of this machine; port 0 lets the system choose.
 
-        The port is not shared: a second node on it is refused, and a restarted one gets it back at once. A name is
-        looked up, which may block. Without `trains` datagrams cross the kernel one by one, as on a system that knows
-        no trains. Raises ConfigError when the address cannot be had.
+        The port is not shared: a second node on it is refused, and a restarted one gets it back at once. A host name is
+        looked up, which may block. Without `trains`, datagrams are sent and received one by one, as on a system that
+        does not support trains. Raises ConfigError if the address cannot be used.
         """
         family, address = _look_up(host, port, key="bind")
         sock = None
@@ -143,35 +144,35 @@ class UdpSocket:
 
     @property
     def address(self) -> UdpAddress:
-        """Where this socket is bound."""
+        """The address that this socket is bound to."""
         address: UdpAddress = self._socket.getsockname()
         return address
 
     @property
     def receive_buffer(self) -> int:
-        """Bytes of datagrams the kernel holds for us while we are busy: what was granted, not what was asked.
+        """The receive buffer in bytes of datagrams, as granted by the kernel, which may be less than was asked for.
 
-        Good for datagrams of a kilobyte and more; each small one costs the kernel nearly as much.
+        It holds that much in datagrams of a kilobyte and more; the kernel charges nearly as much for a small one.
         """
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        return granted // 2 if _LINUX else granted  # Linux tells the double, which pays for its own bookkeeping
+        return granted // 2 if _LINUX else granted  # Linux reports twice the size, half of it for its own bookkeeping
 
     def fileno(self) -> int:
-        """Give the descriptor, for `add_reader` and `add_writer`; -1 when closed."""
+        """Return the file descriptor, for `add_reader` and `add_writer`; -1 if closed."""
         return self._socket.fileno()
 
     def resolve(self, host: str, port: int) -> UdpAddress:
-        """Turn what people write into an address as this socket spells it; looking up a name may block.
+        """Return the address of a host in the form that this socket uses; looking up a name may block.
 
-        Raises ConfigError for a host that does not exist or that this socket's family cannot reach.
+        Raises ConfigError for a host that does not exist or that has no address of this socket's family.
         """
         return _look_up(host, port, key="address", family=self._socket.family)[1]
 
     def drain(self, max_trains: int = MAX_TRAINS) -> PacketBatch | None:  # hot: bench_stream
         """Receive what has arrived: at most `max_trains` trains, so that one socket cannot starve the loop.
 
-        A datagram that came alone is a train of one. The batch lies in a buffer of the socket, which the caller may
-        write to and which is valid until the next drain: copy what must live longer. None when nothing has arrived.
+        A datagram that came alone is a train of one. The batch is in a buffer of the socket, which the caller may write
+        to and which is valid until the next drain: copy what must live longer. Return None if nothing has arrived.
         """
         edges: list[int] = []
         runs: list[tuple[Address, int]] = []
@@ -188,7 +189,7 @@ class UdpSocket:
                 self.emptied = True
                 break
             except OSError as error:
-                # Some systems report here that an earlier datagram was not delivered.
+                # Some systems report here that an earlier datagram could not be delivered.
                 self._give_up(error, 1, Reason.RECEIVE_FAILED)
                 continue
             if not size:
@@ -214,10 +215,10 @@ class UdpSocket:
         return PacketBatch(self._array[:end], bounds[:-1], bounds[1:] - bounds[:-1], runs)
 
     def send(self, trains: Sequence[Train]) -> Sequence[Train]:  # hot: bench_stream
-        """Send trains in order; gives back what the kernel has no room for now.
+        """Send trains in order; return those that the kernel has no room for now.
 
-        Neighbors for one address with datagrams of one length leave in one call. A datagram has at least one byte.
-        What is given back is not copied: leave its data unchanged until it is sent.
+        Consecutive trains to one address with datagrams of one length are sent in one call. A datagram has at least one
+        byte. What is returned is not copied: leave its data unchanged until it is sent.
         """
         if len(trains) == 1 and len(trains[0].data) <= trains[0].segment:
             return self._send_together(trains)
@@ -242,17 +243,17 @@ class UdpSocket:
         self.close()
 
     def _receive_train(self, room: memoryview) -> tuple[int, Ancillary, Address]:
-        """Receive one train; gives its bytes, what the kernel says about it, and its source."""
+        """Receive one train; return its size, its control messages and its source."""
         size, ancillary, _, source = self._socket.recvmsg_into((room,), _ANCILLARY_BYTES)
         return size, ancillary, source
 
     def _receive_single(self, room: memoryview) -> tuple[int, Ancillary, Address]:
-        """Receive one datagram, where the kernel knows no trains."""
+        """Receive one datagram, if the kernel does not support trains."""
         size, source = self._socket.recvfrom_into(room)
         return size, (), source
 
     def _segment(self, ancillary: Ancillary, size: int) -> int:
-        """Read the length of a train's datagrams, and how many were lost before it."""
+        """Return the length of a train's datagrams, and count those that were lost before it."""
         segment = size
         for level, kind, value in ancillary:
             if level == _SOL_UDP and kind == _UDP_GRO:
@@ -262,12 +263,12 @@ class UdpSocket:
         return segment
 
     def _note_overflow(self, total: int) -> None:
-        """Count what the kernel threw away because we read too slowly; a train counts once."""
+        """Count what the kernel dropped because the buffer was full; a train counts once."""
         self.counters.count(Reason.RECEIVE_BUFFER_FULL, (total - self._overflows) & 0xFFFFFFFF)
         self._overflows = total
 
     def _send_together(self, trains: Sequence[Train]) -> Sequence[Train]:
-        """Send trains that fit one call; gives back what is left when the kernel is full."""
+        """Send trains that fit one call; return what is left if the send buffer is full."""
         first = trains[0]
         address: Any = first.address
         if len(address) != self._parts:  # a peer may name an address that this socket cannot reach
@@ -289,7 +290,7 @@ class UdpSocket:
         return ()
 
     def _send_singly(self, trains: Sequence[Train]) -> Sequence[Train]:
-        """Send datagrams one by one; gives back what is left when the kernel is full."""
+        """Send datagrams one by one; return what is left if the send buffer is full."""
         for number, train in enumerate(trains):
             address: Any = train.address
             if len(train.data) <= train.segment:
@@ -314,7 +315,7 @@ class UdpSocket:
         return self.sends_trains and segment < self._refused.get(address, segment + 1)
 
     def _remember_refusal(self, address: Address, segment: int) -> None:
-        """Remember the shortest segment that a destination refused: what is longer is refused as well."""
+        """Remember the shortest segment that a destination refused: longer ones will be refused too."""
         known = self._refused.pop(address, segment)
         if len(self._refused) >= MAX_REFUSALS:
             del self._refused[next(iter(self._refused))]
@@ -327,7 +328,7 @@ class UdpSocket:
 
 
 def _cut(trains: Sequence[Train]) -> Sequence[Train]:
-    """Cut trains that are too long for one call; nearly always there are none."""
+    """Split trains that are too long for one call; there are seldom any."""
     if all(len(train.data) <= min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * train.segment) for train in trains):
         return trains
     pieces: list[Train] = []
@@ -339,7 +340,7 @@ def _cut(trains: Sequence[Train]) -> Sequence[Train]:
 
 
 def _together(trains: Sequence[Train], first: int) -> int:
-    """Find where the trains end that can leave in one call with the first."""
+    """Return the end of the run of trains that can be sent in one call with the first."""
     head = trains[first]
     address, segment = head.address, head.segment
     room = min(MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS * segment) - len(head.data)
@@ -369,7 +370,7 @@ def _enable(sock: socket.socket, level: int, option: int, value: int) -> bool:
 
 
 def _grow(sock: socket.socket, option: int, size: int) -> None:
-    """Ask for a buffer; some systems refuse what is too much instead of giving what they have."""
+    """Request a buffer size; try smaller ones on systems that refuse a large one instead of limiting it."""
     while size > 0 and not _enable(sock, socket.SOL_SOCKET, option, size):
         size //= 2
 
@@ -378,15 +379,15 @@ def _look_up(
     host: str, port: int, *, key: str, family: int = socket.AF_UNSPEC
 ) -> tuple[socket.AddressFamily, UdpAddress]:
     if not 0 <= port <= 0xFFFF:
-        raise ConfigError(key, f"port {port} does not exist: choose one from 1 to 65535, or 0 to let the system choose")
+        raise ConfigError(key, f"port must be from 1 to 65535, or 0 to let the system choose, got {port}")
     if not host:
-        raise ConfigError(key, "the host is missing: write an address such as 127.0.0.1, 0.0.0.0 or ::")
+        raise ConfigError(key, "the host is missing; give an address such as 127.0.0.1, 0.0.0.0 or ::")
     flags = socket.AI_V4MAPPED if family == socket.AF_INET6 else 0
     try:
         found = socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM, flags=flags)
     except (OSError, UnicodeError) as error:
         needed = {socket.AF_INET: "IPv4 ", socket.AF_INET6: "IPv6 "}.get(socket.AddressFamily(family), "")
-        raise ConfigError(key, f"no {needed}address is known for {host!r}: check its spelling") from error
+        raise ConfigError(key, f"no {needed}address found for {host!r}; check the spelling") from error
     family, _, _, _, address = found[0]
     return socket.AddressFamily(family), address  # type: ignore[return-value]  # its bytes form is not UDP's
 
@@ -395,11 +396,11 @@ def _explain(error: OSError, host: str, port: int) -> str:
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{where} is used by another program: stop it, or choose another port"
+            return f"{where} is used by another program; stop it, or choose another port"
         case errno.EADDRNOTAVAIL:
-            return f"{host} is not an address of this machine: use one of its own, or 0.0.0.0 or :: for all of them"
+            return f"{host} is not an address of this machine; use one of its own, or 0.0.0.0 or :: for all of them"
         case errno.EACCES:
-            return f"{where} is not allowed for this user: choose a port above 1023"
+            return f"{where} is not allowed for this user; choose a port above 1023"
         case errno.EAFNOSUPPORT:
-            return f"this machine has no support for addresses like {host}: use another one"
+            return f"this machine does not support addresses like {host}; use another one"
     return f"{where} cannot be opened: {error.strerror or error}"

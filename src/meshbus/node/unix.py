@@ -1,8 +1,8 @@
-"""A unix socket for the owner alone: lines in, lines out.
+"""A unix socket that only its owner can open: lines in, lines out.
 
-Who may connect is decided by the file system: the socket has mode 0600 in a folder with mode 0700, so there are no
-passwords here. A line asks for one answer, or for a stream of lines that goes on until the client sends another line or
-closes its end. What the lines mean is in node/admin.py.
+The file system decides who may connect: the socket has mode 0600 in a folder with mode 0700, so there are no passwords.
+Each line is answered with one line, or with a stream of lines that continues until the client sends another line or
+closes the connection. What the lines mean is defined in node/admin.py.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Self, TypeAlias
 from meshbus.errors import ConfigError
 
 MAX_LINE = 128 * 1024
-"""The largest event as JSON text, every byte of it escaped, and room for the rest."""
+"""Bytes of a line: the largest event as JSON text with every byte escaped, and room for the rest."""
 MAX_CONNECTIONS = 64
+"""Clients at a time: far more than the commands of one user, far fewer than the open files of a process."""
 
 _OTHERS = 0o077
-"""Every permission of the group and of the world."""
+"""The permission bits of group and others."""
 
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes | Stream]]
-"""Answers one line with one line, or with a stream of them; never raises for what a client sends."""
+"""Answers one line with one line, or with a stream of lines; never raises because of what a client sends."""
 
 
 class LineServer:
@@ -36,7 +37,7 @@ class LineServer:
         self.path = path
         self._answer = answer
         self._refusal = refusal
-        """Told to a client that cannot be served: there are too many, or its line is too long."""
+        """Sent to a client that cannot be served: there are too many, or its line is too long."""
         self._server: asyncio.Server | None = None
         self._inode: int | None = None
         self._tasks: set[asyncio.Task[object]] = set()
@@ -51,8 +52,7 @@ class LineServer:
     async def open(self) -> None:
         """Create the socket and listen.
 
-        Raises ConfigError when its folder is open to others, when another process serves it, or when the system
-        refuses.
+        Raises ConfigError if others can enter its folder, if another process serves it, or if the system refuses.
         """
         _make_private_folder(self.path.parent)
         await _remove_stale(self.path)
@@ -64,7 +64,7 @@ class LineServer:
             raise _bad(self.path, f"cannot be opened: {error.strerror or error}; choose another admin_socket") from None
 
     async def close(self) -> None:
-        """Stop listening, end the connections and remove the socket; closing twice is fine."""
+        """Stop listening, close the connections and remove the socket; closing twice is fine."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -74,7 +74,7 @@ class LineServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await server.wait_closed()
         with suppress(FileNotFoundError):
-            if self.path.stat().st_ino == self._inode:  # and not another server's, who came after us
+            if self.path.stat().st_ino == self._inode:  # not the socket of another server that was started after us
                 self.path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,8 +88,8 @@ class LineServer:
         try:
             await self._converse(reader, writer)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the client is gone, or we are
-        except ValueError:  # a line beyond the limit: what follows cannot be told apart from it
+            pass  # the client closed the connection, or the server is closing
+        except ValueError:  # a line over the limit: where the next one starts is unknown
             writer.write(self._refusal)
         finally:
             self._tasks.discard(task)
@@ -108,7 +108,7 @@ class LineServer:
 
 
 async def _stream(answer: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Send a stream until the client has enough; gives the line by which it said so, empty when it closed its end."""
+    """Send a stream until the client sends a line; return that line, or b"" if the client closed the connection."""
 
     async def pump() -> None:
         async with aclosing(answer) as lines:
@@ -128,7 +128,7 @@ async def _stream(answer: Stream, reader: asyncio.StreamReader, writer: asyncio.
 
 
 class LineClient:
-    """The other end, for one conversation."""
+    """The client side of one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -136,11 +136,11 @@ class LineClient:
 
     @classmethod
     async def connect(cls, path: Path) -> Self:
-        """Connect; raises ConnectionError when nobody serves the socket."""
+        """Connect to a socket. Raises ConnectionError if no node serves it."""
         try:
             return cls(*await asyncio.open_unix_connection(path, limit=MAX_LINE * 8))
         except (OSError, ValueError) as error:
-            why = "there is no such socket" if isinstance(error, FileNotFoundError) else "nobody answers there"
+            why = "there is no such socket" if isinstance(error, FileNotFoundError) else "no node answers"
             if isinstance(error, PermissionError):
                 why = "it belongs to another user"
             raise ConnectionError(
@@ -148,19 +148,19 @@ class LineClient:
             ) from None
 
     async def send(self, line: bytes) -> None:
-        """Send a line, which ends with a newline."""
+        """Send a line; it must end with a newline."""
         self._writer.write(line)
         await self._writer.drain()
 
     async def receive(self) -> bytes:
-        """Wait for a line; raises ConnectionError when the server is gone."""
+        """Wait for a line and return it. Raises ConnectionError if the server closed the connection."""
         line = await self._reader.readline()
         if not line.endswith(b"\n"):
-            raise ConnectionError("the node closed its admin socket; look at its own messages")
+            raise ConnectionError("the node closed its admin socket; see its log for the reason")
         return line
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -180,13 +180,13 @@ def _make_private_folder(folder: Path) -> None:
         raise _bad(folder, f"cannot be created: {error.strerror or error}; choose another admin_socket") from None
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
-        raise _bad(folder, "belongs to another user: choose an admin_socket in a folder of your own")
+        raise _bad(folder, "belongs to another user; choose an admin_socket in a folder of your own")
     if mode & _OTHERS:
-        raise _bad(folder, f"others can enter it (mode {mode:04o}): run `chmod 700 {folder}`, or choose another folder")
+        raise _bad(folder, f"others can enter it (mode {mode:04o}); run `chmod 700 {folder}`, or choose another folder")
 
 
 async def _remove_stale(path: Path) -> None:
-    """Remove what a node that ended badly left behind; refuse to remove anything else."""
+    """Remove the socket of a node that crashed. Raises ConfigError if a node serves it, or if it is not a socket."""
     if not _is_socket(path):
         return
     try:
@@ -195,17 +195,17 @@ async def _remove_stale(path: Path) -> None:
         Path.unlink(path, missing_ok=True)
         return
     await client.close()
-    raise _bad(path, "another node serves it: stop that one, or choose another admin_socket")
+    raise _bad(path, "another node serves it; stop that node, or choose another admin_socket")
 
 
 def _is_socket(path: Path) -> bool:
-    """Say whether there is a socket; raises ConfigError when there is something else."""
+    """Return whether there is a socket. Raises ConfigError if there is another kind of file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return False
     if not stat.S_ISSOCK(mode):
-        raise _bad(path, "there is a file that is no socket: move it away, or choose another admin_socket")
+        raise _bad(path, "exists and is not a socket; move it away, or choose another admin_socket")
     return True
 
 

@@ -1,8 +1,8 @@
-"""What a process does once before its first packet, so that no packet has to wait for it.
+"""Work that a process does once before its first packet, so that no packet waits for it.
 
-Compiled kernels are loaded, or compiled, on their first call, which takes up to a second: long enough to miss a
-handshake. `warm` walks two packets through all of them. It also lets the memory allocator keep what batches free.
-Nothing happens here at import.
+Compiled kernels are loaded, or compiled, on their first call. That takes up to a second: long enough to miss a
+handshake. `warm` passes two packets through all of them, and makes the memory allocator keep what batches free. Nothing
+happens at import.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from meshbus.wire.route import RouteHeader, pack_route
 from meshbus.wire.routebatch import alike_run, count_hop, read_routes, routed_stretch
 
 _KEPT_BYTES = 16 << 20
-"""More than all batches of a turn together."""
+"""More than all batches of one loop iteration together."""
 
 
 def warm() -> None:
-    """Load every kernel of the packet path; quick when they are loaded already."""
+    """Load every kernel of the packet path; fast if they are loaded already."""
     _keep_memory()
     now, secret = 0.0, bytes(32)
     sender = Link(derive_keys(secret, Role.INITIATOR), Role.INITIATOR, None, now)
     receiver = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, None, now)
     offsets, fixed = columns_of([bytes(60), bytes(64), bytes(62)])
-    for data in (fixed, fixed.copy()):  # kernels are compiled anew for memory that may be written to
+    for data in (fixed, fixed.copy()):  # numba compiles a kernel once for read-only and once for writable arrays
         packed = equalize(encode_frames(offsets, data, max_payload=80))
         trains = sender.seal_batch(Header(), packed, 0)
         batch = PacketBatch.of([(None, datagram) for train in trains for datagram in train.datagrams()])
@@ -47,7 +47,7 @@ def warm() -> None:
 
 
 def _warm_forwarding() -> None:
-    """Load what judges and rewrites the packets for others."""
+    """Load the kernels that check and rewrite forwarded packets."""
     packet = pack_route(RouteHeader(src_id=0, dest_id=0)) + pack_header(Header())
     batch = PacketBatch.of([(None, packet), (None, packet)])
     data, starts, lengths = batch.data, batch.starts, batch.lengths
@@ -61,9 +61,10 @@ def _warm_forwarding() -> None:
 
 
 def _keep_memory() -> None:
-    """Have freed batches stay in this process.
+    """Make the memory allocator keep freed batches in this process.
 
-    glibc gives large blocks back to the kernel at once and gets them again zeroed, page by page, which costs more than
-    decrypting what they hold; until it has seen a larger one freed. Elsewhere this does nothing.
+    glibc returns large blocks to the kernel at once, and gets them back zeroed page by page, which costs more than
+    decrypting their content. Once a larger block was freed, it keeps blocks of that size. Other allocators are not
+    affected.
     """
     np.empty(_KEPT_BYTES, np.uint8)
