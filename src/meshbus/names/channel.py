@@ -1,4 +1,4 @@
-"""Channel names: which are legal, and the hashes that stand for them.
+"""Channel names: the rules for legal names, and the hashes that represent them.
 
 A name is hashed once to 64 bits (the *canonical* hash, the only one that authorizes anything); the packet header
 carries its low 16 bits (the *wire* hash, a filter whose collisions are routine). Policy attached to names lives in
@@ -30,7 +30,7 @@ def hash_name(name: str) -> int:
 
 
 class ChannelName(str):
-    """A checked channel name such as `sensors/lidar/front`; a plain `str` everywhere else."""
+    """A validated channel name such as `sensors/lidar/front`; a `str` in all other respects."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class ChannelName(str):
         return self.count("/") + 1
 
     def is_prefix_of(self, other: str) -> bool:
-        """Say whether `other` is this channel or lies below it in the hierarchy."""
+        """Return whether `other` is this channel or lies below it in the hierarchy."""
         return other == self or other.startswith(f"{self}/")
 
 
@@ -111,7 +111,7 @@ class ChannelRegistry:
         return channel, collides
 
     def remove(self, name: str) -> ChannelId | None:
-        """Remove a channel and give it back, or None when it was not there."""
+        """Remove a channel and return it, or None if it was not there."""
         channel = self._by_name.pop(name, None)
         if channel is not None:
             self._by_hash[channel.hash].remove(channel)
@@ -132,7 +132,7 @@ class ChannelRegistry:
 
 
 def _check(name: str) -> None:
-    """Apply the rules in the order the wire's other implementation applies them; the first broken one is reported."""
+    """Apply the rules in the order of net-mesh, and report the first that is broken."""
     if not name:
         raise ChannelError(ChannelFault.EMPTY, name, "a channel name cannot be empty")
     size = len(name.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Who a node is: an Ed25519 key pair and the ids derived from its public half.
+"""Node identities: an Ed25519 key pair and the ids derived from its public key.
 
 The public key is the *entity id*. The node id (addresses peers) and the origin hash (marks what a node published) are
 keyed hashes of it. Verification is libsodium's, which refuses the small-order keys that OpenSSL accepts. The Noise
@@ -25,7 +25,7 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
 Entropy = Callable[[int], bytes]
-"""Gives n random bytes: `os.urandom` in a live node, a seeded generator in tests."""
+"""Returns n random bytes: `os.urandom` in a live node, a seeded generator in tests."""
 
 _NODE_ID_LABEL = b"net-node-id-v1"
 _ORIGIN_LABEL = b"net-origin-v1"
@@ -43,12 +43,12 @@ def derive_origin_hash(entity_id: bytes) -> int:
 
 
 def routing_id(node_id: int) -> int:
-    """Give the half of a node id that routing headers and handshake prologues carry."""
+    """Return the half of a node id that routing headers and handshake prologues carry."""
     return node_id & 0xFFFFFFFF
 
 
 def verify_signature(entity_id: bytes, message: bytes, signature: bytes) -> bool:
-    """Say whether `signature` over `message` is the entity's, strictly."""
+    """Return whether `signature` over `message` is the entity's, strictly."""
     if len(entity_id) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -59,20 +59,18 @@ def verify_signature(entity_id: bytes, message: bytes, signature: bytes) -> bool
 
 
 def noise_public_key(entity_id: bytes) -> bytes:
-    """Give the Noise static public key (X25519) of a meshbus node from its entity id.
+    """Return the Noise static public key (X25519) of a meshbus node from its entity id.
 
     Raises LocalProtocolError for bytes that are no point of the curve.
     """
     try:
         return crypto_sign_ed25519_pk_to_curve25519(entity_id)
     except (CryptoError, TypeError, ValueError) as error:
-        raise LocalProtocolError(
-            "this is not the public key of a meshbus node: check that it was copied whole"
-        ) from error
+        raise LocalProtocolError("not the public key of a meshbus node; check that it was copied completely") from error
 
 
 class Identity:
-    """A key pair, or only its public half, which answers every question but cannot sign."""
+    """A key pair, or only its public key, which cannot sign."""
 
     __slots__ = ("_key", "_seed", "entity_id", "node_id", "origin_hash")
 
@@ -93,14 +91,14 @@ class Identity:
 
     @classmethod
     def from_public(cls, entity_id: bytes) -> Identity:
-        """Hold another node's identity, without its secret."""
+        """Create the identity of another node, without its secret."""
         if len(entity_id) != KEY_BYTES:
             raise LocalProtocolError(f"an entity id is {KEY_BYTES} bytes, got {len(entity_id)}")
         return cls(entity_id)
 
     @classmethod
     def generate(cls, entropy: Entropy) -> Identity:
-        """Make a new identity whose node id every peer can hear.
+        """Create an identity with a node id that every peer accepts.
 
         Id 0 means "unknown peer" to others, and a pingwave whose first two bytes spell the packet magic is dropped,
         so such ids (1 in 65 536) are drawn again.
@@ -114,7 +112,7 @@ class Identity:
     def seed(self) -> bytes:
         """The 32 secret bytes: keep them in a file only you can read."""
         if self._seed is None:
-            raise AuthError(AuthFault.READ_ONLY, "this identity is public only: it has no secret seed")
+            raise AuthError(AuthFault.READ_ONLY, "this identity has only a public key, so it has no secret seed")
         return self._seed
 
     @property
@@ -130,7 +128,7 @@ class Identity:
     def sign(self, message: bytes) -> bytes:
         """Sign a message (deterministic Ed25519)."""
         if self._key is None:
-            raise AuthError(AuthFault.READ_ONLY, "this identity is public only: it cannot sign")
+            raise AuthError(AuthFault.READ_ONLY, "this identity has only a public key, so it cannot sign")
         return self._key.sign(message)
 
     def __eq__(self, other: object) -> bool:

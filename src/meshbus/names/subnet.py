@@ -15,12 +15,12 @@ LEVELS = 4
 
 
 def depth_mask(depth: int) -> int:
-    """Give the mask that keeps the top `depth` levels."""
+    """Return the mask that keeps the top `depth` levels."""
     return 0xFFFFFFFF & ~((1 << (32 - 8 * depth)) - 1)
 
 
 class SubnetId(int):
-    """One place in the hierarchy; an `int` holding the packed 32 bits."""
+    """One position in the hierarchy; an `int` of the packed 32 bits."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class SubnetId(int):
         if len(parts) > LEVELS:
             raise ConfigError("subnet", f"{text!r} has {len(parts)} levels, at most {LEVELS} exist")
         digits = [part.removeprefix("+") for part in parts]
-        # int() refuses to read thousands of digits, so the length is looked at first.
+        # int() rejects thousands of digits, so the length is checked first.
         if not all(part.isascii() and part.isdigit() and len(part) <= 32 and int(part) <= 255 for part in digits):
             raise ConfigError("subnet", f"{text!r} is not a subnet: write 'global' or up to four numbers like '3.7'")
         return cls.new(int(part) for part in digits)
@@ -69,7 +69,7 @@ class SubnetId(int):
         return f"SubnetId({str(self)!r})"
 
     def level(self, n: int) -> int:
-        """Give level `n`; 0 for levels that do not exist."""
+        """Return level `n`; 0 for levels that do not exist."""
         return (self >> (24 - 8 * n)) & 0xFF if 0 <= n < LEVELS else 0
 
     @property
@@ -91,16 +91,16 @@ class SubnetId(int):
         return self == 0
 
     def contains(self, other: int) -> bool:
-        """Say whether `other` is this subnet or lies below it."""
+        """Return whether `other` is this subnet or lies below it."""
         return (self ^ other) & depth_mask(self.depth) == 0
 
     def is_sibling(self, other: SubnetId) -> bool:
-        """Say whether both are different children of one parent."""
+        """Return whether both are different children of one parent."""
         depth = self.depth
         return depth > 0 and depth == other.depth and self != other and (self ^ other) & depth_mask(depth - 1) == 0
 
     def distance(self, other: SubnetId) -> int:
-        """Count the levels between the deeper of the two and the point where their paths part."""
+        """Return the number of levels from the deeper of the two up to where their paths diverge."""
         if self == other:
             return 0
         deepest = max(self.depth, other.depth)

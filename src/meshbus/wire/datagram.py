@@ -1,7 +1,7 @@
-"""What kind of datagram this is, from its length and first bytes.
+"""Classify datagrams by their length and first bytes.
 
 The order of the tests is the wire's own: a routed packet may carry a destination that looks like any magic, and a
-pingwave whose origin id starts like a packet is taken for one. Blocked sources are the engine's business.
+pingwave whose origin id starts like a packet is taken for one. Blocked sources are left to the engine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DatagramKind(IntEnum):
 
 
 def classify(datagram: Buffer) -> DatagramKind:  # hot
-    """Say what a received datagram is; its content is left to the decoder of that kind."""
+    """Return what a received datagram is; its content is left to the decoder of that kind."""
     size = len(datagram)
     magic = bytes(datagram[:2])
     if size == PUNCH_BYTES and magic == _PUNCH:

@@ -2,7 +2,7 @@
 
 `pack_frames` and `unpack_frames` take single payloads. `encode_frames` and `decode_frames` take whole columns in
 Arrow's binary layout (offsets and data), many packets at once: packing is greedy, and reading is lenient exactly as
-the wire's other implementation is — it stops early at a frame that runs past the end and keeps what it has read.
+net-mesh is — it stops early at a frame that runs past the end and keeps what it has read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the two handshake messages travel: alone, or behind a routing header.
+"""Packets of the two handshake messages: alone, or behind a routing header.
 
 A handshake packet is a header whose only fields are the HANDSHAKE flag and the length, then the raw Noise message,
 without a tag of the packet layer. A routed message 1 carries the initiator's full node id in its payload, because the
@@ -35,7 +35,7 @@ def encode_routed_handshake(message: bytes, *, sender: int, receiver: int) -> by
 
 
 def decode_handshake(datagram: Buffer) -> bytes:
-    """Take the Noise message out of a handshake packet.
+    """Return the Noise message of a handshake packet.
 
     Everything behind the header belongs to the message; the length in the header is not compared, as on the wire's
     other side.
@@ -47,7 +47,7 @@ def decode_handshake(datagram: Buffer) -> bytes:
 
 
 def decode_routed_handshake(datagram: Buffer) -> tuple[RouteHeader, bytes]:
-    """Take the routing header and the Noise message out of a routed handshake packet."""
+    """Return the routing header and the Noise message of a routed handshake packet."""
     route = unpack_route(datagram)
     return route, decode_handshake(memoryview(datagram)[ROUTE_BYTES:])
 

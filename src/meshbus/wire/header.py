@@ -114,13 +114,13 @@ def unpack_header(buffer: Buffer) -> Header:
 
 
 def aad_of(header: Buffer) -> bytes:
-    """Give the 56 authenticated bytes of a packed header: all but the nonce, with hop_count as 0."""
+    """Return the 56 authenticated bytes of a packed header: all but the nonce, with hop_count as 0."""
     raw = bytes(header[:HEADER_BYTES])
     return raw[:6] + b"\0" + raw[7:12] + raw[24:]
 
 
 def aad_columns(headers: NDArray[np.void]) -> NDArray[np.uint8]:
-    """Give the authenticated bytes of many headers, one row of 56 each."""
+    """Return the authenticated bytes of many headers, one row of 56 each."""
     raw = np.ascontiguousarray(headers).view(np.uint8).reshape(-1, HEADER_BYTES)
     aad = np.empty((len(raw), AAD_BYTES), np.uint8)
     aad[:, :12] = raw[:, :12]

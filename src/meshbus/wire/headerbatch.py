@@ -1,4 +1,4 @@
-"""Raw datagrams become columns of headers; payloads stay sealed.
+"""Parse the headers of many datagrams into columns; payloads stay sealed.
 
 A batch is one buffer with the start and length of each packet in it, as a socket drain leaves it. Every header is
 copied into one array of rows, and gets a status: a packet that no receiver accepts is a verdict with a reason, not an
@@ -59,7 +59,7 @@ class HeaderBatch(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, headers: NDArray[np.void]) -> HeaderBatch:
-        """Take headers that are already columns, such as recorded ones; all count as OK."""
+        """Wrap headers that are columns already, such as recorded ones; all have status OK."""
         return cls(np.ascontiguousarray(headers).view(np.uint8), np.zeros(len(headers), _U8))
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class HeaderBatch(msgspec.Struct, frozen=True):
         return np.equal(self.status, HeaderStatus.OK)
 
     def blanked(self) -> HeaderBatch:
-        """Set to 0, in place, what is no header, so that nothing is read into it; gives the same batch."""
+        """Zero the rows that are not headers, in place, and return the same batch."""
         if self.status.any():
             junk = (self.status == HeaderStatus.BAD_MAGIC) | (self.status == HeaderStatus.BAD_VERSION)
             self.rows.reshape(-1, HEADER_BYTES)[junk] = 0

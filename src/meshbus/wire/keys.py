@@ -1,4 +1,4 @@
-"""From the hash of a finished handshake to the keys of a session.
+"""Derive session keys from the hash of a finished handshake.
 
 The 0.23 derivation takes nothing else in, so whoever holds the mesh key and saw the two handshake messages has these
 keys too. That is the wire's choice; stronger keys between meshbus nodes are negotiated over the session itself.

@@ -1,7 +1,7 @@
-"""Struct layouts and fields with a length in front, which speak meshbus errors.
+"""Struct layouts and length-prefixed fields that raise meshbus errors.
 
 The one place of the small codecs where `struct.error` is translated: what we cannot write is a LocalProtocolError, what
-we cannot read is a MalformedPacket. What the fields mean is the business of the module that owns the layout.
+we cannot read is a MalformedPacket. What the fields mean is defined by the module that owns the layout.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Layout:
 
 
 def take_field(what: str, field: str, view: memoryview, width: int) -> tuple[memoryview, memoryview]:
-    """Cut off a field with its length in front, `width` bytes of it; gives the field and the rest."""
+    """Split off a field behind its `width`-byte length, and return the field and the rest."""
     end = width + int.from_bytes(view[:width], "little")
     if len(view) < end:
         raise MalformedPacket(what, Fault.TRUNCATED, f"the {field} ends early")

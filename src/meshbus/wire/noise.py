@@ -2,14 +2,14 @@
 
 The initiator knows the responder's static key beforehand and has none itself; both know the 32-byte mesh key (psk).
 Two messages are exchanged, and all that is kept of them is the handshake hash, from which wire/keys.py derives a
-session. Both machines live once and go forward only:
+session. Both machines are used once and only move forward:
 
     Initiator    write() → message 1 …      … message 2 → read()    → handshake_hash
     Responder    … message 1 → read()       write() → message 2 …   → handshake_hash
 
 Private ephemeral keys come in as bytes, fresh for every attempt. A message that does not verify changes nothing: the
-machine still waits, so nobody without the psk can end a handshake by answering first. How the messages travel is the
-business of wire/handshake.py.
+machine still waits, so nobody without the psk can end a handshake by answering first. How the messages travel is in
+wire/handshake.py.
 """
 
 from __future__ import annotations

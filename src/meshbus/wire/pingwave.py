@@ -1,7 +1,7 @@
-"""The 72-byte pingwave: how nodes hear of each other beyond their direct peers.
+"""The 72-byte pingwave, by which nodes learn of nodes beyond their direct peers.
 
 Plaintext and unauthenticated. Routes are learned from it and copies are suppressed in engine/routes/routing.py; this file only
-reads and writes.
+parses and writes it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def unpack_pingwave(buffer: Buffer) -> Pingwave:
 
 
 def forwarded(pingwave: Pingwave) -> Pingwave | None:
-    """Give the pingwave that the next nodes must hear, or None when its ttl is used up."""
+    """Return the pingwave that the next nodes must hear, or None when its ttl is used up."""
     if pingwave.ttl == 0:
         return None
     return msgspec.structs.replace(pingwave, ttl=pingwave.ttl - 1, hop_count=min(pingwave.hop_count + 1, _MAX_HOPS))

@@ -70,7 +70,7 @@ def unpack_route(buffer: Buffer) -> RouteHeader:
 
 
 def forwarded(header: RouteHeader) -> RouteHeader | None:
-    """Give the header that the next hop must see, or None when the ttl is used up and the packet must be dropped."""
+    """Return the header that the next hop must see, or None when the ttl is used up and the packet must be dropped."""
     if header.ttl == 0:
         return None
     return msgspec.structs.replace(header, ttl=header.ttl - 1, hop_count=min(header.hop_count + 1, _MAX_HOPS))

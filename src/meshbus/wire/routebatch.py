@@ -1,4 +1,4 @@
-"""Routing headers of many packets: as columns, as runs that fare alike, and the one change a forwarder makes to them.
+"""Routing headers of many packets: parse them into columns, find runs that are handled alike, and count the hop.
 
 A forwarder counts the hop in place: ttl down, hop count up, the reserved flags cleared, and the inner hop count where
 the origin set a limit. Every other byte leaves as it came. The one-packet form is wire/route.py; the inner headers are
@@ -162,7 +162,7 @@ def _alike(data: Bytes, starts: Places, lengths: Places, first: int, last: int) 
 
 
 def signature(packet: memoryview) -> bytes:
-    """Give the bytes of a routed packet that decide what becomes of it."""
+    """Return the bytes of a routed packet that forwarding decisions depend on."""
     return bytes(packet[:_HEAD]) + bytes(packet[_STREAM : _STREAM + 8]) + bytes(packet[_ORIGIN : _SUBNET + 4])
 
 

@@ -93,7 +93,7 @@ class Opener:
         return header, self.decrypt(header, datagram)
 
     def decrypt(self, header: Header, datagram: Buffer) -> bytes:  # hot: bench_publish
-        """Do the same for a packet whose header was read already; gives the plaintext."""
+        """Do the same for a packet whose header was read already, and return the plaintext."""
         body = 0 if header.flags & _HEARTBEAT else header.payload_len
         if len(datagram) != PACKET_COST + body:
             raise MalformedPacket("packet", Fault.BAD_LENGTH, f"{len(datagram)} bytes, expected {PACKET_COST + body}")

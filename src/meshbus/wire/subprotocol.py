@@ -1,4 +1,4 @@
-"""Subprotocol ids, versions and what a node says about them.
+"""Subprotocol ids and versions, and their manifests and tags.
 
 Every packet names the subprotocol its payload belongs to; an id that a node does not know is forwarded untouched. Who
 handles what is kept in policy/registry.py; the bytes of a manifest are in wire/messages/manifest.py.
@@ -48,7 +48,7 @@ class ManifestEntry(msgspec.Struct, frozen=True):
     min_compatible: SubprotocolVersion
 
     def compatible(self, other: ManifestEntry) -> bool:
-        """Say whether both speak the same subprotocol and each is new enough for the other."""
+        """Return whether both speak the same subprotocol and each is new enough for the other."""
         return self.id == other.id and self.version >= other.min_compatible and other.version >= self.min_compatible
 
 
@@ -88,15 +88,15 @@ class SubprotocolDescriptor(msgspec.Struct, frozen=True, kw_only=True):
         return ManifestEntry(self.id, self.version, self.min_compatible or self.version)
 
     def compatible(self, other: SubprotocolDescriptor) -> bool:
-        """Say whether both are the same subprotocol and each is new enough for the other."""
+        """Return whether both are the same subprotocol and each is new enough for the other."""
         return self.entry.compatible(other.entry)
 
 
 def is_reserved(subprotocol_id: int) -> bool:
-    """Say whether nobody may register this id: below the vendor range only assigned ones are open."""
+    """Return whether an id cannot be registered: below the vendor range only assigned ids can."""
     return subprotocol_id < FIRST_VENDOR_ID and subprotocol_id not in _ASSIGNED
 
 
 def capability_tag(subprotocol_id: int) -> str:
-    """Give the tag by which a node announces that it handles a subprotocol."""
+    """Return the tag by which a node announces that it handles a subprotocol."""
     return f"{TAG_PREFIX}{subprotocol_id:04x}"

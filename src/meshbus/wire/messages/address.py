@@ -1,6 +1,6 @@
 """An IP address and port, as NAT traversal messages carry it: a 19-byte block, or text in an announcement.
 
-Names are never resolved here: an address is digits.
+Host names are never resolved here: an address is numeric.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ sorted tags and metadata) without the signature and the hop count, so a reader p
 and verifies that: spelling does not matter, and a field we do not know is dropped before verification. Forwarders send
 the canonical form on.
 
-Nothing here decides whether an announcement is believed: the order of checks, pinning and the index are the engine's
-and policy's.
+Nothing here decides whether an announcement is accepted: see engine/directory/directory.py.
 """
 
 from __future__ import annotations
@@ -81,17 +80,17 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
         return self.node_id == derive_node_id(self.entity_id)
 
     def sign(self, identity: Identity) -> Announcement:
-        """Give the announcement with the signature of `identity`, whose entity id it must carry."""
+        """Return the announcement with the signature of `identity`, whose entity id it must carry."""
         if identity.entity_id != self.entity_id:
-            raise LocalProtocolError("an announcement is signed by the entity that it names")
+            raise LocalProtocolError("an announcement must be signed by the entity that it names")
         return msgspec.structs.replace(self, signature=identity.sign(self.signing_bytes))
 
     def verify(self) -> bool:
-        """Say whether it carries the signature of its entity; False when it is unsigned."""
+        """Return whether it carries the signature of its entity; False when it is unsigned."""
         return self.signature is not None and verify_signature(self.entity_id, self.signing_bytes, self.signature)
 
     def forwarded(self) -> Announcement | None:
-        """Give the announcement one hop further, or None when it has gone far enough."""
+        """Return the announcement one hop further, or None at its hop limit."""
         hop_count = self.hop_count + 1
         return None if hop_count >= MAX_HOPS else msgspec.structs.replace(self, hop_count=hop_count)
 
@@ -102,7 +101,7 @@ class _WireCapabilities(msgspec.Struct):
 
 
 class _WireAnnouncement(msgspec.Struct):
-    """The JSON as it comes: what the types here refuse, the wire's other side refuses too."""
+    """The JSON as it comes: what the types here refuse, net-mesh refuses too."""
 
     node_id: _Unsigned
     entity_id: str
@@ -128,13 +127,13 @@ def encode_announcement(announcement: Announcement) -> bytes:
     """
     event = _serialize(announcement)
     if len(event) > MAX_EVENT:
-        raise LocalProtocolError(f"an announcement of {len(event)} bytes does not fit one packet: {MAX_EVENT} do")
+        raise LocalProtocolError(f"an announcement of {len(event)} bytes does not fit one packet of {MAX_EVENT}")
     try:
         unchanged = decode_announcement(event) == announcement
     except MalformedPacket as error:
         raise LocalProtocolError(str(error)) from error
     if not unchanged:
-        raise LocalProtocolError("the announcement would not read back as it is: check the form of its reflex address")
+        raise LocalProtocolError("the announcement does not survive a round trip; check the form of its reflex address")
     return event
 
 

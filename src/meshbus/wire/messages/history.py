@@ -118,18 +118,18 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.sizes) // _SIZE.itemsize
 
     def times(self) -> NDArray[np.int64]:
-        """Give the times of the events."""
+        """Return the times of the events."""
         return np.frombuffer(self.stamps, _TIME)
 
     def offsets(self) -> NDArray[np.int64]:
-        """Give the edges of the payloads in `data`."""
+        """Return the edges of the payloads in `data`."""
         edges = np.zeros(len(self) + 1, np.int64)
         np.cumsum(np.frombuffer(self.sizes, _SIZE), out=edges[1:])
         return edges
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """Say that a log is not read, or no longer."""
+    """Refuse to read a log, or stop reading it."""
 
     req: int
     code: ErrorCode
@@ -146,7 +146,7 @@ HistoryMessage: TypeAlias = Read | Chunk | Error | Cancel
 
 
 def history_stream(req: int) -> int:
-    """Give the reliable stream that the messages about one reading travel on."""
+    """Return the reliable stream that the messages about one reading travel on."""
     return Subprotocol.HISTORY << 32 | req & 0xFFFFFFFF
 
 
@@ -186,7 +186,7 @@ def split_chunks(
 
 
 def _cuts(offsets: NDArray[np.int64], room: int) -> Iterator[tuple[int, NDArray[np.int64], bool]]:
-    """Say what goes into each chunk: its first event, the edges of its payloads, and whether the last one goes on."""
+    """Return what goes into each chunk: its first event, the edges of its payloads, and whether the last one goes on."""
     costs = offsets + EVENT_COST * np.arange(len(offsets))
     start = 0
     while start < len(offsets) - 1:

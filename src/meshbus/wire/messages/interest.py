@@ -45,7 +45,7 @@ class Verdict(IntEnum):
 
     @classmethod
     def refused(cls, reason: AckReason) -> Self:
-        """Give the verdict that carries a reason; a refusal without one reads as unauthorized."""
+        """Return the verdict that carries a reason; a refusal without one reads as unauthorized."""
         return cls(max(reason, AckReason.UNAUTHORIZED) + 1)
 
     @property
@@ -75,14 +75,14 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Matches(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell the subscriber what its interest led to; none at all is an answer too."""
+    """Answer an interest with its matches; an answer without matches is valid."""
 
     req: int
     matches: tuple[Match, ...] = ()
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """Take an interest back, with all subscriptions that came from it."""
+    """Cancel an interest and all subscriptions that it created."""
 
     req: int
 

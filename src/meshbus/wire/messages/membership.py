@@ -1,6 +1,6 @@
 """Channel membership (0x0A00): subscribe, unsubscribe and the answer to both.
 
-Reading is as strict as the wire's other side: what it would drop, we drop, because neither side answers a message it
+Reading is as strict as net-mesh: what it would drop, we drop, because neither side answers a message it
 cannot read. Whether a token is any good is not decided here: it is opaque bytes, and a bad one is the same as none.
 """
 

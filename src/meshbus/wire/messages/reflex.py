@@ -1,4 +1,4 @@
-"""Reflex (0x0D00): a peer asks from which address we see it, and is told.
+"""Reflex (0x0D00): a peer asks for the address that we see it at, and gets it.
 
 The question is an empty event. What follows from the answers (the kind of NAT) is decided in the engine.
 """
@@ -18,7 +18,7 @@ class ReflexRequest(msgspec.Struct, frozen=True):
 
 
 class ReflexResponse(msgspec.Struct, frozen=True):
-    """Tell the peer the address that its session was set up from."""
+    """Answer with the address that the peer's session was set up from."""
 
     address: Address
 

@@ -1,4 +1,4 @@
-"""Reliable streams (0x4D01): what sender and receiver tell each other beside the data packets.
+"""Reliable streams (0x4D01): the messages between sender and receiver beside the data packets.
 
 The receiver acknowledges (ACK, FIN_ACK), the sender numbers and closes (BASE, FIN), either may give up (RESET). Only
 the shape is checked here: a sequence that was never sent, or ranges that overlap, are for the sender to judge
@@ -63,7 +63,7 @@ FIRST_RECEIVER_REASON = 0x100
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell what arrived; absolute, so acknowledgements may be lost, merged or repeated."""
+    """Acknowledge packets. Numbers are absolute, so acknowledgements may be lost, merged or repeated."""
 
     stream_id: int
     cumulative: int
@@ -98,12 +98,12 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_receiver(self) -> bool:
-        """Say whether the receiver of the stream's packets speaks, not their sender."""
+        """Whether the receiver of the stream's packets sent this, not their sender."""
         return self.reason >= FIRST_RECEIVER_REASON
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Say which event a packet starts with; it takes the place of the packet before that one.
+    """Number the first event of a packet. It takes the place of the packet before that one.
 
     One that starts a stream has a kind of its own, START: a receiver that knows nothing yet must not start where the
     numbers merely jump.
@@ -134,7 +134,7 @@ def encode_reliable(message: ReliableMessage) -> bytes:
             return _RESET.pack(_Kind.RESET, stream_id, reason)
         case Base(stream_id=stream_id, sequence=sequence, pub_seq=pub_seq, start=start):
             if pub_seq == _NO_NUMBER:
-                raise LocalProtocolError(f"base: {pub_seq} is not a publish number, it stands for none")
+                raise LocalProtocolError(f"base: {pub_seq} is not a publish number, it means 'not numbered'")
             kind = _Kind.START if start else _Kind.BASE
             return _BASE.pack(kind, stream_id, sequence, _NO_NUMBER if pub_seq is None else pub_seq)
 

@@ -35,7 +35,7 @@ class PunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PunchIntroduce(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell both nodes where the other is and when to send."""
+    """Give both nodes the address of the other, and the time to send."""
 
     peer: int
     peer_reflex: Address

@@ -1,7 +1,7 @@
-"""Request and reply (0x4D06): ask whoever answers on a channel, and get answers until the last one.
+"""Request and reply (0x4D06): ask the responder of a channel, and receive replies until the last one.
 
 A request runs under the policy of its channel. A late reply and one to a request that nobody made look alike here:
-matching them is the engine's business.
+matching them is left to the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Permission tokens: 169 bytes by which an issuer lets a subject publish to or subscribe to a channel.
+"""Permission tokens: 169 bytes by which an issuer allows a subject to publish or subscribe to a channel.
 
 A token is signed and self-contained; presenting it needs no round trip. What one token says is decided here: its
 bytes, its signature, its times, its scope. Whether its issuer is to be believed is decided in policy/tokens.py. A
@@ -86,7 +86,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
         secret, LocalProtocolError for values that do not fit.
         """
         if ttl_s <= 0:
-            raise AuthError(AuthFault.ZERO_TTL, "a token must live for at least one second")
+            raise AuthError(AuthFault.ZERO_TTL, "ttl_s must be at least 1")
         if channel is None and not scope & Scope.WILDCARD:
             raise LocalProtocolError("a token is for one channel, or for all with WILDCARD in its scope")
         start = int(now)
@@ -112,11 +112,11 @@ class PermissionToken(msgspec.Struct, frozen=True):
         """
         self.verify(now)
         if self.delegation_depth == 0:
-            raise AuthError(AuthFault.DELEGATION_EXHAUSTED, "the token may not be handed on any further")
+            raise AuthError(AuthFault.DELEGATION_EXHAUSTED, "the token cannot be delegated further")
         if not self.allows(Scope.DELEGATE):
-            raise AuthError(AuthFault.DELEGATION_NOT_ALLOWED, "the token's scope does not hold DELEGATE")
+            raise AuthError(AuthFault.DELEGATION_NOT_ALLOWED, "the token's scope does not include DELEGATE")
         if signer.entity_id != self.subject:
-            raise AuthError(AuthFault.NOT_AUTHORIZED, "only the subject of a token may hand it on")
+            raise AuthError(AuthFault.NOT_AUTHORIZED, "only the subject of a token can delegate it")
         return _signed(
             signer,
             new_subject,
@@ -140,26 +140,26 @@ class PermissionToken(msgspec.Struct, frozen=True):
         Raises AuthError with the first fault. Costs a signature check.
         """
         if not self.has_good_signature():
-            raise AuthError(AuthFault.BAD_SIGNATURE, "the token's signature is not its issuer's")
+            raise AuthError(AuthFault.BAD_SIGNATURE, "the token is not signed by its issuer")
         if int(now) + skew_s < self.not_before:
             raise AuthError(AuthFault.NOT_YET_VALID, f"the token is valid only from {self.not_before} on")
         if self.expired(now, skew_s):
             raise AuthError(AuthFault.EXPIRED, f"the token expired at {self.not_after}: ask its issuer for a new one")
 
     def has_good_signature(self) -> bool:
-        """Say whether the issuer signed this, whatever the time."""
+        """Return whether the issuer signed this, regardless of the time."""
         return verify_signature(self.issuer, self.signed_bytes, self.signature)
 
     def valid(self, now: float, skew_s: int = 0) -> bool:
-        """Say whether the time is right; the signature is not looked at."""
+        """Return whether the token is valid at this time; the signature is not checked."""
         return int(now) + skew_s >= self.not_before and not self.expired(now, skew_s)
 
     def expired(self, now: float, skew_s: int = 0) -> bool:
-        """Say whether the time is over; the signature is not looked at."""
+        """Return whether the token has expired; the signature is not checked."""
         return max(int(now) - skew_s, 0) >= self.not_after
 
     def allows(self, scope: int) -> bool:
-        """Say whether the scope holds all the given bits, of which there must be one."""
+        """Return whether the scope includes all the given bits; at least one must be given."""
         bits = int(scope)  # plain numbers: arithmetic on enum members is slow
         return bits != 0 and self.scope & bits == bits
 
@@ -169,7 +169,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
         return self.scope & _WILDCARD != 0
 
     def authorizes(self, action: int, channel_hash: int) -> bool:
-        """Say whether the token is for this action on this channel; time and signature are not looked at."""
+        """Return whether the token is for this action on this channel; time and signature are not checked."""
         return self.allows(action) and (self.channel_hash == channel_hash or self.is_wildcard)
 
 

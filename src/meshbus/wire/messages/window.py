@@ -1,6 +1,6 @@
 """Stream credit (0x0B00): how much of a stream the receiver has consumed.
 
-A grant is absolute, so grants may be lost, merged or repeated. Accounting is the business of engine/session/stream.py.
+A grant is absolute, so grants may be lost, merged or repeated. Accounting is in engine/session/stream.py.
 """
 
 from __future__ import annotations
