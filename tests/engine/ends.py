@@ -1,67 +1,81 @@
-"""Two nodes reduced to their traffic with each other: what one end gives out is carried to the other by hand."""
+"""Two nodes and the traffic between them: what one end gives out is carried to the other by hand."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
-import numpy as np
-
 from meshbus.engine.base.batch import EventBatch
-from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import DownReason, PeerGone
 from meshbus.engine.base.packets import Output
+from meshbus.engine.receive.intake import Opened
+from meshbus.engine.services import SERVICES
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.streams.delivery import Delivery, Hooks
-from meshbus.engine.streams.joined import JoinedChannels
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Row, Service
+from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.outbox import Leg, Load
 from meshbus.engine.streams.traffic import Traffic
 from meshbus.names.channel import ChannelName
 from meshbus.policy.registry import NegotiatedSet
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import Flags, Subprotocol
-from meshbus.wire.frames import columns_of, encode_frames, unpack_frames
-from meshbus.wire.header import HEADER_DTYPE, Header
+from meshbus.wire.frames import columns_of, encode_frames
+from meshbus.wire.header import Header
 from meshbus.wire.keys import Role, derive_keys
 
 CHANNEL = ChannelName("sensors/lidar")
 STREAM = CHANNEL.stream_id
 ORIGIN = 0xABC
-SERVED = Subprotocol.REQUEST
+SERVED = 0x7E57
+"""A subprotocol on reliable streams, of nobody else."""
+
+
+class Probe(Service):
+    """A subprotocol on reliable streams that keeps its messages, and notes what services are asked about streams."""
+
+    def __init__(self) -> None:
+        self.served: list[tuple[int, bytes]] = []
+        self.missed = 0
+        self.expects_names = False
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        self.served.append((SERVED, bytes(message)))
+
+    def not_agreed(self, peer: Peer, now: float, out: Output) -> None:
+        self.missed += 1
+
+    def unknown_stream(self, node_id: int, now: float) -> bool:
+        return self.expects_names
 
 
 class End:
     """One side."""
 
-    def __init__(self, name: str, node_id: int, *, seed: int = 0) -> None:
+    def __init__(self, name: str, node_id: int, *, window: int) -> None:
         self.name = name
         self.node_id = node_id
-        self.counters = Counters()
-        self.joined = JoinedChannels()
-        self.peers = PeerTable()
-        self.served: list[tuple[int, bytes]] = []
-        self.missed = 0
-        self.expects_names = False
-        self.delivery = Delivery(
-            joined=self.joined,
-            counters=self.counters,
-            entropy=random.Random(f"{name} {seed}").randbytes,
+        self.probe = Probe()
+        row = Row(lambda _context: self.probe, SERVED, "probe", profile=True, reliable=True, needs=Subprotocol.RELIABLE)
+        self.engine = rig(
+            node_id=node_id,
+            seed=node_id,
             wall=lambda now: round(now * 1e9),
+            table=(*SERVICES, row),
             loopback=True,
-            served=frozenset({SERVED}),
-            hooks=Hooks(self._serve, self._not_agreed, lambda _node_id, _now: self.expects_names),
+            window=window,
         )
+        self.counters, self.joined, self.peers = self.engine.counters, self.engine.joined, self.engine.peers
+        self.streams, self.delivery = self.engine.streams, self.engine.services[Delivery]
         self.peer: Peer
         self.ended: list[tuple[str, bool]] = []
 
     @property
     def traffic(self) -> Traffic:
-        return self.delivery.traffic_of(self.peer)
+        return self.streams.traffic_of(self.peer)
 
-    def _serve(self, _peer: Peer, subprotocol_id: int, message: memoryview, _now: float, _out: Output) -> None:
-        self.served.append((subprotocol_id, bytes(message)))
-
-    def _not_agreed(self, _peer: Peer, _now: float, _out: Output) -> None:
-        self.missed += 1
+    def drop(self) -> None:
+        """End everything with the peer."""
+        self.streams.peer_down(PeerGone(self.peer.node_id, DownReason.CLOSED), 0.0, Output())
 
     def send(
         self,
@@ -93,7 +107,7 @@ class End:
 
     def tick(self, now: float) -> Output:
         out = Output()
-        self.delivery.tick(now, out)
+        self.streams.tick(now, out)
         return out
 
 
@@ -101,12 +115,12 @@ class Ends:
     """Both sides, and the session between them."""
 
     def __init__(self, *, profile: bool = True, window: int = 65_536) -> None:
-        self.left, self.right = End("left", 1), End("right", 2)
+        self.left, self.right = End("left", 1, window=window), End("right", 2, window=window)
         self._sessions = 0
         self.new_session()
-        self.left.peer.widen(window)
-        self.right.peer.widen(window)
         self.agree(profile=profile)
+        for end in (self.left, self.right):
+            end.peer.widen(window)  # without the profile it would be the window of the wire
         self.right.joined.add(self.left.node_id, CHANNEL)
 
     def new_session(self, now: float = 0.0) -> None:
@@ -117,11 +131,9 @@ class Ends:
             (self.left, self.right, Role.INITIATOR),
             (self.right, self.left, Role.RESPONDER),
         ):
-            known = end.peers.get(other.node_id) is not None
             end.peer = end.peers.establish(other.node_id, Link(derive_keys(secret, role), role, other.name, now), now)
             end.peer.negotiated = NegotiatedSet()
-            if known:
-                end.traffic.renew(now)
+            end.streams.peer_up(end.peer, now, Output())
 
     def agree(self, now: float = 0.0, *, profile: bool = True) -> tuple[Output, Output]:
         """Let both know what was negotiated; gives what they send because of it."""
@@ -129,7 +141,7 @@ class Ends:
         outs = Output(), Output()
         for end, out in zip((self.left, self.right), outs, strict=True):
             end.peer.negotiated = agreed
-            end.traffic.agreement_changed(now, out)
+            end.streams.agreed(end.peer, now, out)
         return outs
 
     def carry(self, out: Output, to: End, now: float = 0.0, *, lost: Sequence[int] = ()) -> tuple[Output, list[Header]]:
@@ -140,22 +152,9 @@ class Ends:
             header, plain = to.peer.link.opener.open(datagram)
             headers.append(header)
             if place not in lost:
-                self._hand_over(to, datagram, header, plain, now, answer)
-        to.delivery.confirm(now, answer)
+                to.engine.reception.on_packets(to.peer, Opened.of(header, plain), now, answer)
+        to.streams.received(now, answer)
         return answer, headers
-
-    @staticmethod
-    def _hand_over(to: End, datagram: bytes, header: Header, plain: bytes, now: float, out: Output) -> None:
-        if header.subprotocol_id == Subprotocol.STREAM_WINDOW:
-            for event in unpack_frames(plain, header.event_count):
-                to.traffic.on_grant(event, now, out)
-        elif header.subprotocol_id == Subprotocol.RELIABLE:
-            for event in unpack_frames(plain, header.event_count):
-                to.delivery.on_reliable(to.peer, event, now, out)
-        else:
-            columns = np.frombuffer(datagram, HEADER_DTYPE, 1)
-            data, starts = np.frombuffer(plain, np.uint8), np.zeros(1, np.int64)
-            to.delivery.take(to.peer, header.subprotocol_id, columns, data, starts, now, out)
 
     def settle(self, out: Output, to: End, now: float = 0.0) -> list[bytes]:
         """Carry back and forth until nobody says anything; gives the events that were delivered."""

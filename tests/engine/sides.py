@@ -1,6 +1,6 @@
-"""Nodes reduced to handshakes and liveness, and a network of virtual time between them.
+"""Nodes of ours and of the other implementation, and a network of virtual time between them.
 
-`Side` does with the two services what the engine's core does. `Reference` does what a net-mesh 0.23.0 node was seen to
+`Side` is an engine with an address. `Reference` does what a net-mesh 0.23.0 node was seen to
 do in a handshake, its mistakes included. `Net` carries datagrams with delay, loss, duplication and reordering.
 """
 
@@ -9,21 +9,21 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Control, SessionUp
-from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.base.notices import Control
+from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.nat.reflex import Reflex
-from meshbus.engine.session.candidate import reason_of
-from meshbus.engine.session.handshake import Established, Handshakes
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.liveness import Liveness
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.settings import HandshakeConfig, LivenessConfig
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Row, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import routing_id
+from meshbus.testing.rig import PSK, replaced, rig
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags, Subprotocol
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.frames import unpack_frames
@@ -34,20 +34,13 @@ from meshbus.wire.handshake import (
     pack_initiator_id,
     unpack_initiator_id,
 )
-from meshbus.wire.header import unpack_header
+from meshbus.wire.header import Buffer, unpack_header
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.noise import Initiator, Responder, derive_public_key, prologue
-from meshbus.wire.route import forwarded, pack_route, unpack_route
 
-PSK = bytes(range(32))
 OTHER_PSK = bytes(range(1, 33))
 MESSAGE = 0x7777
 """A subprotocol of nobody, for messages between sides."""
-
-
-def wall(now: float) -> int:
-    """Give the wall clock of virtual time: it starts in 2023."""
-    return 1_700_000_000_000_000_000 + round(now * 1e9)
 
 
 class Station(Protocol):
@@ -60,8 +53,25 @@ class Station(Protocol):
     def next_timer(self) -> float | None: ...
 
 
+class Mailbox(Service):
+    """Keeps the messages that a side got."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, bytes]] = []
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        self.got.append((peer.node_id, bytes(message)))
+
+
+class MuteReflex(Reflex):
+    """Answers nobody."""
+
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        pass
+
+
 class Side:
-    """A node of ours, as far as sessions go."""
+    """A node of ours with an address on the net; options as for `rig`."""
 
     def __init__(
         self,
@@ -69,37 +79,29 @@ class Side:
         *,
         node_id: int | None = None,
         address: Address | None = None,
-        psk: bytes = PSK,
         seed: int = 0,
-        now: float = 0.0,
-        handshake: HandshakeConfig | None = None,
-        liveness: LivenessConfig | None = None,
         admit: Callable[[int], bool] = lambda _: True,
-        entropy: Callable[[int], bytes] | None = None,
-        static_private_key: bytes | None = None,
         answers_reflex: bool = True,
+        **options: Any,
     ) -> None:
         self.node_id = number << 32 | 0xA000 + number if node_id is None else node_id
         self.address: Address = (f"10.0.0.{number}", 9000) if address is None else address
-        self.peers = PeerTable()
-        self.counters = Counters()
-        self.handshakes = Handshakes(
-            self.node_id,
-            psk=psk,
-            static_private_key=bytes([number]) * 32 if static_private_key is None else static_private_key,
-            peers=self.peers,
-            counters=self.counters,
-            entropy=random.Random(f"{number} {seed}").randbytes if entropy is None else entropy,
-            config=handshake or HandshakeConfig(),
-            admit=admit,
+        mailbox = Mailbox()
+        self.got = mailbox.got
+        table = replaced(SERVICES, Handshakes, partial(Handshakes, admit=admit))
+        if not answers_reflex:
+            table = replaced(table, Subprotocol.REFLEX, MuteReflex)
+        defaults: dict[str, Any] = {
+            "static_private_key": bytes([number]) * 32,
+            "entropy": random.Random(f"{number} {seed}").randbytes,
+        }
+        self.engine = rig(
+            node_id=self.node_id,
+            table=(*table, Row(lambda _context: mailbox, MESSAGE, "message")),
+            **defaults | options,
         )
-        config = liveness or LivenessConfig()
-        self.liveness = Liveness(self.node_id, peers=self.peers, wall=wall, now=now, config=config)
-        self.routes: dict[int, Address] = {}
+        self.peers, self.counters, self.handshakes = self.engine.peers, self.engine.counters, self.engine.handshakes
         self.log: list[tuple[float, Control]] = []
-        self.got: list[tuple[int, bytes]] = []
-        self.reflex = Reflex(self.counters)
-        self.answers_reflex = answers_reflex
 
     @property
     def public_key(self) -> bytes:
@@ -127,76 +129,17 @@ class Side:
         return [control for _, control in self.log if isinstance(control, kind)]
 
     def next_timer(self) -> float | None:
-        own = self.handshakes.next_timer()
-        return self.liveness.next_timer() if own is None else min(own, self.liveness.next_timer())
+        return self.engine.next_timer()
 
     def tick(self, now: float) -> Output:
-        out = Output()
-        self.take(self.handshakes.tick(now, out), now, out)
-        self.liveness.tick(now, out)
-        self.log += [(now, control) for control in out.control]
-        return out
+        return self._noted(self.engine.tick(now), now)
 
     def receive(self, source: Address, datagram: bytes, now: float) -> Output:
-        out = Output()
-        self._receive(source, datagram, now, out)
+        return self._noted(self.engine.receive(PacketBatch.of([(source, datagram)]), now), now)
+
+    def _noted(self, out: Output, now: float) -> Output:
         self.log += [(now, control) for control in out.control]
         return out
-
-    def take(self, established: list[Established], now: float, out: Output) -> None:
-        for up in established:
-            peer = self.peers.establish(up.node_id, up.link, now)
-            out.control.append(SessionUp(up.node_id, up.link.session_id, up.initiated))
-            self.liveness.session_up(peer, now, out)
-            for source, datagram in up.held:
-                self._receive(source, datagram, now, out)
-
-    def _receive(self, source: Address, datagram: bytes, now: float, out: Output) -> None:
-        match classify(datagram):
-            case DatagramKind.ROUTED:
-                self._receive_routed(source, datagram, now, out)
-            case DatagramKind.NET:
-                self._receive_net(source, datagram, now, out, routed=False)
-            case _:
-                pass
-
-    def _receive_routed(self, source: Address, datagram: bytes, now: float, out: Output) -> None:
-        route = unpack_route(datagram)
-        if route.dest_id != self.node_id:
-            onward = forwarded(route)
-            if onward is not None and route.dest_id in self.routes:
-                out.send(self.routes[route.dest_id], pack_route(onward) + datagram[ROUTE_BYTES:])
-        elif datagram[ROUTE_BYTES + 3] & Flags.HANDSHAKE:
-            self.take(self.handshakes.receive_routed(source, datagram, now, out), now, out)
-        else:
-            self._receive_net(source, datagram[ROUTE_BYTES:], now, out, routed=True)
-
-    def _receive_net(self, source: Address, datagram: bytes, now: float, out: Output, *, routed: bool) -> None:
-        if len(datagram) > 3 and datagram[3] & Flags.HANDSHAKE:
-            self.take(self.handshakes.receive_direct(source, datagram, now, out), now, out)
-            return
-        try:
-            session_id = unpack_header(datagram).session_id
-            peer = self.peers.by_session(session_id)
-            if peer is None:
-                self.take(self.handshakes.claim(source, datagram, now, out), now, out)
-                return
-            header, payload = peer.link.opener.open(datagram)
-        except RemoteProtocolError as error:
-            self.counters.count(reason_of(error))
-            return
-        beat = bool(header.flags & Flags.HEARTBEAT)
-        if beat and routed:
-            return
-        self.liveness.heard(peer, now, out, heartbeat=beat)
-        for frame in unpack_frames(payload, header.event_count):
-            self._event(peer, header.subprotocol_id, bytes(frame), out)
-
-    def _event(self, peer: Peer, subprotocol_id: int, event: bytes, out: Output) -> None:
-        if subprotocol_id == MESSAGE:
-            self.got.append((peer.node_id, event))
-        elif subprotocol_id == Subprotocol.REFLEX and self.answers_reflex:
-            self.reflex.receive(peer, event, 0.0, out)
 
 
 class Reference:

@@ -1,28 +1,25 @@
-"""A stage for playbooks of subscribing and publishing: one node's services, and peers at the ends of real links."""
+"""A stage for playbooks of subscribing and publishing: one node, and peers at the ends of real links."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
-from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import DownReason, PeerFailed
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.admission import Admission
-from meshbus.engine.channels.authorize import Authorizer
-from meshbus.engine.channels.interest_client import Following
-from meshbus.engine.channels.interest_server import Interests
-from meshbus.engine.channels.local import LocalChannels
-from meshbus.engine.channels.membership import Membership
+from meshbus.engine.channels.admission import Admission, Lapse
+from meshbus.engine.services import SERVICES
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
-from meshbus.engine.streams.joined import JoinedChannels
+from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.limits import FailureThrottle
 from meshbus.policy.registry import NegotiatedSet
-from meshbus.policy.tokens import TokenCache
+from meshbus.testing.rig import replaced, rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.header import Header
@@ -75,49 +72,58 @@ def token(
 
 
 class Stage:
-    """One node."""
+    """One node without a network; options are the fields of EngineSettings."""
 
     def __init__(
         self,
         registry: ChannelConfigRegistry | None = None,
         *,
-        any_issuer: bool = False,
         subnet: SubnetId = SubnetId.GLOBAL,
         tags: Iterable[str] = (),
-        ack_timeout_s: float = 5.0,
-        **options: Any,
+        throttle: FailureThrottle[int] | None = None,
+        **settings: Any,
     ) -> None:
-        self.counters = Counters()
-        self.peers = PeerTable()
-        self.tokens = TokenCache([NODE.entity_id, ROOT.entity_id], any_issuer=any_issuer)
-        self.authorizer = Authorizer(
-            tokens=self.tokens,
-            counters=self.counters,
-            wall=wall,
-            registry=registry,
-            own=PeerClaims(NODE.entity_id, CapabilitySet(tags), subnet),
-        )
-        self.admission = Admission(authorizer=self.authorizer, peers=self.peers, counters=self.counters, **options)
-        self.roster = self.admission.roster
-        self.joined = JoinedChannels()
         self._random = 0
-        self.membership = Membership(
-            admission=self.admission,
-            joined=self.joined,
-            counters=self.counters,
+        engine = rig(
+            NODE,
+            wall=wall,
             entropy=self.entropy,
-            ack_timeout_s=ack_timeout_s,
+            table=replaced(SERVICES, Admission, partial(Admission, throttle=throttle)),
+            trusted_issuers=(ROOT.entity_id,),
+            subnet=subnet,
+            **settings,
         )
-        self.channels = LocalChannels()
-        self.following = Following(peers=self.peers, joined=self.joined, counters=self.counters, entropy=self.entropy)
-        self.interests = Interests(
-            admission=self.admission,
-            channels=self.channels,
-            following=self.following,
-            peers=self.peers,
-            counters=self.counters,
+        self.engine = engine
+        self.counters, self.peers, self.tokens, self.joined = (
+            engine.counters,
+            engine.peers,
+            engine.tokens,
+            engine.joined,
         )
+        self.services = engine.services
+        self.admission, self.membership = engine.admission, engine.membership
+        self.following, self.interests = engine.following, engine.interests
+        self.channels = engine.interests.channels
+        self.roster, self.authorizer = engine.admission.roster, engine.admission.authorizer
+        self.authorizer.registry = registry
+        self.authorizer.own = PeerClaims(NODE.entity_id, CapabilitySet(tags), subnet)
+        self._lapses: list[Lapse] = []
+        self._on_lapse = engine.admission.on_lapse
+        engine.admission.on_lapse = self._lapsed
         self._openers: dict[int, Opener] = {}
+
+    def _lapsed(self, lapses: list[Lapse], out: Output) -> None:
+        self._lapses += lapses
+        self._on_lapse(lapses, out)
+
+    def lapses(self) -> list[Lapse]:
+        """Take the subscriptions that re-checks ended since the last call."""
+        taken, self._lapses = self._lapses, []
+        return taken
+
+    def fail(self, peer: Peer, out: Output, now: float = 0.0) -> None:
+        """Let every service hear that a peer failed."""
+        self.services.peer_down(PeerFailed(peer.node_id, DownReason.SILENT), now, out)
 
     def entropy(self, size: int) -> bytes:
         self._random += 1

@@ -146,7 +146,7 @@ def test_every_decision_is_made_counted_recorded_and_felt(
     gateway = fleet.gateway.engine.mesh
     if form == "plain":  # as a 0.23 publisher sends it
         monkeypatch.setattr(publication, "HOP_TTL", 0)
-        fleet.publisher.engine.publications._subnet_id = 0
+        fleet.publisher.engine.publications._subnet_id = SubnetId.GLOBAL
     cases = [
         (channel, reader, ttl)
         for channel in CHANNELS

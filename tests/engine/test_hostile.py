@@ -482,7 +482,7 @@ def test_hostile_grants() -> None:
     mallory = scene.mallory(profile=False)
     subscribed(mallory, scene.alice)
     with mallory.turn() as (engine, now, _out):
-        engine.delivery.hold(scene.alice.node_id, STREAM, now, held=True)
+        engine.streams.hold(scene.alice.node_id, STREAM, now, held=True)
     publication = scene.alice.publish(CHANNEL, numbered(20, 8000), wait_s=5.0)
     scene.net.run(for_s=0.1)
     stream = scene.alice.engine.peers.require(mallory.node_id).tx_stream(STREAM)

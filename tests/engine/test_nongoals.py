@@ -112,7 +112,7 @@ def test_partial_delivery_is_reported_leg_by_leg() -> None:
         subscribed(node, hub)
     slow, gone = nodes[1], nodes[2]
     with slow.turn() as (engine, now, _out):
-        engine.delivery.hold(hub.node_id, STREAM, now, held=True)
+        engine.streams.hold(hub.node_id, STREAM, now, held=True)
     hub.publish(CHANNEL, numbered(58, 1000), wait_s=0, on_failure=OnFailure.COLLECT)
     net.run(for_s=1)
     hub.engine.peers.remove(gone.node_id)  # as if it had vanished a moment ago

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from meshbus.engine.base.notices import Negotiated
+from meshbus.engine.services import SERVICES
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import PLAIN_SERVICES, PROFILE_SERVICES, PROFILE_WINDOW, AnnounceConfig, LivenessConfig
+from meshbus.engine.settings import PROFILE_WINDOW, AnnounceConfig, LivenessConfig
 from meshbus.names.channel import ChannelName
 from meshbus.policy.registry import Mismatch, NegotiatedSet
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath, Passage
@@ -20,6 +21,8 @@ from meshbus.wire.seal import Opener
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
 from tests.engine.fleet import CHANNEL, Wiretap, meet, numbered, subscribed
 
+PLAIN_SERVICES = [row.id for row in SERVICES if row.id is not None and not row.profile]
+PROFILE_SERVICES = [row.id for row in SERVICES if row.id is not None and row.profile]
 PROFILE_IDS = {*PROFILE_SERVICES, Subprotocol.NEGOTIATION}
 
 
@@ -147,7 +150,7 @@ def test_a_node_that_never_answers_stays_plain_and_is_counted() -> None:
     net = FakeNet()
     left, right = net.create("left"), net.create("right")
     low, high = sorted((left, right), key=lambda node: node.node_id)
-    high.engine._reception.handlers[Subprotocol.NEGOTIATION] = lambda *_: None
+    high.engine.reception.handlers[Subprotocol.NEGOTIATION] = lambda *_: None
     tap = Wiretap(net)
     left.connect(right)
     net.run_until(lambda: left.has_session_with(right))

@@ -1,20 +1,11 @@
-"""What an engine offers, and the defaults it starts from."""
+"""The defaults that an engine starts from."""
 
 from __future__ import annotations
 
 import pytest
 
-from meshbus.engine.settings import (
-    PLAIN_SERVICES,
-    PROFILE_SERVICES,
-    PROFILE_WINDOW,
-    RELIABLE_SERVICES,
-    EngineSettings,
-    OpaqueMode,
-    offered_services,
-)
-from meshbus.wire.constants import ROUTED_PAYLOAD, Subprotocol
-from meshbus.wire.subprotocol import FIRST_VENDOR_ID, SubprotocolVersion
+from meshbus.engine.settings import PROFILE_WINDOW, EngineSettings, LivenessConfig, OpaqueMode
+from meshbus.wire.constants import HANDSHAKE_TTL, ROUTED_PAYLOAD, ROUTED_TTL
 
 
 def test_the_defaults_are_the_safe_ones() -> None:
@@ -31,32 +22,9 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert settings.profile
 
 
-def test_a_node_offers_all_it_handles() -> None:
-    registry = offered_services(EngineSettings(psk=bytes(32)))
-    assert [descriptor.id for descriptor in registry.all_descriptors()] == sorted([*PLAIN_SERVICES, *PROFILE_SERVICES])
-    assert {descriptor.version for descriptor in registry.all_descriptors()} == {SubprotocolVersion(1)}
-    assert all(registry.is_handled(subprotocol_id) for subprotocol_id in (*PLAIN_SERVICES, *PROFILE_SERVICES))
-
-
-def test_without_the_profile_it_is_a_plain_node() -> None:
-    registry = offered_services(EngineSettings(psk=bytes(32), profile=False))
-    assert not registry.is_handled(Subprotocol.NEGOTIATION)
-    assert {d.id for d in registry.all_descriptors()} == set(PLAIN_SERVICES) - {Subprotocol.NEGOTIATION}
-    assert "subprotocol:0x0600" not in registry.capability_tags()
-
-
-def test_every_node_has_a_registry_of_its_own() -> None:
-    settings = EngineSettings(psk=bytes(32))
-    one, other = offered_services(settings), offered_services(settings)
-    one.unregister(Subprotocol.RELIABLE)
-    assert other.is_handled(Subprotocol.RELIABLE)
-
-
-@pytest.mark.parametrize("subprotocol_id", PROFILE_SERVICES)
-def test_the_profile_lives_in_the_vendor_range(subprotocol_id: int) -> None:
-    assert subprotocol_id >= FIRST_VENDOR_ID or subprotocol_id == Subprotocol.HANDSHAKE_RELAY
-
-
-def test_what_travels_on_reliable_streams_is_part_of_the_profile() -> None:
-    assert set(PROFILE_SERVICES) > RELIABLE_SERVICES
-    assert Subprotocol.RELIABLE not in RELIABLE_SERVICES
+@pytest.mark.parametrize(
+    ("radius", "ttl"), [(1, ROUTED_TTL), (ROUTED_TTL, ROUTED_TTL), (ROUTED_TTL + 1, HANDSHAKE_TTL)]
+)
+def test_packets_of_relayed_sessions_go_as_far_as_pingwaves(radius: int, ttl: int) -> None:
+    assert LivenessConfig(radius=radius).routed_ttl == ttl
+    assert LivenessConfig().routed_ttl == ROUTED_TTL

@@ -110,7 +110,7 @@ async def announced(node: Node, peer: RealPeer) -> None:
     """Let a real node announce itself until ours has heard it."""
     peer.start()
     await asyncio.to_thread(peer.announce_capabilities, {"tags": ["there"]})
-    table = node.live.engine.traversal.whereabouts
+    table = node.live.engine.traversal.addresses
     await eventually(lambda: table.get(peer.node_id, Driver.now()) is not None, "its announcement")
 
 
@@ -206,5 +206,5 @@ def see_at(node: Node, places: dict[int, str]) -> None:
         told = ReflexResponse(parse_address(places[peer.node_id]))
         peer.send_message(Subprotocol.REFLEX, encode_reflex(told), out)
 
-    node.live.engine._reception.handlers[Subprotocol.REFLEX] = answer
+    node.live.engine.reception.handlers[Subprotocol.REFLEX] = answer
     node.live.engine.traversal.nat._sweep_at = None

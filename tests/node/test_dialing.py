@@ -37,7 +37,7 @@ async def eventually(node: Node, other: Node, kind: Nat) -> None:
     """Wait until a node has heard what kind of NAT another is behind."""
     async with asyncio.timeout(20):
         while True:
-            found = node.live.engine.traversal.whereabouts.get(other.node_id, Driver.now())
+            found = node.live.engine.traversal.addresses.get(other.node_id, Driver.now())
             if found is not None and found.nat is kind and node.mesh.nat.nat is not Nat.UNKNOWN:
                 return
             await asyncio.sleep(0.01)
@@ -65,7 +65,7 @@ async def test_open_nodes_reach_each_other_directly(town: list[Node]) -> None:
 @pytest.mark.parametrize("key", ["public_key", "noise_public_key"])
 async def test_key_and_coordinator_are_enough_before_anything_was_announced(town: list[Node], key: str) -> None:
     hub, _, here, there = town
-    here.live.engine.traversal.whereabouts._nodes.pop(there.node_id)
+    here.live.engine.traversal.addresses._nodes.pop(there.node_id)
     given = getattr(there, key).hex()
     reached = await here.connect_direct(there.node_id, public_key=given, coordinator=hub.node_id)
     assert not reached.relayed

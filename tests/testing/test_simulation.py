@@ -124,7 +124,7 @@ def test_a_packet_that_may_go_on_forever_breaks_a_rule() -> None:
 
 def test_an_engine_that_raises_is_reported_with_its_story(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = fleet(line(2))
-    monkeypatch.setattr(sim.node(1).engine.liveness, "tick", lambda *_: 1 / 0)
+    monkeypatch.setattr(sim.node(1).engine.services, "tick", lambda *_: 1 / 0)
     with pytest.raises(SimulationError, match="ZeroDivisionError"):
         sim.run(for_s=2)
 

@@ -1,4 +1,8 @@
-"""What an engine is configured with, and what it offers to its peers."""
+"""Settings of an engine: one struct for each part of it, and one for the whole.
+
+They are below the services (see the layers in pyproject.toml), so that every service can read them from its context.
+Defaults follow the 0.23 wire unless a field says otherwise. How users write settings is in config/.
+"""
 
 from __future__ import annotations
 
@@ -11,137 +15,130 @@ from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment
-from meshbus.policy.registry import SubprotocolRegistry
-from meshbus.wire.constants import PINGWAVE_TTL, ROUTED_PAYLOAD, Subprotocol
+from meshbus.wire.constants import HANDSHAKE_TTL, PINGWAVE_TTL, ROUTED_PAYLOAD, ROUTED_TTL
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import DEFAULT_TTL_SECS
-from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
-
-PLAIN_SERVICES = {
-    Subprotocol.NEGOTIATION: "negotiation",
-    Subprotocol.MEMBERSHIP: "membership",
-    Subprotocol.STREAM_WINDOW: "stream-window",
-    Subprotocol.CAPABILITY: "capability",
-    Subprotocol.REFLEX: "reflex",
-    Subprotocol.RENDEZVOUS: "rendezvous",
-}
-"""What this engine handles of the 0.23 wire, and the door to the profile."""
-PROFILE_SERVICES = {
-    Subprotocol.HANDSHAKE_RELAY: "handshake-relay",
-    Subprotocol.RELIABLE: "reliable",
-    Subprotocol.HISTORY: "history",
-    Subprotocol.INTEREST: "interest",
-    Subprotocol.REQUEST: "request",
-}
-"""What it offers to other meshbus nodes."""
-RELIABLE_SERVICES = frozenset({Subprotocol.HISTORY, Subprotocol.REQUEST})
-"""Those whose messages travel on reliable streams of their own."""
 
 PROFILE_WINDOW = 512 * 1024
-"""Byte credit of a stream between meshbus nodes."""
+"""Byte credit of a stream between meshbus nodes (profile.md §2); towards 0.23 nodes it is 64 KiB (transport.md §14)."""
 
 CONFIRM_S = 30.0
-"""How long a candidate is kept; a 0.23 node sends its first heartbeat within 5 s."""
+"""How long a candidate session is kept. Our choice: a 0.23 node proves it within 5 s, by its first heartbeat."""
 CONTEST_S = 2.0
-"""Less than any peer waits for an answer to its first message, more than a few round trips."""
+"""How long a live session is probed. Our choice: more than a few round trips, and less than the 5 s that a peer waits
+for message 2 (transport.md §10.2)."""
 MIN_INTERVAL_S = 10.0
+"""Shortest time between two announcements of a node (policy.md §8.4)."""
 PEER_CHECKS_PER_S = 200.0
-"""New announcements looked into for one peer, at a quarter of a millisecond each; twice as many at once. A neighbor
-passes on what 30 000 nodes announce at this rate."""
+"""New announcements verified per second for one peer, with bursts of twice as many. Our choice: each takes about a
+quarter of a millisecond, and at this rate a neighbor can forward the announcements of 30 000 nodes."""
 FORWARDED_CHECKS_PER_S = 500.0
-"""The same over all peers, for what they pass on: no crowd of peers takes more than an eighth of a core. What peers say
-about themselves is not held back by it."""
+"""Forwarded announcements verified per second for all peers together. Our choice: at most an eighth of a core, however
+many peers there are. Announcements of peers about themselves do not count."""
 
 
 class HandshakeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient handshakes are."""
+    """Number of tries and timeouts of handshakes."""
 
     tries: int = 3
+    """Tries before a handshake fails (transport.md §10.2)."""
     timeout_s: float = 5.0
-    """For each try."""
+    """Timeout of each try (transport.md §10.2)."""
     confirm_s: float = CONFIRM_S
-    """How long a session that a peer began beside another may wait for its first packet, or for its turn."""
+    """How long a candidate session may wait to be proved and to take over (session/candidate.py)."""
     contest_s: float = CONTEST_S
-    """How long a live session must be silent, though asked, before one from another address replaces it."""
+    """How long a live session must ignore probes before a session from another address replaces it."""
 
 
 class LivenessConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How often we speak, and how patient we are; every peer should send well within three of our timeouts."""
+    """Heartbeats and failure detection. A peer fails after three session timeouts without a heartbeat."""
 
     heartbeat_s: float = 5.0
+    """Interval between heartbeats (transport.md §16)."""
     session_timeout_s: float = 30.0
+    """Unit of the failure detector (transport.md §16)."""
     radius: int = PINGWAVE_TTL + 1
-    """How many hops away our pingwaves are heard; 0.23 nodes send theirs four hops far."""
+    """How many hops away pingwaves of this node are received; four for 0.23 nodes (mesh.md §4)."""
+
+    @property
+    def routed_ttl(self) -> int:
+        """TTL of the packets of a relayed session: 8 as on the 0.23 wire (mesh.md §2), 16 if the radius is larger."""
+        return ROUTED_TTL if self.radius <= ROUTED_TTL else HANDSHAKE_TTL
 
 
 class AnnounceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node announces itself."""
+    """Announcements of this node about itself."""
 
     ttl_s: int = DEFAULT_TTL_SECS
-    """How long peers keep an announcement; it is repeated at half of it."""
+    """How long peers keep an announcement, in seconds; it is repeated after half of that time."""
     min_interval_s: float = MIN_INTERVAL_S
-    """The shortest time between two broadcasts."""
+    """Shortest time between two broadcasts."""
     enrich: bool = True
-    """Add a tag for every subprotocol with a handler; without them no peer offers us the meshbus profile."""
+    """Add a tag for each subprotocol that this node handles; without the tags no peer offers the meshbus profile."""
 
     def __post_init__(self) -> None:
         if not 0 < self.ttl_s <= 0xFFFFFFFF:
-            raise ConfigError("ttl_s", f"{self.ttl_s} is no lifetime: from 1 second on")
+            raise ConfigError("ttl_s", f"must be in [1, 4294967295] seconds, got {self.ttl_s}")
         if not 0 <= self.min_interval_s < self.ttl_s:
             raise ConfigError(
                 "min_interval_s",
-                f"{self.min_interval_s} is not below the lifetime of {self.ttl_s} s: peers would forget us",
+                f"must be at least 0 and below ttl_s ({self.ttl_s} s), got {self.min_interval_s}; "
+                "otherwise peers would forget this node between two announcements",
             )
 
 
 class DirectoryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How announcements are believed."""
+    """Verification of the announcements of other nodes."""
 
     require_signed: bool = True
+    """Ignore announcements without a signature."""
     keep_pins: bool = True
-    """Keep the entity of a node that failed; the other implementation forgets it."""
+    """Keep the entity id of a node that failed, so that no other node can take its id; 0.23 nodes forget it."""
     checks_per_s: float = PEER_CHECKS_PER_S
+    """Announcements verified per second for one peer."""
     forwarded_checks_per_s: float = FORWARDED_CHECKS_PER_S
+    """Forwarded announcements verified per second for all peers together."""
 
 
 class NatConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node knows about its own address."""
+    """Addresses of this node."""
 
     bind: Address | None = None
-    """Where its socket is bound."""
+    """The address to which its socket is bound."""
     public_address: Address | None = None
-    """Where it is reached from outside, when that is known: nobody is asked then."""
+    """The address under which it is reached from outside, if known; then peers are not asked for it (mesh.md §8.2)."""
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a node a gateway."""
+    """Rules of a gateway for the packets that it forwards (profile.md §9)."""
 
     peer_subnets: tuple[SubnetId, ...] = ()
-    """The subnets beyond the boundary; packets from and to others are dropped."""
+    """The subnets beyond the boundary; packets from and to other subnets are dropped."""
     exports: Mapping[ChannelName, tuple[SubnetId, ...]] = {}
-    """Where channels of exported visibility may go."""
+    """Subnets to which channels of exported visibility may go."""
     forward_unknown: bool = False
-    """Forward publications on channels without a configuration, in place of dropping them."""
+    """Forward publications on channels without a configuration instead of dropping them."""
     enforce_publishers: bool = True
-    """Drop what was not published by one of those whom the channel's configuration allows."""
+    """Drop publications of nodes that the channel's configuration does not allow to publish."""
 
 
 class OpaqueMode(StrEnum):
-    """What happens to messages of subprotocols without a service here."""
+    """What happens to messages of subprotocols without a service (subprotocols.md §3)."""
 
     STRICT = "strict"
-    """Drop those below the vendor range; deliver the others, under their id."""
+    """Drop those below the vendor range; deliver the others with their id."""
     COMPATIBLE = "compatible"
-    """Deliver them all, under their id."""
+    """Deliver all of them with their id, as a 0.23 node does."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about an engine that is configuration."""
+    """All settings of an engine."""
 
     psk: bytes
+    """The mesh key: 32 bytes that all nodes of a mesh share."""
     subnet: SubnetId = SubnetId.GLOBAL
     assignment: Assignment | None = None
-    """How peers are put into subnets by their announced tags."""
+    """Rules that put peers into subnets by their announced tags."""
     handshake: HandshakeConfig = HandshakeConfig()
     liveness: LivenessConfig = LivenessConfig()
     announce: AnnounceConfig = AnnounceConfig()
@@ -149,30 +146,24 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     nat: NatConfig = NatConfig()
     opaque: OpaqueMode = OpaqueMode.STRICT
     ack_timeout_s: float = 5.0
+    """How long to wait for the answer to a subscribe or unsubscribe request (transport.md §16)."""
     max_channels_per_peer: int = 1024
+    """Channels that one peer may subscribe to (policy.md §4.4)."""
     token_sweep_s: float | None = 30.0
+    """Interval in which the tokens of subscribers are checked again (policy.md §4.6); None for never."""
     trusted_issuers: tuple[bytes, ...] = ()
+    """Entity ids whose tokens are accepted, besides this node's own."""
     any_issuer: bool = False
-    """Take tokens of any issuer, as a 0.23 node does."""
+    """Accept tokens of any issuer, as a 0.23 node does (policy.md §7.5)."""
     window: int = PROFILE_WINDOW
+    """Byte credit of a stream between meshbus nodes."""
     profile: bool = True
     """Offer the meshbus profile to peers that ask for it."""
     max_payload: int = ROUTED_PAYLOAD
-    """Packing target of a packet's plaintext."""
+    """Packing target of a packet's plaintext, in bytes; a longer event is sent in a larger packet."""
     open_relay: bool = False
-    """Forward for everybody and not for peers alone, as a 0.23 node does."""
+    """Forward packets of any sender, as a 0.23 node does (mesh.md §2.1), not only those of peers."""
     gateway: GatewayConfig | None = None
-    """Judge what is forwarded between subnets; without it this node is a plain relay."""
+    """Rules for packets forwarded between subnets; without them this node is a plain relay."""
     loopback: bool = False
-    """All peers are on this machine: streams may start fast."""
-
-
-def offered_services(settings: EngineSettings) -> SubprotocolRegistry:
-    """Say what a node with these settings handles."""
-    registry = SubprotocolRegistry()
-    offered = PLAIN_SERVICES | (PROFILE_SERVICES if settings.profile else {})
-    if not settings.profile:
-        offered.pop(Subprotocol.NEGOTIATION)
-    for subprotocol_id, name in offered.items():
-        registry.register(SubprotocolDescriptor(id=subprotocol_id, name=name, version=SubprotocolVersion(1)))
-    return registry
+    """Whether all peers are on this machine; then reliable streams start with a larger window."""

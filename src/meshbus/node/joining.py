@@ -75,7 +75,7 @@ class Joiner:
         for peer in engine.peers:
             for channel in engine.joined.channels_of(peer.node_id):
                 if spec.covers(channel):
-                    engine.delivery.hold(peer.node_id, channel.stream_id, now, held=held)
+                    engine.streams.hold(peer.node_id, channel.stream_id, now, held=held)
         if not held:
             self._live.tick()  # grants the credit that was withheld
 

@@ -21,7 +21,7 @@ class Assignment(Protocol):
     """Any policy that puts nodes into subnets."""
 
     def assign(self, tags: Iterable[str]) -> SubnetId:
-        """Give the subnet of a node with these tags."""
+        """Return the subnet of a node with these tags."""
 
 
 class SubnetRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class SubnetPolicy(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "default_subnet", SubnetId(self.default_subnet))
 
     def assign(self, tags: Iterable[str]) -> SubnetId:
-        """Give the subnet of a node with these tags."""
+        """Return the subnet of a node with these tags."""
         present = frozenset(tags)
         return next(
             (rule.target_subnet for rule in self.rules if present.issuperset(rule.match_tags)), self.default_subnet
@@ -72,7 +72,7 @@ class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def value_of(self, sorted_tags: Iterable[str]) -> int | None:
-        """Give the value of the first tag that has one."""
+        """Return the value of the first tag that has one."""
         for tag in sorted_tags:
             if tag.startswith(self.tag_prefix):
                 value = self.values.get(tag.removeprefix(self.tag_prefix))
@@ -90,7 +90,7 @@ class LevelPolicy(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "rules", tuple(self.rules))
 
     def assign(self, tags: Iterable[str]) -> SubnetId:
-        """Give the subnet of a node with these tags."""
+        """Return the subnet of a node with these tags."""
         sorted_tags = sorted(set(tags))  # by code point, which is the byte order of UTF-8
         levels = [0] * LEVELS
         for rule in self.rules:

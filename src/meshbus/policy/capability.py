@@ -44,7 +44,7 @@ class CapabilitySet:
         return CapabilitySet, (self.tags, dict(self.metadata))
 
     def has_tag(self, text: str) -> bool:
-        """Say whether the set makes this claim; `=` and `:` before a value on an axis are the same."""
+        """Return whether the set makes this claim; `=` and `:` before a value on an axis are the same."""
         return text in self.tags or canonical(text) in self.claims
 
     def add_tag(self, text: str) -> CapabilitySet:
@@ -157,7 +157,7 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return frozenset(map(canonical, tags))
 
     def matches(self, capabilities: CapabilitySet) -> bool:
-        """Say whether a node with these capabilities passes."""
+        """Return whether a node with these capabilities passes."""
         return (
             capabilities.claims.issuperset(self.required_claims)
             and self._matches_machine(capabilities)

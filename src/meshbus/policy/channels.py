@@ -40,7 +40,7 @@ class TokenCheck(Protocol):
     """Whatever can say that a subject holds a token: a TokenCache, or a stand-in."""
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Say whether a token lets the subject do this on this channel now (unix seconds)."""
+        """Return whether a token lets the subject do this on this channel now (unix seconds)."""
 
 
 class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def can_publish(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float
     ) -> bool:
-        """Say whether an entity may publish on `channel`, the name asked for.
+        """Return whether an entity may publish on `channel`, the name asked for.
 
         `entity` is None when it is not known, `tokens` when there are none, and `now` is unix seconds.
         """
@@ -88,7 +88,7 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def can_subscribe(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float
     ) -> bool:
-        """Say whether an entity may subscribe to `channel`, the name asked for; arguments as in `can_publish`."""
+        """Return whether an entity may subscribe to `channel`, the name asked for; arguments as in `can_publish`."""
         return self._permits(self.subscribe_caps, Scope.SUBSCRIBE, channel, capabilities, entity, tokens, now)
 
     def _permits(
@@ -171,7 +171,7 @@ class ChannelConfigRegistry:
         return self._only(self._by_wire_hash.get(wire_hash))
 
     def priority(self, canonical_hash: int) -> int:
-        """Give the priority of a channel, 0 when it is not known."""
+        """Return the priority of a channel, 0 when it is not known."""
         config = self.get(canonical_hash)
         return 0 if config is None else config.priority
 
@@ -208,7 +208,7 @@ class ChannelConfigRegistry:
 
 
 def visible(visibility: Visibility, source: int, dest: int) -> bool:
-    """Say whether a channel of a publisher in subnet `source` is visible to a peer in `dest`.
+    """Return whether a channel of a publisher in subnet `source` is visible to a peer in `dest`.
 
     A peer that never announced itself is in GLOBAL, which is the ancestor of every subnet.
     """

@@ -54,7 +54,7 @@ class ScopeFilter(msgspec.Struct, frozen=True):
         return cls(ScopeKind.REGIONS, _names("region", names))
 
     def matches(self, capabilities: CapabilitySet, *, same_subnet: bool) -> bool:
-        """Say whether a node offers itself to this search; `same_subnet` says whether it is in the searcher's."""
+        """Return whether a node offers itself to this search; `same_subnet` says whether it is in the searcher's."""
         if self.kind is ScopeKind.SAME_SUBNET:
             return same_subnet
         if SUBNET_LOCAL_TAG in capabilities.tags:
@@ -80,7 +80,7 @@ class Entry(msgspec.Struct, frozen=True):
     expires_at: float
 
     def expired(self, now: float) -> bool:
-        """Say whether its time is over; it lives through its last instant."""
+        """Return whether its time is over; it lives through its last instant."""
         return now > self.expires_at
 
 
@@ -124,7 +124,7 @@ class CapabilityIndex:
         return True
 
     def get(self, node_id: int) -> Entry | None:
-        """Give the entry of a node, which may have expired since the last `expire`."""
+        """Return the entry of a node, which may have expired since the last `expire`."""
         return self._entries.get(node_id)
 
     def query(
@@ -135,7 +135,7 @@ class CapabilityIndex:
         scope: ScopeFilter | None = None,
         same_subnet: Callable[[int], bool] = lambda _node_id: False,
     ) -> list[int]:
-        """Give the ids of the nodes that match, ascending.
+        """Return the ids of the nodes that match, ascending.
 
         Without a scope every node is looked at; `same_subnet` says of a node id whether it shares our subnet.
         """
@@ -195,5 +195,5 @@ def _names(what: str, names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _scoped(capabilities: CapabilitySet, prefix: str) -> set[str]:
-    """Give the names under a scope prefix; an empty one names nobody."""
+    """Return the names under a scope prefix; an empty one names nobody."""
     return {text.removeprefix(prefix) for text in capabilities.tags if text.startswith(prefix)} - {""}

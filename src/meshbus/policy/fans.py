@@ -134,7 +134,7 @@ class Fans:
         """How many the table holds; its owner counts them."""
 
     def match(self, topic: bytes) -> Peers:  # hot: bench_index
-        """Give the peers of a topic, ascending, each once."""
+        """Return the peers of a topic, ascending, each once."""
         keys = self._keys[bisect_right(self._heads, topic) - 1]
         prefix = keys[bisect_right(keys, topic) - 1]
         if topic.startswith(prefix):
@@ -242,7 +242,7 @@ class Fans:
                     note.checked = _UNLINKED
 
     def _parent(self, note: _Note) -> _Note:
-        """Give the parent of a prefix, linking it anew when the table changed above it."""
+        """Return the parent of a prefix, linking it anew when the table changed above it."""
         if note.linked != self._shape:
             self._link(note)
         return note.parent

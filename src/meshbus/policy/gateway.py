@@ -106,7 +106,7 @@ class SubnetGateway:
         self._changes += 1
 
     def exports_of(self, channel: str) -> tuple[SubnetId, ...]:
-        """Give the subnets an EXPORTED channel may reach."""
+        """Return the subnets an EXPORTED channel may reach."""
         return self._exports.get(ChannelName(channel), ())
 
     @property
@@ -216,7 +216,7 @@ class SubnetGateway:
         return subnet.is_global or subnet == self.local_subnet or subnet in self._peer_subnets
 
     def snapshot(self) -> GatewayPolicy:
-        """Give what verdicts go by, as a value."""
+        """Return what verdicts go by, as a value."""
         channels = [
             ChannelPolicy(
                 str(config.channel),

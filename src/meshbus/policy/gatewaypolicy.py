@@ -63,7 +63,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     channels: tuple[ChannelPolicy, ...] = ()
 
     def streams(self) -> dict[int, ChannelName | None]:
-        """Give the channel of each stream id; None where two names share one, so that a packet cannot say which."""
+        """Return the channel of each stream id; None where two names share one, so that a packet cannot say which."""
         found: dict[int, ChannelName | None] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)
@@ -71,7 +71,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def rules(self) -> dict[int, ChannelRule]:
-        """Give the rule of each stream id; where two names share one it is that of a channel that stays local."""
+        """Return the rule of each stream id; where two names share one it is that of a channel that stays local."""
         streams = self.streams()
         found: dict[int, ChannelRule] = {}
         for channel in self.channels:

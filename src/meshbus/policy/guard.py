@@ -101,7 +101,7 @@ class AuthGuard:
     def check_batch(  # hot: bench_kernels
         self, origins: ArrayLike, channels: ArrayLike, *, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Judge many pairs; gives one AuthVerdict code each, in `out` where there is memory to reuse."""
+        """Judge many pairs, and return one AuthVerdict code each, in `out` where there is memory to reuse."""
         origins = np.asarray(origins, _U64)
         channels = np.asarray(channels, _U64)
         verdicts = np.empty(len(origins), _U8) if out is None else out
@@ -120,11 +120,11 @@ class AuthGuard:
         self.revoke(origin, hash_name(name))
 
     def is_authorized(self, origin: int, channel: int) -> bool:
-        """Say whether a pair is in the verified set."""
+        """Return whether a pair is in the verified set."""
         return (origin, channel) in self._verified
 
     def is_authorized_full(self, origin: int, name: str) -> bool:
-        """Say whether exactly this name was allowed, whatever hashes to the same value."""
+        """Return whether exactly this name was allowed, whatever hashes to the same value."""
         return (origin, name) in self._names
 
     def rebuild_bloom(self) -> None:
@@ -175,7 +175,7 @@ def _hash(origin: int, channel: int) -> int:
 
 
 def _bits(origin: int, channel: int) -> tuple[int, int]:
-    """Give the two bloom positions of a pair; they may be equal."""
+    """Return the two bloom positions of a pair; they may be equal."""
     hashed = _hash(origin, channel)
     return hashed & _BLOOM_MASK, hashed >> _BLOOM_SHIFT & _BLOOM_MASK
 

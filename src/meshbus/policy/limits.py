@@ -99,7 +99,7 @@ class FailureThrottle(Generic[Peer]):
         self._records.pop(peer, None)
 
     def throttled(self, peer: Peer, now: float) -> bool:
-        """Say whether a peer is to be turned away unheard."""
+        """Return whether a peer is to be turned away unheard."""
         record = self._records.get(peer)
         return record is not None and record.until is not None and now < record.until
 

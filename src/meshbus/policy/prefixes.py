@@ -74,7 +74,7 @@ class SubscriptionIndex:
         return len(self._table) - (not self._peers_at(0, 0))
 
     def __contains__(self, prefix: bytes | str) -> bool:
-        """Say whether somebody holds exactly this prefix."""
+        """Return whether somebody holds exactly this prefix."""
         block, place, found = self._table.find(_encode(prefix))
         return found and len(self._peers_at(block, place)) > 0
 
@@ -128,7 +128,7 @@ class SubscriptionIndex:
         return True
 
     def remove_peer(self, peer: int) -> list[bytes]:
-        """Take every prefix from a peer; gives those it had, in byte order. Costs only those."""
+        """Take every prefix from a peer, and return those it had, in byte order. Costs only those."""
         owner = self._owners.pop(peer, None)
         owned = list(owner.prefixes) if owner is not None else []
         for prefix in owned:
@@ -151,7 +151,7 @@ class SubscriptionIndex:
         return gather([self.fan(topic) for topic in list_topics(topics)])
 
     def snapshot(self) -> FlatTable:
-        """Give the snapshot that batches are matched on, made anew after a change."""
+        """Return the snapshot that batches are matched on, made anew after a change."""
         if self._flat is None:
             self._flat = flatten(list(self._table), list(chain.from_iterable(self._table.values)))
         return self._flat

@@ -63,17 +63,17 @@ class Matches(msgspec.Struct, frozen=True, eq=False):
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> Peers:
-        """Give the peers of one topic, as a view."""
+        """Return the peers of one topic, as a view."""
         if not 0 <= index < len(self):
             raise IndexError(f"topic {index} of {len(self)}")
         return self.peers[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[Peers]:
-        """Give the peers of one topic after the other, as views."""
+        """Return the peers of one topic after the other, as views."""
         return (self.peers[start:end] for start, end in pairwise(self.offsets.tolist()))
 
     def tolist(self) -> list[list[int]]:
-        """Give the peers of every topic as plain lists."""
+        """Return the peers of every topic as plain lists."""
         peers = self.peers.tolist()
         return [peers[start:end] for start, end in pairwise(self.offsets.tolist())]
 
@@ -172,12 +172,12 @@ def _join(parts: Sequence[Sequence[int]]) -> Peers:
 
 
 def _bounds(parts: Sequence[Sized]) -> Offsets:
-    """Give where each part starts when they lie end to end, and the end of the last."""
+    """Return where each part starts when they lie end to end, and the end of the last."""
     return np.fromiter(accumulate(map(len, parts), initial=0), _I64, len(parts) + 1)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Give a view that cannot be written: the compiler takes both kinds, but compiles for each."""
+    """Return a view that cannot be written: the compiler takes both kinds, but compiles for each."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -205,7 +205,7 @@ def _link_rows(
     links: Integers,
     fresh: NDArray[np.int64],
 ) -> int:
-    """Fill the links in one pass over the sorted prefixes; gives the number of fresh peers.
+    """Fill the links in one pass over the sorted prefixes, and return the number of fresh peers.
 
     The chain of the previous row is open: `held` marks the peers on it. Rows that do not prefix this one leave it.
     """
@@ -336,7 +336,7 @@ def _locate(
     rows: Integers,
     bounds: Offsets,
 ) -> int:
-    """Find the longest prefix of each topic, and where its peers will go; gives their number, or -1 for bad offsets."""
+    """Find the longest prefix of each topic, and where its peers will go, and return their number, or -1 for bad offsets."""
     table, column = data.ctypes.data, topics.ctypes.data
     total = 0
     bounds[0] = 0

@@ -67,11 +67,11 @@ class SubprotocolRegistry:
         return self._descriptors.get(subprotocol_id)
 
     def is_registered(self, subprotocol_id: int) -> bool:
-        """Say whether the id is known, with or without a handler."""
+        """Return whether the id is known, with or without a handler."""
         return subprotocol_id in self._descriptors
 
     def is_handled(self, subprotocol_id: int) -> bool:
-        """Say whether there is a handler for the id."""
+        """Return whether there is a handler for the id."""
         descriptor = self._descriptors.get(subprotocol_id)
         return descriptor is not None and descriptor.handler_present
 
@@ -89,11 +89,11 @@ class SubprotocolRegistry:
 
     @staticmethod
     def capability_filter_for(subprotocol_id: int) -> CapabilityFilter:
-        """Give the filter that finds the nodes handling a subprotocol."""
+        """Return the filter that finds the nodes handling a subprotocol."""
         return CapabilityFilter(require_tags=(capability_tag(subprotocol_id),))
 
     def manifest(self) -> SubprotocolManifest:
-        """Say what is handled, by ascending id."""
+        """Return what is handled, by ascending id."""
         return SubprotocolManifest(tuple(descriptor.entry for descriptor in self._handled()))
 
     def _handled(self) -> list[SubprotocolDescriptor]:

@@ -45,7 +45,7 @@ class SortedBlocks:
         return block, place, place < len(keys) and keys[place] == key
 
     def around(self, key: bytes) -> tuple[bytes | None, bool, bytes | None]:
-        """Give the key before a key, whether it is there itself, and the key behind it."""
+        """Return the key before a key, whether it is there itself, and the key behind it."""
         block, place, found = self.find(key)
         behind = place + found
         before = after = None

@@ -65,12 +65,12 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 def is_reserved(text: str) -> bool:
-    """Say whether only the mesh itself may write this tag."""
+    """Return whether only the mesh itself may write this tag."""
     return text.startswith(RESERVED_PREFIXES)
 
 
 def canonical(text: str) -> str:
-    """Give the text in which equal claims are equal; any text has one, also the empty."""
+    """Return the text in which equal claims are equal; any text has one, also the empty."""
     return Tag.parse(text).canonical if text else text
 
 
@@ -99,7 +99,7 @@ def fork_tag(origin_hash: int) -> str:
 
 
 def heat_tag(origin_hash: int, rate: float) -> str:
-    """Say how hot a chain runs; rates outside 0 to 1 are clamped."""
+    """Return how hot a chain runs; rates outside 0 to 1 are clamped."""
     if not math.isfinite(rate):
         raise ConfigError("heat", f"{rate} is not a rate")
     return f"heat:{origin_hash:016x}={min(max(rate, 0.0), 1.0):.2f}"

@@ -85,14 +85,14 @@ class TokenCache:
         return Presented(self, tuple(tokens))
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Say whether a kept token lets the subject do this on this channel now."""
+        """Return whether a kept token lets the subject do this on this channel now."""
         for chain in self._candidates(subject, channel_hash):
             if chain[-1].authorizes(action, channel_hash) and self._counts(chain, now):
                 return True
         return False
 
     def get(self, subject: bytes, channel_hash: int, now: float) -> PermissionToken | None:
-        """Give the first token under exactly this subject and channel that is valid now, or else the first."""
+        """Return the first token under exactly this subject and channel that is valid now, or else the first."""
         chains = self._slots.get((subject, channel_hash))
         if not chains:
             return None
@@ -103,11 +103,11 @@ class TokenCache:
         self._floors[issuer] = max(generation, self.floor(issuer))
 
     def floor(self, issuer: bytes) -> int:
-        """Give the lowest generation of an issuer that counts."""
+        """Return the lowest generation of an issuer that counts."""
         return self._floors.get(issuer, 0)
 
     def revoked(self, token: PermissionToken) -> bool:
-        """Say whether the token's own issuer has revoked it."""
+        """Return whether the token's own issuer has revoked it."""
         return token.issuer_generation < self.floor(token.issuer)
 
     def evict_expired(self, now: float) -> int:
@@ -187,7 +187,7 @@ class Presented:
         return self._chain[-1]
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Say whether the token lets the subject do this on this channel now; the cache's revocations count."""
+        """Return whether the token lets the subject do this on this channel now; the cache's revocations count."""
         token = self.token
         return (
             token.subject == subject
@@ -218,7 +218,7 @@ def _check_shape(tokens: Sequence[PermissionToken], roots: Collection[bytes]) ->
 
 
 def _link_fault(parent: PermissionToken, child: PermissionToken) -> AuthFault | None:
-    """Say what is wrong with `child` as a delegation of `parent`, signatures and the present time aside."""
+    """Return what is wrong with `child` as a delegation of `parent`, signatures and the present time aside."""
     if parent.delegation_depth <= child.delegation_depth:
         return AuthFault.DELEGATION_EXHAUSTED
     if not parent.allows(Scope.DELEGATE):

@@ -117,7 +117,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
 
 
 def _table_size(entries: int) -> int:
-    """Give a power of two that keeps a table at most a quarter full: probes stay short and meet a free row."""
+    """Return a power of two that keeps a table at most a quarter full: probes stay short and meet a free row."""
     return max(4, 1 << (4 * entries - 1).bit_length())
 
 
@@ -202,7 +202,7 @@ def _judge_reference(
 
 
 def _exported(spans: Words, dest: Subnets, policy: Words) -> NDArray[np.bool_]:
-    """Say which destinations lie in the export list of their channel."""
+    """Return which destinations lie in the export list of their channel."""
     targets = policy[int(policy[_EXPORTS_AT]) : int(policy[_KNOWN_AT])]
     first, count = (spans & np.uint64(0xFFFFFFFF)).astype(np.int64), (spans >> np.uint64(32)).astype(np.int64)
     exported = np.zeros(len(dest), np.bool_)
@@ -236,7 +236,7 @@ def _rows_of(streams: Words, channels: Words) -> NDArray[np.int64]:
 
 
 def canonical_of(streams: Words, policy: Words) -> Words:
-    """Give the canonical hashes of streams that a policy has rules for."""
+    """Return the canonical hashes of streams that a policy has rules for."""
     channels = _channels_of(policy)
     return np.asarray(channels[_rows_of(streams, channels), _CANONICAL])
 

@@ -57,11 +57,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     prefix: ClassVar[str]
 
     def write(self) -> Iterator[str]:
-        """Give the tags that say this."""
+        """Return the tags that say this."""
         return self.write_under(self.prefix)
 
     def write_under(self, prefix: str) -> Iterator[str]:
-        """Give the same tags under another prefix."""
+        """Return the same tags under another prefix."""
         for name in self.__struct_fields__:
             text = _text(getattr(self, name))
             if text:
@@ -81,7 +81,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Say whether a tag of this key belongs to the view, and is replaced with it."""
+        """Return whether a tag of this key belongs to the view, and is replaced with it."""
         return key.startswith(cls.prefix) and key.removeprefix(cls.prefix) in cls.__struct_fields__
 
 
@@ -110,13 +110,13 @@ class Gpu(View, frozen=True, kw_only=True):
     fp16_tflops_x10: int = 0
 
     def write(self) -> Iterator[str]:
-        """Give the tags that say this, the presence tag first."""
+        """Return the tags that say this, the presence tag first."""
         yield GPU_TAG
         yield from self.write_under(self.prefix)
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Say whether a tag of this key belongs to the view, and is replaced with it."""
+        """Return whether a tag of this key belongs to the view, and is replaced with it."""
         return key == GPU_TAG or key.startswith(cls.prefix)
 
 
@@ -135,7 +135,7 @@ class NumberedView(View, frozen=True, kw_only=True):
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Say whether a tag of this key belongs to one of these views."""
+        """Return whether a tag of this key belongs to one of these views."""
         return key.startswith(cls.prefix)
 
 
@@ -167,14 +167,14 @@ class Tool(NumberedView, frozen=True, kw_only=True):
     stateless: bool = False
 
     def write_under(self, prefix: str) -> Iterator[str]:
-        """Give the tags that say this; whether the tool is stateless is always said."""
+        """Return the tags that say this; whether the tool is stateless is always said."""
         yield from super().write_under(prefix)
         if not self.stateless:
             yield f"{prefix}stateless=false"
 
 
 def write_all(views: tuple[NumberedView, ...]) -> Iterator[str]:
-    """Give the tags of many numbered views of one kind."""
+    """Return the tags of many numbered views of one kind."""
     for index, view in enumerate(views):
         yield from view.write_under(f"{view.prefix}{index}.")
 

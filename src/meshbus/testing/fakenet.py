@@ -37,6 +37,8 @@ from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.channels.publication import Publication
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.core import Engine
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.service import Row
 from meshbus.engine.settings import EngineSettings
 from meshbus.errors import Timeout
 from meshbus.names.channel import ChannelName
@@ -240,17 +242,19 @@ class FakeNet:
         identity: Identity | None = None,
         entropy: Entropy | None = None,
         announces: bool = True,
+        table: Sequence[Row] = SERVICES,
         **settings: Any,
     ) -> FakeNode:
         """Make an engine and put it on the net; settings are the fields of EngineSettings.
 
         Its identity and its randomness follow from the seed and the name, unless given. It announces itself, so that
-        others find out what it speaks.
+        others find out what it speaks. Its services are those of `table`.
         """
         chance = entropy or self.entropy(name)
         who = identity or Identity.generate(chance)
         chosen = EngineSettings(**{"psk": PSK, **settings})
-        node = self.add(name, Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=chance))
+        engine = Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=chance, table=table)
+        node = self.add(name, engine)
         if announces:
             with node.turn() as (engine, now, out):
                 engine.announce(CapabilitySet(), now, out)

@@ -1,4 +1,4 @@
-"""Event batches: columns first, objects on demand, slices that know where they were on the wire."""
+"""Test event batches: columns, event objects on demand, and slices that keep their packet sequences."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""BoundedMap: bounded, and the oldest goes first."""
+"""Test that a bounded map stays within its bound and evicts the oldest entry first."""
 
 from hypothesis import given
 from hypothesis import strategies as st

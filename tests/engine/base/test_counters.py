@@ -1,4 +1,4 @@
-"""Counters only grow, and tell what and why."""
+"""Test that counters only grow, and are kept by what and why."""
 
 from meshbus.engine.base.counters import Counters
 from meshbus.policy.reason import Reason

@@ -1,4 +1,4 @@
-"""Deadlines: equal to a plain dict that is searched."""
+"""Test that deadlines behave like a plain dict that is searched."""
 
 from hypothesis import given
 from hypothesis import strategies as st

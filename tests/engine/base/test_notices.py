@@ -1,4 +1,4 @@
-"""Control events are plain values that compare and match."""
+"""Test that notices are plain values, which compare and match."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Batches in, trains out."""
+"""Test packet batches, trains and outputs."""
 
 from meshbus.engine.base.notices import PeerRecovered
 from meshbus.engine.base.packets import Output, PacketBatch, Train

@@ -1,4 +1,4 @@
-"""Surveys: a run is found where it ends, and the kernel says what its reference says."""
+"""Test that the run scanner finds where a run ends, and that the kernel equals its reference."""
 
 import msgspec
 import numpy as np

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.notices import DownReason, Subscribed, Unsubscribed
+from meshbus.engine.base.notices import Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.admission import MIN_REBUILD, Admission, Ending, Lapse
+from meshbus.engine.channels.admission import MIN_REBUILD, Ending, Lapse
 from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.session.peer import Peer
 from meshbus.names.channel import ChannelName
@@ -173,11 +173,13 @@ def test_a_failed_peer_leaves_everything() -> None:
         assert scene.admission.subscribe(alice, channel, 0.0, out) is None
     scene.admission.subscribe(bob, OPEN, 0.0, out)
     out = Output()
-    assert scene.admission.forget(alice.node_id, DownReason.SILENT, out) == [OPEN, SKILLED]
+    scene.fail(alice, out)
     assert out.control == [Unsubscribed(alice.node_id, channel, "silent") for channel in (OPEN, SKILLED)]
+    assert scene.roster.channels_of(alice.node_id) == []
     assert scene.roster.members(OPEN) == [bob.node_id]
     assert not scene.admission.guard.is_authorized(alice.node_id, OPEN.hash)
-    assert scene.admission.forget(alice.node_id, DownReason.SILENT, out) == []
+    scene.fail(alice, out)
+    assert len(out.control) == 2, "once is enough"
 
 
 # ── again ───────────────────────────────────────────────────────────────────────────────────
@@ -190,11 +192,14 @@ def test_the_sweep_ends_subscriptions_whose_token_expired() -> None:
     scene.admission.subscribe(alice, OPEN, 5.0, out)
     assert scene.admission.subscribe(alice, SECRET, 5.0, out, token=token(entity(1), SECRET, ttl_s=40)) is None
     assert scene.admission.next_timer() == 35.0
-    assert scene.admission.tick(34.9, out) == []
-    assert scene.admission.tick(35.0, out) == []
+    scene.admission.tick(34.9, out)
+    assert scene.lapses() == []
+    scene.admission.tick(35.0, out)
+    assert scene.lapses() == []
     assert scene.admission.next_timer() == 65.0
     out = Output()
-    assert scene.admission.tick(65.0, out) == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
+    scene.admission.tick(65.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
     assert out.control == [Unsubscribed(alice.node_id, SECRET, "token")]
     assert scene.roster.channels_of(alice.node_id) == [OPEN]
     assert scene.counters.get("lapse", "token") == 1
@@ -206,13 +211,14 @@ def test_the_sweep_ends_subscriptions_whose_token_was_revoked() -> None:
     alice = scene.peer(1)
     scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET))
     scene.tokens.revoke_below(ROOT.entity_id, 1)
-    assert scene.admission.tick(30.0, out) == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
+    scene.admission.tick(30.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
     assert scene.admission.next_timer() is None, "nobody is left"
 
 
 @pytest.mark.parametrize(("interval", "due"), [(0.0, 1.0), (10.0, 10.0), (None, None)])
 def test_the_sweep_has_an_interval_of_a_second_at_least_or_none(interval: float | None, due: float | None) -> None:
-    scene, out = stage(sweep_interval_s=interval), Output()
+    scene, out = stage(token_sweep_s=interval), Output()
     scene.admission.subscribe(scene.peer(1), OPEN, 0.0, out)
     assert scene.admission.next_timer() == due
 
@@ -223,9 +229,11 @@ def test_new_claims_are_judged_at_once() -> None:
     scene.announce(alice, 1, tags=["s"])
     for channel in (OPEN, SKILLED):
         scene.admission.subscribe(alice, channel, 0.0, out)
-    assert scene.admission.recheck(alice, 1.0, out) == []
+    scene.admission.claims_changed(alice, 1.0, out)
+    assert scene.lapses() == []
     scene.announce(alice, 1)
-    assert scene.admission.recheck(alice, 2.0, out) == [Lapse(alice.node_id, SKILLED, Reason.LAPSE_CAPABILITY)]
+    scene.admission.claims_changed(alice, 2.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, SKILLED, Reason.LAPSE_CAPABILITY)]
     assert scene.roster.channels_of(alice.node_id) == [OPEN]
 
 
@@ -234,14 +242,17 @@ def test_new_configurations_are_judged_at_once_and_changed_ones_by_the_sweep() -
     alice = scene.peer(1)
     scene.admission.subscribe(alice, OPEN, 0.0, out)
     registry = configs(channel_config(OPEN), channel_config(SECRET))
-    assert scene.admission.set_channel_configs(registry, 1.0, out) == []
+    scene.admission.channels_configured(registry, 1.0, out)
+    assert scene.lapses() == []
     registry.insert(channel_config(OPEN, require_token=True))
     assert leg(scene, alice, OPEN, 2.0) is Reason.FILTER_TOKEN, "the publish knows before"
-    assert scene.admission.tick(30.0, out) == [Lapse(alice.node_id, OPEN, Reason.LAPSE_TOKEN)]
+    scene.admission.tick(30.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, OPEN, Reason.LAPSE_TOKEN)]
     scene.admission.subscribe(alice, SECRET, 31.0, out)
-    lapses = scene.admission.set_channel_configs(ChannelConfigRegistry(), 32.0, out)
-    assert lapses == [Lapse(alice.node_id, SECRET, Reason.LAPSE_UNKNOWN_CHANNEL)]
-    assert scene.admission.set_channel_configs(None, 33.0, out) == []
+    scene.admission.channels_configured(ChannelConfigRegistry(), 32.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, SECRET, Reason.LAPSE_UNKNOWN_CHANNEL)]
+    scene.admission.channels_configured(None, 33.0, out)
+    assert scene.lapses() == []
     assert scene.admission.subscribe(alice, ChannelName("anything"), 34.0, out) is None
 
 
@@ -251,9 +262,9 @@ def test_many_revocations_lead_to_a_fresh_bloom_filter() -> None:
     scene.admission.subscribe(bob, OPEN, 0.0, out)
     for number in range(MIN_REBUILD + 1):
         scene.admission.subscribe(alice, ChannelName(f"c/{number}"), 0.0, out)
-    scene.admission.forget(alice.node_id, DownReason.SILENT, out)
+    scene.fail(alice, out)
     before = sum(byte.bit_count() for byte in scene.admission.guard.bloom)
-    scene.admission.sweep(30.0, out)
+    scene.admission.tokens_changed(30.0, out)
     assert sum(byte.bit_count() for byte in scene.admission.guard.bloom) <= 2 < before
     assert leg(scene, bob, OPEN) is None
 
@@ -268,7 +279,8 @@ def test_a_peer_that_moves_away_gets_nothing_until_it_is_back() -> None:
     assert scene.admission.subscribe(alice, LOCAL, 0.0, out) is None
     assert leg(scene, alice, LOCAL) is None
     scene.announce(alice, 1, subnet=AWAY)
-    assert scene.admission.recheck(alice, 1.0, out) == []
+    scene.admission.claims_changed(alice, 1.0, out)
+    assert scene.lapses() == []
     assert leg(scene, alice, LOCAL) is Reason.FILTER_NOT_VISIBLE
     scene.announce(alice, 1, subnet=HERE)
     assert leg(scene, alice, LOCAL) is None
@@ -284,19 +296,21 @@ def test_an_expired_token_shuts_out_at_once_and_the_roster_follows() -> None:
     assert leg(scene, alice, SECRET, 2.0) is Reason.FILTER_NOT_AUTHORIZED
     assert scene.roster.members(SECRET) == [alice.node_id]
     assert scene.admission.next_timer() == 2.0, "no need to wait for the interval"
-    assert scene.admission.tick(2.0, out) == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
+    scene.admission.tick(2.0, out)
+    assert scene.lapses() == [Lapse(alice.node_id, SECRET, Reason.LAPSE_TOKEN)]
     fresh = token(entity(1), SECRET, now=3)
     assert scene.admission.subscribe(alice, SECRET, 3.0, out, token=fresh) is None
     assert leg(scene, alice, SECRET, 3.0) is None
 
 
 def test_without_a_sweep_the_publish_alone_shuts_out() -> None:
-    scene, out = stage(sweep_interval_s=None), Output()
+    scene, out = stage(token_sweep_s=None), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET, ttl_s=2))
     assert leg(scene, alice, SECRET, 2.0) is Reason.FILTER_TOKEN
     assert scene.admission.next_timer() is None
-    assert scene.admission.tick(100.0, out) == []
+    scene.admission.tick(100.0, out)
+    assert scene.lapses() == []
     assert scene.roster.members(SECRET) == [alice.node_id]
 
 
@@ -328,8 +342,7 @@ def test_a_peer_that_is_gone_is_judged_as_one_that_claims_nothing() -> None:
 
 
 def test_an_admission_makes_its_own_roster_and_guard() -> None:
-    scene = Stage()
-    one, other = (Admission(authorizer=scene.authorizer, peers=scene.peers, counters=scene.counters) for _ in range(2))
+    one, other = (Stage().admission for _ in range(2))
     assert one.roster is not other.roster
     assert one.guard is not other.guard
 

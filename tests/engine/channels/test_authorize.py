@@ -5,18 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.channels.authorize import Authorizer, ack_of
+from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.reason import Reason
-from meshbus.policy.tokens import TokenCache
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, decode_token, encode_chain, encode_token
-from tests.engine.stage import NODE, ROOT, STRANGER, UNIX, channel_config, configs, entity, token, wall
+from tests.engine.stage import NODE, ROOT, STRANGER, UNIX, Stage, channel_config, configs, entity, token
 from tests.vectors import load
 
 VISIBILITY = load("policy")["subscribe_visibility_observed"]
@@ -30,18 +28,11 @@ CAPABLE = CapabilityFilter(require_tags=("s",))
 
 
 class Judge:
-    """An authorizer with its counters at hand."""
+    """An authorizer with its counters at hand; options are those of a stage."""
 
-    def __init__(self, registry: ChannelConfigRegistry | None = None, *, any_issuer: bool = False, **own: Any) -> None:
-        self.counters = Counters()
-        self.tokens = TokenCache([NODE.entity_id, ROOT.entity_id], any_issuer=any_issuer)
-        self.authorizer = Authorizer(
-            tokens=self.tokens,
-            counters=self.counters,
-            wall=wall,
-            registry=registry,
-            own=PeerClaims(NODE.entity_id, **own),
-        )
+    def __init__(self, registry: ChannelConfigRegistry | None = None, **options: Any) -> None:
+        scene = Stage(registry, **options)
+        self.counters, self.tokens, self.authorizer = scene.counters, scene.tokens, scene.authorizer
 
     def __call__(
         self, presented: bytes = b"", *, claims: PeerClaims | None = None, channel: ChannelName = SECRET, now: float = 0

@@ -62,7 +62,7 @@ class Stage:
         with self.publisher.turn() as (engine, now, out):
             peer = engine.peers.require(self.reader.node_id)
             for message in messages:
-                engine.delivery.send_reliable(peer, Subprotocol.HISTORY, encode_history(message), now, out)
+                engine.streams.send_reliable(peer, Subprotocol.HISTORY, encode_history(message), now, out)
         self.net.run(for_s=0.1)
 
     def chunk(self, first_seq: int, events: list[bytes], flags: int = 0, first_available: int = 0) -> Chunk:
@@ -254,7 +254,7 @@ def test_an_answer_of_someone_else_is_not_ours() -> None:
             Chunk(req=req, first_available=0, first_seq=0, stamps=bytes(8), sizes=bytes(4)),
             Error(req=req, code=ErrorCode.DENIED),
         ):
-            engine.delivery.send_reliable(peer, Subprotocol.HISTORY, encode_history(message), now, out)
+            engine.streams.send_reliable(peer, Subprotocol.HISTORY, encode_history(message), now, out)
     net.run(for_s=0.5)
     assert reader.received == 0
     assert reader.happened(HistoryEnded) == []

@@ -77,10 +77,10 @@ def test_it_is_asked_every_second_and_given_up_after_five() -> None:
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, out)
     for second in (1.0, 2.0, 3.0, 4.0):
-        assert scene.interests.next_timer() == second
-        scene.interests.tick(second, out)
+        assert scene.following.next_timer() == second
+        scene.following.tick(second, out)
     assert sent(scene, out) == [Interest(req=request, prefix="s/")] * 5
-    scene.interests.tick(5.0, out)
+    scene.following.tick(5.0, out)
     assert out.control == [Matched(request, peer.node_id, timed_out=True)]
     assert sent(scene, out) == [Cancel(req=request)], "it may have been taken, and only the answers were lost"
     assert scene.counters.get("timeout", "interest") == 1
@@ -93,15 +93,15 @@ def test_an_answered_interest_is_repeated_for_what_was_lost() -> None:
     request = scene.following.follow(peer, "s/", 0.0, out)
     answer(scene, peer, request, (Verdict.ADDED, A), now=0.5)
     scene.sent(out)
-    assert scene.interests.next_timer() == 0.5 + REFRESH_S
-    scene.interests.tick(30.5, out)
+    assert scene.following.next_timer() == 0.5 + REFRESH_S
+    scene.following.tick(30.5, out)
     assert sent(scene, out) == [Interest(req=request, prefix="s/")]
-    scene.interests.tick(31.5, out)
+    scene.following.tick(31.5, out)
     assert len(sent(scene, out)) == 1, "no answer yet"
     answer(scene, peer, request, (Verdict.ADDED, A), now=31.6)
-    assert scene.interests.next_timer() == 31.6 + REFRESH_S
+    assert scene.following.next_timer() == 31.6 + REFRESH_S
     for second in range(62, 200):
-        scene.interests.tick(float(second), out)
+        scene.following.tick(float(second), out)
     assert len(sent(scene, out)) < 15, "a silent publisher is asked rarely, and never given up"
     assert out.control == []
     assert scene.following.followed(peer.node_id) == {request: "s/"}
@@ -115,12 +115,12 @@ def test_a_stream_without_a_name_makes_it_ask_again_but_not_at_every_packet() ->
     answer(scene, peer, request, now=0.1)
     for now in (0.2, 0.3):
         assert scene.following.unknown_stream(peer.node_id, now)
-        assert scene.interests.next_timer() == 1.0
-    scene.interests.tick(1.0, out)
+        assert scene.following.next_timer() == 1.0
+    scene.following.tick(1.0, out)
     answer(scene, peer, request, (Verdict.ADDED, A), now=1.1)
     assert scene.joined.channel_of(peer.node_id, A.stream_id) == A
     assert scene.following.unknown_stream(peer.node_id, 9.0)
-    assert scene.interests.next_timer() == 9.0
+    assert scene.following.next_timer() == 9.0
 
 
 def test_taking_it_back_is_repeated_until_confirmed() -> None:
@@ -132,12 +132,12 @@ def test_taking_it_back_is_repeated_until_confirmed() -> None:
     assert scene.following.unfollow(peer.node_id, request, 1.0, out)
     assert not scene.following.unfollow(peer.node_id, request, 1.0, out)
     assert scene.joined.channels_of(peer.node_id) == []
-    scene.interests.tick(2.0, out)
+    scene.following.tick(2.0, out)
     assert sent(scene, out) == [Cancel(req=request)] * 2
     late = answer(scene, peer, request, (Verdict.ADDED, B), now=2.1)
     assert (late.control, late.trains) == ([], []), "an answer from before"
     answer(scene, peer, request, now=2.2)
-    assert scene.interests.next_timer() is None
+    assert scene.following.next_timer() is None
 
 
 def test_a_canceling_that_nobody_confirms_ends() -> None:
@@ -146,9 +146,9 @@ def test_a_canceling_that_nobody_confirms_ends() -> None:
     request = scene.following.follow(peer, "s/", 0.0, Output())
     scene.following.unfollow(peer.node_id, request, 0.0, out)
     for second in range(1, 20):
-        scene.interests.tick(float(second), out)
+        scene.following.tick(float(second), out)
     assert sent(scene, out) == [Cancel(req=request)] * 5
-    assert scene.interests.next_timer() is None
+    assert scene.following.next_timer() is None
 
 
 def test_a_publisher_that_believes_in_an_old_interest_is_told() -> None:
@@ -212,8 +212,8 @@ def test_a_plain_peer_never_sees_a_byte_of_it() -> None:
     request = scene.following.follow(peer, "s/", 0.0, Output())
     answer(scene, peer, request, (Verdict.ADDED, A))
     scene.peer(1)  # a new session, in which nothing is negotiated yet
-    scene.following.renew(peer, 1.0, out)
-    scene.interests.tick(40.0, out)
+    scene.following.agreed(peer, 1.0, out)
+    scene.following.tick(40.0, out)
     scene.following.unfollow(peer.node_id, request, 41.0, out)
     assert out.trains == []
 
@@ -224,8 +224,9 @@ def test_everything_is_asked_again_when_the_publisher_is_back() -> None:
     request = scene.following.follow(peer, "s/", 0.0, Output())
     answer(scene, peer, request, (Verdict.ADDED, A))
     scene.peer(1, profile=PROFILE)
-    scene.following.renew(peer, 1.0, out)
-    assert sent(scene, out) == [Interest(req=request, prefix="s/")]
+    for again in (scene.following.agreed, scene.following.recovered):
+        again(peer, 1.0, out)
+        assert sent(scene, out) == [Interest(req=request, prefix="s/")]
     assert scene.joined.channels_of(peer.node_id) == [A]
 
 
@@ -238,7 +239,7 @@ def test_a_publisher_that_is_gone_is_waited_for_or_given_up() -> None:
     scene.peers.remove(peer.node_id)
     out = Output()
     for second in range(1, 60):
-        scene.interests.tick(float(second), out)
+        scene.following.tick(float(second), out)
     assert out.trains == []
     assert out.control == [Matched(fresh, peer.node_id, timed_out=True)]
     assert scene.following.followed(peer.node_id) == {lasting: "s/"}
@@ -250,7 +251,7 @@ def test_local_bounds_and_bad_prefixes_leave_no_trace(monkeypatch: pytest.Monkey
     for prefix in ("ü", "x" * 256):
         with pytest.raises(LocalProtocolError):
             scene.following.follow(peer, prefix, 0.0, out)
-    assert (out.trains, scene.interests.next_timer()) == ([], None)
+    assert (out.trains, scene.following.next_timer()) == ([], None)
     monkeypatch.setattr(scene.following, "_entropy", lambda size: b"\xff" * size)
     requests = [scene.following.follow(peer, "s/", 0.0, out) for _ in range(MAX_FOLLOWED)]
     assert requests[:3] == [2**64 - 1, 0, 1]

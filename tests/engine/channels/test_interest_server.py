@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from meshbus.engine.base.notices import DownReason, Matched, Subscribed, Unsubscribed
+from meshbus.engine.base.notices import Matched, Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.interest_server import CHECKS_AT_ONCE, LEASE_S, MAX_INTERESTS
 from meshbus.engine.session.peer import Peer
@@ -85,8 +85,7 @@ def test_a_prefix_brings_what_is_there_and_what_appears() -> None:
     assert told(scene, out) == [(1, Matches(req=7, matches=(Match(Verdict.ADDED, A),)))]
     out = Output()
     for channel in (B, ChannelName("t/y")):
-        assert scene.channels.open(channel)
-        scene.interests.channel_appeared(channel, 1.0, out)
+        scene.interests.open_channel(channel, 1.0, out)
     assert out.control == [Subscribed(alice.node_id, B)]
     assert told(scene, out) == [(1, Matches(req=7, matches=(Match(Verdict.ADDED, B),)))]
     assert scene.roster.channels_of(alice.node_id) == [A, B]
@@ -167,8 +166,7 @@ def test_a_channel_that_is_no_longer_published_is_taken_away() -> None:
     scene, alice = publishing(A, B)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     out = Output()
-    assert scene.channels.close(A)
-    scene.interests.channel_vanished(A, out)
+    scene.interests.close_channel(A, out)
     assert out.control == [Unsubscribed(alice.node_id, A, "closed")]
     assert verdicts(scene, out) == {A: Verdict.REMOVED}
 
@@ -189,9 +187,8 @@ def test_a_lapsed_token_is_told_and_a_new_one_brings_the_channel_back() -> None:
     short = token(entity(1), SECRET, ttl_s=40)
     hear(scene, alice, Interest(req=7, prefix="s/sec", token=short))
     out = Output()
-    lapses = scene.admission.tick(60.0, out)
-    scene.interests.lapsed(lapses, out)
-    assert [lapse.why for lapse in lapses] == [Reason.LAPSE_TOKEN]
+    scene.admission.tick(60.0, out)
+    assert [lapse.why for lapse in scene.lapses()] == [Reason.LAPSE_TOKEN]
     assert verdicts(scene, out) == {SECRET: Verdict.REMOVED}
     out = hear(scene, alice, Interest(req=7, prefix="s/sec", token=short), now=61.0)
     assert verdicts(scene, out) == {SECRET: Verdict.UNAUTHORIZED}
@@ -209,8 +206,7 @@ def test_a_revoked_token_is_of_no_use_to_channels_that_appear() -> None:
     registry = scene.authorizer.registry
     assert registry is not None
     registry.insert(channel_config(late, require_token=True))
-    scene.channels.configure(registry)
-    scene.interests.channel_appeared(late, 1.0, out)
+    scene.interests.open_channel(late, 1.0, out)
     assert verdicts(scene, out) == {late: Verdict.UNAUTHORIZED}
 
 
@@ -219,12 +215,10 @@ def test_new_claims_bring_what_was_refused() -> None:
     hear(scene, alice, Interest(req=7, prefix="s/"))
     scene.announce(alice, 1, tags=["s"], subnet=HERE)
     out = Output()
-    scene.interests.recheck(alice, 1.0, out)
+    scene.interests.claims_changed(alice, 1.0, out)
     assert verdicts(scene, out) == {LOCAL: Verdict.ADDED, SKILLED: Verdict.ADDED}
     scene.announce(alice, 1)
-    lapses = scene.admission.recheck(alice, 2.0, out)
-    scene.interests.lapsed(lapses, out)
-    scene.interests.recheck(alice, 2.0, out)
+    scene.services.claims_changed(alice, 2.0, out)
     assert verdicts(scene, out) == {SKILLED: Verdict.REMOVED}
     assert scene.roster.channels_of(alice.node_id) == [A, LOCAL], "what is only out of sight stays"
 
@@ -236,7 +230,7 @@ def test_a_token_presented_before_the_announcement_counts_after_it() -> None:
     assert scene.roster.channels_of(bob.node_id) == []
     scene.announce(bob, 2)
     out = Output()
-    scene.interests.recheck(bob, 1.0, out)
+    scene.interests.claims_changed(bob, 1.0, out)
     assert [match for _, match in told(scene, out)] == [Matches(req=7, matches=(Match(Verdict.ADDED, SECRET),))]
 
 
@@ -245,11 +239,10 @@ def test_new_configurations_add_and_remove() -> None:
     hear(scene, alice, Interest(req=7, prefix="s/"))
     registry = configs(channel_config(B), channel_config(SECRET))
     out = Output()
-    scene.interests.lapsed(scene.admission.set_channel_configs(registry, 1.0, out), out)
-    scene.interests.configure(registry, 1.0, out)
+    scene.services.channels_configured(registry, 1.0, out)
     assert verdicts(scene, out) == {A: Verdict.REMOVED, B: Verdict.ADDED, SECRET: Verdict.ADDED}
     assert scene.roster.channels_of(alice.node_id) == [B, SECRET]
-    scene.interests.configure(None, 2.0, out)
+    scene.interests.channels_configured(None, 2.0, out)
     assert verdicts(scene, out) == {B: Verdict.REMOVED, SECRET: Verdict.REMOVED}
 
 
@@ -257,10 +250,9 @@ def test_a_failed_peer_has_no_interests() -> None:
     scene, alice = publishing(A)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     out = Output()
-    scene.membership.forget(alice.node_id, DownReason.SILENT, out)
-    scene.interests.forget(alice.node_id)
-    scene.interests.forget(alice.node_id)
-    scene.interests.channel_appeared(B, 1.0, out)
+    scene.fail(alice, out)
+    scene.fail(alice, out)
+    scene.interests.open_channel(B, 1.0, out)
     assert out.control == [Unsubscribed(alice.node_id, A, "silent")]
     assert (out.trains, scene.interests.next_timer()) == ([], None)
 
@@ -354,8 +346,8 @@ def test_a_peer_without_the_profile_is_told_nothing() -> None:
     hear(scene, alice, Interest(req=7, prefix="s/"))
     scene.peer(1)  # a new session, in which nothing is negotiated yet
     out = Output()
-    scene.interests.channel_appeared(B, 1.0, out)
-    scene.interests.channel_vanished(A, out)
+    scene.interests.open_channel(B, 1.0, out)
+    scene.interests.close_channel(A, out)
     assert out.trains == []
     assert scene.roster.channels_of(alice.node_id) == []
 
@@ -380,14 +372,14 @@ def test_over_a_lossy_line_both_sides_come_to_agree(seed: int) -> None:
             request = follower.following.follow(source, "s/", now, to_publisher)
         if now < 100:
             name = rng.choice(names)
-            if name not in publishes and publisher.channels.open(name):
+            if name not in publishes:
                 publishes.add(name)
-                publisher.interests.channel_appeared(name, now, to_follower)
-            elif rng.random() < 0.5 and publisher.channels.close(name):
+                publisher.interests.open_channel(name, now, to_follower)
+            elif rng.random() < 0.5:
                 publishes.discard(name)
-                publisher.interests.channel_vanished(name, to_follower)
+                publisher.interests.close_channel(name, to_follower)
         publisher.interests.tick(now, to_follower)
-        follower.interests.tick(now, to_publisher)
+        follower.following.tick(now, to_publisher)
         for _, message in publisher.messages(to_follower, Subprotocol.INTEREST):
             if rng.random() > 0.3:
                 follower.interests.receive(source, message, now, out)

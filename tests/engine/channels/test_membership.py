@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshbus.engine.base.notices import Acked, DownReason, Subscribed, Unsubscribed
+from meshbus.engine.base.notices import Acked, Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.membership import MAX_PENDING
 from meshbus.engine.session.peer import Peer
@@ -128,8 +128,9 @@ def test_a_failed_peer_is_taken_out_of_the_roster() -> None:
     scene, out = Stage(), Output()
     alice = scene.peer(1)
     scene.tell(alice, Subscribe(nonce=1, channel=A))
-    assert scene.membership.forget(alice.node_id, DownReason.SILENT, out) == [A]
+    scene.fail(alice, out)
     assert out.control == [Unsubscribed(alice.node_id, A, "silent")]
+    assert scene.roster.channels_of(alice.node_id) == []
 
 
 # ── tokens over time ────────────────────────────────────────────────────────────────────────
@@ -274,7 +275,9 @@ def test_an_unsubscribe_overrules_a_subscribe_still_on_its_way() -> None:
     scene.membership.unsubscribe(publisher, A, 0.0, out)
     assert hear(scene, publisher, Ack(nonce=request, accepted=True)).control != []
     assert scene.joined.channels_of(publisher.node_id) == []
-    assert scene.membership.rejoin(publisher, 1.0, out) == []
+    scene.sent(out)
+    scene.membership.peer_up(publisher, 1.0, out)
+    assert out.trains == []
 
 
 def test_rejoining_asks_again_for_what_was_granted() -> None:
@@ -285,10 +288,12 @@ def test_rejoining_asks_again_for_what_was_granted() -> None:
     hear(scene, publisher, Ack(nonce=granted, accepted=True))
     hear(scene, publisher, Ack(nonce=refused, accepted=False))
     scene.sent(out)
-    (again,) = scene.membership.rejoin(publisher, 9.0, out)
-    ((_, sent),) = scene.messages(out)
-    assert decode_membership(sent) == Subscribe(nonce=again, channel=A, token=b"t", queue_group="g")
-    assert again != granted
+    for rejoin in (scene.membership.peer_up, scene.membership.recovered):
+        rejoin(publisher, 9.0, out)
+        ((_, sent),) = scene.messages(out)
+        again = decode_membership(sent)
+        assert again == Subscribe(nonce=again.nonce, channel=A, token=b"t", queue_group="g")
+        assert again.nonce != granted
 
 
 def test_a_request_that_does_not_fit_leaves_no_trace() -> None:

@@ -38,7 +38,7 @@ def fleet(count: int, *, profile: bool = False, **settings: Any) -> tuple[FakeNe
 def hold(node: FakeNode, publisher: FakeNode, *, held: bool) -> None:
     """Let a subscriber be too slow, or catch up."""
     with node.turn() as (engine, now, _out):
-        engine.delivery.hold(publisher.node_id, STREAM, now, held=held)
+        engine.streams.hold(publisher.node_id, STREAM, now, held=held)
 
 
 def test_everyone_gets_everything_at_once_when_there_is_credit() -> None:

@@ -156,7 +156,7 @@ def test_the_subnet_is_looked_at_again_with_every_publish_as_observed() -> None:
         ("after_peer_returns", HERE),
     ]:
         scene.announce(alice, 1, subnet=subnet)
-        scene.admission.recheck(alice, 0.0, Output())
+        scene.admission.claims_changed(alice, 0.0, Output())
         if key == "same_subnet":
             join(scene, alice, LOCAL)
         plan = planner.plan(LOCAL, DEFAULT, 0.0)
@@ -196,14 +196,14 @@ def test_a_plan_is_remembered_until_something_changes() -> None:
     assert planner.plan(A, DEFAULT, 1.0).legs == (alice.node_id, bob.node_id)
     scene.admission.guard.revoke_channel(bob.node_id, A)
     assert planner.plan(A, DEFAULT, 1.0).legs == (alice.node_id,)
-    scene.admission.forget(bob.node_id, "silent", Output())
+    scene.fail(bob, Output())
     registry = configs(channel_config(A, priority=3))
-    scene.admission.set_channel_configs(registry, 1.0, Output())
+    scene.admission.channels_configured(registry, 1.0, Output())
     assert planner.plan(A, DEFAULT, 1.0).priority == 3
     registry.insert(channel_config(A, publish_caps=CapabilityFilter(require_tags=("p",))))
     with pytest.raises(AuthError):
         planner.plan(A, DEFAULT, 1.0)
-    scene.admission.set_channel_configs(None, 1.0, Output())
+    scene.admission.channels_configured(None, 1.0, Output())
     scene.authorizer.default_visibility = Visibility.EXPORTED
     assert planner.plan(A, DEFAULT, 1.0).legs == ()
 
@@ -352,37 +352,6 @@ def test_only_so_many_legs_are_under_way() -> None:
         fanout.delivered(leg)
         assert fanout.done == done
     assert fanout.report().errors == (LegError(0, "peer", "peer 0000000000000000 is unreachable"),)
-
-
-@pytest.mark.parametrize("policy", OnFailure)
-def test_legs_that_end_at_once_do_not_nest(policy: OnFailure) -> None:
-    fanout, depths, depth = Fanout(plan_for(*range(5000)), PublishConfig(on_failure=policy)), set(), 0
-
-    def begin(node_id: int) -> None:
-        nonlocal depth
-        depth += 1
-        depths.add(depth)
-        fanout.delivered(node_id)
-        fanout.run(begin)
-        depth -= 1
-
-    fanout.run(begin)
-    assert fanout.done
-    assert fanout.report() == PublishReport(5000, 5000)
-    assert depths == {1}
-
-
-def test_legs_go_on_where_a_begin_failed() -> None:
-    fanout = Fanout(plan_for(1, 2), PublishConfig(max_inflight=1))
-
-    def broken(_node_id: int) -> None:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fanout.run(broken)
-    fanout.delivered(1)
-    fanout.run(fanout.delivered)
-    assert fanout.done
 
 
 def test_an_empty_fan_out_is_done_at_once() -> None:

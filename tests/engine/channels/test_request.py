@@ -7,10 +7,12 @@ from collections import deque
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import (
     Control,
+    DownReason,
     EndReason,
+    PeerFailed,
+    PeerGone,
     Replied,
     Requested,
     RequestEnded,
@@ -18,12 +20,15 @@ from meshbus.engine.base.notices import (
     RequestFault,
 )
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.request import Requester, Requests, Responder
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.channels import request as request_module
+from meshbus.engine.channels.request import Requests
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.peer import Peer
 from meshbus.errors import Backpressure, DeliveryError, LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
+from meshbus.testing.rig import replaced, rig
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.request import (
@@ -44,20 +49,15 @@ ALICE, BOB = 10, 20
 class Side:
     """One node of two; what it sends waits in `wire` until it is carried over."""
 
-    def __init__(self, node_id: int, *others: int, **bounds: int) -> None:
+    def __init__(self, node_id: int, *others: int) -> None:
         self.node_id = node_id
-        self.peers = PeerTable()
-        self.counters = Counters()
         self.wire: deque[tuple[int, bytes]] = deque()
         self.blocked = False
-        pending = {name: bound for name, bound in bounds.items() if name == "max_pending"}
-        serving = {name: bound for name, bound in bounds.items() if name != "max_pending"}
-        requester = Requester(
-            self.peers, self.counters, entropy=random.Random(node_id).randbytes, send=self.send, **pending
-        )
-        responder = Responder(self.peers, self.counters, may_request=self.judge, send=self.send, **serving)
-        self.requests = Requests(requester, responder, self.counters)
-        self.requester, self.responder = requester, responder
+        by_hand = replaced(SERVICES, Subprotocol.REQUEST, lambda context: Requests(context, self.send, self.judge))
+        engine = rig(node_id=node_id, seed=node_id, table=by_hand)
+        self.peers, self.counters = engine.peers, engine.counters
+        self.requests = engine.requests
+        self.requester, self.responder = self.requests.requester, self.requests.responder
         self.out = Output()
         for other in others:
             peer = FarEnd(self.peers, other).peer
@@ -109,8 +109,8 @@ def carry(sender: Side, receiver: Side, now: float = 0.0) -> list[Control]:
     return told
 
 
-def pair(**bounds: int) -> tuple[Side, Side]:
-    alice, bob = Side(ALICE, BOB, **bounds), Side(BOB, ALICE, **bounds)
+def pair() -> tuple[Side, Side]:
+    alice, bob = Side(ALICE, BOB), Side(BOB, ALICE)
     bob.responder.serve(PLAN)
     return alice, bob
 
@@ -277,8 +277,8 @@ def test_a_peer_that_is_gone_ends_all_with_it() -> None:
     alice.wire.pop()
     carry(alice, bob)
     bob.hear(30, encode_request(Request(req=7, deadline_ms=1000, channel=PLAN)))
-    alice.requests.peer_gone(BOB, alice.out)
-    bob.requests.peer_gone(ALICE, bob.out)
+    alice.requests.peer_down(PeerGone(BOB, DownReason.CLOSED), 0.0, alice.out)
+    bob.requests.peer_down(PeerFailed(ALICE, DownReason.SILENT), 0.0, bob.out)
     assert alice.told() == [RequestFailed(request, BOB, PLAN, RequestFault.PEER_GONE) for request in asked]
     assert bob.told() == [RequestEnded(ALICE, request, EndReason.PEER_GONE) for request in asked]
     assert alice.tick(9.0) == [RequestFailed(elsewhere, 30, PLAN, RequestFault.TIMEOUT)]
@@ -308,8 +308,9 @@ def test_only_a_peer_that_agreed_is_asked() -> None:
     assert not alice.wire
 
 
-def test_open_questions_are_bounded_at_the_requester() -> None:
-    alice, _ = pair(max_pending=3)
+def test_open_questions_are_bounded_at_the_requester(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_module, "MAX_PENDING", 3)
+    alice, _ = pair()
     first, *_ = [alice.ask(BOB) for _ in range(3)]
     with pytest.raises(DeliveryError, match="3 requests are waiting"):
         alice.ask(BOB)
@@ -317,8 +318,10 @@ def test_open_questions_are_bounded_at_the_requester() -> None:
     alice.ask(BOB)
 
 
-def test_open_questions_are_bounded_at_the_responder() -> None:
-    bob = Side(BOB, ALICE, 30, max_serving=3, max_serving_per_peer=2)
+def test_open_questions_are_bounded_at_the_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_module, "MAX_SERVING", 3)
+    monkeypatch.setattr(request_module, "MAX_SERVING_PER_PEER", 2)
+    bob = Side(BOB, ALICE, 30)
     bob.responder.serve(PLAN)
 
     def ask(sender: int, request: int) -> ReplyStatus | None:
@@ -357,8 +360,7 @@ def test_answers_count_only_from_who_was_asked() -> None:
 
 
 def test_numbers_of_two_lives_do_not_meet() -> None:
-    first = Requester(PeerTable(), Counters(), entropy=random.Random(1).randbytes, send=Side(1).send)
-    second = Requester(PeerTable(), Counters(), entropy=random.Random(2).randbytes, send=Side(1).send)
+    first, second = (rig(node_id=ALICE, seed=seed).requests.requester for seed in (1, 2))
     assert abs(first._next - second._next) > 1 << 32
 
 

@@ -3,15 +3,13 @@
 import pytest
 
 from meshbus.engine.base.packets import Output
-from meshbus.engine.directory.announce import MAX_VERSION, REPEATS_S, Announcer
+from meshbus.engine.directory.announce import MAX_VERSION, REPEATS_S
 from meshbus.engine.directory.reachability import Nat, NatStatus
-from meshbus.engine.session.peer import PeerTable
 from meshbus.engine.settings import AnnounceConfig
 from meshbus.errors import ConfigError, LocalProtocolError
 from meshbus.names.identity import Identity
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.discovery import CapabilityIndex
-from meshbus.policy.registry import SubprotocolRegistry
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement, decode_announcement
@@ -32,17 +30,9 @@ class World:
         self, identity: Identity = ME, config: AnnounceConfig | None = None, *, wall_ns: int = START_NS
     ) -> None:
         self.wall_ns = wall_ns
-        self.peers = PeerTable()
-        self.index = CapabilityIndex()
-        self.registry = SubprotocolRegistry.with_defaults()
-        self.announcer = Announcer(
-            identity,
-            self.peers,
-            self.index,
-            self.registry,
-            wall=lambda now: self.wall_ns + int(now * 1e9),
-            config=config,
-        )
+        engine = rig(identity, wall=lambda now: self.wall_ns + int(now * 1e9), announce=config or AnnounceConfig())
+        self.peers, self.index, self.registry = engine.peers, engine.index, engine.registry
+        self.announcer = engine.announcer
 
     def announce(self, capabilities: CapabilitySet, now: float) -> Output:
         out = Output()
@@ -233,11 +223,12 @@ def test_refreshing_tells_what_the_registry_says_now() -> None:
     world, out = World(), Output()
     far = FarEnd(world.peers, 7)
     world.announcer.refresh(0.0, out)
-    world.announce(ONE, 0.0)
-    world.registry.unregister(Subprotocol.CAUSAL)
+    [announcement] = heard(far, world.announce(ONE, 0.0))
+    assert "subprotocol:0x4d06" in announcement.tags
+    world.registry.unregister(Subprotocol.REQUEST)
     world.announcer.refresh(20.0, out)
     [announcement] = heard(far, out)
-    assert "subprotocol:0x0400" not in announcement.tags
+    assert "subprotocol:0x4d06" not in announcement.tags
     assert "one" in announcement.tags
 
 
@@ -284,3 +275,12 @@ def test_a_peer_that_knows_the_version_is_told_a_new_one() -> None:
     assert again.tags == known.tags
     [elsewhere] = heard(other, world.up(other, 0.6))
     assert elsewhere.version == again.version, "one new version serves all who come back"
+
+
+def test_a_peer_that_had_failed_is_told_again() -> None:
+    world, out = World(), Output()
+    far = FarEnd(world.peers, 7)
+    [known] = heard(far, world.announce(ONE, 0.0))
+    world.announcer.recovered(far.peer, 100.0, out)
+    [again] = heard(far, out)
+    assert again.version > known.version, "it has dropped what it knew of us"

@@ -7,25 +7,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Announced
+from meshbus.engine.base.notices import Announced, DownReason, PeerFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory import directory as directory_module
-from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.directory import Directory
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.peer import Peer, PeerClaims
+from meshbus.engine.session.service import Row, Service
 from meshbus.engine.settings import DirectoryConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.discovery import CapabilityIndex, ScopeFilter, ScopeKind
-from meshbus.policy.registry import SubprotocolRegistry
+from meshbus.policy.discovery import ScopeFilter, ScopeKind
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
 from meshbus.wire.messages.capability import Announcement, decode_announcement, encode_announcement
 from meshbus.wire.messages.membership import Subscribe
-from tests.engine.stage import NODE, Stage, channel_config, configs, entity, token
+from tests.engine.stage import Stage, channel_config, configs, entity, token
 from tests.engine.wires import FarEnd
 from tests.vectors import load
 
@@ -55,14 +55,28 @@ def saying(
     return encode_announcement(msgspec.structs.replace(announcement, hop_count=hop_count))
 
 
+class Changes(Service):
+    """Notes whose claims changed, who vouched for them, and when."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, float]] = []
+        self.vouches: list[tuple[int, float]] = []
+
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        self.told.append((peer.node_id, now))
+
+    def vouched(self, peer: Peer, now: float, out: Output) -> None:
+        self.vouches.append((peer.node_id, now))
+
+
 class World:
-    """A node that hears announcements, with the far ends of its sessions."""
+    """A node that hears announcements, with the far ends of its sessions; options as for `rig`."""
 
     def __init__(self, *neighbors: Identity, **options: Any) -> None:
-        self.peers = PeerTable()
-        self.index = CapabilityIndex()
-        self.counters = Counters()
-        self.directory = Directory(ME, self.peers, self.index, self.counters, **options)
+        self.changes = Changes()
+        self.engine = rig(ME, table=(*SERVICES, Row(lambda _context: self.changes)), **options)
+        self.peers, self.index, self.counters = self.engine.peers, self.engine.index, self.engine.counters
+        self.directory = self.engine.directory
         self.far = {neighbor.node_id: FarEnd(self.peers, neighbor.node_id) for neighbor in neighbors}
         self.out = Output()
 
@@ -72,7 +86,10 @@ class World:
     def hear(self, who: Identity, message: bytes, now: float = 0.0) -> bool:
         """Take a message from a neighbor; `out` is what this one call gave."""
         self.out = Output()
-        return self.directory.receive(self.peer(who), message, now, self.out)
+        return self.directory.hear(self.peer(who), message, now, self.out)
+
+    def fail(self, node_id: int) -> None:
+        self.directory.peer_down(PeerFailed(node_id, DownReason.SILENT), 0.0, self.out)
 
     def passed_on(self, to: Identity) -> list[bytes]:
         messages = self.far[to.node_id].read(self.out)
@@ -134,7 +151,7 @@ def test_entries_live_for_their_announced_time() -> None:
 def on_stage() -> tuple[Stage, Directory]:
     """A node with an open channel and one that needs a token, which hears announcements."""
     stage = Stage(configs(channel_config("open"), channel_config("gated", require_token=True)))
-    return stage, Directory(NODE, stage.peers, CapabilityIndex(), stage.counters)
+    return stage, stage.engine.directory
 
 
 def subscribe(stage: Stage, peer: Peer, channel: str, token: bytes = b"", now: float = 0.0) -> dict[str, Any]:
@@ -147,21 +164,20 @@ def test_a_peer_that_failed_must_announce_a_new_version_as_observed() -> None:
     who = entity(5)
     peer, key, out = stage.peer(5, announced=False), token(who, "gated"), Output()
     channel, everyone = ChannelName("open"), CapabilityFilter()
-    assert directory.receive(peer, saying(who, "x", version=5), 0.0, out)
+    assert directory.hear(peer, saying(who, "x", version=5), 0.0, out)
     assert subscribe(stage, peer, "open")["accepted"]
     assert subscribe(stage, peer, "gated", key)["accepted"]
-    directory.forget(who.node_id)
-    stage.membership.forget(who.node_id, "silent", out)
+    stage.fail(peer, out)
     assert peer.claims == PeerClaims()
     # …and it is heard again, on the same link.
     attempted = len(stage.roster.members(channel))
     assert attempted == RECOVERY["attempted_after_recovery_without_resubscribe"]
-    assert not directory.receive(peer, saying(who, "x", version=5), 3.0, out)
+    assert not directory.hear(peer, saying(who, "x", version=5), 3.0, out)
     assert bool(directory.find_nodes(everyone, 3.0)) == RECOVERY["same_version_announcement_indexed_again"]
     assert subscribe(stage, peer, "gated", key, 3.0) == RECOVERY["token_subscribe_before_reannounce"]
     assert subscribe(stage, peer, "open", now=3.0) == RECOVERY["open_subscribe"]
     assert len(stage.roster.members(channel)) == RECOVERY["attempted_after_resubscribe"]
-    assert directory.receive(peer, saying(who, "x", version=6), 4.0, out)
+    assert directory.hear(peer, saying(who, "x", version=6), 4.0, out)
     assert bool(directory.find_nodes(everyone, 4.0)) == RECOVERY["higher_version_announcement_indexed"]
     assert subscribe(stage, peer, "gated", key, 4.0) == RECOVERY["token_subscribe_after_reannounce"]
 
@@ -172,7 +188,7 @@ def test_a_replayed_announcement_on_a_claimed_node_id_is_believed_as_observed() 
     who = entity(5)
     stolen_announcement, stolen_token = saying(who, "x", version=5), token(who, "gated")
     impostor = stage.peer(5, announced=False)
-    directory.receive(impostor, stolen_announcement, 0.0, Output())
+    directory.hear(impostor, stolen_announcement, 0.0, Output())
     assert (directory.find_nodes(CapabilityFilter(), 0.0) == [who.node_id]) == REPLAY["indexed"]
     assert subscribe(stage, impostor, "gated", stolen_token) == REPLAY["token_subscribe"]
 
@@ -229,7 +245,7 @@ def test_hostile_bytes_change_nothing() -> None:
 
 
 def test_unsigned_announcements_can_be_let_in_but_claim_nothing() -> None:
-    world = World(ALICE, config=DirectoryConfig(require_signed=False), assignment=FACTORY)
+    world = World(ALICE, directory=DirectoryConfig(require_signed=False), assignment=FACTORY)
     unsigned = Announcement(
         node_id=ALICE.node_id, entity_id=ALICE.entity_id, version=1, timestamp_ns=1, tags=("site:factory",)
     )
@@ -255,10 +271,10 @@ def test_a_node_id_stays_with_its_entity() -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_pin_outlives_a_failure_unless_configured_otherwise(keep: bool) -> None:
-    world = World(ALICE, config=DirectoryConfig(keep_pins=keep))
+    world = World(ALICE, directory=DirectoryConfig(keep_pins=keep))
     world.hear(ALICE, saying(ALICE))
     assert world.directory.pinned(ALICE.node_id) == ALICE.entity_id
-    world.directory.forget(ALICE.node_id)
+    world.fail(ALICE.node_id)
     assert world.directory.pinned(ALICE.node_id) == (ALICE.entity_id if keep else None)
 
 
@@ -269,7 +285,7 @@ def test_forwarded_announcements_pin_nothing() -> None:
 
 
 def test_forgetting_a_stranger_is_nothing() -> None:
-    World().directory.forget(12345)
+    World().fail(12345)
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +297,7 @@ def crowd(count: int, *, hop_count: int = 1) -> list[bytes]:
 
 
 def test_one_peer_cannot_keep_us_busy_with_signatures() -> None:
-    world = World(ALICE, BOB, config=DirectoryConfig(checks_per_s=10))
+    world = World(ALICE, BOB, directory=DirectoryConfig(checks_per_s=10))
     for message in crowd(50):
         world.hear(ALICE, message)
     assert world.dropped() == {"announcement_rate": 30}
@@ -292,7 +308,7 @@ def test_one_peer_cannot_keep_us_busy_with_signatures() -> None:
 
 
 def test_a_crowd_of_peers_cannot_either_and_what_peers_say_of_themselves_still_passes() -> None:
-    world = World(ALICE, BOB, config=DirectoryConfig(forwarded_checks_per_s=5))
+    world = World(ALICE, BOB, directory=DirectoryConfig(forwarded_checks_per_s=5))
     for number, message in enumerate(crowd(30)):
         world.hear((ALICE, BOB)[number % 2], message)
     assert world.dropped() == {"announcement_rate": 20}
@@ -367,13 +383,21 @@ def test_a_peer_that_repeats_its_claims_stands_by_them() -> None:
 
 
 def test_changed_claims_are_told() -> None:
-    told: list[tuple[int, float]] = []
-    world = World(ALICE, claims_changed=lambda peer, now, _out: told.append((peer.node_id, now)))
+    world = World(ALICE)
     for now, message in enumerate(
         [saying(ALICE, "x"), saying(ALICE, "x", version=2), saying(ALICE, "y", version=3), saying(ALICE, "z")]
     ):
         world.hear(ALICE, message, float(now))
-    assert told == [(ALICE.node_id, 0.0), (ALICE.node_id, 2.0)]
+    assert world.changes.told == [(ALICE.node_id, 0.0), (ALICE.node_id, 2.0)]
+
+
+def test_a_peer_vouches_by_announcing_itself_and_by_nothing_else() -> None:
+    world = World(ALICE, BOB)
+    for now, (who, message) in enumerate(
+        [(ALICE, saying(ALICE, "x")), (BOB, saying(CAROL, hop_count=1)), (ALICE, saying(ALICE, "x")), (BOB, b"junk")]
+    ):
+        world.directory.receive(world.peer(who), message, float(now), world.out)
+    assert world.changes.vouches == [(ALICE.node_id, 0.0), (ALICE.node_id, 2.0)]
 
 
 def test_capabilities_end_with_their_announcement_but_entity_and_subnet_stay() -> None:
@@ -424,8 +448,8 @@ def test_what_only_the_mesh_may_say_is_left_out_here_and_passed_on() -> None:
 
 def test_it_is_passed_on_to_all_who_may_not_have_it() -> None:
     dave = Identity.from_seed(b"\x09" * 32)
-    routes = {dave.node_id: CAROL.node_id}
-    world = World(ALICE, BOB, CAROL, next_hop=routes.get)
+    world = World(ALICE, BOB, CAROL)
+    world.engine.mesh.table.install(dave.node_id, world.far[CAROL.node_id].address, 0.0)
     world.hear(ALICE, saying(dave, hop_count=3))
     assert [len(world.passed_on(who)) for who in (ALICE, BOB, CAROL)] == [0, 1, 0]
     world.hear(ALICE, saying(CAROL, hop_count=3))
@@ -460,10 +484,8 @@ def test_the_same_subnet_is_ours_the_equal_ones_and_under_rules_the_unknown() ->
 
 
 def test_an_earlier_life_with_a_fast_clock_is_surpassed() -> None:
-    world = World(ALICE)
-    announcer = Announcer(ME, world.peers, world.index, SubprotocolRegistry(), wall=lambda _now: 1_000_000_000)
-    world.directory._surpass = announcer.surpass
-    announcer.announce(CapabilitySet(["x"]), 0.0, world.out)
+    world = World(ALICE, wall=lambda _now: 1_000_000_000)
+    world.engine.announcer.announce(CapabilitySet(["x"]), 0.0, world.out)
     world.far[ALICE.node_id].read(world.out)
     forged = decode_announcement(saying(ME, version=1 << 60, hop_count=1))
     world.hear(ALICE, encode_announcement(msgspec.structs.replace(forged, tags=("evil",))), 20.0)

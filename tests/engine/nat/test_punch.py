@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
 from meshbus.engine.nat.punch import (
     COORDINATOR_BURST,
@@ -17,10 +16,9 @@ from meshbus.engine.nat.punch import (
     MAX_PUNCHES,
     OFFSETS_S,
     WATCH_S,
-    Punches,
     usable,
 )
-from meshbus.engine.session.peer import PeerTable
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import PUNCH_BYTES, Subprotocol
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.rendezvous import PunchAck, PunchIntroduce, decode_rendezvous, encode_rendezvous
@@ -44,18 +42,13 @@ class Desk:
     """A node that follows introductions, with two coordinators."""
 
     def __init__(self) -> None:
-        self.peers = PeerTable()
-        self.counters = Counters()
+        engine = rig(node_id=NODE, wall=wall)
+        self.peers, self.counters = engine.peers, engine.counters
         self.introduced: list[tuple[int, float]] = []
         self.opened: list[tuple[int, Address]] = []
-        self.punches = Punches(
-            NODE,
-            peers=self.peers,
-            counters=self.counters,
-            wall=wall,
-            introduced=lambda node_id, until: self.introduced.append((node_id, until)),
-            opened=lambda node_id, address, _now, _out: self.opened.append((node_id, address)),
-        )
+        self.punches = engine.traversal.punches
+        self.punches.introduced = lambda node_id, until: self.introduced.append((node_id, until))
+        self.punches.opened = lambda node_id, address, _now, _out: self.opened.append((node_id, address))
         self.hub = FarEnd(self.peers, HUB, address=Address("198.51.100.1", 9000))
         self.other = FarEnd(self.peers, OTHER_HUB, address=Address("198.51.100.2", 9000))
 

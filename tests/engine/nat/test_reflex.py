@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
-from meshbus.engine.nat.reflex import NOWHERE, TIMEOUT_S, Reflex
+from meshbus.engine.nat.reflex import NOWHERE, TIMEOUT_S
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Peer
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.keys import Role, derive_keys
@@ -28,9 +28,11 @@ class Desk:
     """A reflex service, a peer, and what the service said."""
 
     def __init__(self, address: Address = ("10.0.0.1", 1), route: RouteHeader | None = None) -> None:
-        self.counters = Counters()
+        engine = rig()
+        self.counters = engine.counters
         self.told: list[tuple[int, Numeric | None]] = []
-        self.reflex = Reflex(self.counters, lambda node_id, seen, _now, _out: self.told.append((node_id, seen)))
+        self.reflex = engine.traversal.reflex
+        self.reflex.told = lambda node_id, seen, _now, _out: self.told.append((node_id, seen))
         link = Link(derive_keys(SECRET, Role.INITIATOR), Role.INITIATOR, address, 0.0, route=route)
         self.peer = Peer(5, link, 0.0)
         self._opener = Opener(derive_keys(SECRET, Role.RESPONDER))

@@ -6,21 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
-from meshbus.engine.nat.addresses import Whereabouts
-from meshbus.engine.nat.punch import Punches
 from meshbus.engine.nat.rendezvous import (
     ACK_S,
     LEAD_MS,
     MAX_INTRODUCTIONS,
     PEER_BURST,
     TOTAL_BURST,
-    Rendezvous,
 )
-from meshbus.engine.session.peer import PeerTable
 from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.address import Address
 from meshbus.wire.messages.capability import Announcement
@@ -49,26 +45,12 @@ class Desk:
     """A coordinator with three neighbors, one of which has said where it is."""
 
     def __init__(self) -> None:
-        self.peers = PeerTable()
-        self.counters = Counters()
-        self.whereabouts = Whereabouts()
+        engine = rig(node_id=HUB, wall=wall)
+        self.peers, self.counters = engine.peers, engine.counters
         self.opened: list[int] = []
-        self.punches = Punches(
-            HUB,
-            peers=self.peers,
-            counters=self.counters,
-            wall=wall,
-            introduced=lambda _node_id, _until: None,
-            opened=lambda node_id, _address, _now, _out: self.opened.append(node_id),
-        )
-        self.rendezvous = Rendezvous(
-            HUB,
-            peers=self.peers,
-            whereabouts=self.whereabouts,
-            punches=self.punches,
-            counters=self.counters,
-            wall=wall,
-        )
+        self.rendezvous = engine.traversal.rendezvous
+        self.punches = self.rendezvous.punches
+        self.punches.opened = lambda node_id, _address, _now, _out: self.opened.append(node_id)
         self.asker = FarEnd(self.peers, ASKER.node_id, address=SEEN)
         self.wanted = FarEnd(self.peers, WANTED.node_id, address=("203.0.113.2", 42_000))
         self.third = FarEnd(self.peers, THIRD.node_id, address=("203.0.113.3", 43_000))
@@ -78,7 +60,7 @@ class Desk:
         announcement = Announcement(
             node_id=who.node_id, entity_id=who.entity_id, version=1, timestamp_ns=0, reflex_addr=str(where)
         )
-        self.whereabouts.heard(self.third.peer, announcement.sign(who), 0.0)
+        self.rendezvous.announced(self.third.peer, announcement.sign(who), 0.0)
 
     def take(
         self, sender: FarEnd, message: RendezvousMessage | bytes, now: float = 0.0

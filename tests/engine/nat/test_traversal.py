@@ -164,7 +164,7 @@ def test_a_node_that_was_asked_by_nobody_where_it_is_asks_its_coordinator() -> N
 def test_without_a_coordinator_that_answers_the_relay_is_next() -> None:
     town = Town(PORT, PORT)
     for hub in town.hubs:
-        hub.engine._reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
+        hub.engine.reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
     begun = town.net.clock.now
     assert town.reach() is R
     assert ASK_S <= town.net.clock.now - begun < ASK_S + 1
@@ -277,7 +277,7 @@ def test_a_coordinator_that_does_not_say_where_we_are_seen_is_a_relay_still() ->
     for node in (here, there):
         net.join(node, hub)
     net.run(for_s=5)
-    hub.engine._reception.handlers[Subprotocol.REFLEX] = lambda *_: None
+    hub.engine.reception.handlers[Subprotocol.REFLEX] = lambda *_: None
     with here.turn() as (engine, now, out):
         engine.traversal.connect(there.node_id, now, out)
     net.run(for_s=4)
@@ -288,7 +288,7 @@ def test_a_coordinator_that_does_not_say_where_we_are_seen_is_a_relay_still() ->
 def test_without_any_neighbor_left_the_failure_says_so(moment: str) -> None:
     town = Town(OPEN if moment == "while direct" else PORT, PORT)
     for hub in town.hubs:
-        hub.engine._reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
+        hub.engine.reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
     if moment == "before":
         leave_hubs(town)
     with town.here.turn() as (engine, now, out):
@@ -422,7 +422,7 @@ def test_an_address_of_a_neighbor_is_not_believed_to_be_another_node_s() -> None
     with town.there.turn() as (engine, now, out):
         engine.announcer.set_nat(NatStatus(Nat.OPEN, hub_address), now + 20, out)
     town.net.run(for_s=15)
-    found = town.here.engine.traversal.whereabouts.get(town.there.node_id, town.net.clock.now)
+    found = town.here.engine.traversal.addresses.get(town.there.node_id, town.net.clock.now)
     assert found is not None
     assert found.reflex == hub_address
     assert town.reach() is not None

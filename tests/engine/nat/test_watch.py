@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.reachability import Nat, NatStatus
-from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.watch import MAX_OBSERVED, RESWEEP_S, RETRY_S, SETTLE_S, NatWatch, Plan, classify, plan
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Health, PeerTable
+from meshbus.engine.session.peer import Health
 from meshbus.engine.settings import NatConfig
+from meshbus.testing.rig import rig
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.address import Address, parse_address
 from meshbus.wire.route import RouteHeader
@@ -54,9 +53,11 @@ class Watch:
     """A watch, the peers it may ask, and what it found."""
 
     def __init__(self, config: NatConfig = NatConfig(bind=BIND)) -> None:  # noqa: B008  frozen
-        self.peers = PeerTable()
+        engine = rig()
+        self.peers = engine.peers
         self.found: list[NatStatus] = []
-        self.reflex = Reflex(Counters(), self.told)
+        self.reflex = engine.traversal.reflex
+        self.reflex.told = self.told
         self.watch = NatWatch(
             self.peers, self.reflex, config, changed=lambda status, _now, _out: self.found.append(status)
         )

@@ -1,4 +1,4 @@
-"""Where packets go by their id: single ones, batches, both modes."""
+"""Test where packets go by their subprotocol id: single packets, batches, and both modes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from meshbus.engine.receive.dispatch import Dispatch, Disposition, Way, split
+from meshbus.engine.services import SERVICES
 from meshbus.engine.settings import OpaqueMode
 from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
@@ -18,17 +19,18 @@ from meshbus.wire.constants import Subprotocol
 from tests.vectors import load
 
 IDS: list[dict[str, Any]] = load("subprotocols")["subprotocol_ids"]
-SERVICES = (Subprotocol.MEMBERSHIP, Subprotocol.STREAM_WINDOW, Subprotocol.CAPABILITY, Subprotocol.NEGOTIATION)
+PLAIN = (Subprotocol.MEMBERSHIP, Subprotocol.STREAM_WINDOW, Subprotocol.CAPABILITY, Subprotocol.NEGOTIATION)
 PROFILE = (Subprotocol.RELIABLE, Subprotocol.REQUEST)
+TABLE = [row for row in SERVICES if row.id in {*PLAIN, *PROFILE}]
 NOTHING = NegotiatedSet()
-STRICT = Dispatch(SERVICES, PROFILE)
-COMPATIBLE = Dispatch(SERVICES, PROFILE, mode=OpaqueMode.COMPATIBLE)
+STRICT = Dispatch(TABLE)
+COMPATIBLE = Dispatch(TABLE, OpaqueMode.COMPATIBLE)
 
 
 def test_plain_events_and_services_have_their_way() -> None:
     for dispatch in (STRICT, COMPATIBLE):
         assert dispatch.disposition(Subprotocol.EVENTS, NOTHING) == Disposition(Way.EVENTS, owes_grant=True)
-        for subprotocol_id in SERVICES:
+        for subprotocol_id in PLAIN:
             assert dispatch.disposition(subprotocol_id, NOTHING) == Disposition(Way.SERVICE, owes_grant=False)
 
 
@@ -62,7 +64,8 @@ def test_unknown_ids_are_dropped_below_the_vendor_range_unless_compatible(subpro
 
 @pytest.mark.parametrize("row", IDS, ids=lambda row: hex(row["id"]))
 def test_what_a_reference_node_takes_for_events_is_owed_a_grant(row: dict[str, Any]) -> None:
-    nobody = Dispatch(())
+    # A subprotocol that must be negotiated, and was not: its row alone says whether a grant is owed.
+    nobody = Dispatch(table_row._replace(profile=True) for table_row in SERVICES)
     on_event_path = "event path" in row["node_behaviour"] or "inbox" in row["node_behaviour"]
     assert nobody.disposition(row["id"], NOTHING).owes_grant == on_event_path
 

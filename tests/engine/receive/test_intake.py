@@ -1,4 +1,4 @@
-"""From datagrams to opened packets: the same findings whichever way a batch takes, and a reason for every drop."""
+"""Test that all ways through the intake have the same result, and that every drop is counted with a reason."""
 
 from __future__ import annotations
 

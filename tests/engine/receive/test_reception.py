@@ -1,4 +1,4 @@
-"""What an opened packet means; most of it is played through whole engines in test_core and test_mesh."""
+"""Test reception; most of it is tested with whole engines in test_core and test_mesh."""
 
 from __future__ import annotations
 

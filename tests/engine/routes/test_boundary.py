@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE, RECHECK_S, Boundary
+from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE, RECHECK_S
 from meshbus.engine.settings import GatewayConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
@@ -16,10 +15,9 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
-from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.reason import DropReason
-from meshbus.policy.tokens import TokenCache
+from meshbus.testing.rig import rig
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header
 from meshbus.wire.headerbatch import HeaderBatch
 from meshbus.wire.messages.token import PermissionToken, Scope
@@ -39,19 +37,16 @@ class Place:
     """One gateway between two subnets, and what was announced to it."""
 
     def __init__(self, *, assignment: Any = POLICY, config: GatewayConfig | None = None) -> None:
-        self.counters = Counters()
-        self.index = CapabilityIndex()
-        self.tokens = TokenCache((ROOT.entity_id,))
-        self.boundary = Boundary(
+        engine = rig(
             NODE,
+            wall=lambda now: round((1_000 + now) * 1e9),
             subnet=HERE,
             assignment=assignment,
-            index=self.index,
-            tokens=self.tokens,
-            counters=self.counters,
-            wall=lambda now: round((1_000 + now) * 1e9),
-            config=GatewayConfig(peer_subnets=(WEST, EAST)) if config is None else config,
+            trusted_issuers=(ROOT.entity_id,),
+            gateway=GatewayConfig(peer_subnets=(WEST, EAST)) if config is None else config,
         )
+        self.counters, self.index, self.tokens = engine.counters, engine.index, engine.tokens
+        self.boundary = engine.mesh.boundary
         registry = ChannelConfigRegistry()
         registry.insert(ChannelConfig(channel=OPEN, visibility=Visibility.GLOBAL))
         registry.insert(ChannelConfig(channel=LIMITED, publish_caps=CapabilityFilter(require_tags=("sensor",))))

@@ -7,21 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output, PacketBatch
 from meshbus.engine.routes import forward
-from meshbus.engine.routes.boundary import NOT_ASKED, Boundary
-from meshbus.engine.routes.forward import Forwarder
-from meshbus.engine.routes.routing import RoutingTable
-from meshbus.engine.routes.tap import InColumns, Passed, Tap
+from meshbus.engine.routes.boundary import NOT_ASKED
+from meshbus.engine.routes.tap import InColumns, Passed
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import PeerTable
 from meshbus.names.identity import Identity
-from meshbus.names.subnet import SubnetId
-from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED, DropReason, Reason
-from meshbus.policy.tokens import TokenCache
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import ROUTE_BYTES, Flags
 from meshbus.wire.header import Header, pack_header
 from meshbus.wire.keys import Role, derive_keys
@@ -39,34 +33,14 @@ class Place:
     """One forwarder between two neighbors."""
 
     def __init__(self, *, open_relay: bool = False) -> None:
-        self.counters = Counters()
-        self.peers = PeerTable()
-        self.table = RoutingTable()
+        engine = rig(NODE, open_relay=open_relay)
+        self.counters, self.peers, self.table = engine.counters, engine.peers, engine.mesh.table
+        self.tap, self.forwarder = engine.mesh.tap, engine.mesh.forwarder
         for name, node_id in (("a", A), ("b", B)):
             link = Link(derive_keys(bytes([node_id]) * 32, Role.INITIATOR), Role.INITIATOR, name, 0.0)
             self.peers.establish(node_id, link, 0.0)
             self.table.install(node_id, name, 0.0)
         self.table.learn(FAR, "b", 3, 0.0)
-        boundary = Boundary(
-            NODE,
-            subnet=SubnetId.GLOBAL,
-            assignment=None,
-            index=CapabilityIndex(),
-            tokens=TokenCache(()),
-            counters=self.counters,
-            wall=lambda now: round(now * 1e9),
-            config=None,
-        )
-        self.tap = Tap(self.peers, lambda: boundary.gateway.policy)
-        self.forwarder = Forwarder(
-            NODE.node_id,
-            peers=self.peers,
-            table=self.table,
-            boundary=boundary,
-            tap=self.tap,
-            counters=self.counters,
-            open_relay=open_relay,
-        )
 
     def forward(self, *packets: bytes, source: str = "a", now: float = 0.0) -> list[tuple[Any, bytes]]:
         """Take packets in one batch; gives what was sent."""

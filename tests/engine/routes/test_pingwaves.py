@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.routes import pingwaves
-from meshbus.engine.routes.pingwaves import BURST, NEWCOMER_BURST, Pingwaves
-from meshbus.engine.routes.proximity import ProximityGraph
-from meshbus.engine.routes.routing import RoutingConfig, RoutingTable
+from meshbus.engine.routes.pingwaves import BURST, NEWCOMER_BURST
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import PeerTable
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import PINGWAVE_TTL
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.pingwave import Pingwave, pack_pingwave, unpack_pingwave
@@ -30,22 +27,13 @@ class Place:
     """One node with three neighbors, who sit at the addresses that they are called."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
-        self.peers = PeerTable()
-        self.table = RoutingTable(RoutingConfig(patience_s=30.0, max_age_s=90.0))
-        self.graph = ProximityGraph(SELF)
+        engine = rig(node_id=SELF, wall=lambda now: round((1_000 + now) * 1e9))
+        self.counters, self.peers = engine.counters, engine.peers
+        self.table, self.graph, self.waves = engine.mesh.table, engine.mesh.graph, engine.mesh.pingwaves
         for name, node_id in PEERS.items():
             keys = derive_keys(node_id.to_bytes(32, "big"), Role.INITIATOR)
             self.peers.establish(node_id, Link(keys, Role.INITIATOR, name, 0.0), 0.0)
             self.table.install(node_id, name, 0.0)
-        self.waves = Pingwaves(
-            SELF,
-            peers=self.peers,
-            table=self.table,
-            graph=self.graph,
-            counters=self.counters,
-            wall=lambda now: round((1_000 + now) * 1e9),
-        )
         self.seq = 0
 
     def hear(

@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.routes.relay import HandshakeRelay
-from meshbus.engine.routes.routing import RoutingTable
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Established
 from meshbus.policy.registry import NegotiatedSet
+from meshbus.testing.rig import replaced, rig
 from meshbus.wire.constants import HANDSHAKE_TTL, ROUTE_BYTES, Subprotocol
 from meshbus.wire.frames import unpack_frames
 from meshbus.wire.handshake import decode_routed_handshake
+from meshbus.wire.header import Buffer
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.relay import RelayedHandshake, decode_relay, encode_relay
 from meshbus.wire.seal import Opener
@@ -25,14 +28,26 @@ OBSERVED: dict[str, Any] = load("mesh")["routed_handshake"]
 SELF, ASKER, TARGET, PLAIN, FAR = 1, 2, 3, 4, 9
 
 
+class Taker(Handshakes):
+    """Keeps the routed messages for this node instead of reading them."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.taken: list[tuple[Address, bytes]] = []
+
+    def receive_routed(self, source: Address, datagram: Buffer, now: float, out: Output) -> list[Established]:
+        self.taken.append((source, bytes(datagram)))
+        return []
+
+
 class Place:
     """One relay with three peers, of which one does not know this subprotocol."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
-        self.peers = PeerTable()
-        self.table = RoutingTable()
-        self.taken: list[tuple[Address, bytes]] = []
+        engine = rig(node_id=SELF, table=replaced(SERVICES, Handshakes, Taker))
+        self.counters, self.peers, self.table = engine.counters, engine.peers, engine.mesh.table
+        self.relay = engine.services[HandshakeRelay]
+        self.taken = engine.services[Taker].taken
         self.openers: dict[Address, Opener] = {}
         for node_id in (ASKER, TARGET, PLAIN):
             secret, name = bytes([node_id]) * 32, f"at {node_id}"
@@ -44,13 +59,6 @@ class Place:
             if node_id != PLAIN:
                 peer.negotiated = NegotiatedSet(frozenset({Subprotocol.HANDSHAKE_RELAY}))
         self.table.learn(FAR, f"at {PLAIN}", 3, 0.0)
-        self.relay = HandshakeRelay(
-            SELF,
-            peers=self.peers,
-            table=self.table,
-            counters=self.counters,
-            on_handshake=lambda source, datagram, _now, _out: self.taken.append((source, bytes(datagram))),
-        )
 
     def peer(self, node_id: int) -> Peer:
         return self.peers.require(node_id)

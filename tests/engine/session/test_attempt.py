@@ -8,10 +8,11 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.attempt import ANSWER_BURST, Attempt, Phase, Target
 from meshbus.engine.session.link import Link
 from meshbus.errors import HandshakeError, HandshakeFault, LocalProtocolError
+from meshbus.testing.rig import PSK
 from meshbus.wire.handshake import pack_initiator_id
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.noise import Responder, derive_public_key, prologue
-from tests.engine.sides import PSK, message_of
+from tests.engine.sides import message_of
 from tests.vectors import load
 
 TIMINGS: dict[str, Any] = load("transport")["timings"]

@@ -1,4 +1,4 @@
-"""Links: trains that the scalar path can read, and batches that refuse what is not genuine or not new."""
+"""Test links: the scalar path reads the trains, and batches refuse packets that are forged or not new."""
 
 from itertools import pairwise
 

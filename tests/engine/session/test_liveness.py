@@ -7,23 +7,36 @@ import pytest
 
 from meshbus.engine.base.notices import Control, DownReason, PeerFailed, PeerGone, PeerRecovered
 from meshbus.engine.base.packets import Output
+from meshbus.engine.services import SERVICES
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.liveness import REPEATS_S, Liveness
-from meshbus.engine.session.peer import Health, Peer, PeerTable
+from meshbus.engine.session.liveness import REPEATS_S
+from meshbus.engine.session.peer import Health, Peer
+from meshbus.engine.session.service import Row, Service
 from meshbus.engine.settings import LivenessConfig
+from meshbus.testing.rig import rig, unix_ns
 from meshbus.wire.constants import PACKET_COST, PINGWAVE_BYTES, PINGWAVE_TTL, ROUTE_BYTES, Flags, Subprotocol
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.pingwave import Pingwave, unpack_pingwave
 from meshbus.wire.route import RouteHeader
 from meshbus.wire.seal import Opener, Sealer
-from tests.engine.sides import Net, Side, wall
+from tests.engine.sides import Net, Side
 from tests.vectors import load
 
 TIMINGS: dict[str, Any] = load("transport")["timings"]
 HERE = 0x1111_0000_AAAA
 NODE = 0x2222_0000_BBBB
 HOME = ("10.0.0.2", 9000)
+
+
+class Downs(Service):
+    """Keeps what services are told about peers that failed or are gone."""
+
+    def __init__(self) -> None:
+        self.told: list[PeerFailed | PeerGone] = []
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        self.told.append(down)
 
 
 class Playbook:
@@ -37,9 +50,10 @@ class Playbook:
         heartbeat_s: float = 5.0,
         session_timeout_s: float = 30.0,
     ) -> None:
-        self.peers = PeerTable()
         config = LivenessConfig(heartbeat_s=heartbeat_s, session_timeout_s=session_timeout_s)
-        self.liveness = Liveness(HERE, peers=self.peers, wall=wall, now=0.0, config=config)
+        self.downs = Downs()
+        engine = rig(node_id=HERE, table=(*SERVICES, Row(lambda _context: self.downs)), liveness=config)
+        self.peers, self.liveness = engine.peers, engine.liveness
         self.relayed = relayed
         self.peer, self.far_opener, self.far_sealer = self.session("first", role, 0.0)
         self.out = Output()
@@ -56,9 +70,10 @@ class Playbook:
         happened: list[tuple[float, Control]] = []
         while (due := self.liveness.next_timer()) <= now:
             told = len(self.out.control)
-            verdicts = self.liveness.tick(due, self.out)
-            assert self.out.control[told:] == verdicts
-            happened += [(round(due, 6), verdict) for verdict in verdicts]
+            self.downs.told.clear()
+            self.liveness.tick(due, self.out)
+            assert self.out.control[told:] == self.downs.told
+            happened += [(round(due, 6), verdict) for verdict in self.downs.told]
         return happened
 
     def hear(self, now: float, *, heartbeat: bool = True) -> bool:
@@ -98,7 +113,8 @@ def test_a_late_call_sends_once_and_keeps_step() -> None:
     play.liveness.tick(17.0, play.out)
     assert len(play.sent()) == 2
     assert play.liveness.next_timer() == 20.0
-    assert play.liveness.tick(19.9, play.out) == []
+    play.liveness.tick(19.9, play.out)
+    assert play.downs.told == []
     assert play.sent() == []
 
 
@@ -123,13 +139,13 @@ def test_a_pingwave_tells_who_and_when() -> None:
     play = Playbook()
     play.until(5.0)
     wave = unpack_pingwave(play.sent()[1])
-    timestamp_us = wall(5.0) // 1000
+    timestamp_us = unix_ns(5.0) // 1000
     assert wave == Pingwave(node_id=HERE, seq=timestamp_us, timestamp_us=timestamp_us, ttl=PINGWAVE_TTL)
 
 
 def test_pingwaves_count_up_when_the_clock_does_not_and_over_restarts() -> None:
     hand = [5_000_000_000]
-    liveness = Liveness(HERE, peers=PeerTable(), wall=lambda _: hand[0], now=0.0)
+    liveness = rig(node_id=HERE, wall=lambda _: hand[0]).liveness
 
     def seq() -> int:
         return unpack_pingwave(liveness.pingwave(0.0)).seq
@@ -140,13 +156,13 @@ def test_pingwaves_count_up_when_the_clock_does_not_and_over_restarts() -> None:
     last = seq()
     assert last == first + 3
     hand[0] += 1_000_000_000
-    liveness = Liveness(HERE, peers=PeerTable(), wall=lambda _: hand[0], now=0.0)
+    liveness = rig(node_id=HERE, wall=lambda _: hand[0]).liveness
     assert seq() > last
 
 
 def test_a_new_session_is_opened_with_a_heartbeat_until_the_peer_is_heard() -> None:
     play = Playbook()
-    play.liveness.session_up(play.peer, 1.0, play.out)
+    play.liveness.peer_up(play.peer, 1.0, play.out)
     beat, wave = play.sent()
     play.far_opener.open(beat)
     assert len(wave) == PINGWAVE_BYTES
@@ -161,7 +177,7 @@ def test_a_new_session_is_opened_with_a_heartbeat_until_the_peer_is_heard() -> N
 
 def test_the_opening_ends_by_itself() -> None:
     play = Playbook()
-    play.liveness.session_up(play.peer, 0.0, play.out)
+    play.liveness.peer_up(play.peer, 0.0, play.out)
     play.until(4.9)
     assert len(play.sent()) == 2 + len(REPEATS_S)
     assert play.liveness.next_timer() == 5.0
@@ -169,10 +185,10 @@ def test_the_opening_ends_by_itself() -> None:
 
 def test_each_session_is_opened_in_its_own_time() -> None:
     play = Playbook()
-    play.liveness.session_up(play.peer, 0.0, play.out)
+    play.liveness.peer_up(play.peer, 0.0, play.out)
     keys = derive_keys(bytes(32), Role.INITIATOR)
     other = play.peers.establish(NODE + 1, Link(keys, Role.INITIATOR, HOME, 0.1), 0.1)
-    play.liveness.session_up(other, 0.1, play.out)
+    play.liveness.peer_up(other, 0.1, play.out)
     assert len(play.sent()) == 4
     for due in (0.25, 0.35, 0.75, 0.85):
         assert play.liveness.next_timer() == pytest.approx(due)
@@ -182,7 +198,7 @@ def test_each_session_is_opened_in_its_own_time() -> None:
 
 def test_a_replaced_session_is_not_opened_any_further() -> None:
     play = Playbook()
-    play.liveness.session_up(play.peer, 0.0, play.out)
+    play.liveness.peer_up(play.peer, 0.0, play.out)
     play.session("second", Role.INITIATOR, 0.1)
     play.sent()
     play.until(4.9)
@@ -271,7 +287,7 @@ def test_a_peer_that_never_proved_its_session_is_removed_when_it_fails() -> None
 
 def test_behind_a_relay_an_empty_packet_takes_the_place_of_the_heartbeat() -> None:
     play = Playbook(relayed=True)
-    play.liveness.session_up(play.peer, 0.0, play.out)
+    play.liveness.peer_up(play.peer, 0.0, play.out)
     play.until(5.0)
     datagrams = play.sent()
     assert len(datagrams) == 1 + len(REPEATS_S) + 1

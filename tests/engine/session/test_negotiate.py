@@ -1,4 +1,4 @@
-"""Agreeing on the profile, as playbooks between two sides; a plain peer never sees a byte of it."""
+"""Test the negotiation of the profile between two sides; a plain peer never receives a byte of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from heapq import heappop, heappush
 
 import pytest
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Negotiated
-from meshbus.engine.base.packets import Output
-from meshbus.engine.directory.announce import Announcer
-from meshbus.engine.directory.directory import Directory
-from meshbus.engine.session.negotiate import RETRY_S, TRIES, Negotiator, Profile
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, PeerGone
+from meshbus.engine.base.packets import Output, PacketBatch
+from meshbus.engine.core import Engine
+from meshbus.engine.services import SERVICES
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.negotiate import RETRY_S, TRIES, Profile
+from meshbus.engine.session.peer import Peer, PeerClaims
+from meshbus.engine.session.service import Row, Service
+from meshbus.engine.settings import AnnounceConfig
 from meshbus.names.identity import Identity
 from meshbus.policy.capability import CapabilitySet
-from meshbus.policy.discovery import CapabilityIndex
-from meshbus.policy.registry import Mismatch, NegotiatedSet, SubprotocolRegistry
+from meshbus.policy.registry import Mismatch, NegotiatedSet
+from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.manifest import decode_manifest, encode_manifest
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolManifest, SubprotocolVersion
 from tests.engine.wires import FarEnd
@@ -38,21 +41,26 @@ def describe(
     )
 
 
-def registry_of(*ids: int) -> SubprotocolRegistry:
-    registry = SubprotocolRegistry()
+TABLE = (*SERVICES, Row(lambda _context: Service(), Subprotocol.LEADERSHIP, profile=True, needs=Subprotocol.REDEX))
+
+
+def offering(*ids: int, identity: Identity | None = None, node_id: int | None = None, announces: bool = True) -> Engine:
+    """Build an engine that offers these subprotocols and no others."""
+    engine = rig(identity, node_id=node_id, table=TABLE, announce=AnnounceConfig(enrich=announces))
+    for descriptor in engine.registry.all_descriptors():
+        engine.registry.unregister(descriptor.id)
     for subprotocol_id in ids:
-        registry.register(describe(subprotocol_id))
-    return registry
+        engine.registry.register(describe(subprotocol_id))
+    return engine
 
 
 class Side:
     """One of two nodes: its negotiator and the far end of its session with the other."""
 
     def __init__(self, node_id: int, other_id: int, *ids: int, announces: bool = True) -> None:
-        self.peers = PeerTable()
-        self.registry = registry_of(*(ids or BASE))
-        self.counters = Counters()
-        self.negotiator = Negotiator(node_id, self.peers, self.registry, self.counters, announces=announces)
+        engine = offering(*(ids or BASE), node_id=node_id, announces=announces)
+        self.peers, self.registry, self.counters = engine.peers, engine.registry, engine.counters
+        self.negotiator = engine.negotiator
         self.other_id = other_id
         self.sessions = 0
         self.out = Output()
@@ -72,7 +80,7 @@ class Side:
         self.far = FarEnd(self.peers, self.other_id, now, session=self.sessions)
         self.sessions += 1
         self.out = Output()
-        self.negotiator.session_up(self.peer, now, self.out)
+        self.negotiator.peer_up(self.peer, now, self.out)
         return self.sent()
 
     def announce(self, *tags: str, now: float = 0.0) -> list[bytes]:
@@ -83,7 +91,7 @@ class Side:
     def stand(self, now: float = 0.0) -> list[bytes]:
         """The other repeats what it announced."""
         self.out = Output()
-        self.negotiator.announced(self.peer, now, self.out)
+        self.negotiator.vouched(self.peer, now, self.out)
         return self.sent()
 
     def hear(self, *manifests: bytes, now: float = 0.0) -> list[bytes]:
@@ -101,6 +109,9 @@ class Side:
         self.out = Output()
         self.negotiator.registry_changed(now, self.out)
         return self.sent()
+
+    def gone(self) -> None:
+        self.negotiator.peer_down(PeerGone(self.other_id, DownReason.CLOSED), 0.0, self.out)
 
     def sent(self) -> list[bytes]:
         messages = self.far.read(self.out)
@@ -253,15 +264,15 @@ def test_a_profile_message_before_the_answer_asks_again() -> None:
     for now in (1.0, 2.0, 3.0):
         low.tick(now)
     low.out = Output()
-    low.negotiator.missed(low.peer, 4.0, low.out)
-    low.negotiator.missed(low.peer, 4.1, low.out)
+    low.negotiator.not_agreed(low.peer, 4.0, low.out)
+    low.negotiator.not_agreed(low.peer, 4.1, low.out)
     offer = low.sent()
     assert offer == [low.manifest]
     low.hear(*high.hear(*offer, now=4.2), now=4.3)
     assert low.agreed == frozenset(BASE)
     low.out = Output()
-    low.negotiator.missed(low.peer, 9.0, low.out)
-    high.negotiator.missed(high.peer, 9.0, high.out)
+    low.negotiator.not_agreed(low.peer, 9.0, low.out)
+    high.negotiator.not_agreed(high.peer, 9.0, high.out)
     assert low.sent() == []
 
 
@@ -421,10 +432,12 @@ def test_who_is_gone_is_forgotten() -> None:
     low, _ = pair()
     low.announce(TAG)
     peer = low.peer
-    low.negotiator.forget(HIGHER)
+    low.negotiator.peer_down(PeerFailed(HIGHER, DownReason.SILENT), 0.5, low.out)
+    assert low.negotiator.next_timer() is not None, "a peer that failed may come back in the same session"
+    low.gone()
     assert low.negotiator.next_timer() is None
-    low.negotiator.announced(peer, 1.0, low.out)
-    low.negotiator.missed(peer, 1.0, low.out)
+    low.negotiator.vouched(peer, 1.0, low.out)
+    low.negotiator.not_agreed(peer, 1.0, low.out)
     low.negotiator.receive(peer, low.manifest, 1.0, low.out)
     assert low.counters.get("drop", "manifest_unwanted") == 1
     low.session(5.0)
@@ -438,74 +451,36 @@ def test_who_is_gone_is_forgotten() -> None:
 # ── together with announcements, over a link that loses packets ─────────────────────────────
 
 
-class Whole:
-    """A node that announces, hears and negotiates."""
-
-    def __init__(self, seed: int) -> None:
-        self.identity = Identity.from_seed(bytes([seed]) * 32)
-        self.peers = PeerTable()
-        self.registry = registry_of(*BASE)
-        index, counters = CapabilityIndex(), Counters()
-        self.announcer = Announcer(
-            self.identity, self.peers, index, self.registry, wall=lambda now: 10**18 + int(now * 1e9)
-        )
-        self.directory = Directory(self.identity, self.peers, index, counters, surpass=self.announcer.surpass)
-        self.negotiator = Negotiator(self.identity.node_id, self.peers, self.registry, counters)
-        self.announcer.announce(CapabilitySet(), 0.0, Output())
-
-    def connect(self, other: Whole, now: float, session: int = 0) -> tuple[FarEnd, Output]:
-        far, out = FarEnd(self.peers, other.identity.node_id, now, session=session), Output()
-        self.negotiator.session_up(far.peer, now, out)
-        self.announcer.peer_up(far.peer, now, out)
-        return far, out
-
-    def hear(self, sender: Peer, message: tuple[int, bytes], now: float) -> Output:
-        out = Output()
-        if message[0] == Subprotocol.NEGOTIATION:
-            self.negotiator.receive(sender, message[1], now, out)
-        elif self.directory.receive(sender, message[1], now, out):
-            self.negotiator.announced(sender, now, out)
-        return out
-
-    def next_timer(self) -> float:
-        times = (service.next_timer() for service in (self.announcer, self.directory, self.negotiator))
-        return min(time for time in times if time is not None)
-
-    def tick(self, now: float) -> Output:
-        out = Output()
-        for service in (self.announcer, self.directory, self.negotiator):
-            service.tick(now, out)
-        return out
-
-
 def agree_over(loss: float, seed: int, until: float) -> float | None:
     """Join two nodes by a link that loses packets; gives when both had agreed."""
     rng = random.Random(seed)
-    nodes = (Whole(1), Whole(2))
-    ends: list[FarEnd] = []
-    waiting: list[tuple[float, int, int, tuple[int, bytes]]] = []
+    engines = [offering(*BASE, identity=Identity.from_seed(bytes([number]) * 32)) for number in (1, 2)]
+    waiting: list[tuple[float, int, int, bytes]] = []
 
     def post(sender: int, out: Output, now: float) -> None:
-        for message in ends[sender].read(out):
+        for datagram in (datagram for train in out.trains for datagram in train.datagrams()):
             if rng.random() >= loss:
-                heappush(waiting, (now + rng.uniform(0.01, 0.2), rng.getrandbits(32), 1 - sender, message))
+                heappush(waiting, (now + rng.uniform(0.01, 0.2), rng.getrandbits(32), 1 - sender, datagram))
 
-    outs = []
-    for here, there in (nodes, nodes[::-1]):
-        far, out = here.connect(there, 0.0)
-        ends.append(far)
-        outs.append(out)
-    for sender, out in enumerate(outs):
-        post(sender, out, 0.0)
+    peers = []
+    for number, (engine, role) in enumerate(zip(engines, Role, strict=True)):
+        engine.announce(CapabilitySet(), 0.0, Output())
+        link = Link(derive_keys(bytes(32), role), role, 1 - number, 0.0)
+        peers.append(engine.peers.establish(engines[1 - number].node_id, link, 0.0))
+    for number, engine in enumerate(engines):
+        out = Output()
+        engine.services.peer_up(peers[number], 0.0, out)
+        post(number, out, 0.0)
     now = 0.0
     while now < until:
-        now = min(waiting[0][0] if waiting else until, *(node.next_timer() for node in nodes))
-        for number, node in enumerate(nodes):
-            post(number, node.tick(now), now)
+        timers = [timer for engine in engines if (timer := engine.next_timer()) is not None]
+        now = max(now, min(waiting[0][0] if waiting else until, *timers))
+        for number, engine in enumerate(engines):
+            post(number, engine.tick(now), now)
         while waiting and waiting[0][0] <= now:
-            _, _, receiver, message = heappop(waiting)
-            post(receiver, nodes[receiver].hear(ends[receiver].peer, message, now), now)
-        if all(end.peer.negotiated.compatible == frozenset(BASE) for end in ends):
+            _, _, receiver, datagram = heappop(waiting)
+            post(receiver, engines[receiver].receive(PacketBatch.of([(1 - receiver, datagram)]), now), now)
+        if all(peer.negotiated.compatible == frozenset(BASE) for peer in peers):
             return now
     return None
 
@@ -535,5 +510,5 @@ def test_who_told_that_it_is_plain_is_not_waited_for() -> None:
     assert not low.negotiator.is_plain(low.peer)
     low.negotiator.configure(low.other_id, Profile.PLAIN)
     assert low.negotiator.is_plain(low.peer)
-    low.negotiator.forget(low.other_id)
+    low.gone()
     assert low.negotiator.is_plain(low.peer)

@@ -1,4 +1,4 @@
-"""Peers: streams outlive sessions, credit does not."""
+"""Test peers: streams outlive sessions, credit does not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Streams: credit as the wire's other side counts it."""
+"""Test streams: credit is counted as the 0.23 wire counts it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Events on their way in: which become batches, which are dropped, and when something is due."""
+"""Test delivery: which packets become event batches, which are dropped, and when something is due."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WAYS = pytest.mark.parametrize("way", [take, take_run])
 
 def start(end: End, sequence: int, pub_seq: int = 10, stream_id: int = STREAM) -> None:
     base = Base(stream_id=stream_id, sequence=sequence, pub_seq=pub_seq, start=True)
-    end.delivery.on_reliable(end.peer, memoryview(encode_reliable(base)), 1.0, Output())
+    end.delivery.receive(end.peer, memoryview(encode_reliable(base)), 1.0, Output())
 
 
 @WAYS
@@ -102,7 +102,7 @@ def test_a_stream_that_is_no_publication_needs_no_subscription() -> None:
 def test_a_name_that_is_still_to_come_is_waited_for(way: Way) -> None:
     end = Ends().right
     end.joined.remove(1, CHANNEL)
-    end.expects_names = True
+    end.probe.expects_names = True
     start(end, FIRST_SEQUENCE)
     reliable = packet(FIRST_SEQUENCE, b"a", flags=RELIABLE)
     assert way(end, packet(0, b"x")).events == []
@@ -161,20 +161,20 @@ def test_reliable_packets_before_the_agreement_are_dropped_and_reported(way: Way
     out = way(end, packet(FIRST_SEQUENCE, b"a", flags=RELIABLE), packet(FIRST_SEQUENCE + 1, b"b", flags=RELIABLE))
     assert out.events == []
     assert end.counters.get("drop", "not_negotiated") == 2
-    assert end.missed == 1
+    assert end.probe.missed == 1
 
 
 def test_messages_are_served_and_never_delivered() -> None:
     end = Ends().right
     out = take(end, packet(0, b"one", b"two", stream_id=SERVED), subprotocol_id=SERVED)
     assert out.events == []
-    assert end.served == [(SERVED, b"one"), (SERVED, b"two")]
+    assert end.probe.served == [(SERVED, b"one"), (SERVED, b"two")]
 
 
 def test_messages_from_a_peer_that_did_not_agree_are_opaque() -> None:
     end = Ends(profile=False).right
     out = take(end, packet(0, b"one", stream_id=SERVED), subprotocol_id=SERVED)
-    assert end.served == []
+    assert end.probe.served == []
     assert [(batch.subprotocol_id, batch.channel) for batch in out.events] == [(SERVED, None)]
 
 
@@ -202,22 +202,7 @@ def test_dropped_packets_of_a_plain_sender_are_owed_credit() -> None:
     ends.right.delivery.owe(ends.right.peer, rows, 1.0)
     assert ends.right.peer.rx_stream(4).consumed == 2 * (84 + 6)
     assert ends.right.peer.rx_stream(5).consumed == 84 + 6
-    assert ends.right.delivery.next_timer() == pytest.approx(1.005)
-
-
-def test_only_touched_traffic_is_asked_what_is_due() -> None:
-    ends = Ends()
-    right = ends.right
-    assert right.delivery.next_timer() is None
-    ends.carry(ends.left.send([b"x"]), right, now=2.0)
-    assert right.delivery.next_timer() == pytest.approx(2.005)
-    assert right.tick(2.004).trains == []
-    assert len(right.tick(2.005).trains) == 1
-    assert right.delivery.next_timer() is None
-    ends.carry(ends.left.send([b"y"]), right, now=3.0)
-    right.delivery.drop(1)
-    right.delivery.drop(1)  # twice is fine
-    assert right.delivery.next_timer() is None
+    assert ends.right.streams.next_timer() == pytest.approx(1.005)
 
 
 def test_a_large_batch_is_delivered_whole() -> None:
@@ -233,5 +218,5 @@ def test_a_large_batch_is_delivered_whole() -> None:
 def test_a_message_about_a_stream_without_data_delivers_nothing() -> None:
     end = Ends().right
     start(end, FIRST_SEQUENCE)
-    assert end.delivery.next_timer() is not None
+    assert end.streams.next_timer() is not None
     assert Subprotocol.RELIABLE not in end.peer.rx

@@ -1,4 +1,4 @@
-"""Streams get their names back."""
+"""Test the table of joined channels, which names streams."""
 
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.names.channel import ChannelName

@@ -1,33 +1,33 @@
-"""The outbox: order within a stream, priority between streams, turns between equals, deadlines for those who wait."""
+"""Test the outbox: order within a stream, priority between streams, turns at equal priority, and deadlines."""
 
 from typing import Any
 
 import pytest
 
+from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox
+from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load
+from meshbus.engine.streams.traffic import Traffic
 from meshbus.wire.constants import PACKET_COST
-from meshbus.wire.frames import Packed, columns_of, encode_frames, unpack_frames
+from meshbus.wire.frames import columns_of, encode_frames, unpack_frames
 from meshbus.wire.header import Header
 from meshbus.wire.keys import Role, derive_keys
 
 
 class Desk:
-    """A peer, its outbox, and a receiver that reads what goes out."""
+    """A peer with its traffic, and a receiver that reads what goes out."""
 
     def __init__(self, window: int = 65_536) -> None:
         keys = derive_keys(bytes(32), Role.INITIATOR)
         self.peer: Peer = PeerTable().establish(5, Link(keys, Role.INITIATOR, "there", 0.0), 0.0)
         self.peer.window = window
-        self.outbox = Outbox()
+        self.counters = Counters()
+        self.traffic = Traffic(self.peer, counters=self.counters, entropy=bytes, loopback=True)
+        self.outbox = self.traffic.outbox
         self.opener = Link(derive_keys(bytes(32), Role.RESPONDER), Role.RESPONDER, "here", 0.0).opener
         self.ended: list[tuple[str, bool]] = []
-        self.left = 10**6
-        self.told: list[tuple[int, int]] = []
-        self.stalls: list[int] = []
-        self.numbered: int | None = None
         self.now = 0.0
 
     def add(
@@ -44,24 +44,10 @@ class Desk:
         load = Load(Header(stream_id=stream, priority=priority), packed)
         self.outbox.add(Leg(load, deadline, lambda _leg, ok: self.ended.append((name, ok)), wait_s=wait_s))
 
-    def room(self, _leg: Leg) -> int:
-        return self.left
-
-    def stalled(self, stream_id: int) -> None:
-        self.stalls.append(stream_id)
-
-    def prepare(self, _leg: Leg, _out: Output) -> int | None:
-        return self.numbered
-
-    def sent(self, leg: Leg, first_sequence: int, part: Packed) -> None:
-        self.outbox.renew(leg, self.now)
-        self.told.append((first_sequence, len(part)))
-        self.left -= len(part)
-
     def pump(self) -> list[tuple[int, int, bytes]]:
-        """Send what goes; gives (stream, sequence, event) of each packet, in order."""
+        """Send what goes; return (stream, sequence, event) of each packet, in order."""
         out = Output()
-        self.outbox.pump(self.peer, out, self)
+        self.traffic.pump(self.now, out)
         got = []
         for train in out.trains:
             for datagram in train.datagrams():
@@ -76,7 +62,6 @@ def test_legs_of_a_stream_go_in_order() -> None:
     desk.add("b", [b"3"])
     assert desk.pump() == [(1, 0, b"1"), (1, 1, b"2"), (1, 2, b"3")]
     assert desk.ended == [("a", True), ("b", True)]
-    assert desk.told == [(0, 2), (2, 1)]
     assert len(desk.outbox) == 0
     assert desk.pump() == []
 
@@ -107,16 +92,6 @@ def test_a_stream_without_credit_waits_and_others_go_on() -> None:
     desk.peer.tx_stream(1).grant(cost)
     assert desk.pump() == [(1, 2, b"x")]
     assert desk.ended[-1] == ("a", True)
-
-
-def test_room_bounds_what_goes_out() -> None:
-    desk = Desk()
-    desk.add("a", [b"x"] * 5)
-    desk.left = 2
-    assert len(desk.pump()) == 2
-    assert desk.pump() == []
-    desk.left = 9
-    assert len(desk.pump()) == 3
 
 
 def test_waiting_ends_at_the_deadline() -> None:
@@ -187,28 +162,47 @@ def test_a_stall_is_told_once_until_something_goes_out() -> None:
     desk.add("a", [b"x"] * 3)
     for _ in range(3):
         desk.pump()
-    assert desk.stalls == [1]
+    assert desk.counters.get("stall", "credit") == 1
     desk.peer.tx_stream(1).grant(cost)
     desk.pump()
-    assert desk.stalls == [1, 1]
-
-
-def test_the_lanes_may_number_packets_their_own_way() -> None:
-    desk = Desk()
-    desk.numbered = 1 << 61
-    desk.add("a", [b"x", b"y"])
-    assert [sequence for _, sequence, _ in desk.pump()] == [1 << 61, (1 << 61) + 1]
-    assert desk.told == [(1 << 61, 2)]
+    assert desk.counters.get("stall", "credit") == 2
 
 
 def test_some_legs_may_be_ended_and_the_others_stay() -> None:
     desk = Desk(window=PACKET_COST + 5)
-    desk.left = 0
     for name, stream in (("a", 1), ("b", 2), ("c", 1)):
         desk.add(name, [b"x"], stream=stream, deadline=float("inf"))
     assert (desk.outbox.waiting(1), desk.outbox.waiting(2), desk.outbox.waiting(3)) == (2, 1, 0)
     assert desk.outbox.next_timer() is None
     desk.outbox.clear(lambda leg: leg.load.header.stream_id == 1)
     assert desk.ended == [("a", False), ("c", False)]
-    desk.left = 9
     assert [stream for stream, _, _ in desk.pump()] == [2]
+
+
+def test_turns_end_when_a_whole_round_sent_nothing() -> None:
+    desk = Desk()
+    for stream in (1, 2, 3):
+        desk.add(f"{stream}", [b"x"] * 2, stream=stream, priority=stream == 3)
+    seen = []
+    for stream_id in desk.outbox.turns():
+        seen.append(stream_id)
+        leg = desk.outbox.head(stream_id)
+        if stream_id == 2 and leg is not None:
+            desk.outbox.sent(leg, 1, 0.0)
+    assert seen == [3, 1, 2, 1, 2, 1]
+    assert desk.ended == [("2", True)]
+    assert desk.outbox.head(2) is None
+
+
+def test_the_next_part_of_a_leg_fits_credit_and_room() -> None:
+    packed = encode_frames(*columns_of([b"x"] * 5), max_payload=1)
+    leg = Leg(Load(Header(stream_id=1), packed, pub_seq=40), 9.0, lambda _leg, _ok: None)
+    cost = PACKET_COST + 5
+
+    def sizes(credit: int | None, packets: int) -> int | None:
+        part = leg.next_part(credit, packets)
+        return None if part is None else len(part)
+
+    assert [sizes(None, 9), sizes(None, 2), sizes(3 * cost, 9), sizes(cost - 1, 9)] == [5, 2, 3, None]
+    leg.sent = 2
+    assert (sizes(None, 9), leg.next_number) == (3, 42)

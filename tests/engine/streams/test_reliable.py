@@ -1,4 +1,4 @@
-"""The reliable streams with one peer: what is said when, and what a new session, an agreement or a liar changes."""
+"""Test the reliable streams with one peer: messages and their timing, new sessions, agreements, and lying peers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.engine.fleet import numbered
 def tell(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
     """Let an end hear a message about a stream."""
     out = Output()
-    end.delivery.on_reliable(end.peer, memoryview(encode_reliable(message)), now, out)
-    end.delivery.confirm(now, out)
+    end.delivery.receive(end.peer, memoryview(encode_reliable(message)), now, out)
+    end.streams.received(now, out)
     return out
 
 
@@ -66,7 +66,7 @@ def test_acknowledgements_give_the_credit_back() -> None:
     assert stream.credit == stream.window - 20 * (PACKET_COST + 12)
     ends.settle(out, ends.right)
     assert stream.credit == stream.window
-    assert ends.left.delivery.next_timer() is None
+    assert ends.left.streams.next_timer() is None
 
 
 @pytest.mark.parametrize("lost", range(6))
@@ -110,13 +110,13 @@ def test_releasing_a_stream_tells_its_sender_at_once() -> None:
     (held,) = said(ends, answer, ends.left)
     assert isinstance(held, Ack)
     assert held.free == 0
-    assert right.delivery.next_timer() is None
+    assert right.streams.next_timer() is None
     right.traffic.hold(STREAM, 3.0, held=False)
-    assert right.delivery.next_timer() == 3.0
+    assert right.streams.next_timer() == 3.0
     (released,) = said(ends, right.tick(3.0), ends.left)
     assert isinstance(released, Ack)
     assert (released.cumulative, released.free) == (held.cumulative, 1024)
-    assert right.delivery.next_timer() is None
+    assert right.streams.next_timer() is None
 
 
 def test_a_base_that_comes_last_delivers_under_the_streams_own_terms() -> None:
@@ -140,7 +140,7 @@ def test_one_reliable_stream_carries_one_subprotocol() -> None:
     out = Output()
     ends.left.traffic.send_reliable(SERVED, b"message", 0.0, out)
     ends.carry(out, ends.right)
-    assert ends.right.served == []
+    assert ends.right.probe.served == []
     assert ends.right.counters.get("drop", "wrong_stream") == 1
 
 
@@ -210,7 +210,7 @@ def test_whoever_agreed_first_is_not_heard_twice() -> None:
     answer, _ = ends.carry(early, right)
     assert answer.events == []
     assert right.counters.get("drop", "not_negotiated") == 3
-    assert right.missed == 3
+    assert right.probe.missed == 3
     ends.agree(1.0)
     now, delivered = 1.0, list[bytes]()
     for _ in range(100):
@@ -249,7 +249,7 @@ def test_a_peer_that_comes_back_plain_sees_nothing_of_the_profile() -> None:
     assert {header.sequence < FIRST_SEQUENCE for header in headers} == {True}
     assert sorted(payload for batch in answer.events for payload in batch.payloads()) == [b"plain", b"waits"]
     assert left.counters.get("fail", "reliable_stream") == 2
-    assert left.delivery.next_timer() is None
+    assert left.streams.next_timer() is None
 
 
 # ── ends ────────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +268,7 @@ def test_a_receiver_that_never_answers_fails_the_stream_which_starts_anew() -> N
         assert now < 60
     assert failed[0].node_id == right.node_id
     assert "12 times" in failed[0].problem
-    assert left.delivery.next_timer() is None
+    assert left.streams.next_timer() is None
     assert ends.settle(left.send(numbered(3), now, reliable=True), right, now) == numbered(3)
 
 
@@ -286,7 +286,7 @@ def test_the_sender_may_end_a_stream() -> None:
     ends = Ends()
     ends.carry(ends.left.send(numbered(3), reliable=True), ends.right, lost=[1])
     tell(ends.right, Reset(stream_id=STREAM, reason=ResetReason.GAVE_UP))
-    assert ends.right.delivery.next_timer() is None
+    assert ends.right.streams.next_timer() is None
 
 
 def test_a_stream_that_was_closed_is_confirmed_and_forgotten() -> None:
@@ -297,7 +297,7 @@ def test_a_stream_that_was_closed_is_confirmed_and_forgotten() -> None:
     for _ in range(2):  # the confirmation may be lost
         answer = tell(ends.right, Fin(stream_id=STREAM, total=total))
         assert said(ends, answer, ends.left) == [FinAck(stream_id=STREAM, total=total)]
-    assert ends.right.delivery.next_timer() is None
+    assert ends.right.streams.next_timer() is None
     tell(ends.left, FinAck(stream_id=12345, total=1))
     assert ends.left.counters.get("drop", "reliable_unknown_stream") == 1
 
@@ -359,7 +359,7 @@ def test_hostile_bases_fill_a_bounded_table() -> None:
 def test_unreadable_messages_are_counted() -> None:
     ends = Ends()
     for message in (b"", b"\0", b"\1" + bytes(5), b"\xff" * 30):
-        ends.right.delivery.on_reliable(ends.right.peer, memoryview(message), 0.0, Output())
+        ends.right.delivery.receive(ends.right.peer, memoryview(message), 0.0, Output())
     assert ends.right.counters.get("drop", "reliable_malformed") == 4
 
 

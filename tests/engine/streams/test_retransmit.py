@@ -65,10 +65,10 @@ def test_a_jump_of_the_numbers_needs_another_base() -> None:
 
 def test_packets_must_follow_each_other_and_a_base() -> None:
     tx = stream()
-    with pytest.raises(LocalProtocolError, match="first number"):
+    with pytest.raises(LocalProtocolError, match="first event number"):
         tx.sent_one(START, b"x", 1, 0.0)
     tx.number(0, 0.0)
-    with pytest.raises(LocalProtocolError, match="does not follow"):
+    with pytest.raises(LocalProtocolError, match="expects sequence"):
         tx.sent_one(FIRST + 1, b"x", 1, 0.0)
     tx.sent_one(FIRST, b"x", 1, 0.0)
     assert tx.number(1, 0.0) is None

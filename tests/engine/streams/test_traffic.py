@@ -1,4 +1,4 @@
-"""The streams with one peer: credit, grants, holding, messages, and both kinds of stream under one id."""
+"""Test the streams with one peer: credit, grants, holding, messages, and both kinds of stream under one id."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_grants_wait_a_little_for_more_and_share_a_packet() -> None:
     out.merge(left.send([b"y"], stream_id=6))
     answer, _ = ends.carry(out, right, now=1.0)
     assert answer.trains == []
-    assert right.delivery.next_timer() == 1.0 + GRANT_DELAY_S
+    assert right.streams.next_timer() == 1.0 + GRANT_DELAY_S
     assert right.tick(1.0).trains == []
     granting = right.tick(1.0 + GRANT_DELAY_S)
     _, (header,) = ends.carry(granting, left, now=1.1)
     assert (header.subprotocol_id, header.event_count) == (Subprotocol.STREAM_WINDOW, 2)
     assert {left.peer.tx_stream(stream).credit for stream in (5, 6)} == {STREAM_WINDOW}
-    assert right.delivery.next_timer() is None
+    assert right.streams.next_timer() is None
 
 
 def test_who_gets_no_credit_in_time_is_backpressured() -> None:
@@ -69,14 +69,14 @@ def test_who_gets_no_credit_in_time_is_backpressured() -> None:
     left = ends.left
     left.send(numbered(3, size=1000), name="slow", deadline=5.0)
     left.send(numbered(1, size=1000), name="behind", deadline=6.0)
-    assert left.delivery.next_timer() == 5.0
+    assert left.streams.next_timer() == 5.0
     left.tick(4.9)
     assert left.ended == []
     left.tick(5.0)
     assert left.ended == [("slow", False)]
     left.tick(6.0)
     assert left.ended == [("slow", False), ("behind", False)]
-    assert left.delivery.next_timer() is None
+    assert left.streams.next_timer() is None
 
 
 def test_high_priority_passes_what_waits() -> None:
@@ -150,7 +150,7 @@ def test_a_held_stream_owes_its_grant_until_it_is_released() -> None:
     right.traffic.hold(9, 2.0, held=True)
     for stream_id in (STREAM, 9):
         ends.carry(ends.left.send([b"while"], stream_id=stream_id), right, 2.0)
-    assert right.delivery.next_timer() is None
+    assert right.streams.next_timer() is None
     right.traffic.hold(STREAM, 3.0, held=False)
     ends.carry(right.tick(3.0), ends.left, 3.0)
     assert ends.left.peer.tx_stream(STREAM).credit == STREAM_WINDOW
@@ -200,7 +200,7 @@ def test_without_an_agreement_reliable_is_only_a_flag() -> None:
     assert header.flags == Flags.RELIABLE
     assert header.sequence == 0
     assert [batch.payloads() for batch in answer.events] == [[b"a"]]
-    assert ends.left.delivery.next_timer() is None
+    assert ends.left.streams.next_timer() is None
 
 
 def test_messages_travel_in_order_on_a_stream_of_their_own() -> None:
@@ -215,7 +215,7 @@ def test_messages_travel_in_order_on_a_stream_of_their_own() -> None:
         now += 0.01
         ends.settle(right.tick(now), left, now)
         ends.settle(left.tick(now), right, now)
-    assert right.served == [(SERVED, bytes([n])) for n in range(200)]
+    assert right.probe.served == [(SERVED, bytes([n])) for n in range(200)]
 
 
 def test_too_many_waiting_messages_are_refused() -> None:
@@ -235,7 +235,7 @@ def test_messages_of_the_profile_wait_for_an_agreement() -> None:
     assert out.trains == []
     agreed, _ = ends.agree(1.0)
     ends.settle(agreed, ends.right, 1.0)
-    assert ends.right.served == [(SERVED, b"hello")]
+    assert ends.right.probe.served == [(SERVED, b"hello")]
 
 
 def test_a_first_burst_respects_the_congestion_window() -> None:
@@ -247,9 +247,9 @@ def test_a_first_burst_respects_the_congestion_window() -> None:
 def test_closing_ends_what_waits() -> None:
     ends = Ends(profile=False, window=COST)
     ends.left.send(numbered(2, size=1000))
-    ends.left.delivery.drop(ends.left.peer.node_id)
+    ends.left.drop()
     assert ends.left.ended == [("leg", False)]
-    assert ends.left.delivery.next_timer() is None
+    assert ends.left.streams.next_timer() is None
 
 
 def test_grants_are_owed_for_a_bounded_number_of_streams() -> None:
@@ -285,14 +285,14 @@ def test_messages_on_a_stream_of_their_own_end_with_it() -> None:
         now += 0.01
         ends.settle(right.tick(now), left, now)
         ends.settle(left.tick(now), right, now)
-    assert right.served == [(SERVED, b"a"), (SERVED, b"b")]
+    assert right.probe.served == [(SERVED, b"a"), (SERVED, b"b")]
     assert STREAM_OF_ONE not in left.peer.tx  # neither side keeps anything
     assert STREAM_OF_ONE not in right.peer.rx
-    assert left.delivery.next_timer() is None
+    assert left.streams.next_timer() is None
     again = Output()
     left.traffic.send_messages(SERVED, STREAM_OF_ONE, [b"c"], told(outcomes), now, again)
     ends.settle(again, right, now)
-    assert right.served[-1] == (SERVED, b"c")
+    assert right.probe.served[-1] == (SERVED, b"c")
 
 
 def test_a_stream_ends_only_behind_what_waits_for_it() -> None:
@@ -304,7 +304,7 @@ def test_a_stream_ends_only_behind_what_waits_for_it() -> None:
     assert (out.trains, outcomes) == ([], [])
     agreed, _ = ends.agree(1.0)
     ends.settle(agreed, right, 1.0)
-    assert right.served == [(SERVED, b"a")]
+    assert right.probe.served == [(SERVED, b"a")]
     assert outcomes == [True]
 
 
@@ -317,7 +317,7 @@ def test_an_abandoned_stream_sends_nothing_more_and_is_no_failure() -> None:
     left.traffic.abandon(STREAM_OF_ONE, out)
     assert outcomes == [False]
     ends.settle(out, right)
-    assert len(right.served) < 200
+    assert len(right.probe.served) < 200
     assert left.tick(60.0).trains == []
     assert left.counters.get("fail", "reliable_stream") == 0
     left.traffic.abandon(STREAM_OF_ONE, out)  # twice is fine

@@ -1,1 +1,1 @@
-"""What everything in the engine stands on: packets and batches, notices, counters, bounded maps, deadlines, run scanning."""
+"""Shared basics of the engine: packets, event batches, notices, counters, bounded maps, deadlines, run scanning."""

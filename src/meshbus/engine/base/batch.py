@@ -1,7 +1,7 @@
-"""Events as they leave the engine: columns for a whole batch, single objects only on demand.
+"""Event batches: the columns in which events leave the engine; single event objects are made only on demand.
 
-A batch holds events of one sender on one stream, in order. Payloads are one data array with offsets (Arrow's binary
-layout); where each event was on the wire is kept per packet.
+A batch holds events of one sender on one stream, in order. Payloads are one data array with offsets, which is Arrow's
+binary layout. Sequence numbers are kept per packet, not per event.
 """
 
 from __future__ import annotations
@@ -26,34 +26,35 @@ class Event(msgspec.Struct, frozen=True):
 
     payload: bytes
     channel: ChannelName | None
-    """None for events that were not published on a channel we know."""
+    """None if the event was not published on a channel that this node subscribed to."""
     publisher: int
     """Node id of the sender."""
     pub_seq: int | None = None
-    """The publisher's number of this event on the channel, where it is known."""
+    """The publisher's number of this event on the channel, if known."""
     subprotocol_id: int = Subprotocol.EVENTS
-    """Not 0 for opaque messages, which are never mixed with plain events."""
+    """0 for plain events; otherwise an opaque message of this subprotocol, never mixed with plain events."""
     ts_ns: int | None = None
-    """When the publisher logged it, where it was read from the publisher's log."""
+    """When the publisher logged the event (Unix nanoseconds), if it was read from the publisher's log."""
 
 
 class Stamp(NamedTuple):
-    """What the header of a packet says about its way; of a batch, as the packet that came last on its stream says."""
+    """Header fields about a packet's path. The stamp of a batch is from the packet of its stream that came last."""
 
     flags: int = 0
     hop_ttl: int = 0
     hop_count: int = 0
     subnet_id: int = 0
-    """The subnet of the sender, as it says."""
+    """The subnet that the sender claims; 0.23 nodes always send 0 (transport.md §3)."""
 
     @classmethod
     def of(cls, header: Header) -> Stamp:
-        """Take it from a header."""
+        """Build the stamp of a parsed header."""
         return cls(header.flags, header.hop_ttl, header.hop_count, header.subnet_id)
 
     @classmethod
     def of_row(cls, row: bytes) -> Stamp:
-        """Take it from the bytes of a header."""
+        """Build the stamp of a packed header."""
+        # transport.md §3: flags at byte 3, hop_ttl at 5, hop_count at 6, subnet_id at 56.
         return cls(row[3], row[5], row[6], int.from_bytes(row[56:60], "little"))
 
 
@@ -70,49 +71,50 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     subprotocol_id: int = Subprotocol.EVENTS
     origin_hash: int = 0
     packet_seqs: NDArray[np.uint64]
-    """Sequence numbers of the packets the events came in; none where they came from a log."""
+    """Sequence numbers of the packets that carried the events; empty for events from a log."""
     packet_events: NDArray[np.int64]
-    """Events in each of those packets."""
+    """Number of events in each of those packets."""
     pub_seq: int | None = None
-    """The publisher's number of the first event, where it is known; the others count on."""
+    """The publisher's number of the first event, if known; the following events are numbered consecutively."""
     stamp: Stamp = Stamp()
     received_ns: int = 0
-    """Wall clock at receipt."""
+    """Wall clock at receipt (Unix nanoseconds)."""
     reading: int | None = None
-    """The reading of a publisher's log that the events came by; None for those published to us."""
+    """The reading of a publisher's log that returned the events; None for events that were published to this node."""
     times: NDArray[np.int64] | None = None
-    """When each event was logged by its publisher (unix nanoseconds), where it came from a log."""
+    """When the publisher logged each event (Unix nanoseconds), for events from a log."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all payloads together."""
+        """Total size of the payloads in bytes."""
         return int(self.offsets[-1] - self.offsets[0])
 
     def payload(self, index: int) -> memoryview:
-        """Give one payload as a view into the batch."""
+        """Return one payload as a view into the batch."""
         return self.data.data[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def payloads(self) -> list[bytes]:
-        """Give all payloads as bytes; costs an object per event."""
+        """Return all payloads as bytes objects; costs one object per event."""
         raw, edges = self.data.tobytes(), self.offsets.tolist()
         return [raw[start:end] for start, end in pairwise(edges)]
 
     def __iter__(self) -> Iterator[Event]:
-        """Go through the events one by one; costs an object per event."""
+        """Iterate over the events; costs one object per event."""
         times = repeat(None) if self.times is None else self.times.tolist()
         for number, (payload, ts_ns) in enumerate(zip(self.payloads(), times, strict=False)):
             pub_seq = None if self.pub_seq is None else self.pub_seq + number
             yield Event(payload, self.channel, self.publisher, pub_seq, self.subprotocol_id, ts_ns)
 
     def slice(self, start: int, stop: int) -> EventBatch:
-        """Give some of the events, sharing their memory."""
+        """Return a range of the events as a batch that shares the memory of this one."""
         packets = np.cumsum(self.packet_events)
         first = int(np.searchsorted(packets, start, side="right"))
         last = int(np.searchsorted(packets, stop, side="left")) + 1
         counts = self.packet_events[first:last].copy()
+        # The first and the last packet may be cut: count only their events within the range.
         if len(counts):
             counts[-1] -= max(int(packets[min(last, len(packets)) - 1]) - stop, 0)
             counts[0] -= start - (int(packets[first]) - int(self.packet_events[first]))
@@ -126,7 +128,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         )
 
     def to_arrow(self) -> Any:
-        """Give the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
+        """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
         import pyarrow as pa
 
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]

@@ -1,4 +1,7 @@
-"""A table that forgets: what peers can make us remember is bounded, and the oldest goes first."""
+"""Bounded map: evicts the oldest entry when it is full.
+
+For whatever peers can make a node remember, so that no peer can exhaust its memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class BoundedMap(Generic[Key, Value]):
-    """The entries put last, at most `bound` of them; putting one again makes it the newest."""
+    """The last `bound` entries, by the time they were put; putting a key again makes it the newest."""
 
     __slots__ = ("_bound", "_entries")
 
@@ -28,20 +31,21 @@ class BoundedMap(Generic[Key, Value]):
         return iter(self._entries)
 
     def get(self, key: Key) -> Value | None:
-        """Give an entry, which stays as old as it is."""
+        """Return an entry, or None; its age does not change."""
         return self._entries.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Set an entry and make it the newest; beyond the bound, the oldest is forgotten."""
+        """Set an entry and make it the newest; evict the oldest one if the map is full."""
+        # A dict keeps the order of insertion, so its first key is the oldest one.
         self._entries.pop(key, None)
         if len(self._entries) >= self._bound:
             del self._entries[next(iter(self._entries))]
         self._entries[key] = value
 
     def pop(self, key: Key) -> Value | None:
-        """Forget an entry and give it."""
+        """Remove an entry and return it, or None."""
         return self._entries.pop(key, None)
 
     def oldest(self) -> tuple[Key, Value] | None:
-        """Give the entry that would be forgotten first."""
+        """Return the entry that would be evicted next, or None."""
         return next(iter(self._entries.items()), None)

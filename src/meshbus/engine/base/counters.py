@@ -1,7 +1,8 @@
 """Counters of one node: what was dropped, refused or stalled, and why.
 
-A counter is a pair of short words, what and why: ("drop", "bad_tag"), ("relay", "inside"). Drops and refusals are counted
-by their `Reason` (policy/reason.py); everything else is counted by name. Counting is one dict operation for a whole batch.
+A counter is a pair of short words, what and why: ("drop", "bad_tag"), ("relay", "inside"). Drops and refusals are
+counted by their `Reason` (policy/reason.py); everything else is counted by name. Counting is one dict operation for a
+whole batch.
 """
 
 from __future__ import annotations

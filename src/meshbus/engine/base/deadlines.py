@@ -1,4 +1,8 @@
-"""Many deadlines, of which most are met: adding, dropping and finding the next one are cheap."""
+"""Deadlines by key: setting, dropping and finding the earliest are cheap.
+
+A heap with lazy deletion. Most deadlines are dropped or moved before they pass, so removing them from the heap at once
+would be wasted work: their pairs go stale and are skipped when they reach the top.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,21 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Any)
-"""Hashable and, among keys with one deadline, ordered."""
+"""Hashable, and orderable: the heap compares keys that have the same deadline."""
 
 _SLACK = 64
-"""Dropped deadlines that may lie around, beside as many as there are live ones."""
+"""Stale pairs tolerated beyond as many as there are live ones. Our choice: it spares small heaps frequent rebuilds."""
 
 
 class Deadlines(Generic[Key]):
-    """When each of some things is over."""
+    """A deadline for each key."""
 
     __slots__ = ("_heap", "_times")
 
     def __init__(self) -> None:
         self._times: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
-        """A pair that no longer fits `_times` is stale."""
+        """Pairs of deadline and key. A pair that differs from `_times` is stale."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -33,23 +37,24 @@ class Deadlines(Generic[Key]):
         return iter(self._times)
 
     def get(self, key: Key) -> float | None:
-        """Give the deadline of a thing, if it has one."""
+        """Return the deadline of a key, or None."""
         return self._times.get(key)
 
     def set(self, key: Key, time: float) -> None:
-        """Set the deadline of a thing, or move it."""
+        """Set or move the deadline of a key."""
         self._times[key] = time
         heappush(self._heap, (time, key))
+        # Rebuilding when stale pairs outnumber live ones bounds the memory at a constant cost per call.
         if len(self._heap) > 2 * len(self._times) + _SLACK:
             self._heap = [(time, key) for key, time in self._times.items()]
             heapify(self._heap)
 
     def drop(self, key: Key) -> bool:
-        """Forget the deadline of a thing; False when it has none."""
+        """Remove the deadline of a key, and return whether it had one."""
         return self._times.pop(key, None) is not None
 
     def next(self) -> float | None:
-        """Give the earliest deadline."""
+        """Return the earliest deadline, or None."""
         while self._heap:
             time, key = self._heap[0]
             if self._times.get(key) == time:
@@ -58,7 +63,7 @@ class Deadlines(Generic[Key]):
         return None
 
     def over(self, now: float) -> list[Key]:
-        """Give the things whose deadline has come, earliest first, and forget them."""
+        """Remove the keys whose deadline has passed, and return them, earliest first."""
         keys: list[Key] = []
         while (time := self.next()) is not None and time <= now:
             _, key = heappop(self._heap)

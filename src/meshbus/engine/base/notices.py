@@ -1,4 +1,8 @@
-"""Things that happen to a node, as the engine tells them: one small value each, none per event."""
+"""Notices: what happened in the engine, as small immutable values; never one per event.
+
+They are collected in `Output.control`, in the order in which they happened. node/node.py turns them into results,
+errors and callbacks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from meshbus.wire.messages.membership import AckReason
 
 
 class SessionUp(msgspec.Struct, frozen=True):
-    """A handshake ended in a session."""
+    """A session with a node was established."""
 
     node_id: int
     session_id: int
@@ -21,7 +25,7 @@ class SessionUp(msgspec.Struct, frozen=True):
 
 
 class HandshakeFailed(msgspec.Struct, frozen=True):
-    """A handshake that we began did not end in a session."""
+    """A handshake that this node began failed."""
 
     node_id: int
     fault: HandshakeFault
@@ -29,22 +33,25 @@ class HandshakeFailed(msgspec.Struct, frozen=True):
 
 
 class DownReason(StrEnum):
-    """Why a peer counts as failed."""
+    """Why a peer failed or was removed."""
 
     SILENT = "silent"
+    """No heartbeat for three session timeouts."""
     EVICTED = "evicted"
+    """Its session was idle for too long, or was never proved."""
     CLOSED = "closed"
+    """This node disconnected it."""
 
 
 class PeerFailed(msgspec.Struct, frozen=True):
-    """A peer went silent; its subscriptions are gone, its session may come back."""
+    """A peer went silent. Its subscriptions are gone; its session is still usable and may recover."""
 
     node_id: int
     reason: DownReason
 
 
 class PeerRecovered(msgspec.Struct, frozen=True):
-    """A failed peer was heard again; it must announce and subscribe anew."""
+    """A failed peer was heard again. It has to announce itself and subscribe again."""
 
     node_id: int
 
@@ -57,23 +64,23 @@ class PeerGone(msgspec.Struct, frozen=True):
 
 
 class Path(StrEnum):
-    """How a node that may be behind a NAT was reached."""
+    """How a node was reached that may be behind a NAT."""
 
     DIRECT = "direct"
     PUNCHED = "punched"
-    """Without a relay, after both sides sent at the same moment."""
+    """Without a relay, by hole punching: both sides sent at the same moment."""
     RELAYED = "relayed"
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """A node that we wanted to reach past NATs has a session with us."""
+    """A connect through NATs succeeded."""
 
     node_id: int
     path: Path
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """A publisher answered our subscribe or unsubscribe, or did not answer in time."""
+    """A publisher answered a subscribe or unsubscribe request of this node, or did not answer in time."""
 
     request: int
     node_id: int
@@ -84,7 +91,7 @@ class Acked(msgspec.Struct, frozen=True):
 
 
 class Subscribed(msgspec.Struct, frozen=True):
-    """A peer subscribed to a channel of ours."""
+    """A peer subscribed to a channel of this node."""
 
     node_id: int
     channel: ChannelName
@@ -92,7 +99,7 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 class Unsubscribed(msgspec.Struct, frozen=True):
-    """A peer's subscription to a channel of ours ended."""
+    """A peer's subscription to a channel of this node ended."""
 
     node_id: int
     channel: ChannelName
@@ -100,9 +107,9 @@ class Unsubscribed(msgspec.Struct, frozen=True):
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """A publisher told which of its channels a prefix of ours leads to, or did not answer in time.
+    """A publisher named its channels under a prefix that this node follows, or did not answer in time.
 
-    The first one for a request is the answer: what it added, and what further ones of the same answer add, is live.
+    The first notice for a request is the answer. An answer may take several; what they add is subscribed.
     """
 
     request: int
@@ -114,21 +121,21 @@ class Matched(msgspec.Struct, frozen=True):
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """A node's capabilities became known or changed."""
+    """The capabilities of a node became known or changed."""
 
     node_id: int
     direct: bool
 
 
 class Negotiated(msgspec.Struct, frozen=True):
-    """A meshbus peer and we agreed on what to use with each other."""
+    """The set of profile subprotocols to use with a peer changed; it may be empty."""
 
     node_id: int
     compatible: frozenset[int]
 
 
 class StreamFailed(msgspec.Struct, frozen=True):
-    """A reliable stream to a peer ended early: what it had not acknowledged is lost."""
+    """A reliable stream to a peer ended early; what the peer had not acknowledged is lost."""
 
     node_id: int
     stream_id: int
@@ -136,7 +143,7 @@ class StreamFailed(msgspec.Struct, frozen=True):
 
 
 class Replied(msgspec.Struct, frozen=True):
-    """A reply to a request of ours came; more follow unless it is the last."""
+    """A reply to a request of this node arrived; more follow unless it is the last."""
 
     request: int
     node_id: int
@@ -145,44 +152,44 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class RequestFault(StrEnum):
-    """Why a request of ours got no answer, or no further one."""
+    """Why a request of this node ended without a last reply."""
 
     NO_RESPONDER = "no_responder"
     UNKNOWN_CHANNEL = "unknown_channel"
     DENIED = "denied"
     FAILED = "failed"
-    """The responder ran into an error."""
+    """The responder raised an error."""
     BUSY = "busy"
     EXPIRED = "expired"
-    """The responder says that it came too late."""
+    """The request reached the responder after its deadline."""
     TIMEOUT = "timeout"
     PEER_GONE = "peer_gone"
 
 
 class RequestFailed(msgspec.Struct, frozen=True):
-    """A request of ours is over without a last reply."""
+    """A request of this node ended without a last reply."""
 
     request: int
     node_id: int
     channel: ChannelName
     fault: RequestFault
     problem: str = ""
-    """What the responder says about it."""
+    """The responder's explanation, if it sent one."""
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """A peer asks a responder of ours; answer under its node id and request."""
+    """A peer sent a request to a responder of this node; reply with the same node id and request number."""
 
     node_id: int
     request: int
     channel: ChannelName
     payload: bytes
     deadline: float
-    """Until then the peer waits (monotonic)."""
+    """How long the peer waits (monotonic seconds)."""
 
 
 class EndReason(StrEnum):
-    """Why a peer no longer waits for an answer."""
+    """Why a peer no longer waits for a reply."""
 
     CANCELED = "canceled"
     EXPIRED = "expired"
@@ -190,7 +197,7 @@ class EndReason(StrEnum):
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
-    """A peer no longer waits for an answer of ours."""
+    """A peer no longer waits for a reply of this node."""
 
     node_id: int
     request: int
@@ -198,19 +205,22 @@ class RequestEnded(msgspec.Struct, frozen=True):
 
 
 class HistoryWanted(msgspec.Struct, frozen=True):
-    """A peer reads a log of ours: read a page of it, and hand it to `engine.history` under its node id and request."""
+    """A peer reads a log of this node: read one page and pass it to `engine.history` with the node id and request.
+
+    The engine never reads a log itself.
+    """
 
     node_id: int
     request: int
     channel: ChannelName
     next_seq: int
-    """The first sequence that the peer lacks."""
+    """The first sequence that the peer does not have yet."""
     max_bytes: int
-    """How many bytes of payloads are wanted, about; at least one event."""
+    """Approximate number of payload bytes wanted; read at least one event."""
 
 
 class HistoryOpened(msgspec.Struct, frozen=True):
-    """A publisher lets us read the log of a channel: events follow."""
+    """A publisher accepted the reading of a channel's log; events follow."""
 
     reading: int
     node_id: int
@@ -218,7 +228,7 @@ class HistoryOpened(msgspec.Struct, frozen=True):
 
 
 class HistoryCaughtUp(msgspec.Struct, frozen=True):
-    """Everything that a publisher had logged has come; what follows is new."""
+    """Everything that the publisher had logged has arrived; what follows is new."""
 
     reading: int
     node_id: int
@@ -227,37 +237,37 @@ class HistoryCaughtUp(msgspec.Struct, frozen=True):
 
 
 class HistoryGap(msgspec.Struct, frozen=True):
-    """Events that we wanted are gone from the log of a publisher."""
+    """Events that were requested are no longer in the publisher's log."""
 
     reading: int
     node_id: int
     channel: ChannelName
     expected: int
     first_available: int
-    """It goes on here; everything from `expected` up to it is lost."""
+    """The reading continues here; the events from `expected` up to it are lost."""
 
 
 class HistoryFault(StrEnum):
-    """Why a log of a publisher is not read, or no longer."""
+    """Why the reading of a publisher's log failed."""
 
     UNKNOWN_CHANNEL = "unknown_channel"
     DENIED = "denied"
     RANGE_GONE = "range_gone"
     BUSY = "busy"
     BROKEN = "broken"
-    """The publisher does not keep to the protocol."""
+    """The publisher violated the protocol."""
 
 
 class HistoryEnded(msgspec.Struct, frozen=True):
-    """A log of a publisher was read to its end, or can be read no further."""
+    """The reading of a publisher's log completed or failed."""
 
     reading: int
     node_id: int
     channel: ChannelName
     fault: HistoryFault | None = None
-    """None when everything came that was wanted."""
+    """None if the reading completed."""
     first_available: int = 0
-    """With RANGE_GONE."""
+    """The first sequence that is still in the log, if the fault is RANGE_GONE."""
 
 
 Control: TypeAlias = (

@@ -1,7 +1,8 @@
-"""What goes into the engine and what comes out: batches of datagrams, never one object per event.
+"""Input and output of the engine: batches of datagrams in; trains of datagrams, events and notices out.
 
-A driver drains its socket into a `PacketBatch` and sends the `Train`s of an `Output`. Addresses are whatever the
-driver's socket calls them, hashable and opaque here.
+The driver (node/driver.py) drains its socket into a `PacketBatch` and sends the `Train`s of an `Output`. Values are
+made per batch, never per event. An `Address` is whatever the driver's socket uses, such as (host, port): the engine
+only hashes and compares it.
 """
 
 from __future__ import annotations
@@ -23,25 +24,29 @@ Address: TypeAlias = Hashable
 
 
 def place_of(address: Address) -> Address:
-    """Give what tells places apart, host and port: a socket of IPv6 adds more to what a user wrote."""
+    """Return host and port of an address, without the flow info and scope id that an IPv6 socket adds.
+
+    Compare places rather than addresses: an address that a user wrote has only host and port.
+    """
     return address[:2] if isinstance(address, tuple) else address
 
 
 class PacketBatch(msgspec.Struct, frozen=True):
-    """Datagrams as a drain left them: one buffer, the place of each, and runs of packets with one source."""
+    """Datagrams of one drain: one buffer, where each datagram starts, and runs of datagrams from one source."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
     runs: Sequence[tuple[Address, int]]
-    """Source address and how many packets in a row came from it."""
+    """Source addresses, each with the number of consecutive datagrams that came from it."""
     routed: bool = False
-    """Whether each packet lies behind the routing header that it came with."""
+    """Whether the 18 bytes in front of each packet are its routing header, which `starts` already skips."""
 
     @classmethod
     def of(cls, datagrams: Sequence[tuple[Address, bytes]]) -> PacketBatch:
-        """Gather single datagrams; for tests, simulations and slow sockets."""
+        """Build a batch from single datagrams; for tests, simulations and slow sockets."""
         lengths = np.array([len(datagram) for _, datagram in datagrams], np.int64)
+        # Writable, as a drained buffer is: forwarding changes the routing header in place.
         joined = bytearray(b"".join(datagram for _, datagram in datagrams))
         runs = [(address, len(list(run))) for address, run in groupby(address for address, _ in datagrams)]
         return cls(np.frombuffer(joined, np.uint8), np.cumsum(lengths) - lengths, lengths, runs)
@@ -51,7 +56,10 @@ class PacketBatch(msgspec.Struct, frozen=True):
 
 
 class Train(msgspec.Struct, frozen=True):
-    """Datagrams of equal length for one address (the last may be shorter), one after the other."""
+    """Datagrams for one address, back to back, of equal length; the last one may be shorter.
+
+    This is the form that UDP segmentation offload takes, so a train leaves in one system call (node/udp.py).
+    """
 
     address: Address
     data: bytes | bytearray | memoryview
@@ -66,7 +74,7 @@ class Train(msgspec.Struct, frozen=True):
 
 
 class Output:
-    """What one call into the engine gave: trains to send, events to deliver, things that happened."""
+    """Result of one call into the engine: trains to send, events to deliver, and notices."""
 
     __slots__ = ("control", "events", "trains")
 
@@ -80,7 +88,7 @@ class Output:
         self.trains.append(Train(address, datagram, len(datagram)))
 
     def merge(self, other: Output) -> None:
-        """Take over everything another output holds."""
+        """Append everything from another output."""
         self.trains += other.trains
         self.events += other.events
         self.control += other.control

@@ -1,8 +1,11 @@
-"""What packets that arrived together have in common, found in one pass.
+"""Run scanner: finds packets at the start of a batch that belong to one stream of one session.
 
-A busy stream fills a drain with packets of one session and one stream, all ordinary. Such a *run* is opened and
-delivered as a whole: its columns are made here, once, by one kernel, because twenty small array operations cost more
-than decrypting the packets. Whatever is not ordinary ends the run; the intake looks at it packet by packet.
+A busy stream fills a drain with ordinary packets of one session and one stream. Such a *run* is opened and delivered as
+a whole. One kernel makes all of its columns in a single pass, because twenty small array operations cost more than
+decrypting the packets. A handshake, a heartbeat, a malformed packet or a packet of another stream ends the run;
+engine/receive/intake.py handles it in another way.
+
+Nothing here authenticates a packet: session/link.py does that for the run.
 """
 
 from __future__ import annotations
@@ -35,17 +38,19 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.uint64]
 
 SEAL_BYTES = 68
-"""What opening a packet needs beside its key: 56 authenticated bytes and the nonce."""
+"""What opening a packet needs besides the key: 56 bytes of associated data and the 12-byte nonce (transport.md §4)."""
 
 _SPECIAL = int(Flags.HANDSHAKE | Flags.HEARTBEAT)
+# The first three header bytes, read as one little-endian number: magic and version.
 _FIRST = NET_MAGIC | VERSION << 16
 _U8, _I64, _U64 = np.dtype(np.uint8), np.dtype(np.int64), np.dtype(np.uint64)
+# Places in the array of facts that the kernel fills, because a kernel returns one number only.
 _SESSION, _STREAM, _ORIGIN, _SUBPROTOCOL, _FLAGS, _SEQUENCES, _COUNTERS, _BYTES, _EVENTS = range(9)
 _FACTS = 9
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
-    """Ordinary packets of one session and one stream, in the order they came; nothing in it is verified yet."""
+    """Ordinary packets of one session and one stream, in the order of arrival. None of them is verified yet."""
 
     session_id: int
     stream_id: int
@@ -53,32 +58,32 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     subprotocol_id: int
     flags: int
     sequences_follow: bool
-    """Whether each sequence is one more than the one before."""
+    """Whether the sequences are consecutive."""
     counters_follow: bool
-    """The same, for the packet counters."""
+    """Whether the nonce counters are consecutive."""
     payload_bytes: int
-    """Of all packets, without their tags."""
+    """Total size of the plaintexts."""
     events: int
-    """Of all packets, as their headers say."""
+    """Total number of events, according to the headers."""
     rows: Bytes
     """The headers, 68 bytes each."""
     seals: bytes
-    """Authenticated bytes and nonce of each packet, SEAL_BYTES each."""
+    """Associated data and nonce of each packet, SEAL_BYTES each."""
     sequences: Numbers
     counters: Numbers
     lengths: Places
-    """Bytes of each payload."""
+    """Size of each plaintext."""
     counts: Places
-    """Events in each payload, as its header says."""
+    """Events in each plaintext, according to its header."""
     places: Places
-    """Where each payload begins when they lie one after the other."""
+    """Where each plaintext begins when they are placed one after the other."""
 
     def __len__(self) -> int:
         return len(self.sequences)
 
 
 def scan(data: Bytes, starts: Places, lengths: Places) -> Run | None:  # hot: bench_stream
-    """Describe the run of packets at the start of a batch; None when the first packet is not ordinary."""
+    """Return the run of packets at the start of a batch, or None if the first packet is not an ordinary one."""
     count = len(starts)
     rows, seals = np.empty(count * HEADER_BYTES, _U8), np.empty(count * SEAL_BYTES, _U8)
     numbers, columns = np.empty((2, count), _U64), np.empty((3, count), _I64)
@@ -111,7 +116,7 @@ def scan(data: Bytes, starts: Places, lengths: Places) -> Run | None:  # hot: be
 
 
 _LAYOUT = struct.Struct("<IIHHIQQQQQIHHHH")
-"""A header in the parts that matter here."""
+"""The header fields that are read here (transport.md §3); the nonce is read as a 4-byte prefix and the counter."""
 
 
 def _scan_reference(
@@ -136,6 +141,7 @@ def _scan_reference(
             header
         )
         flags = first >> 24
+        # transport.md §3: these limits make a header invalid, and the length must match payload_len exactly.
         if first & 0xFFFFFF != _FIRST or flags & _SPECIAL or size > MAX_PAYLOAD or count > MAX_EVENTS:
             break
         if length != size + PACKET_COST:
@@ -147,6 +153,7 @@ def _scan_reference(
         if found:
             sequences = sequences and sequence == int(numbers[0, found - 1]) + 1
             counters = counters and counter == int(numbers[1, found - 1]) + 1
+        # transport.md §4: only the counter of the nonce is read, the prefix follows from the session id.
         seal = aad_of(header) + nonce_prefix(session) + header[16:24]
         rows[found * HEADER_BYTES : (found + 1) * HEADER_BYTES] = np.frombuffer(header, _U8)
         seals[found * SEAL_BYTES : (found + 1) * SEAL_BYTES] = np.frombuffer(seal, _U8)
@@ -187,6 +194,7 @@ def _scan(
         size: Any = np.int64(last & 0xFFFF)
         count: Any = np.int64(last >> 16)
         flags = first >> 24
+        # transport.md §3: these limits make a header invalid, and the length must match payload_len exactly.
         if first & 0xFFFFFF != _FIRST or flags & _SPECIAL or size > MAX_PAYLOAD or count > MAX_EVENTS:
             found = i
             break
@@ -216,9 +224,9 @@ def _scan(
         jit.copy_bytes(headers + i * HEADER_BYTES, packet, HEADER_BYTES)
         seal = sealed + i * SEAL_BYTES
         jit.copy_bytes(seal, packet, 12)
-        seals[i * SEAL_BYTES + 6] = 0  # hop_count
+        seals[i * SEAL_BYTES + 6] = 0  # transport.md §4: hop_count counts as 0, because relays change it
         jit.copy_bytes(seal + 12, packet + 24, 44)
-        # The prefix on the wire is not authenticated, so it is rebuilt (as wire/keys.py does) instead of read.
+        # transport.md §4: the prefix on the wire is not authenticated, so rebuild it (as wire/keys.py does).
         prefix: Any = (session ^ session >> np.uint64(32)) & np.uint64(0xFFFFFFFF)
         jit.store_u32(seal + AAD_BYTES, prefix)
         jit.copy_bytes(seal + AAD_BYTES + 4, packet + 16, 8)

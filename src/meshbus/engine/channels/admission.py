@@ -12,17 +12,17 @@ next tick. The 0.23 wire has no message for any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Subscribed, Unsubscribed
+from meshbus.engine.base.notices import PeerFailed, PeerGone, Subscribed, Unsubscribed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.authorize import Authorizer, ack_of
 from meshbus.engine.channels.roster import BROADCAST, SubscriberRoster
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.session.peer import Peer, PeerClaims
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import Request
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
@@ -32,8 +32,6 @@ from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import Presented
 from meshbus.wire.messages.membership import AckReason
 
-MAX_CHANNELS_PER_PEER = 1024
-SWEEP_INTERVAL_S = 30.0
 MIN_SWEEP_INTERVAL_S = 1.0
 MIN_REBUILD = 1024
 """Revocations before the guard's bloom filter is made anew, when they also outnumber its entries."""
@@ -59,33 +57,22 @@ class Lapse(msgspec.Struct, frozen=True):
     why: Reason
 
 
-class Admission:
+class Admission(Service):
     """The door of our channels: who is in, who comes in, who must leave."""
 
-    def __init__(
-        self,
-        *,
-        authorizer: Authorizer,
-        peers: PeerTable,
-        counters: Counters,
-        roster: SubscriberRoster | None = None,
-        guard: AuthGuard | None = None,
-        throttle: FailureThrottle[int] | None = None,
-        max_channels_per_peer: int = MAX_CHANNELS_PER_PEER,
-        sweep_interval_s: float | None = SWEEP_INTERVAL_S,
-    ) -> None:
-        """Set up an empty roster.
-
-        A `sweep_interval_s` of None never looks at tokens again by itself; a publish still does.
-        """
-        self.authorizer = authorizer
-        self.roster = SubscriberRoster() if roster is None else roster
-        self.guard = AuthGuard() if guard is None else guard
-        self._peers = peers
-        self._counters = counters
+    def __init__(self, context: Context, throttle: FailureThrottle[int] | None = None) -> None:
+        """Set up an empty roster."""
+        self.authorizer = Authorizer(context)
+        self.roster = SubscriberRoster()
+        self.guard = AuthGuard()
+        self.on_lapse: Callable[[list[Lapse], Output], None] = lambda _lapses, _out: None
+        """Called with the subscriptions that a re-check ended."""
+        self._peers = context.peers
+        self._counters = context.counters
         self._throttle = FailureThrottle[int]() if throttle is None else throttle
-        self._max_channels = max_channels_per_peer
-        self._sweep_interval_s = sweep_interval_s
+        self._max_channels = context.settings.max_channels_per_peer
+        self._sweep_interval_s = context.settings.token_sweep_s
+        """None never looks at tokens again by itself; a publish still does."""
         self._sweep_at: float | None = None
 
     def subscribe(
@@ -126,7 +113,7 @@ class Admission:
         return refusal
 
     def throttled(self, peer: Peer, now: float) -> bool:
-        """Say whether a peer was refused so often that it is not heard now; a yes is counted as a refusal."""
+        """Return whether a peer was refused so often that it is not heard now; a yes is counted as a refusal."""
         throttled = self._throttle.throttled(peer.node_id, now)
         if throttled:
             self._counters.count(Reason.REFUSE_THROTTLED)
@@ -172,40 +159,36 @@ class Admission:
             self._left(node_id, channel, why, out)
         return gone
 
-    def forget(self, node_id: int, why: str, out: Output) -> list[ChannelName]:
-        """Take a failed or departed peer out of every channel; gives those it was in."""
-        channels = self.roster.remove_peer(node_id)
-        for channel in channels:
-            self._left(node_id, channel, why, out)
-        return channels
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Remove a peer that failed or is gone from every channel."""
+        for channel in self.roster.remove_peer(down.node_id):
+            self._left(down.node_id, channel, down.reason, out)
 
-    def set_channel_configs(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> list[Lapse]:
-        """Install configurations, and judge everyone by them."""
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Install channel configurations, and check every subscription by them."""
         self.authorizer.registry = registry
-        return self._recheck(self.roster.peers(), now, out)
+        self._recheck(self.roster.peers(), now, out)
 
-    def recheck(self, peer: Peer, now: float, out: Output) -> list[Lapse]:
-        """Judge a peer's subscriptions anew, because its claims changed."""
-        return self._recheck([peer.node_id], now, out)
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        """Check the subscriptions of a peer again."""
+        self._recheck([peer.node_id], now, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return when the next check of all subscriptions is due."""
         return self._sweep_at
 
-    def tick(self, now: float, out: Output) -> list[Lapse]:
-        """Sweep when it is time."""
-        if self._sweep_at is None or now < self._sweep_at:
-            return []
-        return self.sweep(now, out)
+    def tick(self, now: float, out: Output) -> None:
+        """Check all subscriptions again if that is due."""
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self.tokens_changed(now, out)
 
-    def sweep(self, now: float, out: Output) -> list[Lapse]:
-        """Judge everyone anew, and drop what is no longer of use: expired tokens, traces of revoked pairs."""
-        lapses = self._recheck(self.roster.peers(), now, out)
+    def tokens_changed(self, now: float, out: Output) -> None:
+        """Check all subscriptions again, and drop expired tokens and traces of revoked pairs."""
+        self._recheck(self.roster.peers(), now, out)
         self.authorizer.evict_expired(now)
         if self.guard.revocations_since_rebuild > max(MIN_REBUILD, len(self.guard)):
             self.guard.rebuild_bloom()
         self._schedule_sweep(now)
-        return lapses
 
     def filter(  # hot: bench_publish
         self, node_id: int, channel: ChannelName, canonical: int, config: ChannelConfig | None, now: float
@@ -234,13 +217,13 @@ class Admission:
             return Reason.REFUSE_TOO_MANY_CHANNELS
         return self.authorizer.judge(peer.claims, channel, now, token)
 
-    def _recheck(self, node_ids: Iterable[int], now: float, out: Output) -> list[Lapse]:
+    def _recheck(self, node_ids: Iterable[int], now: float, out: Output) -> None:
         lapses = [lapse for node_id in node_ids for lapse in self._lapses(node_id, now)]
         for lapse in lapses:
             self.roster.remove(lapse.channel, lapse.node_id)
             self._left(lapse.node_id, lapse.channel, lapse.why.why, out)
             self._counters.count(lapse.why)
-        return lapses
+        self.on_lapse(lapses, out)
 
     def _lapses(self, node_id: int, now: float) -> Iterator[Lapse]:
         claims = self._claims(node_id)

@@ -14,12 +14,11 @@ The counterpart is engine/channels/admission.py, which throttles, counts and rem
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.session.peer import PeerClaims
+from meshbus.engine.session.service import Context
 from meshbus.errors import AuthError, AuthFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility, visible
 from meshbus.policy.reason import Reason
 from meshbus.policy.tokens import Presented, TokenCache
@@ -45,30 +44,17 @@ def ack_of(refusal: Reason) -> AckReason:
 class Authorizer:
     """Judge by configuration, capabilities, tokens and subnets."""
 
-    def __init__(
-        self,
-        *,
-        tokens: TokenCache,
-        counters: Counters,
-        wall: Callable[[float], int],
-        own: PeerClaims | None = None,
-        registry: ChannelConfigRegistry | None = None,
-        default_visibility: Visibility = Visibility.GLOBAL,
-    ) -> None:
-        """Set up the rules.
-
-        `own` is this node as `PeerClaims`: its entity, its announced capabilities and its subnet. `wall` gives unix
-        nanoseconds. Without `registry` everyone may subscribe to everything.
-        """
-        self.tokens = tokens
-        self.own = PeerClaims() if own is None else own
-        """What this node is and announced; to be written anew when that changes."""
-        self.registry = registry
+    def __init__(self, context: Context) -> None:
+        """Set up without channel configurations: everyone may subscribe to everything."""
+        self.tokens = context.tokens
+        self.own = PeerClaims(context.identity.entity_id, CapabilitySet(), context.settings.subnet)
+        """This node's own entity, announced capabilities and subnet; replace it when they change."""
+        self.registry: ChannelConfigRegistry | None = None
         """The configurations of our channels, if there are any."""
-        self.default_visibility = default_visibility
+        self.default_visibility = Visibility.GLOBAL
         """Of channels without a configuration."""
-        self._counters = counters
-        self._wall = wall
+        self._counters = context.counters
+        self._wall = context.wall
 
     def config_of(self, channel: str) -> ChannelConfig | None:
         """Find the configuration of a channel of ours."""
@@ -108,17 +94,17 @@ class Authorizer:
         return Reason.LAPSE_TOKEN if config.require_token and not self.holds_token(claims, channel, now) else None
 
     def sees(self, claims: PeerClaims, config: ChannelConfig | None) -> bool:
-        """Say whether a channel of ours is visible from a peer's subnet."""
+        """Return whether a channel of ours is visible from a peer's subnet."""
         visibility = self.default_visibility if config is None else config.visibility
         return visibility is Visibility.GLOBAL or visible(visibility, self.own.subnet, claims.subnet)
 
     def holds_token(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
-        """Say whether a kept token lets a peer subscribe to a channel now."""
+        """Return whether a kept token lets a peer subscribe to a channel now."""
         entity = claims.entity_id
         return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel.hash, self._unix(now))
 
     def can_publish_locally(self, channel: ChannelName, now: float) -> bool:
-        """Say whether this node itself may publish on a channel."""
+        """Return whether this node itself may publish on a channel."""
         config = self.config_of(channel)
         if config is None:
             return True
@@ -175,7 +161,7 @@ class Authorizer:
         return self._prove(tokens)
 
     def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
-        """Say what makes a token useless for this peer and channel, its signature and issuer aside."""
+        """Return what makes a token useless for this peer and channel, its signature and issuer aside."""
         skew_s = self.tokens.skew_s
         if token.subject != claims.entity_id:
             return Reason.TOKEN_WRONG_SUBJECT

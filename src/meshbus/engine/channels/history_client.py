@@ -11,23 +11,22 @@ help. The publisher's side is engine/channels/history_server.py, which hands ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFault, HistoryGap, HistoryOpened
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.outbox import Leg
+from meshbus.engine.streams.streams import Streams
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Entropy, derive_origin_hash
+from meshbus.names.identity import derive_origin_hash
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.history import (
@@ -99,23 +98,15 @@ class _Reading:
         """How often it lost the thread since the last event that came."""
 
 
-class Replays:
+class Replays(Service):
     """Our readings of the logs of others."""
 
-    def __init__(
-        self,
-        *,
-        delivery: Delivery,
-        peers: PeerTable,
-        counters: Counters,
-        entropy: Entropy,
-        wall: Callable[[float], int],
-    ) -> None:
-        self._delivery = delivery
-        self._peers = peers
-        self._counters = counters
-        self._entropy = entropy
-        self._wall = wall
+    def __init__(self, context: Context, streams: Streams) -> None:
+        self._streams = streams
+        self._peers = context.peers
+        self._counters = context.counters
+        self._entropy = context.entropy
+        self._wall = context.wall
         self._numbers = count(1)
         self._readings: dict[int, _Reading] = {}
         self._by_req: dict[tuple[int, int], _Reading] = {}
@@ -140,7 +131,7 @@ class Replays:
         from_first: bool = False,
         token: bytes = b"",
     ) -> int:
-        """Read a publisher's log from a sequence on; gives the number that batches and control events carry.
+        """Read a publisher's log from a sequence on, and return the number that batches and control events carry.
 
         `follow` goes on with what is published later, else `HistoryEnded` tells the end. `from_first` begins at the
         first event that is left when the start is gone; without it that is RANGE_GONE. Raises PeerError when the peer
@@ -177,7 +168,7 @@ class Replays:
             reading.held = held
             self._apply_hold(reading, now)
 
-    def receive(self, peer: Peer, message: HistoryMessage, now: float, out: Output) -> None:
+    def on_answer(self, peer: Peer, message: HistoryMessage, now: float, out: Output) -> None:
         """Take what a publisher says about a reading of ours."""
         reading = self._by_req.get((peer.node_id, message.req))
         if reading is not None and isinstance(message, Chunk):
@@ -189,21 +180,25 @@ class Replays:
         else:
             self._counters.count(Reason.HISTORY_LATE)
 
-    def renew(self, peer: Peer, now: float, out: Output) -> None:
-        """Ask a publisher that came back, or with whom we have just agreed on the profile, from where we are."""
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Continue every reading at a publisher that had failed."""
+        self.agreed(peer, now, out)
+
+    def agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Continue every reading at a publisher with whom history was negotiated, from the next sequence on."""
         if peer.uses(Subprotocol.HISTORY):
             for reading in self._readings.values():
                 if reading.node_id == peer.node_id:
                     self._ask(peer, reading, now, out)
 
-    def stream_failed(self, node_id: int, stream_id: int, now: float) -> None:
+    def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
         """Take note that a stream to a publisher ended early, perhaps with a question of ours."""
         for (of, req), reading in list(self._by_req.items()):
             if of == node_id and history_stream(req) == stream_id:
                 self._retry(reading, now)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         return self._due.next()
 
     def tick(self, now: float, out: Output) -> None:
@@ -245,7 +240,7 @@ class Replays:
         del self._by_req[reading.node_id, req]
         peer = self._peers.get(reading.node_id)
         if peer is not None:
-            traffic = self._delivery.traffic_of(peer)
+            traffic = self._streams.traffic_of(peer)
             if reading.held:
                 traffic.hold(history_stream(req), now, held=False)
             if peer.uses(Subprotocol.HISTORY):
@@ -267,7 +262,7 @@ class Replays:
         """Have the stream of a reading held as the reading is."""
         peer = self._peers.get(reading.node_id)
         if peer is not None and reading.req is not None:
-            self._delivery.traffic_of(peer).hold(history_stream(reading.req), now, held=reading.held)
+            self._streams.traffic_of(peer).hold(history_stream(reading.req), now, held=reading.held)
 
     def _receive_stray(self, peer: Peer, req: int, now: float, out: Output) -> None:
         """Stop a publisher that sends what we do not read any more, or never did; once a second is enough."""
@@ -360,7 +355,7 @@ class Replays:
         return True
 
     def _send(self, peer: Peer, req: int, message: bytes, now: float, out: Output) -> None:
-        traffic = self._delivery.traffic_of(peer)
+        traffic = self._streams.traffic_of(peer)
         traffic.send_messages(Subprotocol.HISTORY, history_stream(req), [message], _forget, now, out)
 
 

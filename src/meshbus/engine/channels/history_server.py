@@ -24,18 +24,19 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import HistoryWanted
+from meshbus.engine.base.notices import HistoryWanted, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.outbox import Leg
+from meshbus.engine.streams.streams import Streams
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD, Subprotocol
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.history import (
     Cancel,
@@ -125,29 +126,16 @@ class _Reader:
         return history_stream(self.read.req)
 
 
-class History:
+class History(Service):
     """The readers of our logs."""
 
-    def __init__(
-        self,
-        *,
-        admission: Admission,
-        delivery: Delivery,
-        replays: Replays,
-        peers: PeerTable,
-        counters: Counters,
-        max_payload: int = MAX_PAYLOAD,
-        max_readers: int = MAX_READERS,
-        max_readers_per_peer: int = MAX_READERS_PER_PEER,
-    ) -> None:
+    def __init__(self, context: Context, admission: Admission, streams: Streams, replays: Replays) -> None:
         self._admission = admission
-        self._delivery = delivery
+        self._streams = streams
         self._replays = replays
-        self._peers = peers
-        self._counters = counters
-        self._max_message = max(max_payload - FRAME_PREFIX_BYTES, _MIN_MESSAGE)
-        self._max_readers = max_readers
-        self._max_readers_per_peer = max_readers_per_peer
+        self._peers = context.peers
+        self._counters = context.counters
+        self._max_message = max(context.settings.max_payload - FRAME_PREFIX_BYTES, _MIN_MESSAGE)
         self._readers: dict[int, dict[int, _Reader]] = {}
         """By peer and request."""
         self._by_channel: dict[ChannelName, dict[_Reader, None]] = {}
@@ -175,7 +163,7 @@ class History:
                 else:
                     self._abandon(reader, out)
             case _:
-                self._replays.receive(peer, decoded, now, out)
+                self._replays.on_answer(peer, decoded, now, out)
 
     # ── what the keeper of the logs calls ───────────────────────────────────────────────────
 
@@ -194,14 +182,14 @@ class History:
         if reader.follows or not reader.opened:
             reader.end = max(reader.end, page.end)
         self._send_page(peer, reader, page, gone, now, out)
-        self.advance(now, out)
+        self.finish(now, out)
 
     def refuse(self, node_id: int, request: int, code: ErrorCode, now: float, out: Output) -> None:
         """End a reader whose log cannot be read: there is none, or it was closed."""
         reader = self._readers.get(node_id, {}).get(request)
         if reader is not None:
             self._end(reader, code, now, out)
-            self.advance(now, out)
+            self.finish(now, out)
 
     def grew(self, channel: ChannelName, end: int, now: float, out: Output) -> None:
         """Take note that the log of a channel may be read up to a sequence, which is excluded."""
@@ -212,22 +200,35 @@ class History:
 
     # ── peers, policy and time ──────────────────────────────────────────────────────────────
 
-    def recheck(self, now: float, out: Output, peer: Peer | None = None) -> None:
-        """Judge all readers anew, or those of one peer, because policy or claims changed."""
-        peers = list(self._readers) if peer is None else [peer.node_id]
-        for node_id in peers:
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Check all readers by new channel configurations."""
+        self._recheck(list(self._readers), now, out)
+
+    def tokens_changed(self, now: float, out: Output) -> None:
+        """Check all readers again."""
+        self._recheck(list(self._readers), now, out)
+
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        """Check the readers of a peer again."""
+        self._recheck([peer.node_id], now, out)
+
+    def _recheck(self, node_ids: list[int], now: float, out: Output) -> None:
+        for node_id in node_ids:
             for reader in list(self._readers.get(node_id, {}).values()):
                 if self._still_may(reader, now, out):
                     self._go_on(reader, now, out)
-        self.advance(now, out)
+        self.finish(now, out)
 
-    def session_up(self, peer: Peer, out: Output) -> None:
-        """Forget the readers of a peer that has a new session; it asks again."""
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Drop the readers of a peer that has a new session; it asks again."""
         for reader in list(self._readers.get(peer.node_id, {}).values()):
             self._abandon(reader, out)
 
-    def peer_down(self, node_id: int, now: float, out: Output) -> None:
-        """End the readers of a peer that failed or left; should it come back, it learns that it has to ask again."""
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End the readers of a peer that failed or is gone; if it comes back, it is told to ask again."""
+        self._end_all(down.node_id, now, out)
+
+    def _end_all(self, node_id: int, now: float, out: Output) -> None:
         for reader in list(self._readers.get(node_id, {}).values()):
             self._end(reader, ErrorCode.CLOSED, now, out)
 
@@ -236,26 +237,23 @@ class History:
         for reader in list(self._readers.get(node_id, {}).values()):
             if reader.stream_id == stream_id:
                 self._end(reader, ErrorCode.CLOSED, now, out)
-        self._replays.stream_failed(node_id, stream_id, now)
 
     def close(self, now: float, out: Output) -> None:
         """Tell all readers that our logs are being closed."""
         for node_id in list(self._readers):
-            self.peer_down(node_id, now, out)
+            self._end_all(node_id, now, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do, on either side."""
-        times = (0.0 if self._moved else None, self._sweep_at, self._replays.next_timer())
-        return min((time for time in times if time is not None), default=None)
+        """Return when readers must be checked, or 0 if one can go on at once."""
+        return 0.0 if self._moved else self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
-        """Judge the readers anew when it is time, and ask again for what we read ourselves."""
+        """Check the readers again if that is due."""
         if self._sweep_at is not None and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_INTERVAL_S if len(self) else None
-            self.recheck(now, out)
-        self._replays.tick(now, out)
+            self.tokens_changed(now, out)
 
-    def advance(self, now: float, out: Output) -> None:
+    def finish(self, now: float, out: Output) -> None:
         """Go on with the readers whose page has gone out."""
         while self._moved:
             reader = next(iter(self._moved))
@@ -271,7 +269,7 @@ class History:
             return
         reader = _Reader(peer.node_id, read)
         refusal = self._admission.vet(peer, read.channel, now, token=read.token)
-        full = len(self) >= self._max_readers or len(readers) >= self._max_readers_per_peer
+        full = len(self) >= MAX_READERS or len(readers) >= MAX_READERS_PER_PEER
         if refusal is not None or full:
             code = ErrorCode.BUSY if refusal is None else _CODES.get(refusal, ErrorCode.DENIED)
             self._say_error(peer, reader, code, now, out)
@@ -294,7 +292,7 @@ class History:
         out.control.append(HistoryWanted(reader.node_id, read.req, read.channel, reader.next_seq, size))
 
     def _still_may(self, reader: _Reader, now: float, out: Output) -> bool:
-        """Say whether a reader may have the next page; ends it when it has lost the permission."""
+        """Return whether a reader may have the next page; ends it when it has lost the permission."""
         peer, authorizer, channel = self._peers.get(reader.node_id), self._admission.authorizer, reader.read.channel
         if peer is None:
             return False
@@ -338,7 +336,7 @@ class History:
         self._forget(reader)
         peer = self._peers.get(reader.node_id)
         if peer is not None:
-            self._delivery.traffic_of(peer).withdraw(reader.stream_id)
+            self._streams.traffic_of(peer).withdraw(reader.stream_id)
             self._say_error(peer, reader, code, now, out, first_available=first_available)
 
     def _say_error(
@@ -354,7 +352,7 @@ class History:
         self._forget(reader)
         peer = self._peers.get(reader.node_id)
         if peer is not None:
-            self._delivery.traffic_of(peer).abandon(reader.stream_id, out)
+            self._streams.traffic_of(peer).abandon(reader.stream_id, out)
 
     def _forget(self, reader: _Reader) -> None:
         reader.over = True
@@ -372,7 +370,7 @@ class History:
             reader.sending = False
             self._moved[reader] = None
 
-        traffic = self._delivery.traffic_of(peer)
+        traffic = self._streams.traffic_of(peer)
         traffic.send_messages(Subprotocol.HISTORY, reader.stream_id, messages, done, now, out)
         if reader.over:
             traffic.finish(reader.stream_id, now, out)

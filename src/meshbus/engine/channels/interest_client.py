@@ -11,13 +11,11 @@ The publisher's side is engine/channels/interest_server.py, which hands answers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import Matched
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
@@ -54,21 +52,14 @@ class _Wish:
         self.refused: dict[ChannelName, AckReason] = {}
 
 
-class Following:
+class Following(Service):
     """Our interests at others."""
 
-    def __init__(
-        self,
-        *,
-        peers: PeerTable,
-        joined: JoinedChannels,
-        counters: Counters,
-        entropy: Callable[[int], bytes],
-    ) -> None:
-        self._peers = peers
+    def __init__(self, context: Context, joined: JoinedChannels) -> None:
+        self._peers = context.peers
         self._joined = joined
-        self._counters = counters
-        self._entropy = entropy
+        self._counters = context.counters
+        self._entropy = context.entropy
         self._wishes: dict[int, dict[int, _Wish]] = {}
         """By publisher and request."""
         self._due: Deadlines[tuple[int, int]] = Deadlines()
@@ -80,7 +71,7 @@ class Following:
     def follow(
         self, peer: Peer, prefix: str, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
     ) -> int:
-        """Ask a publisher for all its channels under a prefix; gives the number that `Matched` will repeat.
+        """Ask a publisher for all its channels under a prefix, and return the number that `Matched` will repeat.
 
         Raises LocalProtocolError when the peer does not speak the subprotocol, and for what does not fit.
         """
@@ -112,11 +103,15 @@ class Following:
         return True
 
     def followed(self, node_id: int) -> dict[int, str]:
-        """Give the prefixes that we follow at a publisher, by request."""
+        """Return the prefixes that we follow at a publisher, by request."""
         return {request: wish.order.prefix for request, wish in self._wishes.get(node_id, {}).items()}
 
-    def renew(self, peer: Peer, now: float, out: Output) -> None:
-        """Send everything again to a publisher that came back, or with whom we have just agreed on the profile."""
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Send all interests again to a publisher that had failed."""
+        self.agreed(peer, now, out)
+
+    def agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Send all interests again to a publisher with whom interest was negotiated."""
         if peer.uses(Subprotocol.INTEREST):
             for wish in self._wishes.get(peer.node_id, {}).values():
                 self._send(peer, wish, now, out)
@@ -135,7 +130,7 @@ class Following:
                 self._send_at(wish, soon)
         return True
 
-    def receive(self, peer: Peer, answer: Matches, now: float, out: Output) -> None:
+    def on_matches(self, peer: Peer, answer: Matches, now: float, out: Output) -> None:
         """Take what a publisher says about an interest of ours."""
         wish = self._wishes.get(peer.node_id, {}).get(answer.req)
         if wish is None:
@@ -148,7 +143,7 @@ class Following:
             out.control.append(news)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         times = (self._due.next(), self._cancel_due.next())
         return min((time for time in times if time is not None), default=None)
 
@@ -207,7 +202,7 @@ class Following:
             self._cancel(*key, now, out)
 
     def _apply(self, wish: _Wish, answer: Matches) -> Matched:
-        """Take the verdicts over; gives those that are news."""
+        """Take the verdicts over, and return those that are news."""
         node_id, request = wish.node_id, wish.order.req
         added, removed, refused = [], [], []
         for match in answer.matches:

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
+from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission, Ending, Lapse
 from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.channels.interest_client import Following
 from meshbus.engine.channels.local import LocalChannels
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -81,25 +82,19 @@ class _Book:
         self.rate = TokenBucket(CHECKS_PER_S, CHECKS_AT_ONCE)
 
 
-class Interests:
+class Interests(Service):
     """The prefixes that peers are interested in, and the subscriptions that come of them."""
 
-    def __init__(
-        self,
-        *,
-        admission: Admission,
-        channels: LocalChannels,
-        following: Following,
-        peers: PeerTable,
-        counters: Counters,
-    ) -> None:
+    def __init__(self, context: Context, admission: Admission, following: Following) -> None:
+        self.channels = LocalChannels()
+        """The channels that this node publishes."""
         self._admission = admission
-        self._channels = channels
         self._following = following
-        self._peers = peers
-        self._counters = counters
+        self._peers = context.peers
+        self._counters = context.counters
         self._books: dict[int, _Book] = {}
         self._leases: Deadlines[tuple[int, int]] = Deadlines()
+        admission.on_lapse = self._lapsed
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -118,10 +113,20 @@ class Interests:
                 self._end(peer.node_id, req, Ending.CANCELED, out)
                 self._answer(peer, req, [], out)
             case Matches():
-                self._following.receive(peer, decoded, now, out)
+                self._following.on_matches(peer, decoded, now, out)
 
-    def channel_appeared(self, channel: ChannelName, now: float, out: Output) -> None:
-        """Give a channel that we publish from now on to those who are interested in it."""
+    def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
+        """Add a channel that this node publishes."""
+        if self.channels.open(channel):
+            self._channel_appeared(channel, now, out)
+
+    def close_channel(self, channel: ChannelName, out: Output) -> None:
+        """Undo one `open_channel`."""
+        if self.channels.close(channel):
+            self._channel_vanished(channel, out)
+
+    def _channel_appeared(self, channel: ChannelName, now: float, out: Output) -> None:
+        """Return a channel that we publish from now on to those who are interested in it."""
         for node_id, book in self._books.items():
             peer = self._peers.get(node_id)
             if peer is None or not peer.uses(Subprotocol.INTEREST):
@@ -130,7 +135,7 @@ class Interests:
                 if channel.startswith(standing.order.prefix):
                     self._tell(peer, standing, self._judge(peer, standing, [channel], now, out), out)
 
-    def channel_vanished(self, channel: ChannelName, out: Output) -> None:
+    def _channel_vanished(self, channel: ChannelName, out: Output) -> None:
         """End the subscriptions that interests brought to a channel that we no longer publish."""
         for node_id, book in self._books.items():
             for req, standing in book.standing.items():
@@ -138,61 +143,60 @@ class Interests:
                     self._admission.release(node_id, channel, out, request=req, why=Ending.CLOSED)
                     self._take_away(node_id, standing, [channel], out)
 
-    def configure(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
         """Follow a change of configurations: channels come and go, and others become allowed.
 
-        What is no longer allowed is `Admission.set_channel_configs`'s, whose lapses go to `lapsed`.
+        Admission has ended what is no longer allowed.
         """
-        _, vanished = self._channels.configure(registry)
+        _, vanished = self.channels.configure(registry)
         for channel in vanished:
-            self.channel_vanished(channel, out)
+            self._channel_vanished(channel, out)
         for node_id in list(self._books):
             peer = self._peers.get(node_id)
             if peer is not None:
-                self.recheck(peer, now, out)
+                self.claims_changed(peer, now, out)
 
-    def recheck(self, peer: Peer, now: float, out: Output) -> None:
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
         """Judge the channels that a peer's interests did not get, because its claims changed.
 
-        Those that it got are `Admission.recheck`'s, whose lapses go to `lapsed`.
+        Admission has ended what is no longer allowed.
         """
         for standing in self._standing_of(peer.node_id):
             if standing.presented is None and standing.order.token:
                 standing.presented = self._admission.authorizer.present(peer.claims, standing.order.token)
-            missing = [name for name in self._channels.under(standing.order.prefix) if name not in standing.held]
+            missing = [name for name in self.channels.under(standing.order.prefix) if name not in standing.held]
             news = self._judge(peer, standing, missing, now, out)
             self._tell(peer, standing, [match for match in news if match.verdict is Verdict.ADDED], out)
 
-    def lapsed(self, lapses: Iterable[Lapse], out: Output) -> None:
+    def _lapsed(self, lapses: list[Lapse], out: Output) -> None:
         """Tell the peers which of the channels that interests brought are lost to them."""
         for lapse in lapses:
             for standing in self._standing_of(lapse.node_id):
                 if lapse.channel in standing.held:
                     self._take_away(lapse.node_id, standing, [lapse.channel], out)
 
-    def forget(self, node_id: int) -> None:
-        """Drop the interests of a peer that failed or left; its subscriptions are `Admission.forget`'s."""
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Drop the interests of a peer that failed or is gone; admission has ended its subscriptions."""
+        node_id = down.node_id
         book = self._books.pop(node_id, None)
         for req in book.standing if book is not None else ():
             self._leases.drop((node_id, req))
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do, on either side."""
-        times = (self._leases.next(), self._following.next_timer())
-        return min((time for time in times if time is not None), default=None)
+        """Return when the next lease ends."""
+        return self._leases.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """End the interests that were not repeated, and repeat our own."""
+        """End the interests that were not repeated."""
         for node_id, req in self._leases.over(now):
             self._counters.add("expire", "interest")
             self._end(node_id, req, Ending.CANCELED, out)
-        self._following.tick(now, out)
 
     def _take_order(self, peer: Peer, order: Interest, now: float, out: Output) -> None:
         book = self._books.setdefault(peer.node_id, _Book())
         standing = book.standing.get(order.req)
         repeated = standing is not None and standing.order == order
-        channels = self._channels.under(order.prefix)
+        channels = self.channels.under(order.prefix)
         cost = 1 + len(channels) + (0 if repeated else TOKEN_CHECKS * len(order.token) // TOKEN_BYTES)
         if not book.rate.take(min(cost, CHECKS_AT_ONCE), now):
             self._counters.count(Reason.INTEREST_RATE)
@@ -212,7 +216,7 @@ class Interests:
         self._answer(peer, order.req, matches, out)
 
     def _refusal(self, peer: Peer, book: _Book, order: Interest, now: float) -> AckReason | None:
-        """Give the reason to refuse a new interest as a whole."""
+        """Return the reason to refuse a new interest as a whole."""
         if self._admission.throttled(peer, now):
             return AckReason.RATE_LIMITED
         if order.req not in book.standing and len(book.standing) >= MAX_INTERESTS:
@@ -227,7 +231,7 @@ class Interests:
     def _judge(
         self, peer: Peer, standing: _Standing, channels: Iterable[ChannelName], now: float, out: Output
     ) -> list[Match]:
-        """Subscribe a peer to what it may have and does not have yet; gives what there is to tell about all."""
+        """Subscribe a peer to what it may have and does not have yet, and return what there is to tell about all."""
         matches = []
         for channel in channels:
             refusal = None if channel in standing.held else self._admit(peer, standing, channel, now, out)

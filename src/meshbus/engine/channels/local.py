@@ -55,7 +55,7 @@ class LocalChannels:
         return vanished
 
     def configure(self, registry: ChannelConfigRegistry | None) -> tuple[list[ChannelName], list[ChannelName]]:
-        """Take the names of a registry in place of the earlier ones; gives the channels that appeared and vanished.
+        """Take the names of a registry in place of the earlier ones, and return the channels that appeared and vanished.
 
         To be called again when the registry has changed.
         """

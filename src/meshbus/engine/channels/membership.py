@@ -7,21 +7,19 @@
 
 An event may overtake the Ack of its subscription, so a channel counts as joined from the moment it is asked for.
 Subscriptions belong to the peer and not to a session, but a publisher that was restarted or took us for dead has
-forgotten them: `rejoin` asks again for all of them.
+forgotten them: they are asked for again with every new session and recovery.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.authorize import ack_of
 from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
 from meshbus.names.channel import ChannelName
@@ -37,7 +35,6 @@ from meshbus.wire.messages.membership import (
     encode_membership,
 )
 
-ACK_TIMEOUT_S = 5.0
 MAX_PENDING = 65_536
 """Requests without an answer yet; more than a node can ask for in 5 s."""
 
@@ -48,23 +45,15 @@ class _Pending(msgspec.Struct, frozen=True):
     deadline: float
 
 
-class Membership:
+class Membership(Service):
     """Our subscriptions at others, and the answers to theirs."""
 
-    def __init__(
-        self,
-        *,
-        admission: Admission,
-        joined: JoinedChannels,
-        counters: Counters,
-        entropy: Callable[[int], bytes],
-        ack_timeout_s: float = ACK_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, context: Context, admission: Admission, joined: JoinedChannels) -> None:
         self._admission = admission
         self._joined = joined
-        self._counters = counters
-        self._entropy = entropy
-        self._ack_timeout_s = ack_timeout_s
+        self._counters = context.counters
+        self._entropy = context.entropy
+        self._ack_timeout_s = context.settings.ack_timeout_s
         self._pending: dict[int, _Pending] = {}
         """By nonce, the earliest deadline first: all wait equally long."""
         self._asking: dict[tuple[int, ChannelName], set[int]] = {}
@@ -75,7 +64,7 @@ class Membership:
     def subscribe(
         self, peer: Peer, channel: ChannelName, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
     ) -> int:
-        """Ask a publisher for a channel; gives the number that `Acked` will repeat.
+        """Ask a publisher for a channel, and return the number that `Acked` will repeat.
 
         Raises LocalProtocolError for a token or a group that does not fit.
         """
@@ -94,12 +83,14 @@ class Membership:
         self._joined.remove(peer.node_id, channel)
         return message.nonce
 
-    def rejoin(self, peer: Peer, now: float, out: Output) -> list[int]:
-        """Ask a publisher again for everything it granted, because it may have forgotten."""
-        granted = list(self._granted.get(peer.node_id, {}).values())
-        return [
-            self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group) for one in granted
-        ]
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Subscribe again to every channel that a publisher granted, because it may have forgotten."""
+        for one in list(self._granted.get(peer.node_id, {}).values()):
+            self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group)
+
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Subscribe again: a publisher that took us for failed has dropped our subscriptions."""
+        self.peer_up(peer, now, out)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Take one membership message that came from a peer."""
@@ -119,12 +110,8 @@ class Membership:
             case Ack():
                 self._take_ack(peer, decoded, out)
 
-    def forget(self, node_id: int, why: str, out: Output) -> list[ChannelName]:
-        """Take a peer that failed or left out of the roster; gives the channels it was in."""
-        return self._admission.forget(node_id, why, out)
-
     def next_timer(self) -> float | None:
-        """Say when the next request runs out of time."""
+        """Return when the next request runs out of time."""
         return next((pending.deadline for pending in self._pending.values()), None)
 
     def tick(self, now: float, out: Output) -> None:

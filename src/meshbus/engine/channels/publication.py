@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import Fanout, Planner, PublishConfig, PublishPlan, PublishReport
 from meshbus.engine.session.link import equalize
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.outbox import Leg, Load
+from meshbus.engine.streams.streams import Streams
 from meshbus.errors import Backpressure, MeshError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_PAYLOAD, PACKET_COST
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST
 from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
 from meshbus.wire.header import Header
 
@@ -57,14 +57,14 @@ class Publication:
         else:
             self._waiting = call
 
-    def finish(self) -> None:
+    def end(self) -> None:
         """Note that every leg has its outcome."""
         self.done = True
         if self._waiting is not None:
             self._waiting()
 
     def report(self) -> PublishReport:
-        """Give the outcome.
+        """Return the outcome.
 
         Raises PartialDelivery when the policy is BEST_EFFORT and nobody was reached.
         """
@@ -79,29 +79,18 @@ class Prepared(NamedTuple):
     packed: Packed
 
 
-class Publications:
+class Publications(Service):
     """All publishes of one node."""
 
-    def __init__(
-        self,
-        planner: Planner,
-        delivery: Delivery,
-        peers: PeerTable,
-        counters: Counters,
-        *,
-        wall: Callable[[float], int],
-        origin_hash: int,
-        subnet_id: int = 0,
-        max_payload: int = MAX_PAYLOAD,
-    ) -> None:
+    def __init__(self, context: Context, planner: Planner, streams: Streams) -> None:
         self._planner = planner
-        self._delivery = delivery
-        self._peers = peers
-        self._counters = counters
-        self._wall = wall
-        self._origin_hash = origin_hash
-        self._subnet_id = subnet_id
-        self._max_payload = max_payload
+        self._streams = streams
+        self._peers = context.peers
+        self._counters = context.counters
+        self._wall = context.wall
+        self._origin_hash = context.identity.origin_hash
+        self._subnet_id = context.settings.subnet
+        self._max_payload = context.settings.max_payload
         self._numbers: BoundedMap[ChannelName, int] = BoundedMap(MAX_NUMBERED)
         """The number of the next event of each channel."""
         self._last: tuple[PublishPlan | None, Header] = (None, Header())
@@ -142,7 +131,7 @@ class Publications:
     def publish_one(  # hot: bench_publish
         self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
     ) -> PublishReport | Publication:
-        """Send one event; gives the report at once when nobody has to wait for credit."""
+        """Send one event, and return the report at once when nobody has to wait for credit."""
         size = len(event)
         check_event_size(size)
         plan = self._planner.plan(channel, config, now)
@@ -151,7 +140,7 @@ class Publications:
         ways = []
         for node_id in plan.legs:
             peer = self._peers.get(node_id)
-            if peer is None or not (traffic := self._delivery.traffic_of(peer)).admits(header, len(payload)):
+            if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload)):
                 return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
             ways.append(traffic)
         for traffic in ways:
@@ -159,7 +148,7 @@ class Publications:
         return PublishReport(len(ways), len(ways), (), plan.filtered)
 
     def _number(self, channel: ChannelName, events: int, now: float) -> int:
-        """Give the number of the next event of a channel, and count on."""
+        """Return the number of the next event of a channel, and count on."""
         number = self._numbers.get(channel)
         if number is None:
             number = self._wall(now)
@@ -174,10 +163,10 @@ class Publications:
         return publication
 
     def next_timer(self) -> float | None:
-        """Say when `advance` has something to do: at once, or not by itself."""
+        """Return when `finish` has something to do: at once, or not by itself."""
         return 0.0 if self._moved else None
 
-    def advance(self, now: float, out: Output) -> None:
+    def finish(self, now: float, out: Output) -> None:
         """Go on with the publishes of which a leg has ended."""
         while self._moved:
             publication = next(iter(self._moved))
@@ -185,7 +174,7 @@ class Publications:
             self._run(publication, now, out)
 
     def _pattern(self, plan: PublishPlan) -> Header:
-        """Give the pattern of the packets of a plan; the same object again while the plan is the same."""
+        """Return the pattern of the packets of a plan; the same object again while the plan is the same."""
         known, header = self._last
         if known is not plan:
             header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
@@ -200,7 +189,7 @@ class Publications:
                 self._start(publication, node_id, now, out)
         publication.running = False
         if publication.fanout.done and not publication.done:
-            publication.finish()
+            publication.end()
 
     def _start(self, publication: Publication, node_id: int, now: float, out: Output) -> None:
         peer = self._peers.get(node_id)
@@ -212,7 +201,7 @@ class Publications:
             self._end(publication, node_id, None if arrived else self._failure(peer, leg))
 
         wait_s = publication.config.wait_s
-        traffic = self._delivery.traffic_of(peer)
+        traffic = self._streams.traffic_of(peer)
         traffic.send(Leg(publication.load, now + wait_s, done, wait_s=wait_s), now, out)
         if wait_s == 0:
             traffic.outbox.expire(now)
@@ -227,7 +216,7 @@ class Publications:
             self._moved[publication] = None
 
     def _failure(self, peer: Peer, leg: Leg) -> MeshError:
-        """Say why a leg did not get through."""
+        """Return why a leg did not get through."""
         if self._peers.get(peer.node_id) is not peer:
             return PeerError(PeerFault.FAILED, peer.node_id, "it left while events for it waited")
         bounds = leg.load.packed.bounds

@@ -10,7 +10,7 @@ keeps from getting the events is *filtered*: not attempted, not an error, but na
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -142,7 +142,7 @@ class PublishPlan(msgspec.Struct, frozen=True):
         return self.canonical | PUBLISH_STREAM_BIT
 
     def header(self, *, origin_hash: int, subnet_id: int = 0, hop_ttl: int = 0) -> Header:
-        """Give the pattern of the packets' headers."""
+        """Return the pattern of the packets' headers."""
         flags = (_RELIABLE if self.reliable else 0) | (_PRIORITY if self.priority else 0)
         return Header(
             flags=flags,
@@ -238,7 +238,7 @@ class Planner:
         return plan
 
     def _stays(self, channel: ChannelName, policy: ChannelConfig | None) -> bool:
-        """Say whether a plan holds until the state changes: neither time, nor claims, nor turns matter to it."""
+        """Return whether a plan holds until the state changes: neither time, nor claims, nor turns matter to it."""
         visibility = self._admission.authorizer.default_visibility if policy is None else policy.visibility
         return (
             visibility is Visibility.GLOBAL
@@ -269,7 +269,7 @@ class Planner:
 class Fanout:
     """The legs of one publish: which may start, which are under way, and what became of the others."""
 
-    __slots__ = ("_errors", "_flying", "_limit", "_plan", "_policy", "_running", "_started", "_waiting")
+    __slots__ = ("_errors", "_flying", "_limit", "_plan", "_policy", "_started", "_waiting")
 
     def __init__(self, plan: PublishPlan, config: PublishConfig) -> None:
         self._plan = plan
@@ -278,11 +278,10 @@ class Fanout:
         self._waiting = deque(plan.legs)
         self._flying: set[int] = set()
         self._started = 0
-        self._running = False
         self._errors: list[LegError] = []
 
     def start(self) -> list[int]:
-        """Give the peers to whom a leg may be started now, each once; to be asked again after every outcome."""
+        """Return the peers to whom a leg may be started now, each once; to be asked again after every outcome."""
         started = []
         while self._waiting and len(self._flying) < self._limit:
             node_id = self._waiting.popleft()
@@ -290,22 +289,6 @@ class Fanout:
             started.append(node_id)
         self._started += len(started)
         return started
-
-    def run(self, begin: Callable[[int], object]) -> None:
-        """Begin legs for as long as more may start.
-
-        Call it again after an outcome. A leg that ends while it begins may call it too: that call leaves the work to
-        the one that is running, so that a thousand legs do not nest a thousand deep.
-        """
-        if self._running:
-            return
-        self._running = True
-        try:
-            while started := self.start():
-                for node_id in started:
-                    begin(node_id)
-        finally:
-            self._running = False
 
     def delivered(self, node_id: int) -> None:
         """Note that a leg arrived."""
@@ -324,7 +307,7 @@ class Fanout:
         return not self._waiting and not self._flying
 
     def report(self) -> PublishReport:
-        """Give the outcome of the whole, once it is done.
+        """Return the outcome of the whole, once it is done.
 
         Raises PartialDelivery when the policy is BEST_EFFORT and nobody was reached.
         """

@@ -20,14 +20,22 @@ from typing import Protocol
 
 import msgspec
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
-from meshbus.engine.base.notices import EndReason, Replied, Requested, RequestEnded, RequestFailed, RequestFault
+from meshbus.engine.base.notices import (
+    EndReason,
+    PeerFailed,
+    PeerGone,
+    Replied,
+    Requested,
+    RequestEnded,
+    RequestFailed,
+    RequestFault,
+)
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import DeliveryError, LocalProtocolError, PeerError, PeerFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Entropy
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -87,21 +95,12 @@ class _Question(msgspec.Struct, frozen=True):
 class Requester:
     """Asks, and matches the answers."""
 
-    def __init__(
-        self,
-        peers: PeerTable,
-        counters: Counters,
-        *,
-        entropy: Entropy,
-        send: SendReliable,
-        max_pending: int = MAX_PENDING,
-    ) -> None:
-        self._peers = peers
-        self._counters = counters
+    def __init__(self, context: Context, send: SendReliable) -> None:
+        self._peers = context.peers
+        self._counters = context.counters
         self._send = send
-        self._max_pending = max_pending
         # Not from zero: an answer to a question of an earlier life must not fit one of this.
-        self._next = int.from_bytes(entropy(8), "little")
+        self._next = int.from_bytes(context.entropy(8), "little")
         self._pending: dict[int, _Question] = {}
         self._deadlines: Deadlines[int] = Deadlines()
 
@@ -120,7 +119,7 @@ class Requester:
             raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "it does not take requests (0x4d06 is not negotiated)")
         if not (isfinite(timeout_s) and timeout_s > 0):
             raise LocalProtocolError(f"a request waits for some time: {timeout_s} s is none")
-        if len(self._pending) >= self._max_pending:
+        if len(self._pending) >= MAX_PENDING:
             raise DeliveryError(f"{len(self._pending)} requests are waiting for their answers: let some finish first")
         request = self._next
         deadline_ms = min(ceil(timeout_s * 1000), _MAX_DEADLINE_MS)
@@ -162,7 +161,7 @@ class Requester:
                 self._fail(request, question, RequestFault.PEER_GONE, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         return self._deadlines.next()
 
     def tick(self, now: float, out: Output) -> None:
@@ -199,22 +198,11 @@ _Key = tuple[int, int]
 class Responder:
     """Takes questions for channels, and answers them."""
 
-    def __init__(
-        self,
-        peers: PeerTable,
-        counters: Counters,
-        *,
-        may_request: MayRequest,
-        send: SendReliable,
-        max_serving: int = MAX_SERVING,
-        max_serving_per_peer: int = MAX_SERVING_PER_PEER,
-    ) -> None:
-        self._peers = peers
-        self._counters = counters
-        self._may_request = may_request
+    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
+        self._peers = context.peers
+        self._counters = context.counters
         self._send = send
-        self._max_serving = max_serving
-        self._max_serving_per_peer = max_serving_per_peer
+        self._may_request = may_request
         self._channels: set[ChannelName] = set()
         self._open: Deadlines[_Key] = Deadlines()
         self._per_peer: Counter[int] = Counter()
@@ -278,7 +266,7 @@ class Responder:
             out.control.append(RequestEnded(*key, EndReason.PEER_GONE))
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         return self._open.next()
 
     def tick(self, now: float, out: Output) -> None:
@@ -289,7 +277,7 @@ class Responder:
             out.control.append(RequestEnded(*key, EndReason.EXPIRED))
 
     def _refusal(self, peer: Peer, message: Request, now: float) -> ReplyStatus | None:
-        """Say why a question is not taken; policy comes first, so that it hides who answers from who may not ask."""
+        """Return why a question is not taken; policy comes first, so that it hides who answers from who may not ask."""
         reason = self._may_request(peer, message.channel, now)
         if reason is not AckReason.NONE:
             return _REFUSALS[reason]
@@ -297,7 +285,7 @@ class Responder:
             return ReplyStatus.NO_RESPONDER
         if message.deadline_ms == 0:
             return ReplyStatus.EXPIRED
-        if len(self._open) >= self._max_serving or self._per_peer[peer.node_id] >= self._max_serving_per_peer:
+        if len(self._open) >= MAX_SERVING or self._per_peer[peer.node_id] >= MAX_SERVING_PER_PEER:
             return ReplyStatus.BUSY
         return None
 
@@ -330,13 +318,14 @@ class Responder:
             del self._per_peer[key[0]]
 
 
-class Requests:
+class Requests(Service):
     """Both sides of request and reply, as one service."""
 
-    def __init__(self, requester: Requester, responder: Responder, counters: Counters) -> None:
-        self.requester = requester
-        self.responder = responder
-        self._counters = counters
+    def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
+        """Set up; `send` is the way to reliable streams, `may_request` the policy of channels."""
+        self.requester = Requester(context, send)
+        self.responder = Responder(context, send, may_request)
+        self._counters = context.counters
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Take a message that came from a peer."""
@@ -350,13 +339,13 @@ class Requests:
         else:
             self.responder.receive(peer, decoded, now, out)
 
-    def peer_gone(self, node_id: int, out: Output) -> None:
-        """End everything with a peer that failed or left."""
-        self.requester.peer_gone(node_id, out)
-        self.responder.peer_gone(node_id, out)
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End everything with a peer that failed or is gone."""
+        self.requester.peer_gone(down.node_id, out)
+        self.responder.peer_gone(down.node_id, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         times = (self.requester.next_timer(), self.responder.next_timer())
         return min((time for time in times if time is not None), default=None)
 

@@ -87,7 +87,7 @@ class SubscriberRoster:
     def dispatch(  # hot: bench_publish
         self, channel: str, allows: Callable[[int], bool] | None = None
     ) -> list[int]:
-        """Give the peers that one publish goes to: everyone in broadcast mode, and one member of each group.
+        """Return the peers that one publish goes to: everyone in broadcast mode, and one member of each group.
 
         `allows` is asked about each peer in turn; whom it refuses gets nothing this time. Groups move on to their next
         member by this call.
@@ -126,21 +126,21 @@ class SubscriberRoster:
         return sorted([*entry.broadcast, *(member for group in entry.groups.values() for member in group)])
 
     def groups(self, channel: str) -> dict[str, list[int]]:
-        """Give the queue groups of a channel and their members, ascending."""
+        """Return the queue groups of a channel and their members, ascending."""
         entry = self._channels.get(channel)
         return {} if entry is None else {name: sorted(group) for name, group in sorted(entry.groups.items())}
 
     def has_groups(self, channel: str) -> bool:
-        """Say whether the subscribers of a channel are served in turns."""
+        """Return whether the subscribers of a channel are served in turns."""
         entry = self._channels.get(channel)
         return entry is not None and bool(entry.groups)
 
     def group_of(self, channel: ChannelName, node_id: int) -> str | None:
-        """Give the queue group of a peer in a channel: empty for broadcast, None when it is not subscribed."""
+        """Return the queue group of a peer in a channel: empty for broadcast, None when it is not subscribed."""
         return _mode(self._peers.get(node_id, {}).get(channel, {}))
 
     def holds(self, channel: ChannelName, node_id: int, request: Request = None) -> bool:
-        """Say whether this request holds a peer in a channel."""
+        """Return whether this request holds a peer in a channel."""
         return request in self._peers.get(node_id, {}).get(channel, {})
 
     def _move(self, channel: ChannelName, node_id: int, before: str | None, after: str | None) -> bool:
@@ -193,7 +193,7 @@ class RosterView:
         return self._roster.members(channel)
 
     def groups(self, channel: str) -> dict[str, list[int]]:
-        """Give the queue groups of a channel and their members."""
+        """Return the queue groups of a channel and their members."""
         return self._roster.groups(channel)
 
     def channels_of(self, node_id: int) -> list[ChannelName]:

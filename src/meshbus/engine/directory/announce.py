@@ -22,13 +22,10 @@ from heapq import heappop, heappush
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
-from meshbus.engine.directory.reachability import NAT_TAG, NatStatus
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.settings import AnnounceConfig
-from meshbus.names.identity import Identity
+from meshbus.engine.directory.reachability import NAT_TAG, NatStatus, initial_status
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.policy.capability import CapabilitySet
-from meshbus.policy.discovery import CapabilityIndex
-from meshbus.policy.registry import SubprotocolRegistry
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.capability import Announcement, encode_announcement
 
@@ -45,30 +42,20 @@ Wall = Callable[[float], int]
 """Gives unix nanoseconds for a monotonic reading."""
 
 
-class Announcer:
+class Announcer(Service):
     """Tells the peers what this node can do."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        peers: PeerTable,
-        index: CapabilityIndex,
-        registry: SubprotocolRegistry,
-        *,
-        wall: Wall,
-        nat: NatStatus = NatStatus(),  # noqa: B008  frozen
-        config: AnnounceConfig | None = None,
-    ) -> None:
-        self.config = config or AnnounceConfig()
+    def __init__(self, context: Context) -> None:
+        self.config = context.settings.announce
         self.current: Announcement | None = None
         """The announcement in force; None before the first."""
-        self._identity = identity
-        self._peers = peers
-        self._index = index
-        self._registry = registry
-        self._wall = wall
+        self._identity = context.identity
+        self._peers = context.peers
+        self._index = context.index
+        self._registry = context.registry
+        self._wall = context.wall
         self._content = CapabilitySet()
-        self._nat = nat
+        self._nat = initial_status(context.settings.nat)
         self._message = b""
         self._version = 0
         self._broadcast_at: float | None = None
@@ -95,7 +82,7 @@ class Announcer:
         return self._version
 
     def set_nat(self, nat: NatStatus, now: float, out: Output) -> None:
-        """Say how and where this node is reached; announced when it changes something that was announced."""
+        """Return how and where this node is reached; announced when it changes something that was announced."""
         if nat != self._nat and self.current is not None:
             self._issue(self._content, nat, now)
             self._broadcast_or_defer(now, out)
@@ -106,8 +93,12 @@ class Announcer:
         if self.current is not None:
             self.announce(self._content, now, out)
 
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Announce to a peer that had failed: it has dropped what it knew of us."""
+        self.peer_up(peer, now, out)
+
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Tell a peer with a new session, or one that was failed and came back."""
+        """Announce to a peer with a new session."""
         if self.current is None:
             return
         if self._told.get(peer.node_id) == self._version:
@@ -126,7 +117,7 @@ class Announcer:
             self.refresh(now, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         repeat = self._repeats[0][0] if self._repeats else None
         return min((time for time in (self._due, repeat) if time is not None), default=None)
 

@@ -22,17 +22,15 @@ from collections.abc import Callable
 import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Announced
+from meshbus.engine.base.notices import Announced, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
-from meshbus.engine.settings import DirectoryConfig
+from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.session.peer import Peer, PeerClaims
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
-from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.assign import Assignment
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.discovery import CapabilityIndex, ScopeFilter
+from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
@@ -62,14 +60,6 @@ _TOOL_METADATA = "tool::"
 
 NextHop = Callable[[int, float], int | None]
 """Gives the neighbor through which a node is reached now."""
-Surpass = Callable[[int, float, Output], None]
-"""Is told a version of ours, signed by us, that peers hold and that is above the one in force."""
-
-ClaimsChanged = Callable[[Peer, float, Output], None]
-"""Is told that an announcement changed what a peer claims; not that claims ended."""
-
-Heard = Callable[[Peer, Announcement, float], None]
-"""Is told every announcement that was believed, and which peer passed it on."""
 
 
 class _Standing(msgspec.Struct, frozen=True):
@@ -79,35 +69,20 @@ class _Standing(msgspec.Struct, frozen=True):
     expires_at: float
 
 
-class Directory:
+class Directory(Service):
     """Hears announcements and knows which nodes can do what."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        peers: PeerTable,
-        index: CapabilityIndex,
-        counters: Counters,
-        *,
-        subnet: SubnetId = SubnetId.GLOBAL,
-        assignment: Assignment | None = None,
-        next_hop: NextHop = lambda _node_id, _now: None,
-        surpass: Surpass = lambda _version, _now, _out: None,
-        claims_changed: ClaimsChanged = lambda _peer, _now, _out: None,
-        announced: Heard = lambda _peer, _heard, _now: None,
-        config: DirectoryConfig | None = None,
-    ) -> None:
-        self.config = config or DirectoryConfig()
-        self._identity = identity
-        self._peers = peers
-        self._index = index
-        self._counters = counters
-        self._subnet = subnet
-        self._assignment = assignment
+    def __init__(self, context: Context, announcer: Announcer, next_hop: NextHop = lambda _node_id, _now: None) -> None:
+        self.config = context.settings.directory
+        self._identity = context.identity
+        self._peers = context.peers
+        self._services = context.services
+        self._index = context.index
+        self._counters = context.counters
+        self._subnet = context.settings.subnet
+        self._assignment = context.settings.assignment
+        self._announcer = announcer
         self._next_hop = next_hop
-        self._surpass = surpass
-        self._claims_changed = claims_changed
-        self._announced = announced
         self._seen: BoundedMap[tuple[int, int, bool], float] = BoundedMap(MAX_SEEN)
         """(node, version, direct) and when it was heard first."""
         self._pins: BoundedMap[int, bytes] = BoundedMap(MAX_PINS)
@@ -117,8 +92,13 @@ class Directory:
         self._forwarded_rate = TokenBucket(self.config.forwarded_checks_per_s, 2 * self.config.forwarded_checks_per_s)
         self._sweep_at: float | None = None
 
-    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> bool:
-        """Take an announcement that came from a peer; says whether the peer now stands by its claims.
+    def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
+        """Handle an announcement that a peer sent or forwarded."""
+        if self.hear(peer, message, now, out):
+            self._services.vouched(peer, now, out)
+
+    def hear(self, peer: Peer, message: Buffer, now: float, out: Output) -> bool:
+        """Handle an announcement, and return whether the sender has vouched for its claims in this session.
 
         It does when this announcement made them, and when it repeats the one that did.
         """
@@ -146,19 +126,19 @@ class Directory:
         capabilities = _local_copy(heard)
         signed = heard.signature is not None
         changed = self._keep(heard, capabilities, now)
-        self._announced(peer, heard, now)
+        self._services.announced(peer, heard, now)
         claimed = direct and signed and self._claim(peer, heard, capabilities, now)
         if changed or claimed:
             out.control.append(Announced(heard.node_id, direct))
         if claimed:
-            self._claims_changed(peer, now, out)
+            self._services.claims_changed(peer, now, out)
         standing = self._standing.get(peer.node_id)
         return direct and signed and standing is not None and standing.version == heard.version
 
     def find_nodes(
         self, capability_filter: CapabilityFilter, now: float, *, scope: ScopeFilter | None = None
     ) -> list[int]:
-        """Give the ids of the nodes that match, ascending; our own among them once it is announced."""
+        """Return the ids of the nodes that match, ascending; our own among them once it is announced."""
         return self._index.query(capability_filter, now=now, scope=scope, same_subnet=self._same_subnet)
 
     def pin(self, node_id: int, entity_id: bytes) -> bool:
@@ -170,11 +150,12 @@ class Directory:
         return True
 
     def pinned(self, node_id: int) -> bytes | None:
-        """Give the entity key that a node id is tied to."""
+        """Return the entity key that a node id is tied to."""
         return self._pins.get(node_id)
 
-    def forget(self, node_id: int) -> None:
-        """Drop what a node that failed has claimed; it must announce a version not heard before."""
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Drop the claims of a peer that failed or is gone; it must announce a version not heard before."""
+        node_id = down.node_id
         self._index.remove(node_id)
         self._standing.pop(node_id, None)
         peer = self._peers.get(node_id)
@@ -184,10 +165,10 @@ class Directory:
             self._pins.pop(node_id)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when `tick` has something to do."""
         return self._sweep_at
 
-    def tick(self, now: float, _out: Output) -> None:
+    def tick(self, now: float, out: Output) -> None:
         """Drop what is over: entries of the index, and the capabilities of peers; their entity and subnet stay."""
         if self._sweep_at is None or now < self._sweep_at:
             return
@@ -217,7 +198,7 @@ class Directory:
         return Reason.ANNOUNCEMENT_ENTITY if pinned is not None and pinned != heard.entity_id else None
 
     def _may_check(self, peer: Peer, heard: Announcement, now: float) -> bool:
-        """Say whether there is room for one more signature check, and use it."""
+        """Return whether there is room for one more signature check, and use it."""
         rate = self._rates.get(peer.node_id)
         if rate is None:
             rate = TokenBucket(self.config.checks_per_s, 2 * self.config.checks_per_s)
@@ -234,7 +215,7 @@ class Directory:
             and self._may_check(peer, heard, now)
             and heard.verify()
         ):
-            self._surpass(heard.version, now, out)
+            self._announcer.surpass(heard.version, now, out)
 
     def _forward(self, sender: Peer, heard: Announcement, now: float, out: Output) -> None:
         """Pass an announcement on to everyone who may not have it from a shorter way."""
@@ -252,7 +233,7 @@ class Directory:
                 peer.send_message(Subprotocol.CAPABILITY, message, out)
 
     def _keep(self, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
-        """Apply an announcement to the index; says whether it told anything new."""
+        """Apply an announcement to the index, and return whether it told anything new."""
         before = self._index.get(heard.node_id)
         if not self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now):
             self._drop(Reason.ANNOUNCEMENT_INDEX_FULL if before is None else Reason.ANNOUNCEMENT_STALE)
@@ -261,7 +242,7 @@ class Directory:
         return before is None or before.expired(now) or before.capabilities != capabilities
 
     def _claim(self, peer: Peer, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
-        """Take what a peer says about itself, when it is its newest word; says whether that changed anything."""
+        """Take what a peer says about itself, when it is its newest word, and return whether that changed anything."""
         self.pin(peer.node_id, heard.entity_id)
         standing = self._standing.get(peer.node_id)
         if standing is not None and now <= standing.expires_at and heard.version <= standing.version:
@@ -274,7 +255,7 @@ class Directory:
         return before != peer.claims
 
     def _same_subnet(self, node_id: int) -> bool:
-        """Say whether a node counts as being in our subnet; one that nobody assigned does when there are rules."""
+        """Return whether a node counts as being in our subnet; one that nobody assigned does when there are rules."""
         if node_id == self._identity.node_id:
             return True
         peer = self._peers.get(node_id)
@@ -299,7 +280,7 @@ def _lifetime(heard: Announcement) -> int:
 
 
 def _local_copy(heard: Announcement) -> CapabilitySet:
-    """Give what we keep of an announcement: without what only the mesh itself may say about a node."""
+    """Return what we keep of an announcement: without what only the mesh itself may say about a node."""
     metadata = {
         key: value
         for key, value in heard.metadata.items()

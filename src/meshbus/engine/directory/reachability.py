@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from meshbus.engine.settings import NatConfig
 from meshbus.wire.messages.address import Address
 
 NAT_TAG = "nat:"
@@ -39,3 +40,8 @@ class NatStatus(msgspec.Struct, frozen=True):
     nat: Nat = Nat.UNKNOWN
     reflex: Address | None = None
     """Where others see it."""
+
+
+def initial_status(config: NatConfig) -> NatStatus:
+    """Return what is known before any peer was asked."""
+    return NatStatus() if config.public_address is None else NatStatus(Nat.OPEN, config.public_address)

@@ -24,7 +24,7 @@ MAX_AGE_S = 86_400.0
 _MESHBUS = capability_tag(Subprotocol.NEGOTIATION)
 
 
-class Whereabout(msgspec.Struct, frozen=True):
+class AnnouncedAddress(msgspec.Struct, frozen=True):
     """What one node said last."""
 
     nat: Nat
@@ -38,13 +38,13 @@ class Whereabout(msgspec.Struct, frozen=True):
     expires_at: float
 
 
-class Whereabouts:
+class AnnouncedAddresses:
     """The last word of each node."""
 
     __slots__ = ("_nodes",)
 
     def __init__(self) -> None:
-        self._nodes: BoundedMap[int, Whereabout] = BoundedMap(MAX_NODES)
+        self._nodes: BoundedMap[int, AnnouncedAddress] = BoundedMap(MAX_NODES)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -57,7 +57,7 @@ class Whereabouts:
         hops = announcement.hop_count
         known = sender.node_id if hops == 1 else None if before is None else before.neighbor
         text = announcement.reflex_addr
-        found = Whereabout(
+        found = AnnouncedAddress(
             Nat.of_tags(announcement.tags),
             None if text is None else parse_address(text),
             announcement.entity_id,
@@ -68,7 +68,7 @@ class Whereabouts:
         )
         self._nodes.put(announcement.node_id, found)
 
-    def get(self, node_id: int, now: float) -> Whereabout | None:
-        """Give what a node said, unless that is too old."""
+    def get(self, node_id: int, now: float) -> AnnouncedAddress | None:
+        """Return what a node said, unless that is too old."""
         found = self._nodes.get(node_id)
         return None if found is None or now > found.expires_at else found

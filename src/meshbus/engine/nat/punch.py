@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import ip_address
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address as Place
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.budget import Rates
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -53,7 +53,7 @@ Opened = Callable[[int, Address, float, Output], None]
 
 
 def usable(address: Address, witness: Place) -> bool:
-    """Say whether a host can have this address, and whether a witness at its own address may name it to us."""
+    """Return whether a host can have this address, and whether a witness at its own address may name it to us."""
     ip, seen = ip_address(address.host), numeric(witness)
     if not address.port or ip.is_unspecified or ip.is_multicast or (ip.version == 4 and ip.is_reserved):
         return False
@@ -63,23 +63,15 @@ def usable(address: Address, witness: Place) -> bool:
 class Punches:
     """The introductions that a node is following."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        counters: Counters,
-        wall: Callable[[float], int],
-        introduced: Callable[[int, float], None],
-        opened: Opened,
-    ) -> None:
-        """Set up; `introduced` learns that keep-alives will be sent, and until when they may be answered."""
-        self._node_id = node_id
-        self._peers = peers
-        self._counters = counters
-        self._wall = wall
-        self._introduced = introduced
-        self._opened = opened
+    def __init__(self, context: Context) -> None:
+        self.introduced: Callable[[int, float], None] = lambda _node_id, _until: None
+        """Called when keep-alives to a node that we asked for will be sent, with the time until when to wait."""
+        self.opened: Opened = lambda _node_id, _address, _now, _out: None
+        """Called when a keep-alive arrived, here or there."""
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
+        self._counters = context.counters
+        self._wall = context.wall
         self._asked: dict[int, int] = {}
         """The coordinators that we asked, by the node that we want to reach."""
         self._punches: dict[int, _Punch] = {}
@@ -108,7 +100,7 @@ class Punches:
         self._punches[message.peer] = _Punch(coordinator.node_id, message.peer_reflex, fire_at)
         self._counters.add("punch", "introduced")
         if message.peer in self._asked:
-            self._introduced(message.peer, fire_at + WATCH_S)
+            self.introduced(message.peer, fire_at + WATCH_S)
 
     def acknowledge(self, coordinator: Peer, message: PunchAck, now: float, out: Output) -> None:
         """Take the word of a node, through the coordinator of its introduction, that our keep-alive got there."""
@@ -117,7 +109,7 @@ class Punches:
             self._counters.count(Reason.REFUSE_PUNCH_ACK_UNEXPECTED)
             return
         self._counters.add("punch", "acknowledged")
-        self._opened(message.from_peer, punch.address, now, out)
+        self.opened(message.from_peer, punch.address, now, out)
 
     def receive(self, source: Place, datagram: Buffer, now: float, out: Output) -> None:
         """Take a keep-alive: 14 bytes with the right magic."""
@@ -135,10 +127,10 @@ class Punches:
         if coordinator is not None:
             ack = PunchAck(from_peer=self._node_id, to_peer=keepalive.node_id)
             coordinator.send_message(Subprotocol.RENDEZVOUS, encode_rendezvous(ack), out)
-        self._opened(keepalive.node_id, seen, now, out)
+        self.opened(keepalive.node_id, seen, now, out)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return when `tick` is due."""
         return min((punch.due for punch in self._punches.values()), default=None)
 
     def tick(self, now: float, out: Output) -> None:

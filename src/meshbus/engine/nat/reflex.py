@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
@@ -31,15 +31,13 @@ Told = Callable[[int, Address | None, float, Output], None]
 """Is told which node answered and what it sees us at; None when it did not say."""
 
 
-class Reflex:
+class Reflex(Service):
     """Both sides of reflex."""
 
-    __slots__ = ("_asked", "_counters", "_told")
-
-    def __init__(self, counters: Counters, told: Told = lambda _node_id, _address, _now, _out: None) -> None:
-        """Set up; `told` learns how each question ended."""
-        self._counters = counters
-        self._told = told
+    def __init__(self, context: Context) -> None:
+        self.told: Told = lambda _node_id, _address, _now, _out: None
+        """Called with the outcome of each question."""
+        self._counters = context.counters
         self._asked: Deadlines[int] = Deadlines()
 
     def ask(self, peer: Peer, now: float, out: Output) -> None:
@@ -59,16 +57,16 @@ class Reflex:
             seen = numeric(peer.link.home)
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexResponse(seen or NOWHERE)), out)
         elif self._asked.drop(peer.node_id):
-            self._told(peer.node_id, heard.address if heard.address.port else None, now, out)
+            self.told(peer.node_id, heard.address if heard.address.port else None, now, out)
         else:
             self._counters.count(Reason.IGNORE_REFLEX_UNASKED)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return when `tick` is due."""
         return self._asked.next()
 
     def tick(self, now: float, out: Output) -> None:
         """Give up questions that were not answered."""
         for node_id in self._asked.over(now):
             self._counters.add("timeout", "reflex")
-            self._told(node_id, None, now, out)
+            self.told(node_id, None, now, out)

@@ -17,21 +17,20 @@ name. Whatever we send goes to sessions of ours; unproven addresses are for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
-from meshbus.engine.nat.addresses import Whereabouts
+from meshbus.engine.nat.addresses import AnnouncedAddresses
 from meshbus.engine.nat.punch import Punches, usable
 from meshbus.engine.session.budget import Rates
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.address import Address, numeric
+from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.messages.rendezvous import (
     PunchAck,
     PunchIntroduce,
@@ -52,25 +51,16 @@ TOTAL_RATE, TOTAL_BURST = 200.0, 400.0
 MAX_RATED = 4096
 
 
-class Rendezvous:
+class Rendezvous(Service):
     """All that one node has to do with introductions."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        whereabouts: Whereabouts,
-        punches: Punches,
-        counters: Counters,
-        wall: Callable[[float], int],
-    ) -> None:
-        self._node_id = node_id
-        self._peers = peers
-        self._whereabouts = whereabouts
-        self._punches = punches
-        self._counters = counters
-        self._wall = wall
+    def __init__(self, context: Context) -> None:
+        self.addresses = AnnouncedAddresses()
+        self.punches = Punches(context)
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
+        self._counters = context.counters
+        self._wall = context.wall
         self._introduced: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_INTRODUCTIONS)
         """Who may acknowledge to whom, and until when."""
         self._rates: Rates[int] = Rates(PEER_RATE, PEER_BURST, MAX_RATED)
@@ -91,11 +81,23 @@ class Rendezvous:
             case PunchRequest():
                 self._coordinate(peer, heard, now, out)
             case PunchIntroduce():
-                self._punches.introduce(peer, heard, now)
+                self.punches.introduce(peer, heard, now)
             case PunchAck(to_peer=self._node_id):
-                self._punches.acknowledge(peer, heard, now, out)
+                self.punches.acknowledge(peer, heard, now, out)
             case PunchAck():
                 self._pass_on(peer, heard, now, out)
+
+    def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
+        """Note the address that a node announced."""
+        self.addresses.heard(peer, heard, now)
+
+    def next_timer(self) -> float | None:
+        """Return when a keep-alive is due."""
+        return self.punches.next_timer()
+
+    def tick(self, now: float, out: Output) -> None:
+        """Send the keep-alives that are due."""
+        self.punches.tick(now, out)
 
     def _coordinate(self, asking: Peer, request: PunchRequest, now: float, out: Output) -> None:
         wanted, reflex = self._peers.get(request.target), self._address_of(request.target, now)
@@ -127,15 +129,15 @@ class Rendezvous:
             return Reason.REFUSE_INTRODUCTION_NO_REFLEX
         if not usable(request.self_reflex, home):
             return Reason.REFUSE_INTRODUCTION_ADDRESS
-        said = self._whereabouts.get(asking.node_id, now)
+        said = self.addresses.get(asking.node_id, now)
         believed = (numeric(home), None if said is None else said.reflex)
         if request.self_reflex.host not in {place.host for place in believed if place is not None}:
             return Reason.REFUSE_INTRODUCTION_FOREIGN_ADDRESS
         return None
 
     def _address_of(self, node_id: int, now: float) -> Address | None:
-        """Give where a neighbor has announced to be seen, or else where we see it."""
-        found, peer = self._whereabouts.get(node_id, now), self._peers.get(node_id)
+        """Return where a neighbor has announced to be seen, or else where we see it."""
+        found, peer = self.addresses.get(node_id, now), self._peers.get(node_id)
         if found is not None and found.reflex is not None:
             return found.reflex
         return None if peer is None else numeric(peer.link.home)

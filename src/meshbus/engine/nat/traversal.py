@@ -19,23 +19,22 @@ The counterparts of the other implementation's figures are the counters `travers
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum, auto
 from math import inf
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import HandshakeFailed, Path, PeerGone, Reached, SessionUp
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.reachability import Nat
-from meshbus.engine.nat.addresses import Whereabout, Whereabouts
-from meshbus.engine.nat.punch import Punches
+from meshbus.engine.nat.addresses import AnnouncedAddress
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.watch import NatWatch, Plan, plan
+from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.session.handshake import Handshakes
-from meshbus.engine.session.peer import Health, Peer, PeerTable
-from meshbus.engine.settings import HandshakeConfig, NatConfig
+from meshbus.engine.session.peer import Health, Peer
+from meshbus.engine.session.service import Context, Service
+from meshbus.engine.settings import HandshakeConfig
 from meshbus.errors import HandshakeError, HandshakeFault, LocalProtocolError, PeerError, PeerFault
 from meshbus.names.identity import noise_public_key
 from meshbus.wire.messages.address import Address as Numeric
@@ -46,9 +45,6 @@ ASK_AGAIN_S = 1.5
 """After which a request, or its answer, counts as lost."""
 QUICK = HandshakeConfig(tries=3, timeout_s=1.0)
 """Where there is still something else to try: three round trips of up to a second."""
-
-NextHop = Callable[[int, float], int | None]
-"""Gives the neighbor through which a node is reached now."""
 
 
 class Rung(Enum):
@@ -62,35 +58,24 @@ class Rung(Enum):
     RELAY = auto()
 
 
-class Traversal:
+class Traversal(Service):
     """The ways of one node to those that are behind NATs, its own NAT, and its services for others."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        handshakes: Handshakes,
-        announcer: Announcer,
-        counters: Counters,
-        wall: Callable[[float], int],
-        next_hop: NextHop,
-        config: NatConfig,
-    ) -> None:
-        self._peers = peers
-        self._handshakes = handshakes
-        self._counters = counters
-        self._next_hop = next_hop
+    def __init__(self, context: Context, mesh: Mesh, reflex: Reflex, rendezvous: Rendezvous) -> None:
+        self._peers = context.peers
+        self._handshakes = context.services[Handshakes]
+        self._counters = context.counters
+        self._mesh = mesh
         self._climbs: dict[int, _Climb] = {}
-        self.whereabouts = Whereabouts()
-        self.reflex = Reflex(counters, self._told)
-        self.nat = NatWatch(peers, self.reflex, config, changed=announcer.set_nat)
-        self.punches = Punches(
-            node_id, peers=peers, counters=counters, wall=wall, introduced=self._introduced, opened=self._opened
-        )
-        self.rendezvous = Rendezvous(
-            node_id, peers=peers, whereabouts=self.whereabouts, punches=self.punches, counters=counters, wall=wall
-        )
+        self.reflex = reflex
+        self.rendezvous = rendezvous
+        self.punches = rendezvous.punches
+        self.addresses = rendezvous.addresses
+        announcer = context.services[Announcer]
+        self.nat = NatWatch(self._peers, reflex, context.settings.nat, changed=announcer.set_nat)
+        reflex.told = self._told
+        self.punches.introduced = self._introduced
+        self.punches.opened = self._opened
 
     # ── what the application asks ───────────────────────────────────────────────────────────
 
@@ -116,7 +101,7 @@ class Traversal:
             return
         if node_id in self._climbs:
             return
-        found = self.whereabouts.get(node_id, now)
+        found = self.addresses.get(node_id, now)
         key = _key_of(node_id, found) if public_key is None else public_key
         helper = self._choose(node_id, found, coordinator, now)
         address = None if found is None else found.reflex
@@ -153,7 +138,7 @@ class Traversal:
 
     # ── what happens ────────────────────────────────────────────────────────────────────────
 
-    def review(self, now: float, out: Output) -> None:
+    def finish(self, now: float, out: Output) -> None:
         """Take note of what happened to peers; a failed handshake that is not the last word leaves the output."""
         for event in list(out.control):
             match event:
@@ -168,16 +153,14 @@ class Traversal:
                     pass
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
-        times = [self.reflex.next_timer(), self.nat.next_timer(), self.punches.next_timer()]
+        """Return when `tick` is due."""
+        times = [self.nat.next_timer()]
         times += [climb.due for climb in self._climbs.values() if climb.due < inf]
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
         """Ask again, give up and go on where it is time."""
-        self.reflex.tick(now, out)
         self.nat.tick(now, out)
-        self.punches.tick(now, out)
         for climb in list(self._climbs.values()):
             if now < climb.due:
                 continue
@@ -251,7 +234,7 @@ class Traversal:
         if peer is not None and peer.health is not Health.FAILED:
             self._reached(climb, Path.RELAYED, out)
             return
-        hop = self._next_hop(climb.node_id, now)
+        hop = self._mesh.next_hop(climb.node_id, now)
         relay = self._helper(climb) or (None if hop is None else self._peers.get(hop))
         if relay is None or relay.node_id == climb.node_id:
             raise HandshakeError(
@@ -311,8 +294,8 @@ class Traversal:
 
     # ── small parts ─────────────────────────────────────────────────────────────────────────
 
-    def _choose(self, node_id: int, found: Whereabout | None, coordinator: int | None, now: float) -> Peer | None:
-        """Give the neighbor that is to introduce us; raises PeerError when the one that was named is none."""
+    def _choose(self, node_id: int, found: AnnouncedAddress | None, coordinator: int | None, now: float) -> Peer | None:
+        """Return the neighbor that is to introduce us; raises PeerError when the one that was named is none."""
         if coordinator is not None:
             helper = self._peers.require(coordinator)
             if helper.link.home is None:
@@ -320,7 +303,7 @@ class Traversal:
                     PeerFault.UNREACHABLE, coordinator, "a coordinator must be a neighbor, not behind a relay"
                 )
             return helper
-        known = (None if found is None else found.neighbor, self._next_hop(node_id, now))
+        known = (None if found is None else found.neighbor, self._mesh.next_hop(node_id, now))
         helpers = (self._peers.get(neighbor) for neighbor in known if neighbor is not None)
         return next((peer for peer in helpers if peer is not None and _can_help(peer, node_id)), None)
 
@@ -363,7 +346,7 @@ def _can_help(peer: Peer, node_id: int) -> bool:
     return peer.node_id != node_id and peer.link.home is not None and peer.health is not Health.FAILED
 
 
-def _key_of(node_id: int, found: Whereabout | None) -> bytes:
+def _key_of(node_id: int, found: AnnouncedAddress | None) -> bytes:
     if found is None:
         raise PeerError(
             PeerFault.UNREACHABLE, node_id, "it has not announced itself here: give its public_key and a coordinator"

@@ -21,7 +21,7 @@ from ipaddress import ip_address
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
-from meshbus.engine.directory.reachability import Nat, NatStatus
+from meshbus.engine.directory.reachability import Nat, NatStatus, initial_status
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.settings import NatConfig
@@ -59,12 +59,12 @@ _PLANS: dict[Nat, dict[Nat, Plan]] = {
 
 
 def plan(local: Nat, remote: Nat) -> Plan:
-    """Say what to try first with a node of some kind; the table is the wire's own."""
+    """Return what to try first with a node of some kind; the table is the wire's own."""
     return _PLANS[local][remote]
 
 
 def classify(observations: Sequence[Address], bind: Address | None) -> Nat:
-    """Say which kind of NAT makes peers see us at these addresses, one for each peer."""
+    """Return which kind of NAT makes peers see us at these addresses, one for each peer."""
     if len(observations) < SWEEP_PEERS:
         return Nat.UNKNOWN
     if bind is not None and any(_is_ours(seen, bind) for seen in observations):
@@ -74,11 +74,6 @@ def classify(observations: Sequence[Address], bind: Address | None) -> Nat:
 
 def _is_ours(seen: Address, bind: Address) -> bool:
     return seen.port == bind.port and (seen.host == bind.host or ip_address(bind.host).is_unspecified)
-
-
-def initial_status(config: NatConfig) -> NatStatus:
-    """Return what is known before any peer was asked."""
-    return NatStatus() if config.public_address is None else NatStatus(Nat.OPEN, config.public_address)
 
 
 Changed = Callable[[NatStatus, float, Output], None]
@@ -128,7 +123,7 @@ class NatWatch:
                 self._conclude(now, out)
 
     def seen_by(self, node_id: int) -> Address | None:
-        """Give the address that a peer saw us at when it was asked last."""
+        """Return the address that a peer saw us at when it was asked last."""
         return self._observed.get(node_id)
 
     def forget(self, node_id: int) -> None:
@@ -136,7 +131,7 @@ class NatWatch:
         self._observed.pop(node_id)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return when `tick` is due."""
         return self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
@@ -158,7 +153,7 @@ class NatWatch:
             self._changed(found, now, out)
 
     def _choose(self) -> list[Peer]:
-        """Give two neighbors to ask, at two hosts if possible; where addresses are names, there is nothing to ask."""
+        """Return two neighbors to ask, at two hosts if possible; where addresses are names, there is nothing to ask."""
         hosts: dict[str, Peer] = {}
         rest: list[Peer] = []
         for peer in self._peers.neighbors():

@@ -1,1 +1,1 @@
-"""The way in: datagrams are opened, sorted by subprotocol, and handed to whom they concern."""
+"""Receive path: opens datagrams, sorts packets by subprotocol, and passes them to services and delivery."""

@@ -1,12 +1,13 @@
-"""Where a decrypted packet goes, by its subprotocol id: one rule for single packets and for batches.
+"""Dispatch: decides by subprotocol id where a decrypted packet goes; the same for single packets and for batches.
 
     0                              plain events
-    an id with a service here      the service; a profile id only when it was negotiated with the peer
-    anything else is opaque        delivered under its own id, never among plain events, or dropped and counted
+    an id with a service here      the service; a profile id only if it was negotiated with the peer
+    anything else is opaque        delivered with its id, never among plain events, or dropped and counted
 
-Strict mode, the default, drops opaque packets below the vendor range; compatible mode delivers them all, as a 0.23 node
-does. What a 0.23 sender counts as events costs it credit, whatever the id, so it is owed grants for them even when we
-drop them. Packets for other nodes never come here: they are forwarded as they are, whatever their id.
+Strict mode, the default, drops opaque packets below the vendor range. Compatible mode delivers all of them, as a 0.23
+node does (subprotocols.md §3). A 0.23 sender spends credit on everything that its receiver would count as events,
+whatever the id, so it gets grants for such packets even if they are dropped here (transport.md §14). Packets for other
+nodes never come here: engine/routes/forward.py forwards them, whatever their id.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshbus.engine.session.service import Row
 from meshbus.engine.settings import OpaqueMode
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
@@ -26,24 +28,21 @@ from meshbus.wire.subprotocol import FIRST_VENDOR_ID
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NO_CREDIT = frozenset(
+_UNCREDITED = frozenset(
     {
         Subprotocol.MIGRATION,
-        Subprotocol.MEMBERSHIP,
-        Subprotocol.STREAM_WINDOW,
-        Subprotocol.CAPABILITY,
-        Subprotocol.REFLEX,
-        Subprotocol.RENDEZVOUS,
         Subprotocol.REDEX,
-        0x0F00,  # the reference's database queries
-        0x1000,  # the reference's fold announcements
+        0x0F00,  # mesh database of the 0.23 node
+        0x1000,  # fold announcements of the 0.23 node
     }
 )
-"""Ids that a 0.23 node takes off the event path: no credit is used, no grant is owed."""
+"""Ids without a service here that a 0.23 node handles without credit (transport.md §17, step 10).
+
+For ids with a service, `credit` of the service table says the same."""
 
 
 class Way(IntEnum):
-    """Where packets go."""
+    """Destination of packets."""
 
     EVENTS = auto()
     SERVICE = auto()
@@ -56,17 +55,17 @@ class Disposition(NamedTuple):
 
     way: Way
     owes_grant: bool
-    """Whether the sender is owed credit for them."""
+    """Whether the sender expects a grant for them."""
     reason: Reason | None = None
     """Why they are opaque or dropped."""
 
 
 class Group(NamedTuple):
-    """Packets of one batch with one id."""
+    """Packets of one batch with the same subprotocol id."""
 
     subprotocol_id: int
     rows: Rows
-    """Index the columns of the batch with it."""
+    """Index of the packets in the columns of the batch."""
 
 
 Rows: TypeAlias = "slice | NDArray[np.intp]"
@@ -77,14 +76,14 @@ _SERVED = Disposition(Way.SERVICE, owes_grant=False)
 
 
 class Dispatch:
-    """The table of services of one node."""
+    """The dispatch rules that follow from the service table of one node."""
 
-    def __init__(
-        self, services: Iterable[int], profile: Iterable[int] = (), *, mode: OpaqueMode = OpaqueMode.STRICT
-    ) -> None:
-        self._services = frozenset(services)
-        self._profile = frozenset(profile)
-        """Those that need to be negotiated with the peer."""
+    def __init__(self, table: Iterable[Row], mode: OpaqueMode = OpaqueMode.STRICT) -> None:
+        rows = [row for row in table if row.id is not None]
+        self._services = frozenset(row.id for row in rows if not row.profile)
+        self._profile = frozenset(row.id for row in rows if row.profile)
+        """Ids that must be negotiated with the peer."""
+        self._uncredited = _UNCREDITED | {row.id for row in rows if not row.credit}
         self._mode = mode
 
     def disposition(self, subprotocol_id: int, negotiated: Container[int]) -> Disposition:
@@ -95,14 +94,15 @@ class Dispatch:
             return _SERVED
         reason = Reason.NOT_NEGOTIATED if subprotocol_id in self._profile else Reason.UNKNOWN_SUBPROTOCOL
         dropped = self._mode is OpaqueMode.STRICT and subprotocol_id < FIRST_VENDOR_ID
-        return Disposition(Way.DROP if dropped else Way.OPAQUE, subprotocol_id not in NO_CREDIT, reason)
+        return Disposition(Way.DROP if dropped else Way.OPAQUE, subprotocol_id not in self._uncredited, reason)
 
 
 def split(ids: NDArray[np.uint16]) -> Sequence[Group]:  # hot: bench_stream
-    """Part a batch of one peer's packets, in the order in which they are to be handled.
+    """Split a batch of one peer's packets into groups, in the order in which to handle them.
 
-    Messages come first, as they arrived, a run of one id at a time: one may change the disposition of the next, so ask
-    for it when its turn comes. Plain events come last and together, for speed; no message needs them to come first.
+    Messages come first, in the order of arrival, grouped into runs of one id. A message may change the disposition of
+    the next one, so look it up only when a group is handled. Plain events come last and all together, for speed; no
+    message depends on them.
     """
     if not ids.any():
         return _ALL_PLAIN if len(ids) else ()

@@ -1,10 +1,15 @@
-"""From datagrams to opened packets: who sent them, are they genuine, are they new.
+"""Intake: turns datagrams into opened packets; finds the session, authenticates, and rejects replays.
 
-A batch takes the shortest way when its packets belong to one stream of one session (a run, see engine/base/runscan.py), which
-is the normal case in a busy stream; and a short one when they belong to few sessions. Routed packets go together too:
-those for others as they are, those for us without their routing headers, by the same ways. Whatever is not an ordinary
-packet of a known session (handshakes, heartbeats, pingwaves, junk) goes one by one. Nothing raises on hostile input:
-every drop has a reason and a counter. What an opened packet means is decided in engine/receive/reception.py.
+There are three ways through this file, from the fastest to the slowest (the checks are those of transport.md §17):
+
+    a run          packets of one stream of one session (engine/base/runscan.py), the normal case in a busy stream;
+                   opened as a whole
+    mixed          ordinary packets of a few sessions: parsed into columns, and opened session by session
+    one by one     handshakes, heartbeats, pingwaves, keep-alives, junk, and batches of a few packets
+
+Routed packets go through the same ways: those for other nodes unchanged to forwarding, those for this node without
+their routing header. Hostile input never raises; every drop is counted with a reason. What an opened packet means is
+decided in engine/receive/reception.py.
 """
 
 from __future__ import annotations
@@ -38,15 +43,17 @@ _HEARTBEAT = int(Flags.HEARTBEAT)
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 _AT_ZERO = np.zeros(1, _I64)
 _ROUTED = ROUTE_MAGIC & 0xFF
-"""How a routed packet begins."""
+"""The first byte of a routed packet."""
 FEW_PACKETS = 3
-"""Up to so many packets the scalar path is quicker."""
+"""Up to this many packets are handled one by one, because the arrays of a batch cost more than they save."""
 RUN_SHARE = 4
-"""A run is taken by itself when it is at least this part of what is left; shorter ones are sorted by columns."""
+"""A run is opened as a whole if it is at least this fraction (one in four) of what is left of the batch.
+
+Our choice: below that, sorting by columns is cheaper than scanning again after each short run."""
 
 
 class Opened(msgspec.Struct, frozen=True, eq=False):
-    """Genuine, new packets of one peer, in the order they came."""
+    """Authenticated, new packets of one peer, in the order of arrival."""
 
     headers: NDArray[np.void]
     data: NDArray[np.uint8]
@@ -54,34 +61,34 @@ class Opened(msgspec.Struct, frozen=True, eq=False):
     starts: NDArray[np.int64]
     """Where the plaintext of each packet begins."""
     run: Run | None = None
-    """What the packets have in common, when they are exactly one run."""
+    """The run, if the packets are exactly one."""
     arrival: Arrival | None = None
-    """How they came, while somebody records it."""
+    """Where the packets came from, if the flight recorder is on."""
 
     @classmethod
     def of(cls, header: Header, payload: bytes, arrival: Arrival | None = None) -> Opened:
-        """Put one packet into columns."""
+        """Build the columns of a single packet."""
         columns = np.frombuffer(bytearray(pack_header(header)), HEADER_DTYPE)
         return cls(columns, np.frombuffer(payload, np.uint8), np.zeros(1, np.int64), arrival=arrival)
 
 
 class Receiver(Protocol):
-    """What the intake hands its findings to."""
+    """Interface to which the intake passes its results; engine/receive/reception.py implements it."""
 
     def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
-        """Take a handshake packet, with its routing header if it has one."""
+        """Handle a handshake packet, with its routing header if it is routed."""
 
     def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
-        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
+        """Handle a packet of a session that is no peer's current one; return False if the session is unknown."""
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
-        """Take note of a verified heartbeat."""
+        """Handle a verified heartbeat."""
 
     def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
-        """Take opened packets."""
+        """Handle opened packets."""
 
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
-        """Take one opened packet."""
+        """Handle one opened packet."""
 
     def on_transit(
         self,
@@ -95,17 +102,17 @@ class Receiver(Protocol):
         out: Output,
         /,
     ) -> None:
-        """Take routed packets of one source for other nodes: some in a row of those that lie in a buffer."""
+        """Handle routed packets of one source for other nodes: rows `first` up to `last` of `starts` and `lengths`."""
 
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
-        """Take a pingwave."""
+        """Handle a pingwave."""
 
     def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
-        """Take a keep-alive of a node that was introduced to us, or says so."""
+        """Handle a keep-alive of hole punching; it is not authenticated."""
 
 
 class Intake:
-    """Reads datagrams for one node."""
+    """Parses, opens and sorts the datagrams of one node."""
 
     def __init__(self, node_id: int, peers: PeerTable, counters: Counters, receiver: Receiver, tap: Tap) -> None:
         self._node_id = node_id
@@ -115,12 +122,13 @@ class Intake:
         self._tap = tap
 
     def receive(self, batch: PacketBatch, now: float, out: Output) -> None:  # hot: bench_stream
-        """Take in a batch of datagrams."""
+        """Handle a batch of datagrams."""
         starts, lengths = batch.starts, batch.lengths
         first, count = 0, len(batch)
         if count <= FEW_PACKETS:
             self._receive_singly(batch, range(count), now, out)
             return
+        # One run after the other, as long as they are long enough; whatever remains is sorted by columns.
         while first < count:
             if batch.data.item(starts.item(first)) == _ROUTED and (
                 routed := self._receive_routed_row(batch, first, now, out)
@@ -135,9 +143,10 @@ class Intake:
             first += len(run)
 
     def _receive_run(self, batch: PacketBatch, first: int, run: Run, now: float, out: Output) -> None:
-        """Open a run of packets, from one place of a batch on."""
+        """Open a run of packets that begins at row `first` of a batch."""
         count = len(run)
         peer = self._peers.by_session(run.session_id)
+        # Perhaps the session of a candidate: those are opened packet by packet (session/candidate.py).
         if peer is None:
             self._receive_singly(batch, range(first, first + count), now, out)
             return
@@ -154,7 +163,7 @@ class Intake:
             self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh], arrival=arrival), now, out)
 
     def _receive_mixed(self, batch: PacketBatch, first: int, now: float, out: Output) -> None:
-        """Take in the packets of a batch, from one on, that are of several kinds."""
+        """Handle the packets of a batch from row `first` on, which may be of several kinds."""
         count = len(batch) - first
         if count <= FEW_PACKETS:
             self._receive_singly(batch, range(first, first + count), now, out)
@@ -162,6 +171,7 @@ class Intake:
         headers = read_headers(batch.data, batch.starts[first:], batch.lengths[first:])
         columns = headers.columns
         ordinary = (headers.status == HeaderStatus.OK) & (columns["flags"] & _SPECIAL == 0)
+        # Special packets first: a handshake may establish the session of the ordinary ones.
         if not ordinary.all():
             routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
             if routed.any():
@@ -171,7 +181,8 @@ class Intake:
             self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
 
     def _receive_routed_row(self, batch: PacketBatch, first: int, now: float, out: Output) -> int:
-        """Take in routed packets in a row, of one source, all for others or all for us; gives how many."""
+        """Handle consecutive routed packets of one source, all for others or all for us, and return their number."""
+        # `routed_stretch` returns a positive count for packets for other nodes and a negative one for ours.
         source, last = _run_at(batch, first)
         data, starts, lengths = batch.data, batch.starts, batch.lengths
         count = routed_stretch(data, starts, lengths, first, last, self._node_id)
@@ -182,7 +193,7 @@ class Intake:
         return abs(count)
 
     def _receive_routed_batch(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
-        """Take in routed packets that lie between others: for others, or for us."""
+        """Handle routed packets that are spread over a batch, for other nodes or for us."""
         starts, lengths = batch.starts[rows], batch.lengths[rows]
         mine = read_routes(batch.data, starts)["dest_id"] == self._node_id
         if mine.any():
@@ -192,7 +203,8 @@ class Intake:
             self._receiver.on_transit(source, batch.data, starts, lengths, first, last, now, out)
 
     def _receive_relayed(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
-        """Take in routed packets for us, without their routing headers; a second one behind the first is junk."""
+        """Handle routed packets for us, without their routing headers."""
+        # mesh.md §2.1: the inner packet is treated like a direct one; a second routing header in it is invalid.
         sources = batch.runs if len(batch.runs) == 1 else [(source, 1) for source in _sources(batch)]
         runs = [(sources[0][0], len(rows))] if len(sources) == 1 else [sources[row] for row in rows.tolist()]
         inner = PacketBatch(
@@ -230,7 +242,7 @@ class Intake:
         now: float,
         out: Output,
     ) -> None:
-        """Open packets of one session."""
+        """Open ordinary packets of one session."""
         peer = self._peers.by_session(int(columns["session_id"][0]))
         if peer is None:
             self._receive_singly(batch, rows.tolist(), now, out)
@@ -252,7 +264,7 @@ class Intake:
         fresh: NDArray[np.bool_],
         now: float,
     ) -> None:
-        """Count and record packets that are not what their sender sealed, or not new."""
+        """Count and record packets that failed authentication or are not new."""
         self._counters.count(Reason.BAD_TAG, int(np.count_nonzero(~genuine)))
         self._counters.count(Reason.REPLAYED, int(np.count_nonzero(genuine & ~fresh)))
         if arrival is not None:
@@ -271,7 +283,7 @@ class Intake:
                 self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
-        """Take in one datagram."""
+        """Handle one datagram, by its kind (transport.md §2)."""
         match classify(datagram):
             case DatagramKind.NET:
                 self._receive_packet(source, datagram, None, now, out)
@@ -291,6 +303,7 @@ class Intake:
             lengths = np.full(1, len(datagram), _I64)
             self._receiver.on_transit(source, data, _AT_ZERO, lengths, 0, 1, now, out)
             return
+        # transport.md §7: the ttl of a packet for this node is not looked at, and a routed heartbeat is dropped.
         inner = datagram[ROUTE_BYTES:]
         flags = inner[3]
         if flags & _HEARTBEAT:
@@ -311,6 +324,7 @@ class Intake:
         if header.flags & _HANDSHAKE:
             self._receiver.on_handshake(source, packet, now, out, routed=False)
             return
+        # transport.md §17: a valid packet from another address is accepted, so only the session id selects the session.
         peer = self._peers.by_session(header.session_id)
         arrival = None if self._tap.recorder is None else self._tap.arrival_of(source, route)
         if peer is None:
@@ -333,7 +347,7 @@ class Intake:
 
 
 def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
-    """Give the source of a packet, and where the packets in a row from there end."""
+    """Return the source of a packet, and the row after the last packet of its run of that source."""
     end = 0
     for source, count in batch.runs:
         end += count
@@ -359,7 +373,7 @@ def _reason_of(error: RemoteProtocolError) -> Reason:
 
 
 def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:
-    """Say which of these rows came from which source: from one place to another."""
+    """Yield the sources of some rows, each with the range within `rows` that came from it."""
     end = first = 0
     for source, count in batch.runs:
         end += count

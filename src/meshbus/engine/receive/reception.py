@@ -1,28 +1,26 @@
-"""What an opened packet means: handshakes, signs of life, messages for a service, events for delivery, packets for others.
+"""Reception: passes what the intake found to handshakes, liveness, services, delivery and forwarding.
 
-The counterpart is engine/receive/intake.py, which finds out who sent a packet and whether it is genuine. Nothing here knows the
-content of a message: services read their own.
+The counterpart is engine/receive/intake.py, which finds the sender of a packet and authenticates it. Nothing here reads
+the content of a message: services decode their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
-from meshbus.engine.nat.punch import Punches
+from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.receive.dispatch import Dispatch, Group, Way, split
 from meshbus.engine.receive.intake import Opened
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.routes.tap import Arrival
-from meshbus.engine.session.handshake import Established, Handshakes
+from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
-from meshbus.engine.session.negotiate import Negotiator
 from meshbus.engine.session.peer import Peer
-from meshbus.engine.settings import RELIABLE_SERVICES
+from meshbus.engine.session.service import Context
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
@@ -33,47 +31,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Handler = Callable[[Peer, memoryview, float, Output], object]
-"""Takes one message of a subprotocol."""
+"""Handles one message of a subprotocol."""
 
 
 class Reception:
-    """Hands what the intake found to whom it concerns."""
+    """Routes opened packets and other datagrams to the services of one node."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        handlers: Mapping[int, Handler],
-        *,
-        handshakes: Handshakes,
-        liveness: Liveness,
-        negotiator: Negotiator,
-        delivery: Delivery,
-        mesh: Mesh,
-        punches: Punches,
-        counters: Counters,
-        establish: Callable[[list[Established], float, Output], None],
-        recovered: Callable[[Peer, float, Output], None],
-    ) -> None:
-        """Set up; `establish` takes new sessions, `recovered` peers that had failed and were heard again."""
-        self.handlers = dict(handlers)
-        self._dispatch = dispatch
-        self._handshakes = handshakes
-        self._liveness = liveness
-        self._negotiator = negotiator
-        self._delivery = delivery
-        self._mesh = mesh
-        self._punches = punches
-        self._counters = counters
-        self._establish = establish
-        self._recovered = recovered
+    def __init__(self, context: Context) -> None:
+        services = context.services
+        carried = {row.id for row in services.table if row.reliable}
+        self.handlers: dict[int, Handler] = {
+            id_: service.receive for id_, service in services.by_subprotocol.items() if id_ not in carried
+        }
+        """Handlers of the subprotocols whose packets are unpacked here; the others are carried on reliable streams."""
+        self._dispatch = Dispatch(services.table, context.settings.opaque)
+        self._services = services
+        self._handshakes = services[Handshakes]
+        self._liveness = services[Liveness]
+        self._delivery = services[Delivery]
+        self._mesh = services[Mesh]
+        self._punches = services[Rendezvous].punches
+        self._counters = context.counters
+        self._establish = context.establish
 
     def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
-        """Take a handshake packet."""
+        """Handle a handshake packet, and establish the resulting session."""
         receive = self._handshakes.receive_routed if routed else self._handshakes.receive_direct
         self._establish(receive(source, datagram, now, out), now, out)
 
     def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
-        """Take a packet of a session that is no peer's current one; False when it is nobody's."""
+        """Handle a packet of a session that is no peer's current one; return False if the session is unknown."""
         session_id = int.from_bytes(packet[24:32], "little")
         known = self._handshakes.knows(session_id)
         if known:
@@ -83,17 +70,19 @@ class Reception:
         return known
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
-        """Take note of a verified heartbeat."""
+        """Record a verified heartbeat."""
         recovered = self._liveness.heard(peer, now, out, heartbeat=True)
+        # A heartbeat comes straight from the peer, which shows that the direct path works.
         self._mesh.heard(peer, now)
         if recovered:
-            self._recovered(peer, now, out)
+            self._services.recovered(peer, now, out)
 
     def on_packets(self, peer: Peer, opened: Opened, now: float, out: Output) -> None:
-        """Take opened packets: messages first, in order, then events."""
+        """Handle opened packets: messages first, in order, then events."""
         if self._liveness.heard(peer, now, out, heartbeat=False):
-            self._recovered(peer, now, out)
+            self._services.recovered(peer, now, out)
         run, arrival = opened.run, opened.arrival
+        # A run of plain events, the hot case, needs no sorting by subprotocol.
         if run is not None and run.subprotocol_id == Subprotocol.EVENTS:
             if arrival is not None:
                 self._record(peer, run.subprotocol_id, opened.headers, arrival, now)
@@ -101,6 +90,7 @@ class Reception:
             return
         groups = split(opened.headers["subprotocol_id"]) if run is None else (Group(run.subprotocol_id, slice(None)),)
         for subprotocol_id, rows in groups:
+            # Looked up for each group: a manifest earlier in the batch may have changed what was negotiated.
             headers, starts = opened.headers[rows], opened.starts[rows]
             disposition = self._dispatch.disposition(subprotocol_id, peer.negotiated)
             if arrival is not None:
@@ -115,7 +105,7 @@ class Reception:
                 else:
                     self._counters.add("opaque", disposition.reason.why, len(headers))
                 if disposition.reason is Reason.NOT_NEGOTIATED:
-                    self._negotiator.missed(peer, now, out)
+                    self._services.not_agreed(peer, now, out)
             if disposition.way is Way.DROP:
                 if disposition.owes_grant:
                     self._delivery.owe(peer, headers, now)
@@ -123,7 +113,7 @@ class Reception:
             self._delivery.take(peer, subprotocol_id, headers, opened.data, starts, now, out)
 
     def on_packet(self, peer: Peer, header: Header, payload: bytes, now: float, out: Output) -> None:
-        """Take one opened packet."""
+        """Handle one opened packet."""
         handle = self.handlers.get(header.subprotocol_id)
         served = (
             handle is not None and self._dispatch.disposition(header.subprotocol_id, peer.negotiated).way is Way.SERVICE
@@ -132,7 +122,7 @@ class Reception:
             self.on_packets(peer, Opened.of(header, payload), now, out)
             return
         if self._liveness.heard(peer, now, out, heartbeat=False):
-            self._recovered(peer, now, out)
+            self._services.recovered(peer, now, out)
         if handle is None:
             self._delivery.take_one(peer, header, payload, now, out)
         else:
@@ -151,15 +141,15 @@ class Reception:
         out: Output,
         /,
     ) -> None:
-        """Take routed packets for other nodes."""
+        """Forward routed packets for other nodes."""
         self._mesh.forwarder.forward(source, data, starts, lengths, first, last, now, out)
 
     def on_pingwave(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
-        """Take a pingwave."""
+        """Handle a pingwave."""
         self._mesh.pingwaves.receive(source, datagram, now, out)
 
     def on_keepalive(self, source: Address, datagram: memoryview, now: float, out: Output, /) -> None:
-        """Take a keep-alive."""
+        """Handle a keep-alive of hole punching."""
         self._punches.receive(source, datagram, now, out)
 
     def _serve(
@@ -172,10 +162,10 @@ class Reception:
         now: float,
         out: Output,
     ) -> None:
-        if subprotocol_id in RELIABLE_SERVICES:
+        handle = self.handlers.get(subprotocol_id)
+        if handle is None:
             self._delivery.take(peer, subprotocol_id, headers, data, starts, now, out)
             return
-        handle = self.handlers[subprotocol_id]
         view = data.data
         for start, size, count in zip(
             starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
@@ -192,7 +182,7 @@ class Reception:
         now: float,
         reason: Reason | None = None,
     ) -> None:
-        """Tell the recorder about packets that were for us, before anything is done with them."""
+        """Report packets for this node to the flight recorder, before they are handled."""
         if reason is not None:
             reasons = np.full(len(headers), reason.code, np.uint8)
         else:

@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.settings import GatewayConfig
-from meshbus.names.identity import Identity, derive_origin_hash
+from meshbus.engine.session.service import Context
+from meshbus.names.identity import derive_origin_hash
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.assign import Assignment
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
-from meshbus.policy.discovery import CapabilityIndex
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.guard import AuthGuard
-from meshbus.policy.tokens import TokenCache
 from meshbus.wire.headerbatch import HeaderBatch
 
 if TYPE_CHECKING:
@@ -56,28 +52,17 @@ class Judgment(NamedTuple):
 class Boundary:
     """Judges the packets that one node forwards."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        subnet: SubnetId,
-        assignment: Assignment | None,
-        index: CapabilityIndex,
-        tokens: TokenCache,
-        counters: Counters,
-        wall: Callable[[float], int],
-        config: GatewayConfig | None,
-    ) -> None:
-        self.config = config
+    def __init__(self, context: Context) -> None:
+        self.config = context.settings.gateway
         self.version = 0
         """Counts the policies that were in force."""
-        self._identity = identity
-        self._subnet = subnet
-        self._assignment = assignment
-        self._index = index
-        self._tokens = tokens
-        self._counters = counters
-        self._wall = wall
+        self._identity = context.identity
+        self._subnet = context.settings.subnet
+        self._assignment = context.settings.assignment
+        self._index = context.index
+        self._tokens = context.tokens
+        self._counters = context.counters
+        self._wall = context.wall
         self._origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(MAX_ORIGINS)
         """Node and entity by origin hash, of those who announced themselves with a signature."""
         self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS)
@@ -113,7 +98,7 @@ class Boundary:
         self._recheck_at = now + RECHECK_S if self._enforced() else None
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return when `tick` is due."""
         return self._recheck_at
 
     def tick(self, now: float) -> None:
@@ -158,7 +143,7 @@ class Boundary:
         return min((entry.expires_at for entry in ends if entry is not None), default=inf)
 
     def subnet_of(self, node_id: int, now: float) -> int:
-        """Give the subnet of a node, or NOWHERE."""
+        """Return the subnet of a node, or NOWHERE."""
         self._now = now
         return self._subnet_of(node_id)
 

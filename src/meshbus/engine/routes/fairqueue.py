@@ -65,7 +65,7 @@ class FairQueue(Generic[Item]):
         return True
 
     def pop(self) -> Item | None:
-        """Give the packet whose turn it is; None when nothing waits."""
+        """Return the packet whose turn it is; None when nothing waits."""
         if self._urgent and (self._urgent_run < URGENT_RUN or not self._turns):
             self._urgent_run += 1
             return self._take(self._urgent)

@@ -20,13 +20,12 @@ import msgspec
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output, Train, place_of
 from meshbus.engine.routes.boundary import Boundary
 from meshbus.engine.routes.fairqueue import FairQueue
 from meshbus.engine.routes.routing import RoutingTable
 from meshbus.engine.routes.tap import Decided, Recorder, Tap
-from meshbus.engine.session.peer import PeerTable
+from meshbus.engine.session.service import Context
 from meshbus.names.identity import routing_id
 from meshbus.policy.reason import RECORDED, Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
@@ -71,27 +70,17 @@ class _Run(NamedTuple):
 class Forwarder:
     """Forwards the packets of one node's peers."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        table: RoutingTable,
-        boundary: Boundary,
-        tap: Tap,
-        counters: Counters,
-        open_relay: bool = False,
-    ) -> None:
-        """Set up; an open relay forwards for everybody, as 0.23 nodes do."""
+    def __init__(self, context: Context, table: RoutingTable, boundary: Boundary, tap: Tap) -> None:
+        """Set up an empty queue; an open relay forwards for everybody, as 0.23 nodes do."""
         self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
         """What waits while the socket takes no more."""
-        self._routing_id = routing_id(node_id)
-        self._peers = peers
+        self._routing_id = routing_id(context.identity.node_id)
+        self._peers = context.peers
         self._table = table
         self._boundary = boundary
         self._tap = tap
-        self._counters = counters
-        self._open = open_relay
+        self._counters = context.counters
+        self._open = context.settings.open_relay
         self._held = False
         self._decisions: BoundedMap[tuple[Address, bytes], _Decision] = BoundedMap(MAX_DECISIONS)
         self._rests_on: tuple[object, ...] = ()
@@ -241,7 +230,7 @@ class Forwarder:
         lengths: NDArray[np.int64],
         now: float,
     ) -> int:
-        """Copy packets into the fair queue; gives how many found room."""
+        """Copy packets into the fair queue, and return how many found room."""
         begin, size = starts.item(run.first), lengths.item(run.first)
         end = starts.item(run.last - 1) + lengths.item(run.last - 1)
         recorder = self._tap.recorder

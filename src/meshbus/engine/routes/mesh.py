@@ -8,11 +8,8 @@ it goes straight again with the next heartbeat that arrives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import PeerFailed, PeerGone
-from meshbus.engine.base.packets import Address
+from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.routes.boundary import Boundary
 from meshbus.engine.routes.forward import Forwarder
 from meshbus.engine.routes.pingwaves import Pingwaves
@@ -21,89 +18,63 @@ from meshbus.engine.routes.reroute import ReroutePolicy
 from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingConfig, RoutingTable
 from meshbus.engine.routes.tap import Tap
 from meshbus.engine.session.candidate import same_place
-from meshbus.engine.session.peer import Peer, PeerTable
-from meshbus.engine.settings import LivenessConfig
+from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import PeerError, PeerFault
 from meshbus.names.identity import routing_id
-from meshbus.wire.constants import HANDSHAKE_TTL, ROUTED_TTL
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.route import RouteHeader
 
 AGE_MISSES = 3
 """Session timeouts after which a route is stale, as on the other side of the wire."""
 
 
-def routed_ttl(radius: int) -> int:
-    """Give how many hops packets of a relayed session may make."""
-    return ROUTED_TTL if radius <= ROUTED_TTL else HANDSHAKE_TTL
-
-
-class Mesh:
+class Mesh(Service):
     """The ways of one node."""
 
-    def __init__(
-        self,
-        node_id: int,
-        peers: PeerTable,
-        counters: Counters,
-        boundary: Boundary,
-        *,
-        wall: Callable[[float], int],
-        now: float,
-        liveness: LivenessConfig,
-        open_relay: bool = False,
-        redirect: Callable[[int, Address], None] = lambda _node_id, _address: None,
-    ) -> None:
-        """Set up; `redirect` is told of every new way to a node."""
-        self._node_id = node_id
-        self._peers = peers
-        self._redirect = redirect
-        self._counters = counters
-        self._interval_s = liveness.heartbeat_s
-        self._timeout_s = liveness.session_timeout_s
-        self._radius = liveness.radius
-        self._sweep_at = now + liveness.heartbeat_s
+    def __init__(self, context: Context, handshakes: Handshakes) -> None:
+        """Set up without routes; handshakes under way are redirected when the route to their node changes."""
+        liveness = context.settings.liveness
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
+        self._handshakes = handshakes
+        self._counters = context.counters
+        self._liveness = liveness
+        self._sweep_at = context.started_at + liveness.heartbeat_s
         self._homes: dict[int, Address] = {}
         """The addresses of our neighbors, also of those that are already gone from the peer table."""
-        self.boundary = boundary
-        self.tap = Tap(peers, lambda: boundary.gateway.policy)
+        self.boundary = Boundary(context)
+        self.tap = Tap(self._peers, lambda: self.boundary.gateway.policy)
         self.table = RoutingTable(
             RoutingConfig(patience_s=liveness.session_timeout_s, max_age_s=AGE_MISSES * liveness.session_timeout_s),
             changed=self._route_changed,
         )
-        self.graph = ProximityGraph(node_id)
-        self.pingwaves = Pingwaves(
-            node_id, peers=peers, table=self.table, graph=self.graph, counters=counters, wall=wall
-        )
-        self.reroute = ReroutePolicy(self.table, self.graph, peers, counters)
-        self.forwarder = Forwarder(
-            node_id,
-            peers=peers,
-            table=self.table,
-            boundary=boundary,
-            tap=self.tap,
-            counters=counters,
-            open_relay=open_relay,
-        )
+        self.graph = ProximityGraph(self._node_id)
+        self.pingwaves = Pingwaves(context, self.table, self.graph)
+        self.reroute = ReroutePolicy(self.table, self.graph, self._peers, self._counters)
+        self.forwarder = Forwarder(context, self.table, self.boundary, self.tap)
 
     def way_to(self, node_id: int, now: float) -> Address:
-        """Give the address through which a node is reached; raises PeerError when there is none."""
+        """Return the address through which a node is reached; raises PeerError when there is none."""
         hop = self.table.lookup(node_id, now)
         if hop is None:
             raise PeerError(
                 PeerFault.UNREACHABLE,
                 node_id,
-                f"no neighbor has heard of it: it is down, or further away than pingwaves go ({self._radius} hops from"
+                f"no neighbor has heard of it: it is down, or further away than pingwaves go ({self._liveness.radius} hops from"
                 " here, unless it sends its own further); give an address, or connect to a node that is nearer to it",
             )
         return hop
 
     def next_hop(self, node_id: int, now: float) -> int | None:
-        """Give the neighbor through which a node is reached."""
+        """Return the neighbor through which a node is reached."""
         hop = self.table.lookup(node_id, now)
         neighbor = None if hop is None else self._peers.by_address(hop)
         return None if neighbor is None else neighbor.node_id
 
-    def session_up(self, peer: Peer, now: float) -> None:
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
         """Enter the way that a new session was begun by."""
         home, before = peer.link.home, self._homes.get(peer.node_id)
         if home is not None:
@@ -123,46 +94,57 @@ class Mesh:
             self.table.choose(peer.node_id, home, now)
         self.reroute.recovered(peer.node_id, home, now)
 
-    def announced(self, node_id: int, sender: Peer, hop_count: int, now: float) -> None:
-        """Learn a route from an announcement that a neighbor passed on."""
-        if hop_count and sender.link.home is not None and node_id != self._node_id:
-            self.table.learn(node_id, sender.link.home, hop_count + LEARNED_METRIC, now)
+    def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
+        """Learn a route from an announcement that a neighbor forwarded, and the entity behind a signed one."""
+        if heard.hop_count and peer.link.home is not None and heard.node_id != self._node_id:
+            self.table.learn(heard.node_id, peer.link.home, heard.hop_count + LEARNED_METRIC, now)
+        if heard.signature is not None:
+            self.boundary.heard(heard.node_id, heard.entity_id, now)
 
-    def peer_down(self, verdict: PeerFailed | PeerGone, now: float) -> None:
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Let the gateway judge by new channel configurations."""
+        self.boundary.set_channels(registry, now)
+
+    def tokens_changed(self, now: float, out: Output) -> None:
+        """Let the gateway judge all publishers again."""
+        self.boundary.recheck(now)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Take routes off a neighbor that failed, or that is gone for good."""
-        node_id = verdict.node_id
+        node_id = down.node_id
         home = self._homes.get(node_id)
         if home is not None and self._peers.by_address(home) in {None, self._peers.get(node_id)}:
             self.reroute.failed(node_id, home, now)
-        if isinstance(verdict, PeerGone):
+        if isinstance(down, PeerGone):
             self._homes.pop(node_id, None)
             self.reroute.forget(node_id)
 
     def next_timer(self) -> float:
-        """Say when `tick` is due."""
+        """Return when `tick` is due."""
         recheck = self.boundary.next_timer()
         return self._sweep_at if recheck is None else min(self._sweep_at, recheck)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, out: Output) -> None:
         """Sweep routes, graph and the memory of pingwaves, all by one clock."""
         self.boundary.tick(now)
         if now < self._sweep_at:
             return
-        self._sweep_at += self._interval_s * ((now - self._sweep_at) // self._interval_s + 1)
+        interval_s = self._liveness.heartbeat_s
+        self._sweep_at += interval_s * ((now - self._sweep_at) // interval_s + 1)
         max_age_s = self.table.config.max_age_s
         self._counters.add("route", "stale", self.table.sweep(now, alive=lambda dest: self._alive(dest, now)))
         self.graph.sweep(now, max_age_s)
         self.pingwaves.sweep(now, max_age_s)
 
     def _alive(self, dest: int, now: float) -> bool:
-        """Say whether a peer is heard through its session, whatever pingwaves say."""
+        """Return whether a peer is heard through its session, whatever pingwaves say."""
         peer = self._peers.get(dest)
-        return peer is not None and now - peer.heard_at <= self._timeout_s
+        return peer is not None and now - peer.heard_at <= self._liveness.session_timeout_s
 
     def _route_changed(self, dest: int, hop: Address | None) -> None:
         """Let the packets for a peer take the way that the table now says."""
         if hop is not None:
-            self._redirect(dest, hop)
+            self._handshakes.redirect(dest, hop)
         peer = self._peers.get(dest)
         if peer is None:
             return
@@ -170,5 +152,5 @@ class Mesh:
         if link.home is not None and (hop is None or same_place(hop, link.home)):
             link.follow(link.home, None)
         elif hop is not None:
-            route = RouteHeader(ttl=routed_ttl(self._radius), src_id=routing_id(self._node_id), dest_id=dest)
+            route = RouteHeader(ttl=self._liveness.routed_ttl, src_id=routing_id(self._node_id), dest_id=dest)
             link.follow(hop, route)

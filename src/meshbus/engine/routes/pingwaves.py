@@ -15,15 +15,13 @@ itself; an older sequence is refused while newer ones keep coming. Sending our o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.routes.proximity import ProximityGraph
 from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingTable
 from meshbus.engine.session.candidate import same_place
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
 from meshbus.wire.header import Buffer
@@ -42,22 +40,13 @@ NEWCOMER_RATE, NEWCOMER_BURST = 20.0, 2_048.0
 class Pingwaves:
     """The receiving side of pingwaves."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        table: RoutingTable,
-        graph: ProximityGraph,
-        counters: Counters,
-        wall: Callable[[float], int],
-    ) -> None:
-        self._node_id = node_id
-        self._peers = peers
+    def __init__(self, context: Context, table: RoutingTable, graph: ProximityGraph) -> None:
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
         self._table = table
         self._graph = graph
-        self._counters = counters
-        self._wall = wall
+        self._counters = context.counters
+        self._wall = context.wall
         self._seen: BoundedMap[tuple[int, bytes, int], float] = BoundedMap(MAX_SEEN)
         self._rates: BoundedMap[int, tuple[TokenBucket, TokenBucket]] = BoundedMap(MAX_RATED)
 

@@ -67,7 +67,7 @@ class Edge(msgspec.Struct):
 
 
 def smoothed(previous_us: int, sample_us: int) -> int:
-    """Give the new latency of an edge: an eighth of each sample, in whole numbers; 0 is no sample."""
+    """Return the new latency of an edge: an eighth of each sample, in whole numbers; 0 is no sample."""
     if sample_us == 0:
         return previous_us
     return previous_us - previous_us // _SMOOTHING + sample_us // _SMOOTHING
@@ -126,7 +126,7 @@ class ProximityGraph:
         return True
 
     def path_to(self, dest: int, *, avoid: int | None = None) -> list[int]:
-        """Give the nodes on a way with the fewest hops, destination included; empty when there is none.
+        """Return the nodes on a way with the fewest hops, destination included; empty when there is none.
 
         `avoid` may be the destination, but nothing else on the way, and not our neighbor.
         """
@@ -148,11 +148,11 @@ class ProximityGraph:
         return []
 
     def nearest(self, predicate: Callable[[GraphNode], bool] = lambda _node: True) -> GraphNode | None:
-        """Give the matching node with the lowest latency."""
+        """Return the matching node with the lowest latency."""
         return min(filter(predicate, self), key=lambda node: (node.latency_us, node.node_id), default=None)
 
     def best(self, predicate: Callable[[GraphNode], bool] = lambda _node: True) -> GraphNode | None:
-        """Give the matching node with the lowest score."""
+        """Return the matching node with the lowest score."""
         return min(filter(predicate, self), key=lambda node: (node.score, node.node_id), default=None)
 
     def sweep(self, now: float, max_age_s: float) -> int:

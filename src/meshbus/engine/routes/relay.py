@@ -11,13 +11,12 @@ not its neighbor, the message goes on behind a routing header, whose ttl ends ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.routes.routing import RoutingTable
 from meshbus.engine.session.attempt import carry_routed
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import routing_id
 from meshbus.policy.reason import Reason
@@ -27,21 +26,19 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.messages.relay import RelayedHandshake, decode_relay, encode_relay
 from meshbus.wire.route import RouteHeader, pack_route
 
-OnHandshake = Callable[[Address, memoryview, float, Output], None]
-"""Takes a handshake packet with its routing header, and where it came from."""
 
-
-class HandshakeRelay:
+class HandshakeRelay(Service):
     """Carries handshake messages: ours, and those of peers."""
 
-    def __init__(
-        self, node_id: int, *, peers: PeerTable, table: RoutingTable, counters: Counters, on_handshake: OnHandshake
-    ) -> None:
-        self._node_id = node_id
-        self._peers = peers
+    def __init__(self, context: Context, table: RoutingTable, handshakes: Handshakes) -> None:
+        """Set up, and carry the messages of this node's handshakes from now on."""
+        self._context = context
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
         self._table = table
-        self._counters = counters
-        self._on_handshake = on_handshake
+        self._counters = context.counters
+        self._handshakes = handshakes
+        handshakes.carry = self.carry
 
     def carry(self, address: Address, message: bytes, sender: int, receiver: int, out: Output) -> None:
         """Send a handshake message of ours towards a node, by way of an address."""
@@ -67,7 +64,8 @@ class HandshakeRelay:
 
     def _take(self, peer: Peer, relayed: RelayedHandshake, now: float, out: Output) -> None:
         """Treat a message as if it had come behind a routing header."""
-        self._on_handshake(peer.link.address, memoryview(_routed(relayed)), now, out)
+        established = self._handshakes.receive_routed(peer.link.address, memoryview(_routed(relayed)), now, out)
+        self._context.establish(established, now, out)
 
     def _pass_on(self, relayed: RelayedHandshake, now: float, out: Output) -> None:
         receiver = self._peers.get(relayed.dest_id)

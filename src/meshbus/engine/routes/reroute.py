@@ -48,7 +48,7 @@ class ReroutePolicy:
             self._table.withdraw(dest, hop)
 
     def recovered(self, node_id: int, hop: Address, now: float) -> None:
-        """Give a neighbor back what its failure took away."""
+        """Return a neighbor back what its failure took away."""
         restored = [dest for dest, cause in self._saved.items() if cause == node_id]
         for dest in restored:
             del self._saved[dest]

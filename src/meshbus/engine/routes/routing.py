@@ -140,7 +140,7 @@ class RoutingTable:
             route.heard_at = route.ways[hop].heard_at = now
 
     def lookup(self, dest: int, now: float) -> Address | None:  # hot: bench_forward
-        """Give the next hop to a destination; None when there is none, or only a stale one."""
+        """Return the next hop to a destination; None when there is none, or only a stale one."""
         route = self._routes.get(dest)
         if route is None or now - route.heard_at > self.config.max_age_s:
             return None
@@ -152,16 +152,16 @@ class RoutingTable:
         return inf if route is None else route.heard_at + self.config.max_age_s
 
     def metric(self, dest: int) -> int | None:
-        """Give the metric of a route."""
+        """Return the metric of a route."""
         route = self._routes.get(dest)
         return None if route is None else route.way.metric
 
     def via(self, hop: Address) -> list[int]:
-        """Give the destinations that are reached through a neighbor."""
+        """Return the destinations that are reached through a neighbor."""
         return [dest for dest, route in self._routes.items() if route.hop == hop]
 
     def another(self, dest: int, avoid: Address, now: float) -> Address | None:
-        """Give the best other way to a destination that is not overdue."""
+        """Return the best other way to a destination that is not overdue."""
         route = self._routes.get(dest)
         if route is None:
             return None
@@ -225,7 +225,7 @@ class RoutingTable:
         return swept
 
     def describe(self, now: float) -> list[RouteInfo]:
-        """Give all routes, by node id."""
+        """Return all routes, by node id."""
         return [
             RouteInfo(dest, route.hop, route.way.metric, now - route.heard_at)
             for dest, route in sorted(self._routes.items())

@@ -111,7 +111,7 @@ class InColumns:
         self._take(told)
 
     def crossed(self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided) -> None:
-        """Give the same as columns, which share no memory with the buffer."""
+        """Return the same as columns, which share no memory with the buffer."""
         starts = np.arange(begin, begin + size * count, size)
         judged = decided.by_subnet
         self._take(
@@ -139,7 +139,7 @@ class Arrival(NamedTuple):
     routes: NDArray[np.void] | None
 
     def only(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Arrival:
-        """Give that of some of the packets."""
+        """Return that of some of the packets."""
         hops = self.previous_hops if len(self.previous_hops) == 1 else self.previous_hops[rows]
         return Arrival(hops, None if self.routes is None else self.routes[rows])
 
@@ -156,7 +156,7 @@ class Tap:
         """Node ids of neighbors as arrays, which cost more to make than to find."""
 
     def hop(self, address: Address | None) -> NDArray[np.uint64]:
-        """Give the neighbor at an address, as recorders are told it."""
+        """Return the neighbor at an address, as recorders are told it."""
         neighbor = None if address is None else self._peers.by_address(address)
         if neighbor is None:
             return _NOBODY

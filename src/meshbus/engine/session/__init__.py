@@ -1,1 +1,1 @@
-"""One session with one peer: handshakes, keys and links, liveness, and what both sides agreed to use."""
+"""Sessions with peers: handshakes, keys and links, heartbeats, and negotiation of the meshbus profile."""

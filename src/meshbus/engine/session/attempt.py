@@ -1,9 +1,9 @@
-"""One connect under way: message 1 is sent again and again until message 2 verifies or the tries are used up.
+"""Attempt: the initiator's side of one handshake; sends message 1 until message 2 verifies or all tries are used.
 
-Each try has an ephemeral key of its own and waits its full time; junk that comes instead of message 2 is counted and
-changes nothing. Between tries there is a pause, longer each time and never twice the same, because two nodes that begin
-with each other at the same moment must not stay in step. What follows from message 2 is decided in
-engine/session/handshake.py.
+Each try has its own ephemeral key and waits for the full timeout (transport.md §10.2). A message that is no valid
+message 2 is counted and changes nothing. The pauses between tries get longer and have random jitter, so that two nodes
+which begin with each other at the same moment do not stay in step (transport.md §10.3). What follows from message 2 is
+decided in engine/session/handshake.py.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from meshbus.wire.keys import Role, SessionKeys, derive_keys
 from meshbus.wire.noise import KEY_BYTES, Initiator, prologue
 
 PAUSE_S = 0.1
-"""Pause before the second try; before the third it is twice as long, and so on."""
+"""Pause before the second try; n times as long after the n-th try (transport.md §10.2)."""
 JITTER_SHARE = 0.1
-"""Up to this share of a try's time is added to a pause: longer than a round trip, so that one side comes first."""
+"""Largest share of the timeout added to a pause. Our choice: longer than a round trip, so that one side comes first."""
 ANSWER_RATE, ANSWER_BURST = 20.0, 40.0
-"""Answers read a second from elsewhere than the address that was tried: each costs a curve operation."""
+"""Answers read per second from other addresses than the one tried: each costs a curve operation. As in budget.py."""
 
 
 Carry = Callable[[Address, bytes, int, int, Output], None]
-"""Sends a handshake message by node id: to which address, the message, from which node, to which one."""
+"""Sends a handshake message: address, message, node id of the sender, node id of the receiver."""
 
 
 def carry_routed(address: Address, message: bytes, sender: int, receiver: int, out: Output) -> None:
-    """Send a handshake message behind a routing header, which every node understands."""
+    """Send a handshake message behind a routing header, which every running node understands."""
     out.send(address, encode_routed_handshake(message, sender=sender, receiver=receiver))
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Whom to reach, where, and how."""
+    """The node to reach, its address, and the kind of handshake."""
 
     node_id: int
     address: Address
@@ -51,19 +51,20 @@ class Target(msgspec.Struct, frozen=True):
     public_key: bytes
     routed: bool
     straight: bool = False
-    """The address is known to be the peer's own: its answer may still come by another way, as a 0.23 node's does when
-    it has heard of us from a third one."""
+    """Whether the address is known to be the peer's own.
+
+    Its answer may still come from elsewhere: a 0.23 node answers through its routing table (transport.md §10.3)."""
 
 
 class Phase(Enum):
-    """What the timer of an attempt means."""
+    """What an attempt waits for until its deadline."""
 
     WAITING = auto()
-    """Message 1 is out."""
+    """Message 1 was sent; message 2 is expected."""
     PAUSING = auto()
-    """The next message 1 is due then; a late message 2 still counts."""
+    """The next message 1 is sent at the deadline; a late message 2 still counts."""
     YIELDING = auto()
-    """Message 2 came, but the peer's own attempt has precedence until then."""
+    """Message 2 arrived, but the peer's own attempt has precedence until the deadline."""
 
 
 class Attempt:
@@ -99,10 +100,10 @@ class Attempt:
         carry: Carry = carry_routed,
         follows: bool = False,
     ) -> None:
-        """Prepare the first try, so that a public key that cannot be one is refused before anything is sent."""
+        """Prepare the first try, so that an unusable public key is refused before anything is sent."""
         self.target = target
         self.follows = follows
-        """Whether its address is what the routing table said, and changes with it."""
+        """Whether the address came from the routing table and changes with it."""
         self._node_id = node_id
         self._psk = psk
         self._entropy = entropy
@@ -112,16 +113,17 @@ class Attempt:
         self._initiator = self._begin()
         self._answers = TokenBucket(ANSWER_RATE, ANSWER_BURST)
         self.number = 0
-        """Tries made."""
+        """Number of tries so far."""
         self.phase = Phase.PAUSING
         self.due = 0.0
         self.unverified = 0
-        """Answers that were no message 2 of this handshake."""
+        """Number of answers that were no valid message 2 of this handshake."""
         self.link: Link | None = None
-        """The session of an attempt that yields."""
+        """The finished session while the attempt yields."""
 
     def send(self, now: float, out: Output) -> None:
         """Send message 1 of the next try."""
+        # transport.md §10.2: every try has a new ephemeral. The first one was made by the constructor.
         if self.number:
             self._initiator = self._begin()
         target = self.target
@@ -129,7 +131,8 @@ class Attempt:
             message = self._initiator.write(pack_initiator_id(self._node_id) if target.routed else b"")
         except RemoteProtocolError as error:
             raise HandshakeError(
-                HandshakeFault.WRONG_KEY, f"{target.public_key.hex()} cannot be a public key ({error})"
+                HandshakeFault.WRONG_KEY,
+                f"{target.public_key.hex()} is not a usable public key ({error}); pass the peer's Noise static key",
             ) from error
         if target.routed:
             self._carry(target.address, message, self._node_id, target.node_id, out)
@@ -140,16 +143,18 @@ class Attempt:
         self.due = now + self._timeout_s
 
     def redirect(self, address: Address) -> None:
-        """Try another way at once; the try that was under way does not count."""
+        """Try another address at once; the try in progress does not count."""
         if self.follows and self.phase is not Phase.YIELDING and not same_place(address, self.target.address):
             self.target = msgspec.structs.replace(self.target, address=address)
             self.phase, self.due = Phase.PAUSING, 0.0
+            # Not below 1: the next `send` must make a new ephemeral, because the last one was already sent.
             self.number = max(self.number - 1, 1)
 
     def read(self, message: Buffer, source: Address, now: float) -> SessionKeys | None:
-        """Take a message as message 2; None when it is not, and the attempt goes on."""
+        """Read a message as message 2 and return the session keys, or None if it is none and the attempt continues."""
         if self.phase is Phase.YIELDING:
             return None
+        # A relay or a routing table may send the answer from another address, but so can an attacker: limit the work.
         if not same_place(source, self.target.address) and not self._answers.take(1, now):
             return None
         try:
@@ -159,13 +164,13 @@ class Attempt:
         return derive_keys(self._initiator.handshake_hash, Role.INITIATOR)
 
     def hold(self, link: Link, until: float) -> None:
-        """Keep the finished session back, for the peer's own attempt to win."""
+        """Hold back the finished session, so that the peer's own attempt can win."""
         self.link = link
         self.phase = Phase.YIELDING
         self.due = until
 
     def advance(self, now: float, out: Output) -> bool:
-        """Do what is due; False when the last try has failed."""
+        """Begin the next pause or try, and return False if the last try has failed."""
         if self.phase is Phase.PAUSING:
             self.send(now, out)
             return True
@@ -177,7 +182,7 @@ class Attempt:
         return True
 
     def failure(self) -> HandshakeFailed:
-        """Say why no session came of it, and what to check."""
+        """Return the notice that says why the handshake failed and what to check."""
         target = self.target
         asked = f"{self._tries} tries of {self._timeout_s:g} s"
         if self.unverified:
@@ -186,21 +191,25 @@ class Attempt:
         else:
             fault = HandshakeFault.TIMEOUT
             found = f"no answer from {_show(target.address)} in {asked}"
-        return HandshakeFailed(target.node_id, fault, f"{found}: check {self._suspects()}")
+        return HandshakeFailed(target.node_id, fault, f"{found}; check {self._suspects()}")
 
     def _suspects(self) -> str:
         target = self.target
         suspects = (
             "the address, that both nodes have the same mesh key (psk), that the node there has the id "
-            f"{target.node_id:016x} and, at this moment, the public key {target.public_key.hex()[:16]}…"
+            f"{target.node_id:016x}, and that its public key is still {target.public_key.hex()[:16]}…"
             " (a net-mesh node makes a new one at every start)"
         )
         if target.routed:
+            # mesh.md §3 step 3: a 0.23 node that had initiated its session refuses another one while that is in use.
             return (
-                f"{suspects}; a peer that had connected to this node answers only after its old session was silent"
+                f"{suspects}; a node that had connected to this one answers only after the old session was silent"
                 " for its session timeout"
             )
-        return f"{suspects}, and that it is accepting node {self._node_id:016x}; one that runs already wants routed"
+        return (
+            f"{suspects}, and that it is accepting node {self._node_id:016x};"
+            " a node that is already running answers only routed handshakes"
+        )
 
     def _begin(self) -> Initiator:
         return Initiator(

@@ -1,8 +1,8 @@
-"""How much handshake work strangers may cause: each costs curve operations before anything about its sender is known.
+"""Rate limits for handshake messages: each costs curve operations before anything is known about its sender.
 
-A source's address can be forged, so it is the bound on all of them together that holds; the one for each source keeps a
-single noisy node from using it up. A direct message costs a try for each node that is expected, so direct ones have a
-bound of their own and cannot use up what routed ones need.
+A source address can be forged, so only the limit on all sources together is a real bound; the limit per source keeps
+one noisy node from using it up. A direct message costs one try for each expected node (it does not say which node sent
+it), so direct and routed messages have separate limits: neither kind can exhaust the other's.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from meshbus.engine.base.packets import Address
 from meshbus.policy.limits import TokenBucket
 
 MAX_SOURCES = 4096
+"""Sources with a rate of their own. Our choice; beyond it the one that was quiet longest is forgotten."""
 SOURCE_RATE, SOURCE_BURST = 20.0, 40.0
-"""Messages a second from one source."""
+"""Messages per second from one source. Our choice; the 0.23 point-to-point adapter allows 5 (transport.md §17)."""
 TOTAL_RATE, TOTAL_BURST = 500.0, 1000.0
-"""Tries a second, each direct and routed: about a tenth of a core."""
+"""Tries per second, for direct and for routed messages each. Our choice: it costs about a tenth of a core."""
 
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates(Generic[Key]):
-    """A rate for each of some things; of too many, the one not asked for longest is forgotten."""
+    """A rate limit per key; if there are too many keys, the one that was not used longest is forgotten."""
 
     __slots__ = ("_buckets", "_burst", "_rate")
 
@@ -38,14 +39,15 @@ class Rates(Generic[Key]):
         return len(self._buckets)
 
     def take(self, key: Key, now: float) -> bool:
-        """Admit one more of a thing, or not."""
+        """Return whether one more is allowed for this key now, and count it."""
+        # Putting it again makes it the newest, so that a busy key is never the one to be forgotten.
         bucket = self._buckets.get(key) or TokenBucket(self._rate, self._burst)
         self._buckets.put(key, bucket)
         return bucket.take(1, now)
 
 
 class HandshakeBudget:
-    """What is left to spend on strangers."""
+    """How much work on handshakes is still allowed."""
 
     __slots__ = ("_direct", "_routed", "_sources")
 
@@ -55,13 +57,13 @@ class HandshakeBudget:
         self._routed = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 
     def admit(self, source: Address, now: float) -> bool:
-        """Take a message from a source, or not."""
+        """Return whether a message from this source may be read."""
         return self._sources.take(source, now)
 
     def afford_direct(self, now: float) -> bool:
-        """Try a direct message for one expected node, or not."""
+        """Return whether a direct message may be tried for one expected node."""
         return self._direct.take(1, now)
 
     def afford_routed(self, now: float) -> bool:
-        """Try a routed message, or not."""
+        """Return whether a routed message may be tried."""
         return self._routed.take(1, now)

@@ -1,20 +1,22 @@
-"""Sessions that nobody has proved yet, and when they take the place of another.
+"""Candidates: sessions begun by a peer that wait beside its current session until they may replace it.
 
-Whoever holds the mesh key can begin a session in any node's name, and whoever recorded a first message can send it
-again. So a session that *they* began is a candidate while there is something to lose: it waits beside the node's current
-session, which goes on undisturbed. Its first packet that verifies proves that somebody has its keys. It then takes over
+Any holder of the mesh key can begin a session in the name of any node, and anybody who recorded a message 1 can send it
+again. A 0.23 node replaces its session at once in the first case (transport.md §19). Here a session that the other side
+began is only a candidate while a current session could be lost. The current session continues undisturbed. The
+candidate is proved by its first packet that verifies: its sender has the keys. It then replaces the current session
 
-    at once     when the current session was never proved itself, or its peer counts as failed
-    at once     when it came straight from the current session's address: only who receives there could read our
-                answer, so this is the peer after a restart
-    later       when the current session, asked several times, has shown no sign of life for `contest_s`: the peer
-                came back from another address. Its packets are kept until then
+    at once     if the current session was never proved itself, or its peer has failed
+    at once     if it came directly from the address of the current session: only a node that receives there could read
+                our answer, so this is the peer after a restart
+    later       if the current session does not react to several probes for `contest_s`: the peer came back under
+                another address. The candidate's packets are kept until then
 
-A current session that answers keeps its place, and the candidate runs out after `confirm_s`. So one forged or repeated
-message 1 ends nothing, a stranger cannot take over a peer that is there, and a peer that restarted is back within
-seconds. It is asked with a reflex request, which a 0.23 node answers at once; any other packet of it counts as well.
+A current session that reacts stays, and the candidate expires after `confirm_s`. So a forged or repeated message 1 ends
+no session, nobody can take over the session of a peer that is alive, and a restarted peer is back within seconds. The
+probe is a reflex request, which a 0.23 node answers immediately (mesh.md §8.1); any other packet of the session counts
+as well.
 
-Everything here is bounded. What a candidate is measured against beyond this (our own attempts) is decided in
+All memory here is bounded. How a candidate competes with a handshake that this node began is decided in
 engine/session/handshake.py.
 """
 
@@ -37,31 +39,35 @@ from meshbus.wire.replaywindow import ReplayWindow
 from meshbus.wire.seal import Opener
 
 PROBE_S = 0.25
+"""Time between two probes of the current session: eight of them in the default `contest_s`."""
 MAX_PER_NODE = 4
+"""Candidates per node. Our choice: more than the three tries of one handshake."""
 MAX_CANDIDATES = 1024
+"""Candidates of all nodes. Our choice, against memory exhaustion."""
 MAX_HELD = 64
-"""Packets kept for one candidate."""
+"""Packets kept for one candidate. Our choice: as many as one full train has (session/link.py)."""
 MAX_HELD_BYTES = 4 << 20
-"""Bytes kept for all of them."""
+"""Bytes kept for all candidates. Our choice: eight candidates with 64 packets of the largest size."""
 
 
 def confirmed(link: Link) -> bool:
-    """Say whether the peer has proved that it has the keys of a session: by message 2, or by a packet."""
+    """Return whether the peer has proved that it has the keys of a session."""
+    # transport.md §11: message 2 proves it to the initiator, the first packet that verifies to the responder.
     return link.role is Role.INITIATOR or link.opener.window.next > 0
 
 
 def straight_from(link: Link, address: Address) -> bool:
-    """Say whether a session was begun from this very address, without a relay."""
+    """Return whether a session was begun from this address, without a relay."""
     return not link.route and same_place(link.address, address)
 
 
 def same_place(one: Address, other: Address) -> bool:
-    """Say whether two addresses are the same host and port."""
+    """Return whether two addresses are the same host and port."""
     return place_of(one) == place_of(other)
 
 
 class Candidate:
-    """One session that waits."""
+    """One session that waits to be proved or to take over."""
 
     __slots__ = (
         "_mark",
@@ -82,12 +88,12 @@ class Candidate:
         self.link = link
         self.expires_at = now + confirm_s
         self.due = self.expires_at
-        """When to look at it again."""
+        """When `tick` has to examine it again."""
         self.held: list[tuple[Address, bytes]] = []
-        """Genuine packets, in the order they came, for whoever takes the session over."""
+        """Verified packets with their sources, in the order of arrival; received again if the session takes over."""
         self.refused = False
         """Whether the current session has shown that it is alive."""
-        # The session's own replay window must be untouched when the held packets are opened in earnest.
+        # Verify with a copy of the replay window: the held packets must be new to the session's own one later.
         self._opener: Opener = copy(link.opener)
         self._opener.window = ReplayWindow()
         self._rival: Link | None = None
@@ -101,20 +107,22 @@ class Candidate:
         return self._opener.window.next > 0
 
     def verify(self, datagram: Buffer) -> None:
-        """Check a packet; raises RemoteProtocolError for one that is not genuine and new."""
+        """Verify a packet; raise RemoteProtocolError if it is forged or not new."""
         self._opener.open(datagram)
 
     def wait(self, now: float) -> None:
-        """Look at it again a little later."""
+        """Examine it again after a short time."""
         self.due = min(now + PROBE_S, self.expires_at)
 
     def contested(self, peer: Peer, now: float, contest_s: float, out: Output) -> bool:
-        """Say whether the peer's current session keeps its place for now; asks it for a sign of life when it is time."""
+        """Return whether the peer's current session stays for now; probe it if a probe is due."""
         rival = peer.link
         if not confirmed(rival) or peer.health is Health.FAILED:
             return False
+        # The peer after a restart: only a node that receives at the current address could read our message 2.
         if not rival.route and straight_from(self.link, rival.address):
             return False
+        # The replay window advances with every packet that verifies: if it moved, the current session is alive.
         seen = rival.opener.window.next
         if rival is not self._rival or seen != self._mark:
             self.refused |= rival is self._rival
@@ -130,7 +138,7 @@ class Candidate:
 
 
 class Candidates:
-    """All sessions that wait, oldest first."""
+    """All candidates of a node, oldest first."""
 
     def __init__(self, counters: Counters, *, confirm_s: float = CONFIRM_S, contest_s: float = CONTEST_S) -> None:
         self._counters = counters
@@ -146,7 +154,7 @@ class Candidates:
         return session_id in self._by_session
 
     def add(self, node_id: int, link: Link, now: float) -> None:
-        """Let a session wait; of too many, the oldest that was not proved goes, or else the oldest."""
+        """Add a candidate; if there are too many, remove the oldest one that is not proved, or else the oldest."""
         own = self.of(node_id)
         if len(own) >= MAX_PER_NODE:
             self._crowd_out(own)
@@ -155,11 +163,11 @@ class Candidates:
         self._by_session[link.session_id] = Candidate(node_id, link, now, self._confirm_s)
 
     def of(self, node_id: int) -> list[Candidate]:
-        """Give the candidates of a node, oldest first."""
+        """Return the candidates of a node, oldest first."""
         return [candidate for candidate in self._by_session.values() if candidate.node_id == node_id]
 
     def claim(self, session_id: int, source: Address, datagram: bytes) -> Candidate | None:
-        """Take a packet of a waiting session; gives its candidate when the packet is genuine."""
+        """Handle a packet of a candidate's session, and return the candidate if the packet verifies."""
         candidate = self._by_session.get(session_id)
         if candidate is None:
             self._counters.count(Reason.UNKNOWN_SESSION)
@@ -177,7 +185,7 @@ class Candidates:
         return candidate
 
     def contested(self, candidate: Candidate, peer: Peer, now: float, out: Output) -> bool:
-        """Say whether the peer's current session keeps its place for now."""
+        """Return whether the peer's current session stays for now, and count a refusal once."""
         before = candidate.refused
         contested = candidate.contested(peer, now, self._contest_s, out)
         if candidate.refused and not before:
@@ -185,22 +193,22 @@ class Candidates:
         return contested
 
     def take(self, candidate: Candidate) -> None:
-        """Take a candidate out, and with it the older ones of its node: the peer has moved on."""
+        """Remove a candidate that takes over, and the older ones of its node, which the peer no longer uses."""
         own = self.of(candidate.node_id)
         for other in own[: own.index(candidate) + 1]:
             self._remove(other)
 
     def drop(self, node_id: int) -> None:
-        """Forget the candidates of a node."""
+        """Remove all candidates of a node."""
         for candidate in self.of(node_id):
             self._remove(candidate)
 
     def next_timer(self) -> float | None:
-        """Say when `due` will give something, or forget something."""
+        """Return when `expire` is due, or None."""
         return min((candidate.due for candidate in self._by_session.values()), default=None)
 
     def expire(self, now: float) -> list[Candidate]:
-        """Forget the candidates whose time is up, and give the others that are due."""
+        """Remove the candidates that expired, and return the others that are due."""
         ready = [candidate for candidate in self._by_session.values() if now >= candidate.due]
         waiting = []
         for candidate in ready:
@@ -213,6 +221,7 @@ class Candidates:
         return waiting
 
     def _crowd_out(self, candidates: list[Candidate]) -> None:
+        # A proved candidate is worth more: its sender has shown that it has the keys.
         goes = next((candidate for candidate in candidates if not candidate.proved), candidates[0])
         self._remove(goes)
         self._counters.count(Reason.HANDSHAKE_CROWDED)

@@ -1,30 +1,29 @@
-"""Handshakes: from two messages to a session, as initiator and as responder.
+"""Handshakes: two messages that establish a session, as initiator and as responder (transport.md §10).
 
-    we begin      engine/session/attempt.py sends message 1 and waits; message 2 proves that the peer holds its private key, so
-                  the session is established at once and replaces any other
-    they begin    a routed message 1 is answered for every node the policy admits, a direct one for nodes that `accept`
-                  named. The session is established at once when the node has none, or none that was ever proved;
-                  otherwise it is a candidate beside the current one (engine/session/candidate.py)
-    both begin    each side answers the other, so neither depends on whose message came first. The session of the lower
-                  node id wins: the higher one, having answered, holds its own back for `YIELD_S`; the lower one forgets
-                  the other when its own is established. A 0.23 node takes our message 1 for a message 2 here and gives
-                  up its try; we answer its next one. While we try, a session that they began counts only when it was
-                  proved from the address that we are trying: elsewhere anybody could have begun it
+    we begin      engine/session/attempt.py sends message 1 and waits. Message 2 proves that the peer has its private
+                  key, so the session is established at once and replaces any other
+    they begin    a routed message 1 is answered for every node that the policy admits, a direct one for nodes that
+                  `accept` named. The session is established at once if the node has no session, or none that was ever
+                  proved; otherwise it becomes a candidate beside the current one (engine/session/candidate.py)
+    both begin    each side answers the other, so the order of arrival does not matter. The session of the lower node id
+                  wins: the higher id, having answered, holds back its own session for `YIELD_S`; the lower id drops the
+                  other session when its own is established. A 0.23 node mistakes our message 1 for a message 2 here and
+                  gives up its try (transport.md §10.3); we answer its next one. While our own attempt runs, a session
+                  that the other side began counts only if it was proved from the address of the attempt: from another
+                  address, any holder of the mesh key could have begun it
 
-The caller gives handshake packets to `receive_direct` and `receive_routed`, packets of a session it does not know to
-`claim`, and the clock to `tick`. Each gives `Established` sessions back, to be put into the peer table at once, before
-anything else is asked here. Junk never raises, never ends an attempt and never uses up an `accept`; it is counted, and
-the work it can cause is bounded (engine/session/budget.py).
+The caller passes handshake packets to `receive_direct` and `receive_routed`, packets of sessions that are no peer's
+current one to `claim`, and calls `tick`. The first three return `Established` sessions, which the caller must put into
+the peer table before it calls anything else here. Invalid messages never raise, never end an attempt and never use up
+an `accept`. They are counted, and the work that they cause is bounded (engine/session/budget.py). The messages
+themselves are in wire/handshake.py and wire/noise.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.attempt import Attempt, Carry, Phase, Target, carry_routed
 from meshbus.engine.session.budget import HandshakeBudget
@@ -37,12 +36,11 @@ from meshbus.engine.session.candidate import (
     straight_from,
 )
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import PeerTable
+from meshbus.engine.session.service import Context, Established, Service
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.errors import Fault, HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError, UnknownVersion
-from meshbus.names.identity import Entropy, routing_id
+from meshbus.names.identity import routing_id
 from meshbus.policy.reason import Reason
-from meshbus.wire.constants import ROUTED_TTL
 from meshbus.wire.handshake import (
     decode_handshake,
     decode_routed_handshake,
@@ -55,67 +53,50 @@ from meshbus.wire.noise import KEY_BYTES, MIN_MESSAGE_BYTES, Responder, derive_p
 from meshbus.wire.route import RouteHeader
 
 YIELD_S = 1.0
-"""How long the higher node id holds back what it began: a few round trips, with a lost packet in between."""
+"""How long the higher node id holds back its own session. Our choice: a few round trips and one lost packet."""
 MAX_TRIES = 64
-"""Expected nodes tried for one direct message 1; the prologue has the node id, the packet has not."""
+"""Expected nodes tried for one direct message 1. Our choice, to bound the work.
+
+A direct message does not name its sender; only the prologue does (transport.md §10.1), so each one is tried."""
 MAX_EPHEMERALS = 4096
+"""Ephemeral keys remembered, to recognize replays of message 1. Our choice: 128 KiB of keys."""
 
 _ROUTED_FIRST_BYTES = MIN_MESSAGE_BYTES + 8
-"""A routed message 1 carries a node id."""
+"""A routed message 1 carries the node id of the initiator as payload (transport.md §10.1)."""
 
 
-class Established(msgspec.Struct, frozen=True):
-    """A session to put into the peer table."""
-
-    node_id: int
-    link: Link
-    initiated: bool
-    held: tuple[tuple[Address, bytes], ...] = ()
-    """Packets of it that came before, with their sources: to be received now, in this order."""
-
-
-class Handshakes:
+class Handshakes(Service):
     """All handshakes of one node."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        psk: bytes,
-        static_private_key: bytes,
-        peers: PeerTable,
-        counters: Counters,
-        entropy: Entropy,
-        config: HandshakeConfig = HandshakeConfig(),  # noqa: B008  frozen
-        admit: Callable[[int], bool] = lambda _: True,
-        carry: Carry = carry_routed,
-        routed_ttl: int = ROUTED_TTL,
-    ) -> None:
-        """Set up; `admit` says which nodes may begin a routed handshake with us, `carry` sends what goes by node id.
+    def __init__(self, context: Context, *, admit: Callable[[int], bool] = lambda _: True) -> None:
+        """Create without sessions; `admit` decides which nodes may begin a routed handshake with this one.
 
-        `routed_ttl` is how many hops the packets of a relayed session may make.
-
-        A node id is only claimed at that point: an allow list keeps strangers out, not liars with the mesh key.
+        At that point the node id is only a claim: an allow list does not stop a holder of the mesh key who lies.
         """
-        self.node_id = node_id
-        self.public_key = derive_public_key(static_private_key)
-        self._psk = psk
-        self._static = static_private_key
-        self._peers = peers
-        self._counters = counters
-        self._entropy = entropy
-        self._config = config
+        settings = context.settings
+        self.node_id = context.identity.node_id
+        self.public_key = derive_public_key(context.static_private_key)
+        self.carry: Carry = carry_routed
+        """Sends handshake messages to a node id; the handshake relay (routes/relay.py) replaces it."""
+        self._context = context
+        self._psk = settings.psk
+        self._static = context.static_private_key
+        self._peers = context.peers
+        self._counters = context.counters
+        self._entropy = context.entropy
+        self._config = settings.handshake
         self._admit = admit
-        self._carry = carry
-        self._routed_ttl = routed_ttl
+        self._routed_ttl = settings.liveness.routed_ttl
         self._attempts: dict[int, Attempt] = {}
-        """By routing id: that is all a routed message 2 tells of its sender."""
+        """By routing id, which is all that a routed message 2 says about its sender (transport.md §7)."""
         self._expected: dict[int, _Expected] = {}
-        self._candidates = Candidates(counters, confirm_s=config.confirm_s, contest_s=config.contest_s)
+        self._candidates = Candidates(
+            self._counters, confirm_s=self._config.confirm_s, contest_s=self._config.contest_s
+        )
         self._ephemerals: BoundedMap[bytes, None] = BoundedMap(MAX_EPHEMERALS)
         self._budget = HandshakeBudget()
 
-    # ── what the application asks ───────────────────────────────────────────────────────────
+    # ── requests of the application ─────────────────────────────────────────────────────────
 
     def connect(
         self,
@@ -130,13 +111,15 @@ class Handshakes:
         config: HandshakeConfig | None = None,
         follows: bool = False,
     ) -> None:
-        """Begin a handshake; it ends in an `Established`, or in a HandshakeFailed in some call's output.
+        """Begin a handshake; its result is an `Established` session or a HandshakeFailed notice.
 
-        Routed is what a running 0.23 node answers, at its own address or behind a relay's; it answers direct only
-        while it accepts, before it runs. `straight` says that there is no relay at the
-        address, `config` how patient this one is; one that `follows` goes elsewhere when `redirect` says so. Asking
-        again for what is under way changes nothing; raises HandshakeError
-        when another attempt with the same routing id is under way, or for a target that cannot be.
+        A running 0.23 node answers only routed handshakes, at its own address or behind a relay; it answers direct ones
+        only while it accepts, before it runs (transport.md §10.2). `straight` means that the address is known to be the
+        peer's own, not a relay's. `config` overrides the number of tries and their timeout. An attempt that `follows`
+        changes its address when `redirect` is called. Calling this again for the same target changes nothing.
+
+        Raises HandshakeError if another attempt with the same routing id is under way, or if the node id or public key
+        cannot be used.
         """
         self._check_id(node_id)
         target = Target(node_id, address, public_key, routed, straight)
@@ -158,49 +141,49 @@ class Handshakes:
             entropy=self._entropy,
             tries=patience.tries,
             timeout_s=patience.timeout_s,
-            carry=self._carry,
+            carry=self.carry,
             follows=follows,
         )
         attempt.send(now, out)
         self._attempts[key] = attempt
 
     def redirect(self, node_id: int, address: Address) -> None:
-        """Tell that a node is now reached by another way."""
+        """Change the address of an attempt that follows the routing table."""
         attempt = self._attempt(node_id)
         if attempt is not None:
             attempt.redirect(address)
 
     def cancel_connect(self, node_id: int) -> bool:
-        """Stop trying to reach a node; return whether that was in progress."""
+        """Cancel the attempt to reach a node, and return whether there was one."""
         return self._end_attempt(node_id)
 
     def accept(self, node_id: int) -> None:
-        """Allow a node to begin one session, directly too; holds until that session is proved, or until cancelled."""
+        """Allow a node to begin one session, also directly; ends when the session is proved, or by `cancel_accept`."""
         self._check_id(node_id)
         self._forget_used()
         if node_id not in self._expected:
             self._expected[node_id] = _Expected(self._responder(node_id))
 
     def cancel_accept(self, node_id: int) -> bool:
-        """Take an `accept` back; says whether it was still open."""
+        """Withdraw an `accept`, and return whether it was still open."""
         self._forget_used()
         return self._expected.pop(node_id, None) is not None
 
     @property
     def accepting(self) -> frozenset[int]:
-        """The nodes that `accept` allows and that have not come yet."""
+        """The nodes that `accept` allows and that have not connected yet."""
         self._forget_used()
         return frozenset(self._expected)
 
     @property
     def connecting(self) -> frozenset[int]:
-        """The nodes that we are trying to reach."""
+        """The nodes to which an attempt is under way."""
         return frozenset(attempt.target.node_id for attempt in self._attempts.values())
 
-    # ── what the wire brings ────────────────────────────────────────────────────────────────
+    # ── packets from the wire ───────────────────────────────────────────────────────────────
 
     def receive_direct(self, source: Address, datagram: Buffer, now: float, out: Output) -> list[Established]:
-        """Take a packet with the HANDSHAKE flag."""
+        """Handle a direct packet with the HANDSHAKE flag, and return the session to establish, if any."""
         try:
             message = decode_handshake(datagram)
         except RemoteProtocolError as error:
@@ -219,15 +202,19 @@ class Handshakes:
             if not self._budget.afford_direct(now):
                 return self._drop(Reason.HANDSHAKE_RATE)
             expected = self._expected.pop(node_id)
-            self._expected[node_id] = expected  # at the end, so that the next message finds others first
+            self._expected[node_id] = expected  # move it to the end, so that the next message tries others first
             if _read(expected.responder, message) is None:
                 continue
+            # A responder reads one message; the next one (a retry of the same node) needs a new responder.
             responder, expected.responder = expected.responder, self._responder(node_id)
             return self._answer(node_id, responder, source, None, now, out)
         return self._unread(tried, unverified=True)
 
     def receive_routed(self, source: Address, datagram: Buffer, now: float, out: Output) -> list[Established]:
-        """Take a routed packet for this node, routing header included, whose inner packet has the HANDSHAKE flag."""
+        """Handle a routed packet for this node, with its routing header, whose inner packet has the HANDSHAKE flag.
+
+        Returns the session to establish, if any.
+        """
         try:
             route, message = decode_routed_handshake(datagram)
         except RemoteProtocolError as error:
@@ -236,12 +223,15 @@ class Handshakes:
             return self._drop(Reason.HANDSHAKE_MISROUTED)
         if not self._worth_reading(message, source, now):
             return []
+        # transport.md §10.3: nothing marks a message 2, so a pending attempt to this source tries to read it first.
+        # Unlike a 0.23 node, we then try it as a message 1: both sides may have begun at the same time.
         attempt = self._attempts.get(route.src_id)
         tried = [attempt] if attempt is not None and attempt.target.routed else []
         for attempt in tried:
             keys = attempt.read(message, source, now)
             if keys is not None:
                 target = attempt.target
+                # mesh.md §2.2: a peer behind a relay is reached only with a routing header on every packet.
                 relayed = not target.straight and (route.hop_count > 0 or not same_place(source, target.address))
                 return self._finish(attempt, keys, self._route(target.node_id) if relayed else None, now)
         if len(message) < _ROUTED_FIRST_BYTES:
@@ -265,13 +255,13 @@ class Handshakes:
         return self._answer(node_id, responder, source, route, now, out)
 
     def knows(self, session_id: int) -> bool:
-        """Say whether packets of this session, which is no peer's current one, belong to `claim`."""
+        """Return whether a session that is no peer's current one is a candidate; its packets go to `claim`."""
         return session_id in self._candidates
 
     def claim(self, source: Address, datagram: bytes, now: float, out: Output) -> list[Established]:
-        """Take a packet (without routing header) of a session that is no peer's current one.
+        """Handle a packet, without its routing header, of a session that is no peer's current one.
 
-        A genuine packet comes back in `held` of the session's `Established`, now or later.
+        If the packet verifies, it is kept and returned in `held` of the session's `Established`, now or later.
         """
         try:
             session_id = unpack_header(datagram).session_id
@@ -283,15 +273,19 @@ class Handshakes:
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is due."""
+        """Return the earliest deadline of all attempts and candidates, or None."""
         times = [attempt.due for attempt in self._attempts.values()]
         waiting = self._candidates.next_timer()
         if waiting is not None:
             times.append(waiting)
         return min(times, default=None)
 
-    def tick(self, now: float, out: Output) -> list[Established]:
-        """Repeat, give up and settle what is due."""
+    def tick(self, now: float, out: Output) -> None:
+        """Advance the attempts and candidates that are due, and establish the resulting sessions."""
+        self._context.establish(self.settle(now, out), now, out)
+
+    def settle(self, now: float, out: Output) -> list[Established]:
+        """Advance the attempts and candidates that are due, and return the sessions to establish."""
         established: list[Established] = []
         for attempt in list(self._attempts.values()):
             if now < attempt.due:
@@ -312,9 +306,10 @@ class Handshakes:
     # ── decisions ───────────────────────────────────────────────────────────────────────────
 
     def _finish(self, attempt: Attempt, keys: SessionKeys, route: RouteHeader | None, now: float) -> list[Established]:
-        """Message 2 verified: establish, unless the lower node id is about to be through as well."""
+        """Handle a verified message 2: establish the session, unless the peer with the lower id also began one."""
         target = attempt.target
         link = Link(keys, Role.INITIATOR, target.address, now, route=route)
+        # Both sides began: the session of the lower node id wins, if it came from the address that we tried.
         rivals = self._candidates.of(target.node_id)
         if self.node_id > target.node_id and any(straight_from(rival.link, target.address) for rival in rivals):
             attempt.hold(link, now + YIELD_S)
@@ -324,17 +319,19 @@ class Handshakes:
     def _answer(
         self, node_id: int, responder: Responder, source: Address, route: RouteHeader | None, now: float, out: Output
     ) -> list[Established]:
-        """Message 1 verified: send message 2, and establish where nothing can be lost by it."""
+        """Handle a verified message 1: send message 2, and establish the session if that replaces nothing of value."""
+        # transport.md §10.3: an initiator uses a new ephemeral for each try, so a known one is a replay.
         ephemeral = responder.initiator_ephemeral
         peer = self._peers.get(node_id)
         self._ephemerals.put(ephemeral, None)
+        # The table of ephemerals is bounded, but a replay of the current session's message 1 is always recognized.
         if peer is not None and peer.link.ephemeral == ephemeral:
             return self._drop(Reason.HANDSHAKE_REPLAY)
         message = responder.write(self._entropy(KEY_BYTES))
         if route is None:
             out.send(source, encode_handshake(message))
         else:
-            self._carry(source, message, self.node_id, node_id, out)
+            self.carry(source, message, self.node_id, node_id, out)
         keys = derive_keys(responder.handshake_hash, Role.RESPONDER)
         relayed = route is not None and route.hop_count > 0
         link = Link(keys, Role.RESPONDER, source, now, route=self._route(node_id) if relayed else None)
@@ -347,11 +344,12 @@ class Handshakes:
         return []
 
     def _judge(self, candidate: Candidate, now: float, out: Output) -> list[Established]:
-        """Let a proved candidate take over, or wait."""
+        """Decide whether a proved candidate takes over now or waits."""
         node_id = candidate.node_id
         attempt, peer = self._attempt(node_id), self._peers.get(node_id)
         if attempt is not None:
-            # Our own attempt would prove more; only who receives at the same address may end it.
+            # Our own attempt proves the peer's private key, which is more than a candidate proves. Only a session from
+            # the address that we are trying may end it.
             if not straight_from(candidate.link, attempt.target.address):
                 candidate.wait(now)
                 return []
@@ -364,9 +362,10 @@ class Handshakes:
         return self._establish(candidate.node_id, candidate.link, now, initiated=False, held=tuple(candidate.held))
 
     def _fall_back(self, node_id: int, now: float) -> list[Established]:
-        """Our attempt failed: what the peer began meanwhile is better than nothing, if it is from behind a relay.
+        """After a failed attempt, use a session that the peer began through a relay, although it is not proved.
 
-        A 0.23 node cannot send from there, so it will never prove its session; from elsewhere it would have.
+        A 0.23 node cannot send through a relay (mesh.md §2.2), so it can never prove such a session. A session that
+        came directly would have been proved by now.
         """
         if self._peers.get(node_id) is None:
             for candidate in reversed(self._candidates.of(node_id)):
@@ -388,7 +387,7 @@ class Handshakes:
         if initiated and self.node_id < node_id:
             self._candidates.drop(node_id)
         elif peer is not None and not confirmed(peer.link):
-            # The peer may be using it and not the new one; its first packet will tell.
+            # The peer may use the old session and not the new one; its first packet will show which.
             self._candidates.add(node_id, peer.link, now)
         return Established(node_id, link, initiated, held)
 
@@ -396,8 +395,11 @@ class Handshakes:
 
     def _check_id(self, node_id: int) -> None:
         if node_id in {0, self.node_id}:
-            whose = "stands for an unknown peer" if node_id == 0 else "is this node itself"
-            raise HandshakeError(HandshakeFault.REFUSED, f"node id {node_id:016x} {whose}")
+            # transport.md §6: node id 0 is the sentinel for an unknown peer.
+            whose = "is reserved" if node_id == 0 else "is this node's own"
+            raise HandshakeError(
+                HandshakeFault.REFUSED, f"node id {node_id:016x} {whose}; pass the node id of another node"
+            )
 
     def _attempt(self, node_id: int) -> Attempt | None:
         attempt = self._attempts.get(routing_id(node_id))
@@ -410,7 +412,7 @@ class Handshakes:
         return True
 
     def _responder(self, initiator: int) -> Responder:
-        """Prepare for message 1 of a node; its routing id is enough."""
+        """Create the responder for message 1 of a node; its routing id is enough, as the prologue has no more."""
         return Responder(psk=self._psk, prologue=prologue(initiator, self.node_id), static_private_key=self._static)
 
     def _route(self, node_id: int) -> RouteHeader:
@@ -422,7 +424,7 @@ class Handshakes:
             del self._expected[node_id]
 
     def _worth_reading(self, message: bytes, source: Address, now: float) -> bool:
-        """Sort out what costs no curve operation."""
+        """Return whether a message deserves a curve operation; count and drop it otherwise."""
         if len(message) < MIN_MESSAGE_BYTES:
             self._drop(Reason.HANDSHAKE_TRUNCATED)
         elif message[:KEY_BYTES] in self._ephemerals:
@@ -434,7 +436,7 @@ class Handshakes:
         return False
 
     def _unread(self, tried: list[Attempt], *, unverified: bool = False) -> list[Established]:
-        """Count a message that nothing here could read."""
+        """Count and drop a message that no attempt and no responder could read."""
         for attempt in tried:
             attempt.unverified += 1
         return self._drop(Reason.HANDSHAKE_UNVERIFIED if tried or unverified else Reason.HANDSHAKE_UNEXPECTED)
@@ -445,7 +447,7 @@ class Handshakes:
 
 
 class _Expected:
-    """A node that may begin a session directly."""
+    """A node that may begin one session, also directly."""
 
     __slots__ = ("link", "responder")
 

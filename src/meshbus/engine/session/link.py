@@ -1,8 +1,10 @@
-"""A link: the keys of one session and where its packets go, for batches of packets.
+"""Link: the keys and the address of one session; seals and opens packets in batches.
 
-The scalar path (wire/seal.py) serves single packets; this file seals and opens trains. A train is datagrams of equal
-length, because the kernel takes only such in one call: `equalize` pads payloads of mixed sizes with bytes that every
-reader ignores, when that wastes little.
+Single packets are sealed and opened by wire/seal.py; this file does it for trains. A train consists of datagrams of
+equal length, because the operating system sends only those in one call. `equalize` pads payloads of mixed sizes if that
+wastes little: receivers ignore bytes after the last counted event (transport.md §5).
+
+The batch paths keep the loop over packets in C (`map` over the AEAD) and prepare headers and nonces in one kernel.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_TRAIN_BYTES = 65_000
-"""UDP's limit for one send, headers deducted."""
+"""Largest train: below the 65 507 bytes that one UDP send over IPv4 can carry."""
 MAX_TRAIN_PACKETS = 64
+"""Datagrams in one train: what every Linux kernel with UDP_SEGMENT accepts (UDP_MAX_SEGMENTS)."""
 MAX_PADDING = 8
-"""Pad to equal length when it adds at most one byte in this many."""
+"""Pad to equal length if that adds at most one byte in this many. Our choice: fewer sends outweigh the extra bytes."""
 
 _SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
 _NUMBER, _SIZES = struct.Struct("<Q"), struct.Struct("<HH")
@@ -42,18 +45,18 @@ _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 
 
 class Opening(NamedTuple):
-    """Packets of one session, opened."""
+    """Decrypted packets of one session."""
 
     plain: NDArray[np.uint8]
-    """All plaintexts."""
+    """All plaintexts, one after the other."""
     genuine: NDArray[np.bool_] | None = None
-    """Which packets were genuine; None when all of them were, and new."""
+    """Which packets were authenticated; None if all of them were, and all were new."""
     fresh: NDArray[np.bool_] | None = None
-    """Which of those were new."""
+    """Which of the authenticated packets passed the replay window; None as for `genuine`."""
 
 
 class Link:
-    """One session: its keys, its address, and the routing header for a peer behind a relay."""
+    """The keys of one session, its address, and the routing header for a peer behind a relay."""
 
     __slots__ = ("_known", "address", "ephemeral", "home", "opener", "role", "route", "sealer", "session_id", "used_at")
 
@@ -65,19 +68,21 @@ class Link:
         self.session_id = keys.session_id
         self.role = role
         self.address = address
-        """Where packets go: to the peer, or to the neighbor that is the way to it."""
+        """Where packets are sent: to the peer, or to the neighbor that is the next hop."""
         self.home = None if route is not None else address
-        """The peer's own address, of a session that was begun without a relay."""
+        """The peer's own address; None if the session was established through a relay."""
         self.route = b"" if route is None else pack_route(route)
-        """Goes in front of every packet to a peer behind a relay."""
+        """Routing header in front of every packet to a peer behind a relay; empty for a direct peer.
+
+        transport.md §7: 0.23 nodes never send it on ordinary traffic, but accept it."""
         self.ephemeral = b""
-        """The initiator's key of the handshake, to know a replay of its first message."""
+        """The initiator's ephemeral key of the handshake, to recognize a replay of message 1."""
         self.used_at = now
-        """When a packet last went out or was verified."""
+        """When a packet was last verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
 
     def follow(self, address: Address, route: RouteHeader | None) -> None:
-        """Send elsewhere from now on: to a neighbor with a routing header, or straight without one."""
+        """Change the address: to a next hop, with a routing header, or to the peer itself, without one."""
         self.address = address
         self.route = b"" if route is None else pack_route(route)
         self._known = None, np.empty(0, _U8)
@@ -92,23 +97,25 @@ class Link:
         pattern = self._pattern(header)
         ahead = len(self.route)
         head = bytearray(pattern)
+        # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
         _NUMBER.pack_into(head, ahead + 16, self.sealer.take())
         _NUMBER.pack_into(head, ahead + 40, sequence)
         _SIZES.pack_into(head, ahead + 64, len(payload), 1)
+        # transport.md §4: the associated data is the header without the nonce, and with hop_count 0.
         aad = head[ahead : ahead + 12] + head[ahead + 24 :]
-        aad[6] = 0  # hop_count
+        aad[6] = 0
         datagram = bytes(head) + self.sealer.aead.encrypt(head[ahead + 12 : ahead + 24], payload, aad)
         return Train(self.address, datagram, len(datagram))
 
     def seal_batch(self, header: Header, packed: Packed, first_sequence: int) -> list[Train]:  # hot: bench_stream
-        """Seal many payloads as consecutive packets of one stream.
+        """Seal payloads as consecutive packets of one stream.
 
-        `header` is the pattern: sequence, nonce, lengths and counts are filled in here.
+        `header` is the pattern: sequence, nonce, payload length and event count are filled in here.
         """
         count = len(packed)
         edges = packed.bounds.tolist()
         offset = len(self.route) + HEADER_BYTES
-        # Not a bytearray: every byte is written below, so zeros would only cost time.
+        # Not a bytearray, which would be zeroed: every byte is written below.
         wire = np.empty(edges[-1] - edges[0] + count * (offset + TAG_BYTES), _U8)
         dressed = np.empty(count * SEAL_BYTES, _U8)
         stride = _dress.run(
@@ -120,7 +127,7 @@ class Link:
         aads, nonces = zip(*_SEAL.iter_unpack(dressed.data), strict=True)
         plain = [source[at:end] for at, end in pairwise(edges)]
         sealed = [view[body : body + size + TAG_BYTES] for body, size in zip(bodies, sizes, strict=True)]
-        # The loop is in C: its steps would cost a fifth of what they do.
+        # `deque(map(...))` runs the loop in C; a Python loop would add about a fifth to the cost of each packet.
         deque(map(self.sealer.aead.encrypt_into, nonces, plain, aads, sealed), maxlen=0)
         if stride:
             step = stride * min(MAX_TRAIN_PACKETS, MAX_TRAIN_BYTES // stride)
@@ -128,12 +135,13 @@ class Link:
         return self._trains(view, [size + offset + TAG_BYTES for size in sizes])
 
     def open_run(self, data: NDArray[np.uint8], starts: NDArray[np.int64], run: Run) -> Opening:  # hot: bench_stream
-        """Open a run of packets of this session, which begin at these places of a buffer.
+        """Open a run of packets of this session; `starts` says where they begin in `data`.
 
-        Gives the plaintexts, one after the other as the run says, and which packets are to be left out, if any.
+        Returns the plaintexts, placed as the run says, and which packets to leave out, if any.
         """
         plain = np.empty(run.payload_bytes, _U8)
         forged = self._decrypt(data, starts, run.lengths, run.places, run.seals, plain)
+        # transport.md §12: the replay window is consulted only after a successful decrypt.
         window = self.opener.window
         if not forged and run.counters_follow and window.admit_run(run.counters.item(0), len(run)):
             return Opening(plain)
@@ -145,9 +153,10 @@ class Link:
         starts: NDArray[np.int64],
         headers: NDArray[np.void],
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Open packets of this session.
+        """Open packets of this session, in any order and of any of its streams.
 
-        Gives the plaintexts in one buffer, where each begins, which were genuine, and which of those were new.
+        Returns the plaintexts in one buffer, where each begins, which packets were authenticated, and which of those
+        were new.
         """
         sizes = headers["payload_len"].astype(np.int64)
         ends = np.cumsum(sizes)
@@ -170,7 +179,7 @@ class Link:
         seals: bytes,
         plain: NDArray[np.uint8],
     ) -> list[int]:
-        """Open packets into one buffer; gives the numbers of those that are not genuine."""
+        """Decrypt packets into one buffer, and return the indexes of those that failed authentication."""
         source, target = data.data, plain.data
         lengths = sizes.tolist()
         aads, nonces = zip(*_SEAL.iter_unpack(seals), strict=True)
@@ -183,13 +192,14 @@ class Link:
         try:
             deque(map(decrypt, nonces, sealed, aads, opened), maxlen=0)
         except InvalidTag:
+            # `map` stopped at the first forged packet: decrypt again, one by one. Decrypting twice is harmless.
             return [
                 i for i, packet in enumerate(zip(nonces, sealed, aads, opened, strict=True)) if _forged(decrypt, packet)
             ]
         return []
 
     def _judge(self, forged: list[int], counters: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Say which packets are genuine, and which of those are new."""
+        """Return which packets are authenticated, and which of those are new."""
         genuine = np.ones(len(counters), np.bool_)
         genuine[forged] = False
         fresh = genuine.copy()
@@ -197,8 +207,9 @@ class Link:
         return genuine, fresh
 
     def _pattern(self, header: Header) -> NDArray[np.uint8]:
-        """Give the routing header and packed header of packets like this one; the last one asked for is remembered."""
+        """Return routing header and packed header for packets of this pattern; the last pattern is cached."""
         known, pattern = self._known
+        # A publisher passes the same header object for every packet, so identity is enough to find the cached one.
         if known is not header:
             full = msgspec.structs.replace(
                 header, nonce=self.sealer.nonce_prefix + bytes(8), session_id=self.sealer.session_id
@@ -208,7 +219,7 @@ class Link:
         return pattern
 
     def _trains(self, wire: memoryview, strides: list[int]) -> list[Train]:
-        """Cut sealed packets into trains: equal lengths, but the last of a train may be shorter."""
+        """Cut sealed packets into trains: all datagrams of a train have equal length, only the last may be shorter."""
         trains: list[Train] = []
         begin = end = packets = segment = 0
         closed = True
@@ -234,7 +245,7 @@ def _forged(decrypt: Callable[..., int], packet: tuple[bytes, memoryview, bytes,
 
 
 def equalize(packed: Packed) -> Packed:  # hot: bench_stream
-    """Pad payloads to one length (the last may stay shorter) where that wastes little."""
+    """Pad payloads to one length if that wastes little; the last one may stay shorter."""
     width = _width.run(packed.bounds)
     if not width:
         return packed
@@ -248,7 +259,7 @@ def equalize(packed: Packed) -> Packed:  # hot: bench_stream
 
 
 def part_of(packed: Packed, start: int, stop: int) -> Packed:
-    """Give some of the payloads, sharing their memory."""
+    """Return a range of the payloads, which shares their memory."""
     return Packed(packed.data, packed.bounds[start : stop + 1], packed.counts[start:stop])
 
 
@@ -288,9 +299,9 @@ def _dress(
     wire: NDArray[np.uint8],
     seals: NDArray[np.uint8],
 ) -> int:
-    """Write the headers of packets into the wire buffer, and what sealing them needs beside the key.
+    """Write the packet headers into the wire buffer, and associated data and nonces into `seals`.
 
-    Gives the length of the datagrams when they make trains: equal, or the last one shorter; else 0.
+    Returns the length of the datagrams if they form trains (equal length, the last one may be shorter), otherwise 0.
     """
     model, target, sealed = pattern.ctypes.data, wire.ctypes.data, seals.ctypes.data
     ahead = len(pattern) - HEADER_BYTES
@@ -305,6 +316,7 @@ def _dress(
         jit.copy_bytes(target + position, model, len(pattern))
         head = target + position + ahead
         number, place = counter + i, sequence + i
+        # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
         jit.store_u32(head + 16, number & 0xFFFFFFFF)
         jit.store_u32(head + 20, (number >> 32) & 0xFFFFFFFF)
         jit.store_u32(head + 40, place & 0xFFFFFFFF)
@@ -312,7 +324,7 @@ def _dress(
         jit.store_u32(head + 64, size | counts[i] << 16)
         seal = sealed + i * SEAL_BYTES
         jit.copy_bytes(seal, head, 12)
-        seals[i * SEAL_BYTES + 6] = 0  # hop_count
+        seals[i * SEAL_BYTES + 6] = 0  # transport.md §4: hop_count counts as 0, because relays change it
         jit.copy_bytes(seal + 12, head + 24, 44)
         jit.copy_bytes(seal + AAD_BYTES, head + 12, NONCE_BYTES)
         position += stride
@@ -332,7 +344,7 @@ def _width_reference(bounds: NDArray[np.int64]) -> int:
 
 @jit.kernel(_width_reference)
 def _width(bounds: NDArray[np.int64]) -> int:
-    """Say to which length payloads should be padded; 0 when they are equal already, or too different."""
+    """Return the length to pad payloads to, or 0 if they are already equal or differ too much."""
     last = len(bounds) - 2
     widest = 0
     for i in range(last):
@@ -353,7 +365,7 @@ def _spread_reference(data: NDArray[np.uint8], bounds: NDArray[np.int64], width:
 
 @jit.kernel(_spread_reference)
 def _spread(data: NDArray[np.uint8], bounds: NDArray[np.int64], width: int, out: NDArray[np.uint8]) -> None:
-    """Copy payloads to places `width` apart, with zeros between them."""
+    """Copy payloads to positions `width` apart, and fill the space between them with zeros."""
     source, target = data.ctypes.data, out.ctypes.data
     for i in range(len(bounds) - 1):
         size = bounds[i + 1] - bounds[i]

@@ -1,76 +1,70 @@
-"""Liveness: heartbeats to every peer, and what their silence means.
+"""Liveness: sends heartbeats to every peer, and detects peers that went silent (transport.md §16).
 
-Every `heartbeat_s` each peer gets a heartbeat and, behind it, a pingwave, by which nodes further away learn the way
-to us. On the same tick each peer is judged by the time since *its* last verified heartbeat, as the 0.23 wire does it:
+Every `heartbeat_s` each peer gets a heartbeat, followed by a pingwave, from which nodes further away learn a route to
+this node. On the same tick each peer is judged by the time since its last verified heartbeat:
 
-    silent for 2 × session_timeout_s     suspected: nothing follows
+    silent for 2 × session_timeout_s     suspected: no consequence
     silent for 3 × session_timeout_s     failed: PeerFailed; the session stays usable
     the next heartbeat                   PeerRecovered
     failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone
 
-Data is no sign of life, because a 0.23 peer judges us the same way; packets that were not verified are none at all. A
-peer that failed without ever having proved its session is removed at once.
+Data packets are no sign of life, because a 0.23 peer judges this node in the same way. Packets that were not verified
+never count; a 0.23 node lets them keep a session alive (transport.md §17). A peer that failed and never proved its
+session is removed at once.
 
-A new session starts with a heartbeat out of turn, which proves to the other side that we have the keys, and which is
-repeated a few times until something comes back. Behind a relay a heartbeat is dropped by its receiver; a packet without
-content takes its place, and any packet from there counts. A 0.23 node cannot send through a relay at all, so a relayed
-peer that was never heard is not judged, only removed when its session is idle.
+A new session starts with an extra heartbeat, which proves to the other side that this node has the keys. It is repeated
+a few times until something comes back. A node drops a heartbeat that came through a relay (transport.md §7), so an
+empty packet takes its place there, and any packet from such a peer counts. A 0.23 node cannot send through a relay at
+all (mesh.md §2.2), so a relayed peer that was never heard is not judged, but removed when its session is idle.
 
-Sending is all this file does with a pingwave; hearing them is engine/routes/pingwaves.py.
+This file only sends pingwaves; engine/routes/pingwaves.py receives them.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerRecovered
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.candidate import confirmed
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Health, Peer, PeerTable
-from meshbus.engine.settings import LivenessConfig
+from meshbus.engine.session.peer import Health, Peer
+from meshbus.engine.session.service import Context, Service
 from meshbus.wire.constants import CONTROL_STREAM, Subprotocol
 from meshbus.wire.header import Header
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 
+# In session timeouts; the numbers are those of the 0.23 wire (transport.md §16).
 MISSES_SUSPECTED = 2
 MISSES_FAILED = 3
 MISSES_EVICTED = 30
 REPEATS_S = (0.25, 0.5, 1.0)
-"""Pauses between the heartbeats that open a session, until the peer is heard on it."""
+"""Pauses between the heartbeats that open a session, until the peer is heard on it. Our choice."""
 
 
-class Liveness:
+class Liveness(Service):
     """Heartbeats and the failure detector of one node."""
 
-    def __init__(
-        self,
-        node_id: int,
-        *,
-        peers: PeerTable,
-        wall: Callable[[float], int],
-        now: float,
-        config: LivenessConfig = LivenessConfig(),  # noqa: B008  frozen
-    ) -> None:
-        """Start the heartbeat: the first one is due an interval after `now`."""
-        self._node_id = node_id
-        self._peers = peers
-        self._wall = wall
-        self._config = config
-        self._beat_at = now + config.heartbeat_s
+    def __init__(self, context: Context) -> None:
+        """Schedule the first heartbeat one interval after the start, as 0.23 nodes do."""
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
+        self._services = context.services
+        self._wall = context.wall
+        self._config = context.settings.liveness
+        self._beat_at = context.started_at + self._config.heartbeat_s
         self._opening: dict[int, _Opening] = {}
         self._seq = 0
 
-    def session_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Open a new session of a peer: prove that we have its keys."""
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Send the first heartbeat of a new session, to prove that this node has the keys."""
         self._beat(peer.link, out)
         if peer.link.home is not None:
             out.send(peer.link.home, self.pingwave(now))
         self._opening[peer.node_id] = _Opening(peer.link, now)
 
     def heard(self, peer: Peer, now: float, out: Output, *, heartbeat: bool) -> bool:
-        """Note verified packets of a peer, once for a batch; says whether the peer has just recovered."""
+        """Record verified packets of a peer, once per batch, and return whether the peer has just recovered."""
         peer.link.used_at = now
+        # Heartbeats cannot pass a relay, so any packet of a relayed peer counts as one.
         if not (heartbeat or peer.link.route):
             return False
         peer.heard_at = now
@@ -81,15 +75,16 @@ class Liveness:
         return recovered
 
     def next_timer(self) -> float:
-        """Say when `tick` is due."""
+        """Return when the next heartbeat is due."""
         return min([self._beat_at, *(opening.due for opening in self._opening.values())])
 
-    def tick(self, now: float, out: Output) -> list[PeerFailed | PeerGone]:
-        """Send what is due and judge the peers; gives the verdicts that it put into the output."""
+    def tick(self, now: float, out: Output) -> None:
+        """Send the heartbeats that are due, judge all peers, and report those that failed or are gone."""
         self._repeat_openings(now, out)
         if now < self._beat_at:
-            return []
+            return
         interval = self._config.heartbeat_s
+        # Stay on the grid of intervals, and skip the ones that were missed while the process was stopped.
         self._beat_at += interval * ((now - self._beat_at) // interval + 1)
         verdicts = [verdict for peer in self._peers for verdict in self._judge(peer, now)]
         out.control += verdicts
@@ -98,13 +93,14 @@ class Liveness:
             self._beat(peer.link, out)
             if peer.link.home is not None:
                 out.send(peer.link.home, wave)
-        return verdicts
+        for verdict in verdicts:
+            self._services.peer_down(verdict, now, out)
 
     def pingwave(self, now: float) -> bytes:
-        """Build our next pingwave.
+        """Build the next pingwave of this node.
 
-        Its sequence goes up and follows the wall clock: 0.23 nodes never forget the sequences of an id, so a restarted
-        node must not count from 1 again.
+        Its sequence increases and follows the wall clock: 0.23 nodes never forget the sequences of a node id, so a
+        restarted node must not count from 1 again (mesh.md §4).
         """
         timestamp_us = self._wall(now) // 1000
         self._seq = max(self._seq + 1, timestamp_us)
@@ -115,6 +111,7 @@ class Liveness:
         timeout = self._config.session_timeout_s
         idle = now - peer.link.used_at >= MISSES_EVICTED * timeout
         proved = confirmed(peer.link)
+        # A relayed peer that was never heard may be a 0.23 node, which cannot answer from there.
         if peer.link.route and not peer.link.opener.window.next:
             return self._remove(peer) if idle else []
         verdicts: list[PeerFailed | PeerGone] = []
@@ -148,17 +145,17 @@ class Liveness:
 
     def _beat(self, link: Link, out: Output) -> None:
         if link.route:
-            # No handled subprotocol, and no plain events: nothing to deliver, to grant or to answer.
+            # An empty packet of the grant subprotocol: the receiver has nothing to deliver, to grant or to answer.
             out.trains.append(
                 link.seal(Header(subprotocol_id=Subprotocol.STREAM_WINDOW, stream_id=CONTROL_STREAM), b"")
             )
         if link.home is not None:
-            # Also while packets take a detour: it ends when the straight way is heard to work again.
+            # Also while packets take a detour: the peer's heartbeats from there show that the direct path works again.
             out.send(link.home, link.sealer.heartbeat())
 
 
 class _Opening:
-    """The first heartbeats of a session."""
+    """The repeated heartbeats that open a session."""
 
     __slots__ = ("_left", "due", "link")
 
@@ -169,7 +166,7 @@ class _Opening:
         self.repeat(now)
 
     def repeat(self, now: float) -> bool:
-        """Plan the next one; False when there is none."""
+        """Schedule the next repetition, and return False if there is none left."""
         if not self._left:
             return False
         self.due = now + self._left.pop(0)

@@ -1,58 +1,53 @@
-"""Agreeing on the meshbus profile (0x0600): manifests out and in, and the set both sides may use.
+"""Negotiation of the meshbus profile (0x0600): exchanges manifests, and sets what may be used with each peer.
 
-A manifest is a byte that a plain 0.23 peer must never see, so none is sent before the peer has asked for it: by the
-tag of 0x0600 in an announcement of its own, signed and heard *in this session*, or by configuration. The roles are
-fixed by node id, so that nobody answers an answer:
+A plain 0.23 peer must never receive a manifest: it would hand it to its application (subprotocols.md §6). So none is
+sent before the peer has asked for the profile, either with the tag of 0x0600 in a signed announcement of its own that
+was received in this session, or by configuration (docs/wire/profile.md, Negotiation). The node ids fix the roles, so
+that nobody answers an answer:
 
-    lower id    offers its manifest, three times a second apart until a manifest comes; without one the peer stays plain
-                until it announces itself again
-    higher id   answers every offer, and repeats its answer twice because nothing confirms it; an offer that comes
-                before the announcement waits for it, unanswered
+    lower id    offers its manifest, up to three times, one second apart, until a manifest arrives; if none arrives, the
+                peer stays plain until it announces itself again
+    higher id   answers every offer, and repeats its answer twice because nothing confirms it; an offer that arrives
+                before the peer's announcement waits for it
 
-When the subprotocols of a side change it uses less at once and tells the other: the lower by a new offer, the higher by
-its manifest, as if answering. A new session starts over, because the peer may have been restarted as something else; a
-failure and recovery within a session does not. What is in a manifest and what follows from two of them is in
-policy/registry.py.
+When the subprotocols of a node change, it stops using what was removed at once and tells its peers: the lower id with a
+new offer, the higher id with its manifest, as in an answer. A new session starts the negotiation again, because the
+peer may have been restarted with other software; failure and recovery within a session do not. policy/registry.py
+computes the common set of two manifests.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Negotiated
+from meshbus.engine.base.notices import Negotiated, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.peer import Peer, PeerClaims, PeerTable
+from meshbus.engine.session.peer import Peer, PeerClaims
+from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.reason import Reason
-from meshbus.policy.registry import NegotiatedSet, SubprotocolRegistry, negotiate
+from meshbus.policy.registry import NegotiatedSet, negotiate
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.manifest import decode_manifest, encode_manifest
 from meshbus.wire.subprotocol import TAG_PREFIX, SubprotocolManifest, capability_tag
 
+# profile.md §1: a peer that does not answer within 3 × 1 s stays plain.
 TRIES = 3
 RETRY_S = 1.0
-
-NEEDS = {
-    Subprotocol.HISTORY: Subprotocol.RELIABLE,
-    Subprotocol.LEADERSHIP: Subprotocol.REDEX,
-    Subprotocol.REQUEST: Subprotocol.RELIABLE,
-}
-"""What a subprotocol is useless without; such a one is dropped from the set by both sides alike."""
 
 _ASKS = capability_tag(Subprotocol.NEGOTIATION)
 
 
 class Profile(StrEnum):
-    """What is configured about a peer."""
+    """Configured use of the profile with a peer."""
 
     AUTO = "auto"
-    """Speak the profile when the peer announces it."""
+    """Use the profile if the peer announces it."""
     MESHBUS = "meshbus"
-    """Speak it without waiting for an announcement."""
+    """Use the profile without waiting for an announcement."""
     PLAIN = "plain"
-    """Never speak it."""
+    """Never use the profile."""
 
 
 class _Talk:
@@ -62,65 +57,59 @@ class _Talk:
 
     def __init__(self) -> None:
         self.announced = False
-        """The peer announced itself in this session."""
+        """Whether the peer announced itself in this session."""
         self.held: SubprotocolManifest | None = None
-        """An offer that waits for the announcement."""
+        """An offer that waits for the peer's announcement."""
         self.theirs: SubprotocolManifest | None = None
-        """The peer's manifest, once it counts."""
+        """The peer's manifest, once it is in use."""
         self.offered_for: PeerClaims | None = None
-        """The claims that were in force when we offered last."""
+        """The peer's claims when this node last sent its manifest."""
         self.tries = 0
 
 
-class Negotiator:
-    """Finds out with each peer what may be used beyond the 0.23 wire, and keeps `peer.negotiated`."""
+class Negotiator(Service):
+    """Negotiates with each peer which profile subprotocols may be used, and sets `peer.negotiated`."""
 
-    def __init__(
-        self,
-        node_id: int,
-        peers: PeerTable,
-        registry: SubprotocolRegistry,
-        counters: Counters,
-        *,
-        announces: bool = True,
-    ) -> None:
-        self._node_id = node_id
-        self._peers = peers
-        self._registry = registry
-        self._counters = counters
-        self._announces = announces
-        """Whether our announcement carries the tags; without them no peer that is not configured would answer."""
+    def __init__(self, context: Context) -> None:
+        self._node_id = context.identity.node_id
+        self._peers = context.peers
+        self._registry = context.registry
+        self._counters = context.counters
+        self._needs = {row.id: row.needs for row in context.services.table if row.needs is not None}
+        """By subprotocol, another one that it needs; without that, both sides leave it out of the set."""
+        self._announces = context.settings.announce.enrich
+        """Whether our announcement carries the tags; without them only a peer that is configured would answer."""
         self._profiles: dict[int, Profile] = {}
         self._talks: dict[int, _Talk] = {}
         self._due: dict[int, float] = {}
-        """When the next try is due, of those that wait."""
+        """When the next manifest is due, by node id."""
 
     def configure(self, node_id: int, profile: Profile) -> None:
-        """Say what is known about a peer; holds from its next session on."""
+        """Set the use of the profile with a peer; takes effect with its next session."""
         self._profiles[node_id] = profile
 
-    def session_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Start over with a peer that has a new session."""
-        self.forget(peer.node_id)
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Start the negotiation again in a new session."""
+        self._forget(peer.node_id)
         self._talks[peer.node_id] = _Talk()
         self._use(peer, NegotiatedSet(), out)
         self._advance(peer, now, out)
 
-    def announced(self, peer: Peer, now: float, out: Output) -> None:
-        """Take note that a peer stands by its claims; call it whenever the directory says so."""
+    def vouched(self, peer: Peer, now: float, out: Output) -> None:
+        """Continue the negotiation with a peer that announced itself in this session."""
         talk = self._talks.get(peer.node_id)
         if talk is not None:
             talk.announced = True
             self._advance(peer, now, out)
 
     def is_plain(self, peer: Peer) -> bool:
-        """Say whether a peer will not speak the profile with us, as far as it has told; else it may yet agree."""
+        """Return whether a peer is known not to use the profile with this node; otherwise it may still agree."""
         talk = self._talks.get(peer.node_id)
         told = talk is not None and (talk.announced or self._profiles.get(peer.node_id) is Profile.PLAIN)
         return talk is None or (told and not self._may_speak(peer, talk))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take a manifest that came from a peer."""
+        """Handle a manifest from a peer."""
         talk = self._talks.get(peer.node_id)
         try:
             manifest = decode_manifest(message)
@@ -130,14 +119,15 @@ class Negotiator:
         if talk is None or not self._registry.is_handled(Subprotocol.NEGOTIATION):
             self._counters.count(Reason.MANIFEST_UNWANTED)
             return
+        # The peer's announcement may be late or lost; without it, answering could reach a plain peer.
         if not self._may_speak(peer, talk):
             talk.held = manifest
             self._counters.add("hold", "manifest_unannounced")
             return
         self._take(peer, talk, manifest, now, out)
 
-    def missed(self, peer: Peer, now: float, out: Output) -> None:
-        """Take note that a peer used a part of the profile before we agreed: its answer was lost, so ask again."""
+    def not_agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Offer again to a peer that uses the profile although we did not agree: its answer was lost."""
         talk = self._talks.get(peer.node_id)
         if (
             talk is not None
@@ -149,38 +139,43 @@ class Negotiator:
             self._send(peer, talk, now, out, first=True)
 
     def registry_changed(self, now: float, out: Output) -> None:
-        """Use the registry as it is now, and tell the peers."""
+        """Apply a change of the registry, and tell the peers."""
         for node_id, talk in list(self._talks.items()):
             peer = self._peers.get(node_id)
             if peer is not None and talk.theirs is not None:
                 self._settle(peer, talk.theirs, out)
                 self._send(peer, talk, now, out, first=True)
 
-    def forget(self, node_id: int) -> None:
-        """End the negotiation with a peer that is gone."""
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End the negotiation with a peer that is gone; one that failed may come back in the same session."""
+        if isinstance(down, PeerGone):
+            self._forget(down.node_id)
+
+    def _forget(self, node_id: int) -> None:
         self._talks.pop(node_id, None)
         self._due.pop(node_id, None)
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return when the next manifest is due, or None."""
         return min(self._due.values(), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Try again, or give up."""
+        """Send the manifests that are due again, or give up."""
         for node_id in [node_id for node_id, due in self._due.items() if due <= now]:
             del self._due[node_id]
             peer, talk = self._peers.get(node_id), self._talks[node_id]
             if peer is None:
-                self.forget(node_id)
+                self._forget(node_id)
             elif talk.tries < TRIES:
                 self._send(peer, talk, now, out)
             elif talk.theirs is None:
                 self._counters.add("negotiation", "no_answer")
 
     def _advance(self, peer: Peer, now: float, out: Output) -> None:
-        """Do what became possible: answer an offer that waited, offer, or stop using what is no longer announced."""
+        """Take the next step: answer an offer that waited, send an offer, or stop using what is no longer announced."""
         talk = self._talks[peer.node_id]
         if not self._may_speak(peer, talk):
+            # Only an announcement of this session withdraws the profile, not one that is still missing.
             if talk.announced and talk.theirs is not None:
                 self._due.pop(peer.node_id, None)
                 talk.theirs = None
@@ -193,15 +188,16 @@ class Negotiator:
             self._send(peer, talk, now, out, first=True)
 
     def _take(self, peer: Peer, talk: _Talk, manifest: SubprotocolManifest, now: float, out: Output) -> None:
-        """Use a manifest; an offer is answered."""
+        """Use a peer's manifest, and answer it if it is an offer."""
         self._due.pop(peer.node_id, None)
         talk.theirs = manifest
+        # The answer must leave before any packet that uses the result, or the peer would drop it as not negotiated.
         if not self._offers_to(peer):
             self._send(peer, talk, now, out, first=True)
         self._settle(peer, manifest, out)
 
     def _has_news(self, peer: Peer, talk: _Talk) -> bool:
-        """Say whether there is a reason to offer: no answer so far, or other subprotocols announced since we offered."""
+        """Return whether to offer: there was no answer so far, or the peer announced other subprotocols since."""
         if peer.node_id in self._due:
             return False
         if talk.theirs is None or talk.offered_for is None:
@@ -215,7 +211,7 @@ class Negotiator:
         peer.send_message(Subprotocol.NEGOTIATION, encode_manifest(self._registry.manifest()), out)
 
     def _settle(self, peer: Peer, theirs: SubprotocolManifest, out: Output) -> None:
-        self._use(peer, _with_needs(negotiate(self._registry.manifest(), theirs)), out)
+        self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:
         changed = agreed != peer.negotiated
@@ -223,8 +219,15 @@ class Negotiator:
         if changed:
             out.control.append(Negotiated(peer.node_id, agreed.compatible))
 
+    def _usable(self, agreed: NegotiatedSet) -> NegotiatedSet:
+        """Remove the subprotocols that need another one which was not agreed."""
+        usable = frozenset(
+            id_ for id_ in agreed.compatible if id_ not in self._needs or self._needs[id_] in agreed.compatible
+        )
+        return NegotiatedSet(usable, agreed.incompatible)
+
     def _may_speak(self, peer: Peer, talk: _Talk) -> bool:
-        """Say whether the peer asked for the profile."""
+        """Return whether the peer asked for the profile."""
         if not self._registry.is_handled(Subprotocol.NEGOTIATION):
             return False
         profile = self._profiles.get(peer.node_id, Profile.AUTO)
@@ -237,9 +240,3 @@ class Negotiator:
 
 def _spoken(claims: PeerClaims) -> frozenset[str]:
     return frozenset(tag for tag in claims.capabilities.tags if tag.startswith(TAG_PREFIX))
-
-
-def _with_needs(agreed: NegotiatedSet) -> NegotiatedSet:
-    """Leave out what lacks something it needs."""
-    usable = frozenset(id_ for id_ in agreed.compatible if id_ not in NEEDS or NEEDS[id_] in agreed.compatible)
-    return NegotiatedSet(usable, agreed.incompatible)

@@ -1,7 +1,8 @@
-"""A peer: another node as this one knows it. Streams and subscriptions belong here, sessions come and go.
+"""Peers: other nodes with which this node has a session, and the table of all of them.
 
-A session is replaced by a new handshake; sequences, credit and subscriptions go on. Whatever the peer claims about
-itself (capabilities, subnet) is taken from its signed announcements and forgotten when it fails.
+Streams belong to the peer and outlive its sessions: when a new handshake replaces the session, sequences continue and
+credit starts again. What a peer claims about itself (capabilities, subnet) comes from its signed announcements and is
+forgotten when the peer fails. Keys and address of the current session are in session/link.py.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
 
 MAX_STREAMS = 4096
-"""Streams remembered per peer and direction; beyond, the one that was opened first is forgotten."""
+"""Streams kept per peer and direction; beyond it the one that was opened first is evicted.
+
+transport.md §13: 0.23 nodes keep as many, but evict the one that was idle longest."""
 
 
 class Health(StrEnum):
-    """What the failure detector says about a peer."""
+    """State of a peer according to the failure detector (session/liveness.py)."""
 
     ALIVE = "alive"
     SUSPECTED = "suspected"
@@ -35,7 +38,7 @@ class Health(StrEnum):
 
 
 class PeerClaims(msgspec.Struct, frozen=True):
-    """What a peer's signed, direct announcements say; dropped when it fails."""
+    """What a peer's signed, direct announcements say; forgotten when the peer fails."""
 
     entity_id: bytes | None = None
     capabilities: CapabilitySet = CapabilitySet()
@@ -62,17 +65,17 @@ class Peer:
         self.link = link
         self.claims = PeerClaims()
         self.negotiated = NegotiatedSet()
-        """What both sides may use beyond the 0.23 wire; empty towards a plain peer."""
+        """The profile subprotocols that both sides may use; empty for a plain 0.23 peer."""
         self.health = Health.ALIVE
         self.heard_at = now
-        """When the last heartbeat was verified; data packets do not count."""
+        """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
         self.window = STREAM_WINDOW
-        """Byte credit of new streams."""
+        """Initial byte credit of new streams."""
         self.tx: dict[int, TxStream] = {}
         self.rx: dict[int, RxStream] = {}
 
     def tx_stream(self, stream_id: int) -> TxStream:
-        """Give the sending side of a stream, made on first use."""
+        """Return the sending side of a stream; create it on first use."""
         stream = self.tx.get(stream_id)
         if stream is None:
             _make_room(self.tx)
@@ -80,7 +83,7 @@ class Peer:
         return stream
 
     def rx_stream(self, stream_id: int) -> RxStream:
-        """Give the receiving side of a stream, made on first use."""
+        """Return the receiving side of a stream; create it on first use."""
         stream = self.rx.get(stream_id)
         if stream is None:
             _make_room(self.rx)
@@ -88,12 +91,16 @@ class Peer:
         return stream
 
     def send_message(self, subprotocol_id: int, message: bytes, out: Output, *, stream_id: int | None = None) -> None:
-        """Send a subprotocol message: one event, no credit, not retransmitted.
+        """Send a subprotocol message as one event, without credit and without retransmission.
 
-        The stream is the subprotocol's own unless another is given.
+        The stream is the subprotocol's own unless another is given. Raises LocalProtocolError if the message is too
+        long.
         """
         if len(message) > MAX_EVENT:
-            raise LocalProtocolError(f"a message of {len(message)} bytes does not fit one packet of {MAX_EVENT}")
+            raise LocalProtocolError(
+                f"message of {len(message)} bytes does not fit into one packet; the limit is {MAX_EVENT} bytes"
+            )
+        # transport.md §13: a subprotocol's own stream is its id; §14: its messages need no credit.
         where = subprotocol_id if stream_id is None else stream_id
         stream = self.tx_stream(where)
         sequence = stream.next_sequence
@@ -102,11 +109,18 @@ class Peer:
         out.trains.append(self.link.seal(header, pack_frames([message])))
 
     def send_events(self, events: Sequence[bytes], out: Output) -> None:
-        """Send events without a channel, as many in a packet as fit: no credit, not retransmitted."""
+        """Send events without a channel, packed into as few packets as possible, without credit or retransmission.
+
+        Raises LocalProtocolError if an event is too long; then nothing is sent.
+        """
         longest = max(map(len, events), default=0)
         if longest > MAX_EVENT:
-            raise LocalProtocolError(f"an event of {longest} bytes does not fit one packet of {MAX_EVENT}")
+            raise LocalProtocolError(
+                f"event of {longest} bytes does not fit into one packet; the limit is {MAX_EVENT} bytes"
+            )
+        # transport.md §13: a raw push to a peer is on stream 0; §14: it bypasses credit.
         stream = self.tx_stream(Subprotocol.EVENTS)
+        # Packets are filled only as far as a relay can forward them; a longer event travels alone.
         first, most = 0, max(ROUTED_PAYLOAD, FRAME_PREFIX_BYTES + longest)
         while first < len(events):
             last, size = first, 0
@@ -119,7 +133,7 @@ class Peer:
             first = last
 
     def widen(self, window: int) -> None:
-        """Give every stream, present and future, this much byte credit."""
+        """Set the byte credit of all present and future streams."""
         self.window = window
         for sending in self.tx.values():
             sending.widen(window)
@@ -127,51 +141,52 @@ class Peer:
             receiving.window = window
 
     def uses(self, subprotocol_id: int) -> bool:
-        """Say whether a profile subprotocol was negotiated with this peer."""
+        """Return whether a profile subprotocol was negotiated with this peer."""
         return subprotocol_id in self.negotiated
 
 
 class PeerTable:
-    """All peers, by node id, by session, and those that are reached without a relay by address."""
+    """All peers, by node id and by session; those that are reached without a relay also by address."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
         self._by_place: dict[Address, Peer] = {}
         self.version = 0
-        """Grows when a peer comes, goes or gets another session."""
+        """Increases when a peer is added or removed or gets a new session."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Peer]:
+        # A copy: the failure detector removes peers while it iterates.
         return iter(list(self._by_id.values()))
 
     def get(self, node_id: int) -> Peer | None:
-        """Find a peer by node id."""
+        """Return a peer by node id, or None."""
         return self._by_id.get(node_id)
 
     def require(self, node_id: int) -> Peer:
-        """Find a peer by node id, or raise PeerError."""
+        """Return a peer by node id; raise PeerError if there is none."""
         peer = self._by_id.get(node_id)
         if peer is None:
             raise PeerError(PeerFault.UNKNOWN, node_id, "connect to it first")
         return peer
 
     def by_session(self, session_id: int) -> Peer | None:
-        """Find the peer whose current session this is."""
+        """Return the peer whose current session this is, or None."""
         return self._by_session.get(session_id)
 
     def by_address(self, address: Address) -> Peer | None:
-        """Find the neighbor with this address; one behind a relay has none."""
+        """Return the neighbor with this address, or None; peers behind a relay have no address of their own."""
         return self._by_place.get(place_of(address))
 
     def neighbors(self) -> list[Peer]:
-        """Give the peers that have an address of their own."""
+        """Return the peers that are reached without a relay."""
         return list(self._by_place.values())
 
     def establish(self, node_id: int, link: Link, now: float) -> Peer:
-        """Give a node a new session; what it had before goes on with it."""
+        """Record a new session with a node, and return its peer; the streams of a known peer continue in it."""
         self.version += 1
         peer = self._by_id.get(node_id)
         if peer is None:
@@ -179,7 +194,7 @@ class PeerTable:
         else:
             self._unlink(peer)
             peer.link = link
-            # Credit counts bytes of one session; sequences go on.
+            # Credit counts the bytes of one session, as a 0.23 peer does; sequences continue.
             for sending in peer.tx.values():
                 sending.restart()
             for receiving in peer.rx.values():
@@ -192,7 +207,7 @@ class PeerTable:
         return peer
 
     def remove(self, node_id: int) -> Peer | None:
-        """Forget a peer and its session."""
+        """Remove a peer and its session, and return it, or None."""
         peer = self._by_id.pop(node_id, None)
         if peer is not None:
             self._unlink(peer)
@@ -201,6 +216,7 @@ class PeerTable:
     def _unlink(self, peer: Peer) -> None:
         self.version += 1
         self._by_session.pop(peer.link.session_id, None)
+        # Another peer may have a session from the same address by now; then the entry is not ours to remove.
         if peer.link.home is not None and self.by_address(peer.link.home) is peer:
             del self._by_place[place_of(peer.link.home)]
 

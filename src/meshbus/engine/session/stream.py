@@ -1,8 +1,11 @@
 """Streams: packet sequences and byte credit, in both directions.
 
-Credit is the 0.23 rule: a sender may have `window` wire bytes on the way; the receiver tells the running total of what
-it took in (wire/messages/window.py), and totals never go backwards. Streams belong to the peer, so a new session
-continues them. In-order, exactly-once delivery is engine/streams/retransmit.py and engine/streams/reorder.py.
+The credit rule is that of the 0.23 wire (transport.md §14). A sender may have `window` wire bytes on the way. The
+receiver sends grants with the running total of what it consumed (wire/messages/window.py); totals never decrease. Wire
+bytes are the plaintext plus 84 for each packet.
+
+Streams belong to the peer, so a new session continues them. In-order, exactly-once delivery is in
+engine/streams/retransmit.py and engine/streams/reorder.py.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW
 
 GRANT_SHARE = 4
-"""A grant is due when a window's fourth part was taken in since the last one."""
+"""A grant is due at once when this fraction of the window (one in four) was consumed since the last grant.
+
+Our choice: transport.md §14 allows several packets to share a grant, and a quarter keeps the sender from stalling."""
 GRANT_DELAY_S = 0.005
-"""…or this long after the first packet that was not granted yet."""
+"""Otherwise a grant is due this long after the first packet that is not granted yet; the delay of an ACK, too."""
 
 
 class TxStream:
@@ -23,20 +28,22 @@ class TxStream:
     def __init__(self, stream_id: int, window: int = STREAM_WINDOW) -> None:
         self.stream_id = stream_id
         self.window = window
-        """Bytes that may be on the way; 0 is unlimited."""
+        """Wire bytes that may be on the way; 0 means unlimited."""
         self.credit = window
         self.next_sequence = 0
         self.sent = 0
+        """Wire bytes sent in this session."""
         self.best_seen = 0
+        """The highest total that the receiver granted."""
         self.stalled = False
-        """A send was refused for lack of credit, and none went out since."""
+        """Whether the last send had to wait for credit; then it is counted once, not at every try."""
 
     def admits(self, cost: int) -> bool:
-        """Say whether a send of `cost` wire bytes has credit."""
+        """Return whether there is credit for `cost` wire bytes."""
         return self.window == 0 or self.credit >= cost
 
     def take(self, packets: int, payload_bytes: int) -> int:
-        """Use sequences and credit for packets that are sent; gives the first sequence."""
+        """Spend sequences and credit on packets that are being sent, and return the first sequence."""
         cost = payload_bytes + PACKET_COST * packets
         self.credit -= cost
         self.sent += cost
@@ -45,7 +52,8 @@ class TxStream:
         return first
 
     def grant(self, total_consumed: int) -> bool:
-        """Apply a grant; says whether it gave new credit. A peer cannot grant more than was sent."""
+        """Apply a grant, and return whether it gave new credit."""
+        # transport.md §14: a total above what was sent counts as what was sent, and one that is not new is ignored.
         total = min(total_consumed, self.sent)
         if total <= self.best_seen:
             return False
@@ -54,15 +62,15 @@ class TxStream:
         return True
 
     def settle(self, wire_bytes: int) -> None:
-        """Give back the credit of packets that were acknowledged."""
+        """Restore the credit of packets that were acknowledged; reliable streams have no grants."""
         self.grant(self.best_seen + wire_bytes)
 
     def restart(self) -> None:
-        """Start the credit anew, for a new session; the sequences go on."""
+        """Reset the credit for a new session; sequences continue."""
         self.credit, self.sent, self.best_seen = self.window, 0, 0
 
     def widen(self, window: int) -> None:
-        """Change the window, keeping what is on the way."""
+        """Change the window without changing how much is on the way."""
         self.credit += window - self.window
         self.window = window
 
@@ -76,33 +84,37 @@ class RxStream:
         self.stream_id = stream_id
         self.window = window
         self.consumed = 0
-        """Wire bytes taken in, the total that grants tell."""
+        """Wire bytes consumed in this session; grants carry this total."""
         self.granted = 0
-        """The total of the last grant."""
+        """The total that the last grant carried."""
         self.grant_due: float | None = None
-        """When the next grant must be sent at the latest."""
+        """When the next grant is due at the latest, or None."""
         self.held = False
-        """The application cannot take more now, so nothing is granted."""
+        """Whether the application cannot take more now; then nothing is granted."""
 
     def absorb(self, packets: int, payload_bytes: int) -> None:
-        """Count packets that an acknowledgement confirms, so that totals stay right if the stream turns plain."""
+        """Count packets that are confirmed by an ACK instead of a grant.
+
+        The total stays right if the stream continues as a plain one.
+        """
         self.consumed += payload_bytes + PACKET_COST * packets
         self.granted = self.consumed
 
     def consume(self, packets: int, payload_bytes: int, now: float) -> None:
-        """Count packets taken in, and plan the grant for them."""
+        """Count consumed packets, and schedule the grant for them."""
         self.consumed += payload_bytes + PACKET_COST * packets
+        # transport.md §14: 0.23 nodes send a grant per packet, but totals are absolute, so one grant may cover many.
         if self.window and (self.consumed - self.granted) * GRANT_SHARE >= self.window:
             self.grant_due = now
         elif self.grant_due is None:
             self.grant_due = now + GRANT_DELAY_S
 
     def restart(self) -> None:
-        """Start the totals anew, for a new session."""
+        """Reset the totals for a new session."""
         self.consumed, self.granted, self.grant_due = 0, 0, None
 
     def granting(self) -> int:
-        """Note that a grant is being sent, and give its total."""
+        """Record that a grant is being sent, and return its total."""
         self.granted = self.consumed
         self.grant_due = None
         return self.consumed

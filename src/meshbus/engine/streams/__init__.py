@@ -1,1 +1,1 @@
-"""Streams with one peer: what waits to go out, credit, acknowledgement and retransmission, and events on their way in."""
+"""Streams with peers: send queues, credit, acknowledgement and retransmission, and delivery of received events."""

@@ -1,6 +1,7 @@
-"""The channels that this node gets from others: they give names back to streams, which carry only a hash.
+"""Joined channels: the channels that this node subscribed to at other nodes, by publisher and stream.
 
-Nothing here says who may do what: that is engine/channels/authorize.py.
+A packet carries only hashes of its channel (transport.md §13); this table returns the name. Permissions are not checked
+here: engine/channels/authorize.py does that.
 """
 
 from __future__ import annotations
@@ -11,29 +12,30 @@ from typing import TypeAlias
 from meshbus.names.channel import ChannelName
 
 Request: TypeAlias = int | None
-"""What asks for a channel: the number of an interest, or None for a plain subscribe."""
+"""What a channel was joined for: the number of an interest, or None for a plain subscription."""
 
 
 class JoinedChannels:
-    """The channels this node subscribed to at others, by publisher and stream.
+    """The channels that this node receives, by publisher and stream.
 
-    A channel is here for as long as one request, a plain subscribe or an interest, asks for it.
+    A channel stays joined as long as at least one request, a plain subscription or an interest, needs it.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with every change, for those who keep something derived."""
+        """Increases with every change, so that derived values can be cached."""
         self._streams: dict[int, dict[int, tuple[ChannelName, set[Request]]]] = {}
 
     def __iter__(self) -> Iterator[ChannelName]:
-        """Go through the channels of all publishers; one comes as often as it has publishers."""
+        """Iterate over the channels of all publishers; a channel with two publishers comes twice."""
         return (channel for streams in self._streams.values() for channel, _ in streams.values())
 
     def add(self, node_id: int, channel: ChannelName, request: Request = None) -> bool:
-        """Note that a request asks for a channel of a publisher; True when none did before."""
+        """Record a request for a channel of a publisher, and return whether it is the first one."""
         streams = self._streams.setdefault(node_id, {})
         found = streams.get(channel.stream_id)
-        # Names of one stream cannot be told apart, and the first keeps it; there are 2^63 streams.
+        # Two names with the same stream id cannot be told apart on the wire, so the first one keeps the stream. The id
+        # is a 64-bit hash with one bit fixed, so this practically never happens.
         if found is None:
             streams[channel.stream_id] = (channel, {request})
             self.version += 1
@@ -42,7 +44,7 @@ class JoinedChannels:
         return False
 
     def remove(self, node_id: int, channel: ChannelName, request: Request = None) -> bool:
-        """Note that a request no longer asks for a channel; True when none does now."""
+        """Remove a request for a channel, and return whether it was the last one."""
         streams = self._streams.get(node_id, {})
         found = streams.get(channel.stream_id)
         if found is None:
@@ -57,16 +59,16 @@ class JoinedChannels:
         return True
 
     def channel_of(self, node_id: int, stream_id: int) -> ChannelName | None:  # hot: bench_stream
-        """Give the channel that a stream of a publisher carries, if we asked for it."""
+        """Return the channel of a publisher's stream, or None if this node did not subscribe to it."""
         streams = self._streams.get(node_id)
         found = None if streams is None else streams.get(stream_id)
         return None if found is None else found[0]
 
     def holds(self, node_id: int, channel: ChannelName, request: Request = None) -> bool:
-        """Say whether this request asks for a channel."""
+        """Return whether this request needs a channel."""
         found = self._streams.get(node_id, {}).get(channel.stream_id)
         return found is not None and request in found[1]
 
     def channels_of(self, node_id: int) -> list[ChannelName]:
-        """List the channels we get from a publisher, in order."""
+        """Return the channels that this node receives from a publisher, sorted."""
         return sorted(channel for channel, _ in self._streams.get(node_id, {}).values())

@@ -1,11 +1,12 @@
-"""The reliable streams with one peer (0x4D01), in both directions: who is told what, and when.
+"""The reliable streams with one peer (0x4D01), in both directions (docs/wire/profile.md).
 
-What a single stream does is engine/streams/retransmit.py for the sender and engine/streams/reorder.py for the receiver; this file
-keeps them by stream id, sends what they want to say, and collects acknowledgements so that one is sent per batch.
+A single stream is engine/streams/retransmit.py on the sending side and engine/streams/reorder.py on the receiving side.
+This file keeps them by stream id, sends their messages and retransmissions, and collects acknowledgements, so that one
+is sent per stream and batch.
 
-Streams belong to the peer and outlive its sessions. A new session has to agree on 0x4D01 again; until then they wait,
-so that nothing is delivered twice and a peer that came back as a plain one never sees the profile. When nothing is
-agreed for `RESUME_S`, they are given up. Credit and plain streams are engine/streams/traffic.py.
+Streams belong to the peer and outlive its sessions. A new session has to agree on 0x4D01 again. Until then the streams
+wait, so that nothing is delivered twice, and a peer that came back without the profile never receives any of it. After
+`RESUME_S` without an agreement they are given up. Credit and plain streams are in engine/streams/traffic.py.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ from meshbus.wire.messages.reliable import (
 )
 
 RESUME_S = 15.0
-"""How long streams wait for the agreement of a new session: both sides announce again within 5 s, and ask for 3 s."""
+"""How long streams wait for the agreement of a new session. Our choice: more than the 5 s in which both sides announce
+themselves again plus the 3 s of the negotiation (session/negotiate.py)."""
 
 
 class Ready(NamedTuple):
-    """What a stream gives on, in order."""
+    """Packets of one stream: as they arrived, or what the stream releases for delivery, in order."""
 
     subprotocol_id: int
     stream_id: int
@@ -60,7 +62,7 @@ _NOTHING = Ready(Subprotocol.EVENTS, 0, 0, [])
 
 
 class _Sending:
-    """The sending half of a stream, with the pattern of its packets."""
+    """The sending half of a stream, and the pattern of its packet headers."""
 
     __slots__ = ("header", "tx")
 
@@ -70,7 +72,7 @@ class _Sending:
 
 
 class _Receiving:
-    """The receiving half of a stream, with what its packets have in common."""
+    """The receiving half of a stream, and what its packets have in common."""
 
     __slots__ = ("origin_hash", "rx", "stamp", "subprotocol_id")
 
@@ -92,31 +94,35 @@ class Reliable:
         self._start_window = LOOPBACK_WINDOW if loopback else NETWORK_WINDOW
         self._sending: dict[int, _Sending] = {}
         self._timers: Deadlines[int] = Deadlines()
-        """When each of them that waits for an answer wants to be asked again."""
+        """Retransmission deadlines of the sending streams."""
         self._receiving: dict[int, _Receiving] = {}
-        """The one used last is the last."""
+        """Receiving streams; the one that was used last is at the end."""
         self._acks: Deadlines[int] = Deadlines()
-        """When each of them that owes an acknowledgement must send it."""
+        """When the next acknowledgement of each receiving stream is due."""
         self._budget = Budget()
         self._resume_by: float | None = None
-        """When streams that wait for an agreement are given up."""
+        """When the streams that wait for an agreement are given up."""
 
     @property
     def agreed(self) -> bool:
-        """Whether both sides negotiated reliable streams in this session."""
+        """Whether reliable streams were negotiated in this session."""
         return self._peer.uses(Subprotocol.RELIABLE)
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
     def room(self, stream_id: int) -> int | None:
-        """Say how many packets a stream may send now; None when there is no agreement and no such stream."""
+        """Return how many packets a stream may send now, or None if there is neither an agreement nor such a stream."""
         sending = self._sending.get(stream_id)
+        # A stream that exists waits for the agreement, because the receiver may have part of it already.
         if not self.agreed:
             return None if sending is None else 0
         return self._start_window if sending is None else sending.tx.room()
 
     def prepare(self, header: Header, pub_seq: int | None, now: float, out: Output) -> int:
-        """Say which event comes next on a stream, made on first use; gives its next sequence."""
+        """Prepare a stream for packets that start with event `pub_seq`, and return the sequence of the first one.
+
+        Creates the stream on first use, and sends a BASE if the receiver needs one to number the events.
+        """
         sending = self._sending.get(header.stream_id)
         if sending is None:
             sending = self._start(header)
@@ -127,25 +133,25 @@ class Reliable:
         return sending.tx.next_sequence
 
     def sent(self, stream_id: int, first_sequence: int, part: Packed, now: float) -> None:
-        """Keep packets that are being sent; `prepare` gave their first sequence."""
+        """Keep packets that are being sent, for retransmission; `prepare` returned their first sequence."""
         tx = self._sending[stream_id].tx
         tx.sent(first_sequence, part, now)
         self._time(tx)
 
     def sent_one(self, stream_id: int, sequence: int, payload: bytes, now: float) -> None:
-        """Keep a packet with one event that is being sent."""
+        """Keep a packet with one event that is being sent, for retransmission."""
         tx = self._sending[stream_id].tx
         tx.sent_one(sequence, payload, 1, now)
         self._time(tx)
 
     def finish(self, stream_id: int, now: float, out: Output) -> None:
-        """End a stream when everything on it is acknowledged; then neither side keeps anything of it."""
+        """End a stream when everything on it is acknowledged; then neither side keeps any state of it."""
         sending = self._sending.get(stream_id)
         if sending is not None:
             self._resend(sending, sending.tx.finish(now), out)
 
     def abandon(self, stream_id: int, out: Output) -> None:
-        """End a stream now, as we were asked to; that is no failure."""
+        """End a stream now, without reporting a failure."""
         sending = self._sending.pop(stream_id, None)
         if sending is not None:
             self._timers.drop(stream_id)
@@ -156,9 +162,10 @@ class Reliable:
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     def receive(self, came: Ready, now: float) -> Ready:
-        """Take in packets of a stream, as they came; gives what is to be delivered."""
+        """Handle packets of a stream, in the order of arrival, and return what can be delivered."""
         subprotocol_id, stream_id, origin_hash, (payloads,), stamp = came
         receiving = self._receiving_for(stream_id)
+        # The first packet fixes what a stream carries, so that nobody can slip events into a stream of messages.
         if receiving.subprotocol_id is None:
             receiving.subprotocol_id, receiving.origin_hash = subprotocol_id, origin_hash
         elif receiving.subprotocol_id != subprotocol_id:
@@ -168,7 +175,7 @@ class Reliable:
         return self._taken(stream_id, receiving, receiving.rx.accept(payloads, now))
 
     def on_message(self, message: Buffer, now: float, out: Output) -> Ready:
-        """Take in a message about a stream; gives what is to be delivered because of it."""
+        """Handle a message about a stream, and return what can be delivered because of it."""
         try:
             decoded = decode_reliable(message)
         except RemoteProtocolError:
@@ -193,7 +200,7 @@ class Reliable:
         return _NOTHING
 
     def release(self, stream_id: int, now: float) -> None:
-        """Tell the sender of a stream that there is room again, with the next `confirm`."""
+        """Make an acknowledgement due at once, which tells the sender that there is room again."""
         if stream_id in self._receiving:
             self._acks.set(stream_id, now)
 
@@ -204,17 +211,18 @@ class Reliable:
                 ack = self._receiving[stream_id].rx.make_ack()
                 stream = self._peer.rx.get(stream_id)
                 held = stream is not None and stream.held
+                # While the application cannot take more, `free` is 0, so that the sender stops.
                 self._say([msgspec.structs.replace(ack, free=0) if held else ack], out)
 
     # ── time and sessions ───────────────────────────────────────────────────────────────────
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return the earliest deadline, or None."""
         times = [self._timers.next(), self._acks.next()] if self.agreed else [self._resume_by]
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Send again and confirm what is due."""
+        """Retransmit and acknowledge what is due."""
         if self.agreed:
             for stream_id in self._timers.over(now):
                 sending = self._sending[stream_id]
@@ -222,7 +230,8 @@ class Reliable:
             self.confirm(now, out)
 
     def renew(self, now: float) -> None:
-        """Go on in a new session, whose credit starts anew, as soon as it is agreed."""
+        """Continue the streams in a new session, as soon as it has an agreement."""
+        # Credit starts again with the session, and packets that are still unacknowledged count against it.
         for stream_id, sending in self._sending.items():
             sending.tx.renew(now)
             self._time(sending.tx)
@@ -231,25 +240,25 @@ class Reliable:
         self._wait(now)
 
     def agreement_changed(self, now: float) -> None:
-        """Take note of what was negotiated: streams go on, or wait."""
+        """Apply a change of the agreement: streams continue, or wait."""
         if self.agreed:
             self._resume_by = None
         else:
             self._wait(now)
 
     def overdue(self, now: float, out: Output) -> bool:
-        """Give all streams up when they waited too long for an agreement; says whether they did."""
+        """Give up all streams if they waited too long for an agreement, and return whether they did."""
         if self._resume_by is None or now < self._resume_by:
             return False
         self._resume_by = None
         for sending in list(self._sending.values()):
-            sending.tx.cancel()  # the peer is not told: it does not speak this
+            sending.tx.cancel()  # its RESET is not sent: without an agreement the peer must not receive it
             self._update(sending, out)
         self.close()
         return True
 
     def close(self) -> None:
-        """Forget what arrived and waits."""
+        """Drop all receiving streams and what waits in them."""
         for stream_id in list(self._receiving):
             self._drop_receiving(stream_id)
 
@@ -263,10 +272,11 @@ class Reliable:
         if len(self._sending) >= MAX_STREAMS:
             idle = next((stream_id for stream_id in self._sending if stream_id not in self._timers), None)
             if idle is not None:
-                del self._sending[idle]  # when it is used again, it starts anew
+                del self._sending[idle]  # everything on it is acknowledged; if it is used again, it starts again
         tx = ReliableTx(
             header.stream_id,
             self._peer.node_id,
+            # docs/wire/profile.md: at least 2^61, so that the packets of reliable streams can be recognized.
             first_sequence=draw_start(self._entropy) | FIRST_SEQUENCE,
             counters=self._counters,
             window=self._start_window,
@@ -289,7 +299,7 @@ class Reliable:
         self._acks.drop(stream_id)
 
     def _taken(self, stream_id: int, receiving: _Receiving, ready: list[Payloads]) -> Ready:
-        """Note what a stream gave on, and whether it has to say so."""
+        """Record what a stream released, and schedule its acknowledgement."""
         due = receiving.rx.next_timer()
         if due is not None:
             self._acks.set(stream_id, due)
@@ -315,6 +325,7 @@ class Reliable:
             self._say([answer], out)
 
     def _take_reset(self, reset: Reset, out: Output) -> None:
+        # docs/wire/profile.md: a stream id names one stream in each direction; the reason says which one is meant.
         sending = self._sending.get(reset.stream_id)
         if reset.by_receiver and sending is not None:
             sending.tx.on_reset(reset)
@@ -332,7 +343,7 @@ class Reliable:
         self._update(sending, out)
 
     def _update(self, sending: _Sending, out: Output) -> None:
-        """Forget a stream that failed or ended: what waits goes on in a new one."""
+        """Remove a stream that failed or ended; what waits in the outbox continues in a new one."""
         tx = sending.tx
         self._time(tx)
         if tx.failed is not None:
@@ -344,7 +355,7 @@ class Reliable:
             self._peer.tx.pop(tx.stream_id, None)
 
     def _time(self, tx: ReliableTx) -> None:
-        """Keep the timer of a stream."""
+        """Update the retransmission deadline of a stream."""
         due = tx.next_timer()
         if due is None:
             self._timers.drop(tx.stream_id)

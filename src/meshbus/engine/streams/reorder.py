@@ -1,29 +1,30 @@
-"""The receiving half of a reliable stream: deliver every packet once and in order, and say what arrived.
+"""The receiving half of a reliable stream: delivers every packet once and in order, and acknowledges it.
 
-One `ReliableRx` is one direction of one stream from one peer, and belongs to the peer, not to a session. The other
-half is engine/streams/retransmit.py, the bytes are wire/messages/reliable.py.
+One `ReliableRx` is one direction of one stream from one peer. It belongs to the peer, not to a session. The other half
+is engine/streams/retransmit.py; the messages are in wire/messages/reliable.py and docs/wire/profile.md.
 
-How it is used: `accept` takes the packets of a drained batch and gives those that may be delivered, `on_base` does the
-same for a BASE; then, once per batch, `ack_due` says whether to send `make_ack`; and again when `next_timer` has passed.
+How it is used: `accept` takes the packets of a batch and returns those that can be delivered; `on_base` does the same
+for a BASE. After each, `next_timer` says when an acknowledgement is due. At that time engine/streams/reliable.py sends
+`make_ack`, at most once per batch.
 
-The rules:
+Rules:
 
-* Packets come as columns over one buffer (`Payloads`). A batch that holds exactly the next packets, with nothing
-  waiting, is handed on as it is: nothing is copied and nothing is done per packet. Everything else goes packet by
-  packet, and what comes out was copied once.
-* What cannot be delivered yet is copied and kept, at most `capacity` packets ahead and as long as the `Budget`, which
-  may be shared by all streams of a peer, allows. The next packet in order is always accepted, so a full buffer slows
-  a stream down and never stops it.
-* A stream starts with a BASE that says so. What arrives earlier is kept and reported with cumulative 0: the sender
-  answers with such a BASE, also when we are the ones who forgot the stream. A later one is obeyed too: a sequence
-  ahead of us skips what the sender no longer has, one out of all proportion is a new stream under the old id.
-* A BASE takes the place of the packet before the one it names, so it is delivered in order too: `pub_seq` of what is
-  delivered is right, or None where the sender does not number its events.
-* An acknowledgement is due at once when a packet was missing, repeated or not kept, else with the eighth packet or
-  5 ms after the first. Several batches may share one; a batch never causes more than one.
-* While the application cannot take more (`hold`), acknowledgements say that nothing is free; what is on its way is
-  still taken in.
-* Duplicates, packets beyond the window and those without a place are dropped and counted.
+* Packets come as columns over one buffer (`Payloads`). A batch that holds exactly the next packets, while nothing
+  waits, is returned as it is: nothing is copied and nothing is done per packet. Otherwise each packet is handled by
+  itself, and what is returned was copied once.
+* Packets that cannot be delivered yet are copied and kept, at most `capacity` packets ahead and within the `Budget`,
+  which all streams of a peer may share. The next packet in order is always accepted, so a full buffer slows a stream
+  down but never stops it.
+* A stream starts with a START (a BASE with `start`). Packets that arrive earlier are kept and acknowledged with
+  cumulative 0. The sender answers that with a START, also if this side forgot the stream. A later START is obeyed, too:
+  one ahead of the next sequence skips what the sender no longer has, one far away (`NEW_STREAM_DISTANCE`) is a new
+  stream with the same id.
+* A BASE takes the sequence before the packet that it names, so it is handled in order: `pub_seq` of delivered packets
+  is always right, or None if the sender does not number its events.
+* An acknowledgement is due at once if a packet was missing, repeated or not kept, otherwise with the eighth packet or
+  5 ms after the first. Several batches may share one.
+* While the application cannot take more, `free` in acknowledgements is 0; packets on the way are still accepted.
+* Duplicates, packets beyond the window and packets for which there is no memory are dropped and counted.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT_CAPACITY = 1024
-"""Packets that may wait for an earlier one."""
+"""Packets that may wait for an earlier one. Our choice; it also limits what the sender may have on the way (`free`)."""
 DEFAULT_BUDGET = 1 << 20
-"""Twice the byte window between two meshbus nodes."""
+"""Bytes of waiting packets: twice the byte window between two meshbus nodes (PROFILE_WINDOW)."""
+# docs/wire/profile.md. An ACK costs about as much as a packet to build and to read, so there is never one per packet.
 ACK_PACKETS = 8
 ACK_DELAY_S = 0.005
 _MAX_NUMBER = 1 << 63
-"""No honest sequence or publish number gets here, and counting on from it stays within 64 bits."""
+"""Limit of sequences and publish numbers: no honest sender reaches it, and counting from there stays within 64 bits."""
 
 
 class Payloads(msgspec.Struct, frozen=True, eq=False):
@@ -60,16 +62,16 @@ class Payloads(msgspec.Struct, frozen=True, eq=False):
     lengths: NDArray[np.int64]
     """Payload `i` is `data[starts[i] : starts[i] + lengths[i]]`."""
     counts: NDArray[np.int64]
-    """Events in each packet, as its header says."""
+    """Events in each packet, according to its header."""
     pub_seq: int | None = None
-    """Of what is delivered: the publisher's number of the first event; the others count on."""
+    """The publisher's number of the first event, if known; the following ones are numbered consecutively."""
 
     def __len__(self) -> int:
         return len(self.sequences)
 
 
 class Budget:
-    """Bytes that packets may take up while they wait."""
+    """Memory for packets that wait, in bytes."""
 
     __slots__ = ("left", "limit")
 
@@ -79,7 +81,7 @@ class Budget:
 
 
 class _Assembly:
-    """Packets that became deliverable, cut where the numbers jump."""
+    """Collects packets that can be delivered, and cuts them into runs where the event numbers jump."""
 
     __slots__ = ("_packets", "_pub_seq", "runs")
 
@@ -93,7 +95,7 @@ class _Assembly:
         self._packets.append((sequence, payload, count))
 
     def cut(self, pub_seq: int | None) -> None:
-        """End a run; the next one starts with this number."""
+        """End the current run; the next one starts with this event number."""
         if self._packets:
             sequences, payloads, counts = zip(*self._packets, strict=True)
             lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
@@ -134,41 +136,42 @@ class ReliableRx:
         self.stream_id = stream_id
         self.capacity = min(capacity, NEW_STREAM_DISTANCE)
         self.finished = False
-        """The sender closed the stream, and everything was delivered."""
+        """Whether the sender closed the stream; everything was delivered then."""
         self._counters = counters
         self._budget = Budget() if budget is None else budget
         self._next: int | None = None
         """The sequence to deliver next; None before the stream starts."""
         self._number: int | None = None
-        """The number of the event to deliver next, where events are numbered."""
+        """The number of the next event, if events are numbered."""
         self._waiting: dict[int, tuple[bytes, int] | Base] = {}
-        """Payload and event count by sequence; or the BASE in the place of a packet."""
+        """Payload and event count by sequence, or the BASE that has this sequence."""
         self._held = False
         self._pending = 0
-        """Packets that were not acknowledged yet."""
+        """Number of packets since the last acknowledgement."""
         self._ack_at: float | None = None
 
     @property
     def next_sequence(self) -> int | None:
-        """The sequence to deliver next; None while it is not known where the stream starts."""
+        """The sequence to deliver next; None before the stream starts."""
         return self._next
 
     @property
     def waiting(self) -> int:
-        """Packets that wait for an earlier one."""
+        """Number of packets that wait for an earlier one."""
         return len(self._waiting)
 
     @property
     def free(self) -> int:
-        """Packets that the sender may have on the way."""
+        """Number of packets that the sender may have on the way."""
         return 0 if self._held else self.capacity - len(self._waiting)
 
     def accept(self, batch: Payloads, now: float) -> list[Payloads]:  # hot: bench_stream
-        """Take in packets in the order they came; gives what may be delivered, usually the batch itself."""
+        """Handle packets in the order of arrival, and return what can be delivered, usually the batch itself."""
         count = len(batch.sequences)
         if not count:
             return []
         first = int(batch.sequences[0])
+        # The fast path: exactly the next packets. Nothing is copied, whatever the size of the batch.
         if first != self._next or self._waiting or not _consecutive(batch.sequences):
             return self._sort_in(batch, now)
         self._next = first + count
@@ -179,12 +182,13 @@ class ReliableRx:
         return [Payloads(batch.sequences, batch.data, batch.starts, batch.lengths, batch.counts, number)]
 
     def on_base(self, base: Base, now: float) -> list[Payloads]:
-        """Take in a BASE; gives what may be delivered because of it."""
+        """Handle a BASE, and return what can be delivered because of it."""
         if not 0 < base.sequence < _MAX_NUMBER or (base.pub_seq or 0) >= _MAX_NUMBER:
             self._counters.count(Reason.BAD_BASE)
             return []
         if base.start and not self._is_past(base.sequence):
             return self._start(base, now)
+        # docs/wire/profile.md: a BASE uses the sequence before the packet that it names.
         out = _Assembly(self._number)
         place = base.sequence - 1
         follows = place == self._next and not self._waiting
@@ -197,9 +201,9 @@ class ReliableRx:
         return self._delivered(out)
 
     def on_fin(self, fin: Fin) -> FinAck | None:
-        """Take in the end of the stream; gives the confirmation to send.
+        """Handle the end of the stream, and return the confirmation to send, or None if the end is not the right one.
 
-        A sender says it only when everything is acknowledged, so there is nothing left to wait for.
+        A sender sends FIN only when everything is acknowledged, so there is nothing left to wait for.
         """
         if self._next is not None and fin.total != self._next:
             self._counters.count(Reason.BAD_FIN)
@@ -209,13 +213,13 @@ class ReliableRx:
         return FinAck(stream_id=self.stream_id, total=fin.total)
 
     def hold(self, now: float, *, held: bool) -> None:
-        """Stop the sender while the application cannot take more, or let it go on; it is told at once."""
+        """Stop the sender while the application cannot take more, or let it continue; an ACK is due at once."""
         if held != self._held:
             self._held = held
             self._ack_at = now
 
     def close(self) -> None:
-        """Forget the stream: when the sender reset it, and before this object is dropped."""
+        """Drop the state of the stream and return its memory to the budget; needed before this object is dropped."""
         for held in self._waiting.values():
             self._budget.left += _cost(held)
         self._waiting.clear()
@@ -224,31 +228,32 @@ class ReliableRx:
         self.finished = False
 
     def ack_due(self, now: float) -> bool:
-        """Say whether an acknowledgement must be sent now."""
+        """Return whether an acknowledgement is due."""
         return self._ack_at is not None and now >= self._ack_at
 
     def next_timer(self) -> float | None:
-        """Give the time at which an acknowledgement is due."""
+        """Return when an acknowledgement is due, or None."""
         return self._ack_at
 
     def make_ack(self) -> Ack:
-        """Make the acknowledgement of everything so far; it is not due any more."""
+        """Build the acknowledgement of everything so far; afterwards none is due."""
         self._pending = 0
         self._ack_at = None
         ranges = self._ranges() if self._waiting else ()
         return Ack(stream_id=self.stream_id, cumulative=self._next or 0, free=self.free, ranges=ranges)
 
     def _is_past(self, sequence: int) -> bool:
-        """Say whether we are in that stream already, at this place or beyond."""
+        """Return whether this stream is already at or beyond a sequence."""
         return self._next is not None and 0 <= self._next - sequence <= NEW_STREAM_DISTANCE
 
     def _start(self, base: Base, now: float) -> list[Payloads]:
-        """Go where a BASE says that the stream starts; what waited already may follow at once."""
+        """Start the stream where a START says, and deliver what waited for it."""
         if self._next is not None:
             self._counters.add("restart", "stream")
         late = bool(self._waiting) or self._next is not None
         self.finished = False
         self._next, self._number = base.sequence, base.pub_seq
+        # What waited may belong to another stream under this id, or lie behind the start.
         outside = [sequence for sequence in self._waiting if not 0 <= sequence - base.sequence < self.capacity]
         for sequence in outside:
             self._budget.left += _cost(self._waiting.pop(sequence))
@@ -259,13 +264,14 @@ class ReliableRx:
         return self._delivered(out)
 
     def _sort_in(self, batch: Payloads, now: float) -> list[Payloads]:
-        """Take in packets that do not simply follow."""
+        """Handle packets that are not simply the next ones."""
         view = batch.data.data
         out = _Assembly(self._number)
         for sequence, start, length, count in zip(
             batch.sequences.tolist(), batch.starts.tolist(), batch.lengths.tolist(), batch.counts.tolist(), strict=True
         ):
             payload = view[start : start + length]
+            # The next packet needs no room, even if the budget is used up: it frees memory by what follows it.
             if sequence == self._next:
                 self._deliver(sequence, payload, count, out)
                 self._drain(out)
@@ -276,7 +282,7 @@ class ReliableRx:
         return self._delivered(out)
 
     def _has_room(self, sequence: int, size: int) -> bool:
-        """Say whether a packet that is not the next one can wait; count it as dropped if not."""
+        """Return whether a packet that is not the next one can wait; otherwise count it as dropped."""
         if sequence in self._waiting or (self._next is not None and sequence < self._next):
             self._counters.count(Reason.DUPLICATE)
         elif len(self._waiting) >= self.capacity or (self._next is not None and sequence >= self._next + self.capacity):
@@ -288,7 +294,7 @@ class ReliableRx:
         return False
 
     def _drain(self, out: _Assembly) -> None:
-        """Deliver what waited for the packet that was just delivered."""
+        """Deliver the packets that waited for the one that was just delivered."""
         while self._next is not None and (held := self._waiting.pop(self._next, None)) is not None:
             self._budget.left += _cost(held)
             if isinstance(held, Base):
@@ -311,7 +317,7 @@ class ReliableRx:
         return out.runs
 
     def _note(self, packets: int, now: float, *, at_once: bool) -> None:
-        """Note that packets came, and when to say so."""
+        """Count packets, and schedule their acknowledgement."""
         self._pending += packets
         if at_once or self._pending >= ACK_PACKETS:
             self._ack_at = now if self._ack_at is None else min(self._ack_at, now)
@@ -319,7 +325,7 @@ class ReliableRx:
             self._ack_at = now + ACK_DELAY_S
 
     def _ranges(self) -> tuple[tuple[int, int], ...]:
-        """Give the runs of sequences that wait, oldest first, as many as fit."""
+        """Return the ranges of waiting sequences, lowest first, as many as fit into an ACK."""
         waiting = np.fromiter(self._waiting, np.uint64, len(self._waiting))
         waiting.sort()
         breaks = (np.flatnonzero(waiting[1:] - waiting[:-1] != 1) + 1).tolist()
@@ -329,7 +335,7 @@ class ReliableRx:
 
 
 def _consecutive(sequences: NDArray[np.uint64]) -> bool:
-    """Say whether each sequence follows the one before."""
+    """Return whether the sequences are consecutive."""
     count = len(sequences)
     if count == 1:
         return True

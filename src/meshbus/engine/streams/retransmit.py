@@ -1,40 +1,42 @@
-"""The sending half of a reliable stream: keep every packet until it is acknowledged, send again what was lost.
+"""The sending half of a reliable stream: keeps every packet until it is acknowledged, and sends lost ones again.
 
-One `ReliableTx` is one direction of one stream to one peer. It belongs to the peer, not to a session: what it gives
-back to send is plaintext, which the caller seals with whatever keys are current. The other half is engine/streams/reorder.py,
-the bytes are wire/messages/reliable.py, the packets are kept in engine/streams/scoreboard.py, the speed comes from
-engine/streams/congestion.py, and byte credit stays in engine/session/stream.py.
+One `ReliableTx` is one direction of one stream to one peer. It belongs to the peer, not to a session: the packets that
+it returns are plaintext, and the caller seals them with the current keys. The other half is engine/streams/reorder.py.
+The messages are in wire/messages/reliable.py and docs/wire/profile.md, the packets are kept in
+engine/streams/scoreboard.py, the speed comes from engine/streams/congestion.py, and byte credit is in
+engine/session/stream.py.
 
 How it is used, in this order for each batch:
 
-1. `room()` says how many packets may go now.
-2. `number(pub_seq, now)` says which event comes next. At the start of a stream and where the numbers jump it gives a
-   BASE to send, which uses up one sequence.
-3. `sent(first_sequence, packed, now)` keeps the batch, from `next_sequence` on. The payload memory must not change
-   until it is acknowledged.
-4. `on_ack`, and `due` when `next_timer` has passed, give a `Resend`: messages and packets to send at once.
+1. `room()` returns how many packets may be sent now.
+2. `number(pub_seq, now)` sets the number of the next event. At the start of a stream, and where the numbers jump, it
+   returns a BASE to send, which uses one sequence.
+3. `sent(first_sequence, packed, now)` keeps the batch, whose first sequence is `next_sequence`. The memory of the
+   payloads must not change until they are acknowledged.
+4. `on_ack`, and `due` when `next_timer` has passed, return a `Resend`: messages and packets to send at once.
 
-The rules:
+Rules:
 
-* Sequences start at a random number (`draw_start`), so a receiver tells a new stream from late packets of an old one.
-* A BASE takes the sequence before the packet it names. So it is acknowledged, missed and sent again exactly as a
-  packet is, and no receiver can go past a jump of the numbers without having seen it. Only the first one of a stream
-  may start a receiver that knows nothing (`start`).
-* A packet is lost when three packets that left after it arrived, when three acknowledgements reported the first gap,
-  or when the timeout passed. An acknowledgement that stands for many packets counts as many reports, so that receivers
-  may acknowledge rarely.
-* Lost packets go first, as the window has room, at least one per acknowledgement that brought news. After a timeout
-  only the oldest two go: perhaps nothing but an acknowledgement was lost, and the answer will tell about the rest.
-  One loss event halves the window once.
-* A packet that was sent again `MAX_RESENDS` times in vain fails the stream: `failed` says why, and the peer is told.
-* An acknowledgement of something that was never sent is counted and ignored. One from a receiver that does not know
-  this stream (cumulative 0, or far away) is answered with a BASE for the oldest packet we still hold; a receiver that
-  takes back what it had is believed, and the packets are sent again.
-* Never more is on the way than the receiver's `free`. When that is 0 and nothing is on the way, the timer asks whether
-  there is room again, with a BASE for the next packet: it brings no data, and every receiver answers it.
-* Credit is settled by the acknowledgement too: all but `unacked_bytes` of what was sent was consumed, so
-  `stream.grant(stream.sent - unacked_bytes)` restores what grants alone would lose.
-* FIN goes out when everything is acknowledged, so any receiver can confirm it.
+* Sequences start at a random number (`draw_start`), so that a receiver can tell a new stream from late packets of an
+  old one.
+* A BASE takes the sequence before the packet that it names. So it is acknowledged, detected as missing and sent again
+  exactly like a packet, and no receiver can miss a jump of the numbers. Only the first BASE of a stream (`start`) may
+  start a receiver without state.
+* A packet is lost when three packets that were sent after it arrived, when three acknowledgements reported the first
+  gap, or when the timeout passed. One acknowledgement may report many packets, so receivers may acknowledge rarely.
+* Lost packets are sent before new ones, as the window allows, and at least one for each acknowledgement that brought
+  news. After a timeout only the oldest two are sent: perhaps only an acknowledgement was lost, and the answer will show
+  what else is missing. One loss event halves the window once.
+* A packet that was sent again `MAX_RESENDS` times without an acknowledgement fails the stream: `failed` says why, and
+  the peer gets a RESET.
+* An acknowledgement of a packet that was never sent is counted and ignored. One from a receiver that does not know this
+  stream (cumulative 0, or far away) is answered with a START for the oldest packet kept here. A receiver that reports
+  less than before is believed, and the packets are sent again.
+* Never more packets are on the way than the receiver's `free`. If that is 0 and nothing is on the way, the timer probes
+  for room with a START for the next packet: it carries no data, and every receiver answers it.
+* Acknowledgements also restore byte credit: `Resend.settled` says how much, and the caller passes it to
+  `TxStream.settle`. Reliable streams have no grants.
+* FIN is sent when everything is acknowledged, so every receiver can confirm it.
 """
 
 from __future__ import annotations
@@ -61,12 +63,13 @@ from meshbus.wire.messages.reliable import (
 )
 
 MAX_RESENDS = 12
+"""Retransmissions of one packet before the stream fails (docs/wire/profile.md)."""
 CLOCK_GRAIN_S = 0.0001
-"""A packet this close to its timeout has reached it."""
+"""A packet this close to its timeout counts as timed out. Our choice: packets sent together should expire together."""
 
 
 class Resend(msgspec.Struct, frozen=True, eq=False):
-    """What to send at once, messages first; and what an acknowledgement settled."""
+    """What to send at once, messages first, and what an acknowledgement settled."""
 
     messages: Sequence[ReliableMessage] = ()
     packets: Sequence[Outstanding] = ()
@@ -78,7 +81,7 @@ _NOTHING = Resend()
 
 
 def draw_start(entropy: Callable[[int], bytes]) -> int:
-    """Draw the first sequence of a new stream: never 0, and far from the end of 64 bits."""
+    """Draw a random first sequence for a new stream: never 0, and far from the largest 64-bit number."""
     return (int.from_bytes(entropy(8), "little") >> 2) + 1
 
 
@@ -120,13 +123,13 @@ class ReliableTx:
     ) -> None:
         """Start a stream; `first_sequence` comes from `draw_start`, `round_trip_s` from the handshake if known."""
         if not 0 < first_sequence < 1 << 63:
-            raise LocalProtocolError(f"a reliable stream cannot start at sequence {first_sequence}")
+            raise LocalProtocolError(f"first_sequence must be in (0, 2**63), got {first_sequence}; use draw_start")
         self.stream_id = stream_id
         self.node_id = node_id
         self.failed: str | None = None
-        """Why the stream ended early; everything it held is gone then."""
+        """Why the stream ended early, or None; a failed stream holds nothing any more."""
         self.done = False
-        """The receiver confirmed the end."""
+        """Whether the receiver confirmed the end."""
         self._counters = counters
         self._board = Scoreboard(first_sequence)
         self._round_trip = RoundTrip(round_trip_s)
@@ -135,16 +138,16 @@ class ReliableTx:
         self._recover = first_sequence
         """Losses below this sequence belong to the loss event that already halved the window."""
         self._reports = 0
-        """Acknowledgements that reported the first gap."""
+        """Number of acknowledgements that reported the first gap."""
         self._astray = False
-        """The last acknowledgement was not about what we hold: late, or from a receiver that needs a new start."""
+        """Whether the last acknowledgement was below the packets kept here: late, or from a receiver without state."""
         self._asking = False
-        """The timer asks for room: the receiver had none, and nothing is on the way."""
+        """Whether the timer probes for room: the receiver had none, and nothing is on the way."""
         self._rebased_at: float | None = None
         self._resent_at = float("-inf")
         self._numbered = False
         self._number: int | None = None
-        """The number of the next event, where events are numbered."""
+        """The number of the next event, if events are numbered."""
         self._closing = False
         self._fin_tries = 0
         self._timer: float | None = None
@@ -156,35 +159,36 @@ class ReliableTx:
 
     @property
     def outstanding(self) -> int:
-        """Packets that did not arrive yet, as far as we know."""
+        """Number of packets of which no arrival is known."""
         return self._board.flying + self._board.lost
 
     @property
     def unacked_bytes(self) -> int:
-        """Wire bytes of the data packets that are not acknowledged with everything before them."""
+        """Wire bytes of the data packets that are not acknowledged cumulatively."""
         return self._board.unacked_bytes
 
     @property
     def window(self) -> int:
-        """Packets that may be on the way, whatever the receiver says."""
+        """The congestion window in packets, regardless of the receiver's `free`."""
         return self._window.packets
 
     @property
     def rto(self) -> float:
-        """Seconds after which a packet without an answer counts as lost."""
+        """The retransmission timeout in seconds."""
         return self._round_trip.rto
 
     def room(self) -> int:  # hot: bench_stream
-        """Give the number of packets that may be sent now."""
+        """Return the number of packets that may be sent now."""
         if self._closing or self.failed is not None:
             return 0
+        # Lost packets keep their place in the window, so that they are sent before new ones.
         room = min(self._window.packets, self._free) - self._board.flying - self._board.lost
         return max(min(room, MAX_WINDOW - len(self._board)), 0)
 
     def number(self, pub_seq: int | None, now: float) -> Base | None:
-        """Say which event the next packet starts with, None where events have no numbers.
+        """Set the number of the event that the next packet starts with; None if events are not numbered.
 
-        A BASE that it gives must be sent, and has used up one sequence.
+        Returns a BASE that must be sent and has used one sequence, or None if the numbers continue.
         """
         self._check_open()
         if self._numbered and pub_seq == self._number:
@@ -197,7 +201,7 @@ class ReliableTx:
         return base
 
     def sent(self, first_sequence: int, packed: Packed, now: float) -> None:  # hot: bench_stream
-        """Keep packets that are being sent, the first with `next_sequence`; their memory must not change."""
+        """Keep packets that are being sent, starting with `next_sequence`; their memory must not change."""
         self._check_next(first_sequence)
         self._keep(
             Flight(first_sequence, packed.data.data, packed.bounds, packed.counts, pub_seq=self._number, now=now)
@@ -214,11 +218,13 @@ class ReliableTx:
             self._number += event_count
 
     def on_ack(self, ack: Ack, now: float) -> Resend:  # hot: bench_stream
-        """Take in an acknowledgement."""
+        """Handle an acknowledgement, and return what to send because of it."""
         if self.done or self.failed is not None:
             return _NOTHING
         board = self._board
         messages: list[ReliableMessage] = []
+        # docs/wire/profile.md: cumulative 0 means that the receiver does not know the stream. Streams start at random
+        # sequences, so one far away belongs to another stream under this id.
         if ack.cumulative == 0 or abs(ack.cumulative - board.base) > NEW_STREAM_DISTANCE:
             messages += self._restart_receiver(now)
             if ack.cumulative:
@@ -227,9 +233,11 @@ class ReliableTx:
             self._counters.count(Reason.BAD_ACK)
             return _NOTHING
         elif ack.cumulative == board.base and board.oldest_arrived:
+            # The receiver asks again for a packet that it had acknowledged above a gap: it dropped what it kept.
             board.lose_arrived()
         before = board.flying + board.lost
         settled, advanced = _UNSETTLED, ack.cumulative > board.base
+        # An ACK that was overtaken by a later one must not set `free` back.
         self._astray = ack.cumulative < board.base
         if not self._astray:
             self._free = ack.free
@@ -250,12 +258,13 @@ class ReliableTx:
             messages += self._settle_down(now)
         if not board.lost:
             return Resend(messages, (), settled)
+        # At least one, even if the window is full: otherwise a loss could not be repaired before the timeout.
         most = max(self._window.packets - board.flying, 1 if overtaken or news else 0)
         again = self._send_again(most, "gap", now)
         return Resend([*messages, *again.messages], again.packets, settled)
 
     def due(self, now: float) -> Resend:
-        """Give what the timeout makes necessary, when it has passed."""
+        """Handle the timeout if it has passed, and return what to send because of it."""
         if self._timer is None or now < self._timer:
             return _NOTHING
         limit = now - self._round_trip.rto + CLOCK_GRAIN_S
@@ -268,45 +277,45 @@ class ReliableTx:
         self._shrink()
         board.lose_expired(limit)
         if not board.lost:
-            board.lose_oldest()  # Everything arrived, or left just now: ask again with the oldest packet.
+            board.lose_oldest()  # everything arrived above a gap, or was sent just now: probe with the oldest packet
         messages = [self._start_here()] if self._astray else []
         again = self._send_again(MIN_WINDOW, "timeout", now)
         return Resend([*messages, *again.messages], again.packets)
 
     def next_timer(self) -> float | None:
-        """Give the time at which `due` wants to be called."""
+        """Return when to call `due`, or None."""
         return self._timer
 
     def finish(self, now: float) -> Resend:
-        """Close the stream when everything is acknowledged; nothing more can be sent on it."""
+        """Close the stream as soon as everything is acknowledged; nothing more can be sent on it."""
         if self._closing or self.failed is not None:
             return _NOTHING
         self._closing = True
         return _NOTHING if len(self._board) else Resend(self._close(now))
 
     def on_fin_ack(self, fin_ack: FinAck) -> None:
-        """Take in the confirmation of the end."""
+        """Handle the confirmation of the end."""
         if self._fin_tries and self.failed is None and fin_ack.total == self.next_sequence:
             self.done = True
             self._timer = None
 
     def on_reset(self, reset: Reset) -> None:
-        """Take in that the receiver ended the stream."""
+        """Handle a RESET by the receiver: the stream fails."""
         if self.done or self.failed is not None:
             return
         known = {reason.value: reason.name.lower() for reason in ResetReason}
         why = known.get(reset.reason, f"reason {reset.reason}")
-        self._fail(f"peer {self.node_id:016x} ended stream {self.stream_id:#x}: {why}")
+        self._fail(f"peer {self.node_id:016x} reset stream {self.stream_id:#x} ({why})")
 
     def cancel(self) -> Resend:
-        """End the stream now, and drop what is not acknowledged."""
+        """End the stream now, drop what is not acknowledged, and return the RESET to send."""
         if self.done or self.failed is not None:
             return _NOTHING
         self._fail(f"stream {self.stream_id:#x} to peer {self.node_id:016x} was canceled")
         return Resend([Reset(stream_id=self.stream_id, reason=ResetReason.CANCELED)])
 
     def renew(self, now: float) -> None:
-        """Take in that a new session began: patience starts anew, and the oldest packets are due at once."""
+        """Continue in a new session: reset timeouts and tries, and make the oldest packets due at once."""
         self._round_trip.renew()
         self._board.forget_tries()
         self._fin_tries = min(self._fin_tries, 1)
@@ -315,15 +324,15 @@ class ReliableTx:
 
     def _check_open(self) -> None:
         if self._closing or self.failed is not None:
-            raise LocalProtocolError(self.failed or f"stream {self.stream_id:#x} is closing: nothing more can be sent")
+            raise LocalProtocolError(self.failed or f"stream {self.stream_id:#x} is closing; start another stream")
 
     def _check_next(self, sequence: int) -> None:
         self._check_open()
         if not self._numbered:
-            raise LocalProtocolError(f"stream {self.stream_id:#x}: the receiver must be told the first number")
+            raise LocalProtocolError(f"stream {self.stream_id:#x} has no first event number; call number() first")
         if sequence != self.next_sequence:
             raise LocalProtocolError(
-                f"stream {self.stream_id:#x}: sequence {sequence} does not follow, expected {self.next_sequence}"
+                f"stream {self.stream_id:#x} expects sequence {self.next_sequence} next, got {sequence}"
             )
 
     def _keep(self, flight: Flight) -> None:
@@ -332,8 +341,8 @@ class ReliableTx:
             self._timer = flight.sent_at + self._round_trip.rto
 
     def _progress(self, news: int, before: int, sent_at: float | None, now: float) -> None:
-        """Note that the receiver got on; `news` arrived while `before` were on the way."""
-        # After a resend it is not clear what the receiver answers: it may have been silent until then.
+        """Record progress of the receiver: `news` packets arrived while `before` were on the way."""
+        # A sample from before the last resend is ambiguous: the receiver may answer only because of the resend.
         if sent_at is not None and sent_at >= self._resent_at:
             self._round_trip.sample(max(now - sent_at, 0.0))
         if self._board.base >= self._recover:
@@ -341,7 +350,7 @@ class ReliableTx:
         self._timer = now + self._round_trip.rto
 
     def _settle_down(self, now: float) -> Sequence[ReliableMessage]:
-        """Nothing is on the way any more: close the stream if it is to end, else wait only for room."""
+        """Handle that nothing is on the way any more: close the stream if it is to end, otherwise wait for room."""
         if self._closing:
             return () if self._fin_tries else self._close(now)
         if not self._free:
@@ -351,11 +360,11 @@ class ReliableTx:
         self._timer = None
         if self._asking:
             self._asking = False
-            self._round_trip.renew()  # Nothing was lost: the receiver had no room.
+            self._round_trip.renew()  # the timeouts were no losses: the receiver had no room
         return ()
 
     def _detect_losses(self) -> bool:
-        """Find packets that an acknowledgement with a gap shows to be lost; says whether there are new ones."""
+        """Mark the packets that an acknowledgement with a gap shows to be lost, and return whether there are any."""
         board = self._board
         lost = board.lost
         board.lose_overtaken()
@@ -364,6 +373,7 @@ class ReliableTx:
             board.lose_first_gap()
         if board.lost == lost:
             return False
+        # One loss event halves the window once: packets sent before the last halving do not count again.
         if board.base >= self._recover:
             self._shrink()
         return True
@@ -373,7 +383,7 @@ class ReliableTx:
         self._recover = self.next_sequence
 
     def _restart_receiver(self, now: float) -> Sequence[ReliableMessage]:
-        """Tell a receiver that does not know the stream where to start, once per timeout."""
+        """Return a START for a receiver that does not know the stream, at most once per timeout."""
         self._astray = True
         if not len(self._board):
             return ()
@@ -384,14 +394,14 @@ class ReliableTx:
         return [self._start_here()]
 
     def _start_here(self) -> Base:
-        """Make the BASE from which a receiver can follow everything that we hold or will send."""
+        """Build the START from which a receiver can follow everything that is kept here or will be sent."""
         board = self._board
         if len(board):
             return board.oldest.start_at(board.base, self.stream_id)
         return Base(stream_id=self.stream_id, sequence=board.next_sequence, pub_seq=self._number, start=True)
 
     def _send_again(self, most: int, why: str, now: float) -> Resend:
-        """Send lost packets again, oldest first."""
+        """Return up to `most` lost packets to send again, oldest first."""
         messages: list[ReliableMessage] = []
         packets: list[Outstanding] = []
         for flight, sequence, resent in self._board.take_lost(most, now):
@@ -407,7 +417,7 @@ class ReliableTx:
         return Resend(messages, packets)
 
     def _close(self, now: float) -> Sequence[ReliableMessage]:
-        """Send FIN, for the first time or again."""
+        """Return the FIN to send, for the first time or again."""
         self._fin_tries += 1
         if self._fin_tries > MAX_RESENDS + 1:
             return self._give_up("the end").messages

@@ -1,9 +1,9 @@
-"""What became of each packet of a reliable stream: the sender's memory, without its decisions.
+"""Scoreboard: the unacknowledged packets of a reliable stream, and the state of each.
 
-A packet that is kept here is *flying*, *arrived* (above a gap) or *lost*; the oldest are dropped when everything up to
-them was acknowledged. Batches are kept as they came, and the state of all packets is one bytearray, so that sending or
-acknowledging a batch costs the same whether it holds one packet or hundreds. Only a packet that was sent again has an
-object of its own. When to send again is decided in engine/streams/retransmit.py.
+A packet here is *flying* (sent, nothing known), *arrived* (above a gap) or *lost*. It is dropped when it and everything
+before it is acknowledged. Batches are kept as they were sent, and the states of all packets are one bytearray, so that
+sending or acknowledging a batch costs about the same for one packet and for hundreds. Only a packet that was sent again
+has an object of its own. engine/streams/retransmit.py decides when to send again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 REPORTS = 3
-"""So many later packets that arrived make a loss of one that did not."""
+"""A packet is lost when this many later packets arrived: profile.md §2, and TCP's threshold (RFC 5681)."""
 
 _FLYING, _ARRIVED, _LOST = 0, 1, 2
 
@@ -32,7 +32,7 @@ _first_of = attrgetter("first")
 
 
 class Outstanding(msgspec.Struct, frozen=True, eq=False):
-    """A packet to send again, under its old sequence and a new nonce."""
+    """A packet to send again, with its old sequence and a new nonce (transport.md §12)."""
 
     sequence: int
     payload: memoryview
@@ -40,18 +40,18 @@ class Outstanding(msgspec.Struct, frozen=True, eq=False):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What an acknowledgement settled for good."""
+    """What an acknowledgement removed from the scoreboard."""
 
     packets: int = 0
-    """Data packets."""
+    """Number of data packets."""
     wire_bytes: int = 0
-    """What they cost in credit."""
+    """Their cost in credit."""
     sent_at: float | None = None
-    """When the newest packet left; None when it left twice, or was known to have arrived."""
+    """When the newest packet was sent; None if it was sent twice or was already known to have arrived."""
 
 
 class Flight:
-    """Packets that left together; or one BASE, which takes the place of a packet."""
+    """Packets that were sent together; or one BASE, which has a sequence like a packet."""
 
     __slots__ = ("base", "bounds", "counts", "data", "end", "first", "pub_seq", "sent_at")
 
@@ -71,33 +71,33 @@ class Flight:
         self.bounds = bounds
         """Payload `i` is `data[bounds[i] : bounds[i + 1]]`."""
         self.counts = counts
-        """Events in each payload."""
+        """Number of events in each payload."""
         self.pub_seq = pub_seq
-        """The number of the first event, where events have numbers."""
+        """The number of the first event, if events are numbered."""
         self.sent_at = now
         self.base: Base | None = None
 
     @classmethod
     def of_base(cls, sequence: int, base: Base, now: float) -> Flight:
-        """Let a BASE take the place of a packet."""
+        """Build the flight of a single BASE."""
         flight = cls(sequence, memoryview(b""), (0, 0), (0,), pub_seq=base.pub_seq, now=now)
         flight.base = base
         return flight
 
     def packet(self, sequence: int) -> Outstanding:
-        """Give one of the packets."""
+        """Return one of the packets."""
         i = sequence - self.first
         return Outstanding(sequence, self.data[int(self.bounds[i]) : int(self.bounds[i + 1])], int(self.counts[i]))
 
     def wire_bytes(self, start: int, end: int) -> int:
-        """Give what the packets from one sequence up to another cost in credit; a BASE costs none."""
+        """Return the cost in credit of the packets in [start, end); a BASE costs none."""
         if self.base is not None:
             return 0
         i, j = start - self.first, end - self.first
         return int(self.bounds[j]) - int(self.bounds[i]) + PACKET_COST * (j - i)
 
     def start_at(self, sequence: int, stream_id: int) -> Base:
-        """Make the BASE that lets a receiver start at one of the packets."""
+        """Build the START that lets a receiver begin at one of the packets."""
         if self.base is not None:
             return msgspec.structs.replace(self.base, start=True)
         ahead = int(sum(self.counts[: sequence - self.first]))
@@ -106,7 +106,7 @@ class Flight:
 
 
 class Resent:
-    """What is remembered about a packet that was sent more than once."""
+    """State of a packet that was sent more than once."""
 
     __slots__ = ("after", "sent_at", "tries")
 
@@ -114,24 +114,24 @@ class Resent:
         self.tries = 0
         self.sent_at = 0.0
         self.after = 0
-        """Sequences from here on left after the last try."""
+        """The next sequence at the time of the last try: packets from here on were sent after it."""
 
 
 class Scoreboard:
-    """All packets from the oldest that is not acknowledged to the newest."""
+    """All packets from the oldest unacknowledged one to the newest."""
 
     __slots__ = ("_flights", "_resent", "_state", "base", "flying", "lost", "next_sequence", "unacked_bytes")
 
     def __init__(self, first_sequence: int) -> None:
         self.base = first_sequence
-        """The oldest sequence that is not acknowledged."""
+        """The oldest unacknowledged sequence."""
         self.next_sequence = first_sequence
         self.flying = 0
         self.lost = 0
         self.unacked_bytes = 0
-        """What the data packets here cost in credit, those that arrived above a gap included."""
+        """Cost in credit of all data packets here, including those that arrived above a gap."""
         self._state = bytearray()
-        """One byte for each sequence from `base` to `next_sequence`."""
+        """One byte for each sequence from `base` up to `next_sequence`."""
         self._flights: deque[Flight] = deque()
         self._resent: dict[int, Resent] = {}
 
@@ -140,16 +140,16 @@ class Scoreboard:
 
     @property
     def oldest(self) -> Flight:
-        """The flight of the oldest packet; there must be one."""
+        """The flight of the oldest packet; the scoreboard must not be empty."""
         return self._flights[0]
 
     @property
     def oldest_arrived(self) -> bool:
-        """Say whether the oldest packet arrived, although it is not acknowledged with everything before it."""
+        """Whether the oldest packet is marked as arrived: the receiver once had it and has lost it since."""
         return bool(self._state) and self._state[0] == _ARRIVED
 
     def add(self, flight: Flight) -> None:  # hot: bench_stream
-        """Keep packets that leave now, the first with `next_sequence`."""
+        """Add packets that are being sent, starting with `next_sequence`."""
         count = flight.end - flight.first
         if not count:
             return
@@ -160,7 +160,7 @@ class Scoreboard:
         self.unacked_bytes += flight.wire_bytes(flight.first, flight.end)
 
     def advance(self, cumulative: int) -> Settled:  # hot: bench_stream
-        """Drop everything below a sequence that lies between `base` and `next_sequence`."""
+        """Drop everything below a sequence, which must be between `base` and `next_sequence`."""
         state, flights, start = self._state, self._flights, self.base
         count = cumulative - start
         if not count:
@@ -168,6 +168,7 @@ class Scoreboard:
         self.flying -= state.count(_FLYING, 0, count)
         if self.lost:
             self.lost -= state.count(_LOST, 0, count)
+        # Karn's algorithm: only a packet that was sent once gives a round trip, and only when it is first confirmed.
         fresh = state[count - 1] != _ARRIVED and cumulative - 1 not in self._resent
         del state[:count]
         packets = size = 0
@@ -188,10 +189,10 @@ class Scoreboard:
         return Settled(packets, size, flight.sent_at if fresh else None)
 
     def mark(self, ranges: Sequence[tuple[int, int]]) -> tuple[int, float | None]:
-        """Note packets that arrived above a gap.
+        """Mark packets that arrived above a gap.
 
-        Gives how many ranges named packets that were never sent, which are ignored; and when the newest new arrival
-        left, if it left only once.
+        Returns the number of ranges that name packets which were never sent (they are ignored), and when the newest
+        packet among those that were not marked before was sent, if it was sent only once.
         """
         state, base, size = self._state, self.base, len(self._state)
         wrong, newest = 0, -1
@@ -214,8 +215,9 @@ class Scoreboard:
         return wrong, self._flight_of(base + newest).sent_at if fresh else None
 
     def lose_overtaken(self) -> None:
-        """Give up on packets that were overtaken: enough that left after them arrived."""
+        """Mark packets as lost after which `REPORTS` later ones arrived."""
         state = self._state
+        # Find the third newest packet that arrived: everything still flying below it has three later arrivals.
         third = len(state)
         for _ in range(REPORTS):
             third = state.rfind(_ARRIVED, 0, third)
@@ -224,18 +226,20 @@ class Scoreboard:
         position = state.find(_FLYING, 0, third)
         while position >= 0:
             resent = self._resent.get(self.base + position)
+            # A packet that was sent again counts as lost only if the later ones were sent after its last try.
             if resent is None or resent.after <= self.base + third:
                 self._lose(position)
             position = state.find(_FLYING, position + 1, third)
 
     def lose_first_gap(self) -> None:
-        """Give up on the packets of the first gap, except those that are already being sent again."""
+        """Mark the packets of the first gap as lost, except those that were already sent again."""
         for position in range(max(self._state.find(_ARRIVED), 0)):
             if self._state[position] == _FLYING and self.base + position not in self._resent:
                 self._lose(position)
 
     def lose_expired(self, limit: float) -> None:
-        """Give up on all packets that left at this time or before."""
+        """Mark all packets as lost that were last sent at this time or before."""
+        # Flights are in the order of sending, so the first one that is too young ends the search.
         for flight in self._flights:
             if flight.sent_at > limit:
                 return
@@ -248,17 +252,17 @@ class Scoreboard:
                 position = self._state.find(_FLYING, position + 1, end)
 
     def lose_oldest(self) -> None:
-        """Give up on the oldest packet, whatever is known about it."""
+        """Mark the oldest packet as lost, whatever its state."""
         if self._state[0] != _LOST:
             self._lose(0)
 
     def lose_arrived(self) -> None:
-        """Give up on everything that arrived above a gap: the receiver lost its memory."""
+        """Mark everything as lost that arrived above a gap, because the receiver lost its state."""
         self.lost += self._state.count(_ARRIVED)
         self._state = self._state.replace(bytes((_ARRIVED,)), bytes((_LOST,)))
 
     def take_lost(self, most: int, now: float) -> list[tuple[Flight, int, Resent]]:
-        """Let the oldest lost packets fly again; gives their flights, sequences and how often they were tried."""
+        """Mark the oldest lost packets as flying again, and return their flights, sequences and tries."""
         taken: list[tuple[Flight, int, Resent]] = []
         position = -1
         for _ in range(min(most, self.lost)):
@@ -274,12 +278,12 @@ class Scoreboard:
         return taken
 
     def forget_tries(self) -> None:
-        """Start counting tries anew."""
+        """Reset the number of tries of all packets."""
         for resent in self._resent.values():
             resent.tries = 0
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all packets."""
         self._flights.clear()
         self._resent.clear()
         self._state.clear()

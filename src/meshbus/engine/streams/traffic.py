@@ -1,9 +1,13 @@
-"""All streams with one peer: what goes out under credit and acknowledgement, what comes in and how it is confirmed.
+"""All streams with one peer: sends packets as credit and acknowledgements allow, and confirms received packets.
 
-A stream is reliable when its packets carry the RELIABLE flag and both sides negotiated 0x4D01 (engine/streams/reliable.py);
-acknowledgements give the credit back then. Otherwise it is plain: packets are delivered as they come and grants give the
-credit back. One stream may be both at once; the sequence tells its packets apart. Confirmations are collected and sent
-once per batch of packets (`confirm`). Traffic belongs to the peer and outlives its sessions.
+A stream is reliable if its packets carry the RELIABLE flag and both sides negotiated 0x4D01
+(engine/streams/reliable.py); acknowledgements then restore the credit. Otherwise it is plain: packets are delivered in
+the order of arrival, and grants restore the credit (transport.md §14, §15). One stream id may carry both kinds at a
+time; their sequences differ (docs/wire/profile.md).
+
+Sending goes one way: `send` queues a leg in the outbox, `pump` takes the turns of the outbox, seals the packets with
+the link and appends the trains to the output. Confirmations are collected and sent once per batch of received packets
+(`confirm`). Traffic belongs to the peer and outlives its sessions.
 """
 
 from __future__ import annotations
@@ -15,22 +19,22 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
-from meshbus.engine.streams.outbox import Leg, Load, Outbox
+from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox
 from meshbus.engine.streams.reliable import Ready, Reliable
 from meshbus.errors import Backpressure, RemoteProtocolError
 from meshbus.names.identity import Entropy
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, PACKET_COST, Flags, Subprotocol
-from meshbus.wire.frames import Packed, columns_of, encode_frames, pack_frames
+from meshbus.wire.frames import columns_of, encode_frames, pack_frames
 from meshbus.wire.header import Buffer, Header
 from meshbus.wire.messages.window import Grant, decode_grant, encode_grant
 
 _RELIABLE = int(Flags.RELIABLE)
 _UNLIMITED = 1 << 30
 MAX_GRANTS = 256
-"""Grants in one packet."""
+"""Grants in one packet: they take 20 bytes each, so all fit. transport.md §14 allows several per packet."""
 MAX_MESSAGES = 4096
-"""Messages that may wait for a place on the reliable stream of their subprotocol."""
+"""Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
 
 
 class Traffic:
@@ -42,20 +46,19 @@ class Traffic:
         self.reliable = Reliable(peer, counters=counters, entropy=entropy, loopback=loopback)
         self._counters = counters
         self._grants: Deadlines[int] = Deadlines()
-        """When each plain stream that owes a grant must send it."""
+        """When the next grant of each plain stream is due."""
         self._ending: dict[int, None] = {}
-        """Reliable streams that end when nothing waits for them any more."""
-        self._now = 0.0
+        """Reliable streams that end when nothing in the outbox waits for them any more."""
 
     # ── sending ─────────────────────────────────────────────────────────────────────────────
 
     def send(self, leg: Leg, now: float, out: Output) -> None:
-        """Send a leg, or as much of it as credit allows; the rest waits."""
+        """Send a leg, or as much of it as credit and acknowledgements allow; the rest waits in the outbox."""
         self.outbox.add(leg)
         self.pump(now, out)
 
     def admits(self, header: Header, payload_bytes: int) -> bool:
-        """Say whether a single packet can go at once: nothing waits, and there is credit and room for it."""
+        """Return whether a single packet can be sent at once: nothing waits, and there is credit and room for it."""
         if len(self.outbox) or not self.peer.tx_stream(header.stream_id).admits(payload_bytes + PACKET_COST):
             return False
         return not header.flags & _RELIABLE or self._room(header) > 0
@@ -63,8 +66,9 @@ class Traffic:
     def send_one(  # hot: bench_publish
         self, header: Header, payload: bytes, pub_seq: int, now: float, out: Output
     ) -> None:
-        """Send one event as a packet of its own; `admits` was asked."""
+        """Send one event as a packet of its own; call it only if `admits` returned True."""
         stream_id = header.stream_id
+        # Credit is spent for both kinds of stream; a reliable one then replaces the plain sequence by its own.
         sequence = self.peer.tx_stream(stream_id).take(1, len(payload))
         reliable = self._is_reliable(header)
         if reliable:
@@ -74,9 +78,9 @@ class Traffic:
             self.reliable.sent_one(stream_id, sequence, payload, now)
 
     def send_reliable(self, subprotocol_id: int, message: bytes, now: float, out: Output) -> None:
-        """Send one message on the reliable stream of its subprotocol; it is repeated until it arrives.
+        """Send one message on the reliable stream of its subprotocol; it is retransmitted until it arrives.
 
-        Raises Backpressure when too many wait already.
+        Raises Backpressure if `MAX_MESSAGES` wait already.
         """
         if self.outbox.waiting(subprotocol_id) >= MAX_MESSAGES:
             cost = FRAME_PREFIX_BYTES + len(message) + PACKET_COST
@@ -92,79 +96,85 @@ class Traffic:
         now: float,
         out: Output,
     ) -> None:
-        """Send messages on a reliable stream, a packet each; `done` is told when the last one has gone out."""
+        """Send messages on a reliable stream, one per packet; call `done` when the last one was sent or dropped."""
+        # A packing target of one byte puts each message into a packet of its own.
         header = Header(flags=_RELIABLE, subprotocol_id=subprotocol_id, stream_id=stream_id)
         self.send(Leg(Load(header, encode_frames(*columns_of(messages), max_payload=1)), inf, done), now, out)
 
     def finish(self, stream_id: int, now: float, out: Output) -> None:
-        """End a reliable stream as soon as everything that waits for it was sent and has arrived."""
+        """End a reliable stream as soon as everything that waits for it was sent and acknowledged."""
         self._ending[stream_id] = None
         self._end_streams(now, out)
 
     def withdraw(self, stream_id: int) -> None:
-        """Drop what waits for a stream; what is on the way still arrives."""
+        """Drop what waits for a stream; packets that were sent are still retransmitted until they arrive."""
         self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
 
     def abandon(self, stream_id: int, out: Output) -> None:
-        """End a reliable stream at once; what waits and what is on the way is dropped."""
+        """End a reliable stream at once; drop what waits and what is not acknowledged."""
         self._ending.pop(stream_id, None)
         self.withdraw(stream_id)
         self.reliable.abandon(stream_id, out)
 
     def pump(self, now: float, out: Output) -> None:
-        """Send what may be sent now."""
+        """Send what credit and acknowledgements allow, in the order of the outbox; end streams that are empty now."""
         if len(self.outbox):
-            self._now = now
-            self.outbox.pump(self.peer, out, self)
+            for stream_id in self.outbox.turns():
+                self._take_turn(stream_id, now, out)
             if self._ending:
                 self._end_streams(now, out)
 
-    def room(self, leg: Leg) -> int:
-        """Say how many packets of a leg its stream may send now, beside its credit."""
-        return self._room(leg.load.header)
+    def _take_turn(self, stream_id: int, now: float, out: Output) -> None:
+        """Send the packets of one turn of a stream."""
+        stream, left = self.peer.tx_stream(stream_id), TURN_PACKETS
+        while left and (leg := self.outbox.head(stream_id)) is not None:
+            header = leg.load.header
+            room = min(left, self._room(header))
+            if room <= 0:
+                return
+            part = leg.next_part(stream.credit if stream.window else None, room)
+            if part is None:
+                if not stream.stalled:
+                    stream.stalled = True
+                    self._counters.add("stall", "credit")
+                return
+            stream.stalled = False
+            reliable = self._is_reliable(header)
+            # A reliable stream has sequences of its own. The plain ones are spent all the same, with the credit.
+            numbered = self.reliable.prepare(header, leg.next_number, now, out) if reliable else None
+            own = stream.take(len(part), int(part.bounds[-1] - part.bounds[0]))
+            first = own if numbered is None else numbered
+            out.trains += self.peer.link.seal_batch(header, part, first)
+            if reliable:
+                self.reliable.sent(stream_id, first, part, now)
+            self.outbox.sent(leg, len(part), now)
+            left -= len(part)
 
     def _room(self, header: Header) -> int:
+        """Return how many packets a stream may send now, apart from its credit."""
         if not header.flags & _RELIABLE:
             return _UNLIMITED
         room = self.reliable.room(header.stream_id)
         if room is None:
-            # Events go as a plain peer would get them; messages of the profile wait.
+            # Without an agreement, events are sent as to a plain peer; messages of the profile wait for it.
             return _UNLIMITED if header.subprotocol_id == Subprotocol.EVENTS else 0
         return room
-
-    def stalled(self, _stream_id: int) -> None:
-        """Count that a stream ran out of credit."""
-        self._counters.add("stall", "credit")
-
-    def prepare(self, leg: Leg, out: Output) -> int | None:
-        """Tell a reliable stream where the numbers of the events go on; gives its next sequence."""
-        load = leg.load
-        if not self._is_reliable(load.header):
-            return None
-        number = None if load.pub_seq is None else load.pub_seq + int(load.packed.counts[: leg.sent].sum())
-        return self.reliable.prepare(load.header, number, self._now, out)
-
-    def sent(self, leg: Leg, first_sequence: int, part: Packed) -> None:
-        """Keep what a reliable stream may have to send again, and give what is still to go its time."""
-        self.outbox.renew(leg, self._now)
-        header = leg.load.header
-        if self._is_reliable(header):
-            self.reliable.sent(header.stream_id, first_sequence, part, self._now)
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
 
     def consumed(self, stream_id: int, packets: int, payload_bytes: int, now: float) -> None:
-        """Count packets of a plain stream, which cost their sender credit."""
+        """Count received packets of a plain stream, and schedule the grant for them."""
         stream = self.peer.rx_stream(stream_id)
         stream.consume(packets, payload_bytes, now)
         if stream.grant_due is not None and not stream.held:
             self._grants.set(stream_id, stream.grant_due)
 
     def hold(self, stream_id: int, now: float, *, held: bool) -> None:
-        """Stop confirming a stream while the application cannot take more, or go on."""
+        """Stop confirming a stream while the application cannot take more, or continue."""
         stream = self.peer.rx_stream(stream_id)
         released = stream.held and not held
         stream.held = held
+        # The sender stopped for lack of credit or room: tell it at once, not after the usual delay.
         if released:
             self.reliable.release(stream_id, now)
             if stream.grant_due is not None:
@@ -172,7 +182,7 @@ class Traffic:
                 self._grants.set(stream_id, now)
 
     def on_grant(self, message: Buffer, now: float, out: Output) -> None:
-        """Take in a credit grant."""
+        """Handle a credit grant, and send what it allows."""
         try:
             grant = decode_grant(message)
         except RemoteProtocolError:
@@ -188,7 +198,7 @@ class Traffic:
             self.pump(now, out)
 
     def on_reliable(self, message: Buffer, now: float, out: Output) -> Ready:
-        """Take in a message about a reliable stream; gives what is to be delivered because of it."""
+        """Handle a message about a reliable stream, and return what can be delivered because of it."""
         ready = self.reliable.on_message(message, now, out)
         self.pump(now, out)
         return ready
@@ -203,13 +213,14 @@ class Traffic:
     # ── time and sessions ───────────────────────────────────────────────────────────────────
 
     def next_timer(self) -> float | None:
-        """Say when `tick` has something to do."""
+        """Return the earliest deadline of the outbox, the reliable streams and the grants, or None."""
         times = (self.outbox.next_timer(), self.reliable.next_timer(), self._grants.next())
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Send again, give up and confirm what is due."""
+        """Expire, retransmit and confirm what is due."""
         self.outbox.expire(now)
+        # Messages of the profile can only go on reliable streams; events may still go as plain ones.
         if self.reliable.overdue(now, out):
             self.outbox.clear(lambda leg: leg.load.header.subprotocol_id != Subprotocol.EVENTS)
         self.reliable.tick(now, out)
@@ -217,16 +228,16 @@ class Traffic:
         self.pump(now, out)
 
     def renew(self, now: float) -> None:
-        """Go on in a new session."""
+        """Continue the streams in a new session."""
         self.reliable.renew(now)
 
     def agreement_changed(self, now: float, out: Output) -> None:
-        """Take note of what was negotiated with the peer."""
+        """Apply a change of what was negotiated with the peer."""
         self.reliable.agreement_changed(now)
         self.tick(now, out)
 
     def close(self) -> None:
-        """End everything that waits: the peer is gone."""
+        """End everything that waits, because the peer was removed."""
         self.outbox.clear()
         self.reliable.close()
 
@@ -241,11 +252,12 @@ class Traffic:
             self.reliable.finish(stream_id, now, out)
 
     def _owes(self, stream_id: int) -> bool:
-        """Say whether a grant may go out: not for a stream that is held, forgotten or of an earlier session."""
+        """Return whether a grant may be sent: not for a stream that is held or evicted, or of an earlier session."""
         stream = self.peer.rx.get(stream_id)
         return stream is not None and stream.grant_due is not None and not stream.held
 
     def _send_grants(self, stream_ids: list[int], out: Output) -> None:
+        # transport.md §14: grants travel on the control stream, several may share a packet, and they cost no credit.
         grants = [
             encode_grant(Grant(stream_id=stream_id, total_consumed=self.peer.rx_stream(stream_id).granting()))
             for stream_id in stream_ids
@@ -262,4 +274,4 @@ class Traffic:
 
 
 def _forget(_leg: Leg, _arrived: bool) -> None:
-    """End a leg whose outcome nobody waits for."""
+    """Ignore the outcome of a leg that nobody waits for."""

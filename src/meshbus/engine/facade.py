@@ -1,0 +1,195 @@
+"""Facade: the requests that an application makes to the engine, passed on to the services that handle them.
+
+The driver's side (`receive`, `tick`, `next_timer`) is engine/core.py. Methods that send take `now` (monotonic seconds)
+and append to an `Output`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshbus.engine.base.notices import DownReason, PeerGone
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.history_client import Replays
+from meshbus.engine.channels.history_server import History
+from meshbus.engine.channels.interest_client import Following
+from meshbus.engine.channels.interest_server import Interests
+from meshbus.engine.channels.membership import Membership
+from meshbus.engine.channels.publication import Publication, Publications
+from meshbus.engine.channels.publish import PublishConfig, PublishReport
+from meshbus.engine.channels.request import Requests
+from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.directory import Directory
+from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.routes.mesh import Mesh
+from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.liveness import Liveness
+from meshbus.engine.session.negotiate import Negotiator, Profile
+from meshbus.engine.session.peer import PeerClaims
+from meshbus.engine.session.service import Context
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.streams import Streams
+from meshbus.names.channel import ChannelName
+from meshbus.policy.capability import CapabilitySet
+from meshbus.policy.channels import ChannelConfigRegistry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Facade:
+    """The services of one node by name, and the requests of its application."""
+
+    def __init__(self, context: Context) -> None:
+        self.identity = context.identity
+        self.settings = context.settings
+        self.counters = context.counters
+        self.peers = context.peers
+        self.tokens = context.tokens
+        self.index = context.index
+        self.registry = context.registry
+        self.services = services = context.services
+        self.handshakes = services[Handshakes]
+        self.liveness = services[Liveness]
+        self.mesh = services[Mesh]
+        self.streams = services[Streams]
+        self.joined = services[Delivery].joined
+        self.announcer = services[Announcer]
+        self.directory = services[Directory]
+        self.traversal = services[Traversal]
+        self.negotiator = services[Negotiator]
+        self.admission = services[Admission]
+        self.membership = services[Membership]
+        self.following = services[Following]
+        self.interests = services[Interests]
+        self.requests = services[Requests]
+        self.replays = services[Replays]
+        self.history = services[History]
+        self.publications = services[Publications]
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node."""
+        return self.identity.node_id
+
+    @property
+    def public_key(self) -> bytes:
+        """The Noise static public key of this node; a 0.23 peer needs it to connect."""
+        return self.handshakes.public_key
+
+    def connect(
+        self,
+        node_id: int,
+        address: Address | None,
+        public_key: bytes,
+        now: float,
+        out: Output,
+        *,
+        routed: bool = True,
+        profile: Profile = Profile.AUTO,
+    ) -> None:
+        """Connect to a node; the result is a SessionUp or HandshakeFailed notice.
+
+        Without an address, the routing table provides the next hop. Raises PeerError if it has none, and HandshakeError
+        if another handshake with the node is under way.
+        """
+        where = self.mesh.way_to(node_id, now) if address is None else address
+        self.negotiator.configure(node_id, profile)
+        self.handshakes.connect(node_id, where, public_key, now, out, routed=routed, follows=address is None)
+
+    def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:
+        """Announce the capabilities of this node to all present and future peers."""
+        self.announcer.announce(capabilities, now, out)
+        # This node's own claims decide whether it may publish, and which peers its channels are visible to.
+        self.admission.authorizer.own = PeerClaims(
+            self.identity.entity_id, self.announcer.capabilities, self.settings.subnet
+        )
+
+    def set_channel_configs(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Set the configurations of this node's channels; current subscribers are checked against them at once."""
+        self.services.channels_configured(registry, now, out)
+
+    def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
+        """Offer a channel to peers that follow a prefix of its name."""
+        self.interests.open_channel(channel, now, out)
+
+    def close_channel(self, channel: ChannelName, out: Output) -> None:
+        """Stop offering a channel to peers that follow a prefix of its name."""
+        self.interests.close_channel(channel, out)
+
+    def recheck(self, now: float, out: Output) -> None:
+        """Check all subscribers again, for example after tokens were revoked."""
+        self.services.tokens_changed(now, out)
+
+    def subscribe(
+        self,
+        publisher: int,
+        channel: ChannelName,
+        now: float,
+        out: Output,
+        *,
+        token: bytes = b"",
+        queue_group: str = "",
+    ) -> int:
+        """Subscribe to a channel of a publisher, and return a request number; an `Acked` notice with it follows.
+
+        Raises PeerError if the publisher is not a peer.
+        """
+        peer = self.peers.require(publisher)
+        return self.membership.subscribe(peer, channel, now, out, token=token, queue_group=queue_group)
+
+    def unsubscribe(self, publisher: int, channel: ChannelName, now: float, out: Output) -> int:
+        """Unsubscribe from a channel of a publisher, and return a request number; an `Acked` notice with it follows."""
+        return self.membership.unsubscribe(self.peers.require(publisher), channel, now, out)
+
+    def interest(
+        self, publisher: int, prefix: str, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
+    ) -> int:
+        """Subscribe to all channels of a meshbus publisher under a prefix, and return a request number.
+
+        `Matched` notices with this number name the channels, now and when channels appear or go.
+        """
+        peer = self.peers.require(publisher)
+        return self.following.follow(peer, prefix, now, out, token=token, queue_group=queue_group)
+
+    def publish(
+        self,
+        channel: ChannelName,
+        offsets: NDArray[np.int64],
+        data: NDArray[np.uint8],
+        config: PublishConfig,
+        now: float,
+        out: Output,
+    ) -> Publication:
+        """Send events to the subscribers of a channel.
+
+        The publication is complete at once if no subscriber had to wait. Raises LocalProtocolError if an event does not
+        fit into a packet, and AuthError or ChannelError if this node may not publish now; then nothing is sent.
+        """
+        return self.publications.publish(channel, offsets, data, config, now, out)
+
+    def publish_one(
+        self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
+    ) -> PublishReport | Publication:
+        """Send one event, and return its report at once if no subscriber has to wait. Raises as `publish` does."""
+        return self.publications.publish_one(channel, event, config, now, out)
+
+    def send(self, node_id: int, events: Sequence[bytes], out: Output) -> None:
+        """Send events to one peer without a channel; they are not acknowledged.
+
+        Raises PeerError if there is no session with the node, and LocalProtocolError if an event does not fit into a
+        packet.
+        """
+        self.peers.require(node_id).send_events(events, out)
+
+    def disconnect(self, node_id: int, now: float, out: Output) -> None:
+        """Remove a peer; it is not told."""
+        # transport.md §16: there is no close message on the wire.
+        if self.peers.remove(node_id) is not None:
+            verdict = PeerGone(node_id, DownReason.CLOSED)
+            out.control.append(verdict)
+            self.services.peer_down(verdict, now, out)

@@ -1,0 +1,108 @@
+"""Service table: the services that make up the protocol of one node, one row each.
+
+The order of the rows is the order in which hooks run, including `tick`: sessions first, then routes, streams, the
+directory, NAT traversal, negotiation, and the services about channels. A factory can use the services of earlier rows.
+To add a subprotocol, write its messages (wire/messages), its service (session/service.py) and a row here.
+"""
+
+from __future__ import annotations
+
+from meshbus.engine.channels.admission import Admission
+from meshbus.engine.channels.history_client import Replays
+from meshbus.engine.channels.history_server import History
+from meshbus.engine.channels.interest_client import Following
+from meshbus.engine.channels.interest_server import Interests
+from meshbus.engine.channels.membership import Membership
+from meshbus.engine.channels.publication import Publications
+from meshbus.engine.channels.publish import Planner
+from meshbus.engine.channels.request import Requests
+from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.directory import Directory
+from meshbus.engine.nat.reflex import Reflex
+from meshbus.engine.nat.rendezvous import Rendezvous
+from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.routes.mesh import Mesh
+from meshbus.engine.routes.relay import HandshakeRelay
+from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.liveness import Liveness
+from meshbus.engine.session.negotiate import Negotiator
+from meshbus.engine.session.service import Context, Row
+from meshbus.engine.streams.delivery import Delivery
+from meshbus.engine.streams.streams import Streams
+from meshbus.wire.constants import Subprotocol
+
+
+def _mesh(context: Context) -> Mesh:
+    return Mesh(context, context.services[Handshakes])
+
+
+def _relay(context: Context) -> HandshakeRelay:
+    return HandshakeRelay(context, context.services[Mesh].table, context.services[Handshakes])
+
+
+def _delivery(context: Context) -> Delivery:
+    return Delivery(context, context.services[Streams])
+
+
+def _directory(context: Context) -> Directory:
+    return Directory(context, context.services[Announcer], context.services[Mesh].next_hop)
+
+
+def _traversal(context: Context) -> Traversal:
+    services = context.services
+    return Traversal(context, services[Mesh], services[Reflex], services[Rendezvous])
+
+
+def _membership(context: Context) -> Membership:
+    return Membership(context, context.services[Admission], context.services[Delivery].joined)
+
+
+def _following(context: Context) -> Following:
+    return Following(context, context.services[Delivery].joined)
+
+
+def _interests(context: Context) -> Interests:
+    return Interests(context, context.services[Admission], context.services[Following])
+
+
+def _requests(context: Context) -> Requests:
+    return Requests(context, context.services[Streams].send_reliable, context.services[Admission].may_request)
+
+
+def _replays(context: Context) -> Replays:
+    return Replays(context, context.services[Streams])
+
+
+def _history(context: Context) -> History:
+    services = context.services
+    return History(context, services[Admission], services[Streams], services[Replays])
+
+
+def _publications(context: Context) -> Publications:
+    planner = Planner(context.services[Admission], context.counters)
+    return Publications(context, planner, context.services[Streams])
+
+
+# Service, subprotocol id, name. `credit=False`: a 0.23 node handles these ids without grants (transport.md §17).
+SERVICES: tuple[Row, ...] = (
+    Row(Handshakes),
+    Row(Liveness),
+    Row(_mesh),
+    Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True),
+    Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False),
+    Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True),
+    Row(Announcer),
+    Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False),
+    Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False),
+    Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False),
+    Row(_traversal),
+    Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation"),
+    Row(Admission),
+    Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False),
+    Row(_following),
+    Row(_interests, Subprotocol.INTEREST, "interest", profile=True),
+    Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    Row(_replays),
+    Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    Row(_publications),
+)

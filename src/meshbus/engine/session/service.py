@@ -1,0 +1,306 @@
+"""Services: the parts of a node's protocol, their hooks, and the context that they share.
+
+A subprotocol consists of a message file (wire/messages), a service file (a subclass of `Service`) and a row of the
+table in engine/services.py. A service overrides the hooks that it needs; the others are never called for it. Hooks run
+in the order of the table, so a service can rely on the ones above it having run first.
+
+The hooks about the state of a peer:
+
+    peer_up         a session was established: the first one, or one that replaces another
+    agreed          the set of subprotocols to use with the peer changed; it may be empty
+    claims_changed  a signed announcement changed what the peer claims about itself
+    peer_down       the peer failed (its session may recover) or was removed
+    recovered       a failed peer was heard again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.notices import PeerFailed, PeerGone, SessionUp
+from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.settings import EngineSettings
+from meshbus.names.identity import Entropy, Identity
+from meshbus.policy.channels import ChannelConfigRegistry
+from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.registry import SubprotocolRegistry
+from meshbus.policy.tokens import TokenCache
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.capability import Announcement
+from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolVersion
+
+ServiceType = TypeVar("ServiceType", bound="Service")
+
+
+class Service:
+    """One part of a node's protocol. Hooks do nothing unless they are overridden."""
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        """Handle one message of the service's subprotocol."""
+
+    def tick(self, now: float, out: Output) -> None:
+        """Do what is due at this time."""
+
+    def next_timer(self) -> float | None:
+        """Return when `tick` is due, or None."""
+        return None
+
+    def finish(self, now: float, out: Output) -> None:
+        """Complete a call into the engine, after its notices were handled and before its output is returned."""
+
+    def received(self, now: float, out: Output) -> None:
+        """Confirm what a batch of datagrams brought; the last step of `Engine.receive`."""
+
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a new session with a peer."""
+
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a failed peer that was heard again."""
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Handle a peer that failed or was removed."""
+
+    def agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a change of `peer.negotiated`."""
+
+    def not_agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a packet of a profile subprotocol that was not negotiated with its sender."""
+
+    def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
+        """Handle a verified announcement of any node, which this peer sent or forwarded."""
+
+    def vouched(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a peer's own announcement in this session; its claims are in effect from now on."""
+
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        """Handle a change of `peer.claims`."""
+
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Handle new channel configurations."""
+
+    def tokens_changed(self, now: float, out: Output) -> None:
+        """Check again everything that a token allowed."""
+
+    def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
+        """Handle a reliable stream to a peer that ended early."""
+
+    def unknown_stream(self, node_id: int, now: float) -> bool:
+        """Return whether the channel of an unknown stream of this publisher is expected to become known soon."""
+        return False
+
+
+class Row(NamedTuple):
+    """One row of the service table: a service, and the subprotocol that it handles, if any."""
+
+    factory: Callable[[Context], Service]
+    id: int | None = None
+    name: str = ""
+    """Name of the subprotocol, for descriptors and messages."""
+    profile: bool = False
+    """Whether the subprotocol belongs to the meshbus profile and must be negotiated; the others are 0.23 wire."""
+    reliable: bool = False
+    """Whether its messages are carried on reliable streams."""
+    needs: int | None = None
+    """Another subprotocol without which this one is not used."""
+    credit: bool = True
+    """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
+
+
+class Established(msgspec.Struct, frozen=True):
+    """The session of a finished handshake, to be put into the peer table."""
+
+    node_id: int
+    link: Link
+    initiated: bool
+    held: tuple[tuple[Address, bytes], ...] = ()
+    """Packets that arrived before the session was established, with their sources, in order."""
+
+
+class Context:
+    """What all services of one node share: identity, settings, peers, counters, and the other services."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: EngineSettings,
+        *,
+        now: float,
+        wall: Callable[[float], int],
+        entropy: Entropy,
+        static_private_key: bytes | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.identity = identity
+        self.static_private_key = identity.noise_private_key if static_private_key is None else static_private_key
+        """The Noise static key of this node: the identity's own, unless another is given."""
+        self.settings = settings
+        self.started_at = now
+        self.wall = wall
+        """Converts a monotonic `now` to Unix nanoseconds."""
+        self.entropy = entropy
+        self.counters = Counters() if counters is None else counters
+        self.peers = PeerTable()
+        self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
+        self.index = CapabilityIndex()
+        self.registry = SubprotocolRegistry()
+        """The subprotocols that this node offers."""
+        self.services = Services()
+
+    def build(self, table: Sequence[Row]) -> None:
+        """Create the services of a table, in its order."""
+        # Factories may read the registry and the table, so both are complete before the first service is created.
+        for row in table:
+            if row.id is not None and self._offers(row):
+                self.registry.register(SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1)))
+        self.services.table = tuple(table)
+        for row in table:
+            self.services.add(row.id, row.factory(self))
+        self.services.seal()
+
+    def establish(self, established: list[Established], now: float, out: Output) -> None:
+        """Put new sessions into the peer table, notify all services, and receive the packets that arrived early."""
+        for new in established:
+            peer = self.peers.establish(new.node_id, new.link, now)
+            out.control.append(SessionUp(new.node_id, new.link.session_id, new.initiated))
+            self.services.peer_up(peer, now, out)
+            # After `peer_up`: the services must know the session before its packets arrive.
+            for source, packet in new.held:
+                self.services.receive_again(source, memoryview(bytearray(packet)), now, out)
+
+    def _offers(self, row: Row) -> bool:
+        # Negotiation itself is no profile subprotocol, but without the profile there is nothing to negotiate.
+        return self.settings.profile or not (row.profile or row.id == Subprotocol.NEGOTIATION)
+
+
+class Services:
+    """The services of one node, in the order of the table. Each hook is called for the services that override it."""
+
+    def __init__(self) -> None:
+        self.table: tuple[Row, ...] = ()
+        self.by_subprotocol: dict[int, Service] = {}
+        self.receive_again: Callable[[Address, memoryview, float, Output], None] = _unset
+        """Receives a packet that was held back; engine/core.py sets it."""
+        self._all: list[Service] = []
+        self._by_type: dict[type, Service] = {}
+        self._hooks: Mapping[str, tuple[Callable[..., Any], ...]] = {}
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._all)
+
+    def __getitem__(self, kind: type[ServiceType]) -> ServiceType:
+        """Return the service of a class or of a subclass of it."""
+        return cast("ServiceType", self._by_type[kind])
+
+    def add(self, subprotocol_id: int | None, service: Service) -> None:
+        """Append a service; a service that was added before only gets another subprotocol."""
+        if service not in self._all:
+            self._all.append(service)
+            for kind in type(service).__mro__:
+                self._by_type.setdefault(kind, service)
+            self._by_type[type(service)] = service
+        if subprotocol_id is not None:
+            self.by_subprotocol[subprotocol_id] = service
+
+    def seal(self) -> None:
+        """Find out which services override which hook."""
+        # Done once: a hook that no service overrides costs nothing afterwards.
+        names = [name for name, value in vars(Service).items() if callable(value) and not name.startswith("_")]
+        self._hooks = {
+            name: tuple(getattr(s, name) for s in self._all if getattr(type(s), name) is not getattr(Service, name))
+            for name in names
+        }
+
+    # ── one method per hook ─────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float, out: Output) -> None:
+        """Call `tick` of every service."""
+        for hook in self._hooks["tick"]:
+            hook(now, out)
+
+    def next_timer(self) -> float | None:
+        """Return the earliest timer of all services, or None."""
+        times = [hook() for hook in self._hooks["next_timer"]]
+        return min((time for time in times if time is not None), default=None)
+
+    def finish(self, now: float, out: Output) -> None:
+        """Call `finish` of every service."""
+        for hook in self._hooks["finish"]:
+            hook(now, out)
+
+    def received(self, now: float, out: Output) -> None:
+        """Call `received` of every service."""
+        for hook in self._hooks["received"]:
+            hook(now, out)
+
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of a new session."""
+        for hook in self._hooks["peer_up"]:
+            hook(peer, now, out)
+
+    def recovered(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of a failed peer that was heard again."""
+        for hook in self._hooks["recovered"]:
+            hook(peer, now, out)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Notify every service of a peer that failed or was removed."""
+        for hook in self._hooks["peer_down"]:
+            hook(down, now, out)
+
+    def agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of a changed negotiated set."""
+        for hook in self._hooks["agreed"]:
+            hook(peer, now, out)
+
+    def not_agreed(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of a peer that uses what was not negotiated."""
+        for hook in self._hooks["not_agreed"]:
+            hook(peer, now, out)
+
+    def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
+        """Notify every service of a verified announcement."""
+        for hook in self._hooks["announced"]:
+            hook(peer, heard, now)
+
+    def vouched(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of a peer's own announcement in this session."""
+        for hook in self._hooks["vouched"]:
+            hook(peer, now, out)
+
+    def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
+        """Notify every service of changed claims of a peer."""
+        for hook in self._hooks["claims_changed"]:
+            hook(peer, now, out)
+
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Notify every service of new channel configurations."""
+        for hook in self._hooks["channels_configured"]:
+            hook(registry, now, out)
+
+    def tokens_changed(self, now: float, out: Output) -> None:
+        """Let every service check again what tokens allowed."""
+        for hook in self._hooks["tokens_changed"]:
+            hook(now, out)
+
+    def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
+        """Notify every service of a reliable stream that ended early."""
+        for hook in self._hooks["stream_failed"]:
+            hook(node_id, stream_id, now, out)
+
+    def unknown_stream(self, node_id: int, now: float) -> bool:
+        """Return whether any service expects the channel of an unknown stream to become known soon."""
+        # No short circuit: every service may act on it, for example by asking the publisher again.
+        expected = False
+        for hook in self._hooks["unknown_stream"]:
+            expected |= hook(node_id, now)
+        return expected
+
+
+def _unset(_source: Address, _packet: memoryview, _now: float, _out: Output) -> None:
+    raise AssertionError("receive_again is not set; create an Engine (engine/core.py), which sets it")
