@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log import columns
-from meshbus.log.block import pack_cells
 from meshbus.log.columns import Columns, Defaults, number, pack_events
+from meshbus.log.embedded.block import pack_cells
 from meshbus.log.rows import NULL, OWN, PLACES, Cells, Kind
 from meshbus.log.schema import EVENTS
 

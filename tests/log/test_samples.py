@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.log.block import FORMAT_VERSION
 from meshbus.log.durability import Retention
+from meshbus.log.embedded.block import FORMAT_VERSION
+from meshbus.log.embedded.verify import verify_log
 from meshbus.log.folder import LOCK
 from meshbus.log.reader import LogReader, list_channels
-from meshbus.log.verify import verify_log
 from tests.log.making import CHANNEL, Clock, open_log
 
 SAMPLES = Path(__file__).with_name("samples")

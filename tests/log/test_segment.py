@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from meshbus.errors import LogError, LogFault
 from meshbus.log import segment as module
 from meshbus.log.arrow import wanted
+from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files
 from meshbus.log.folder import aside, old_path
 from meshbus.log.segment import group_rows, read_segment, segment_path, write_segment
-from meshbus.log.snapshot import Snapshot
 from tests.log.making import numbered, open_log
 
 

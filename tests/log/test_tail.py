@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log import snapshot as snapshot_module
 from meshbus.log.durability import Retention
-from meshbus.log.manifest import Segment
+from meshbus.log.embedded import snapshot as snapshot_module
+from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.reader import LogReader
 from meshbus.log.segment import read_segment
 from meshbus.log.tail import Followed, Tail

@@ -12,8 +12,8 @@ from meshbus.cli.exit import Exit
 from meshbus.cli.output import Json, for_people, note, show_facts, show_line, show_rows, show_text
 
 if TYPE_CHECKING:
+    from meshbus.log.embedded.verify import Finding
     from meshbus.log.event import LogEvent
-    from meshbus.log.verify import Finding
 
 app = App(name="log")
 
@@ -28,7 +28,7 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
     """List the logs in a folder, and how far behind those are who follow them; ends with 5 when some cannot be read."""
     from meshbus.errors import LogError
     from meshbus.log.consumers import lags, list_consumers
-    from meshbus.log.manifest import load_manifest
+    from meshbus.log.embedded.logmanifest import load_manifest
     from meshbus.log.reader import LogReader, log_folders
 
     rows, unreadable, consumers = [], 0, list_consumers(root)
@@ -106,8 +106,8 @@ def verify(
     json: Json = False,
 ) -> Exit:
     """Read every byte of the logs and check it; ends with 1 when something is wrong."""
+    from meshbus.log.embedded.verify import verify_log
     from meshbus.log.reader import LogReader, list_channels
-    from meshbus.log.verify import verify_log
 
     channels = [channel] if channel is not None else [entry.channel for entry in list_channels(root)]
     rows: list[dict[str, Any]] = []

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any, Unpack
 
 from meshbus.log.columns import Columns, Events
+from meshbus.log.embedded.verify import Finding
 from meshbus.log.event import LogEvent
 from meshbus.log.log import RedexFile
 from meshbus.log.tail import MAX_EVENTS, Tail
-from meshbus.log.verify import Finding
 
 _CHUNK = 4_096
 """Events that are read in one visit to a thread."""

@@ -20,7 +20,7 @@ from meshbus.names.channel import hash_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from meshbus.log.block import HotHeader
+    from meshbus.log.embedded.block import HotHeader
 
 _US = 1_000
 _OFFSETS: dict[str, tuple[Literal["i", "q"], int]] = {

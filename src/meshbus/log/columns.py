@@ -14,7 +14,7 @@ import numpy as np
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.arrow import from_binary
-from meshbus.log.block import MAX_BLOCK_BYTES, OFFSET_BYTES, Form, pack_cells, scalars_at
+from meshbus.log.embedded.block import MAX_BLOCK_BYTES, OFFSET_BYTES, Form, pack_cells, scalars_at
 from meshbus.log.headers import Headers
 from meshbus.log.rows import NULL, OWN, PLACES, STORED, ZERO, Cells, Kind, Numbers, Own, as_headers, make_cells
 from meshbus.log.rows import pack_payloads as pack_list

@@ -6,7 +6,7 @@
         for event in log.read_range(0, 10): ...
 
 One writer per log, in one process (a lock says so); any number of threads may use it, and any number of readers
-elsewhere (log/reader.py). The bytes are written by log/writer.py, the steps of sealing are in log/upkeep.py, and when
+elsewhere (log/reader.py). The bytes are written by log/embedded/writer.py, the steps of sealing are in log/embedded/upkeep.py, and when
 which is due is decided here.
 
 What blocks, and for how long, is in docs/guide/durability.md. The asynchronous twin is log/aio.py.
@@ -28,22 +28,22 @@ import msgspec
 
 from meshbus.errors import ConfigError, LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
-from meshbus.log.block import MAX_BLOCK_BYTES, OFFSET_BYTES, pack_block, pack_cells, pack_one
 from meshbus.log.columns import Columns, Defaults, Events, number, pack_events
-from meshbus.log.compaction import FEWEST, choose_run
 from meshbus.log.durability import Fsync, LogConfig, Retention
+from meshbus.log.embedded.block import MAX_BLOCK_BYTES, OFFSET_BYTES, pack_block, pack_cells, pack_one
+from meshbus.log.embedded.compaction import FEWEST, choose_run
+from meshbus.log.embedded.hot import HotIndex
+from meshbus.log.embedded.recovery import Report
+from meshbus.log.embedded.snapshot import Snapshot
+from meshbus.log.embedded.upkeep import compact, expire, seal, sweep
+from meshbus.log.embedded.verify import Finding, verify_log
+from meshbus.log.embedded.writer import LogStats, Writer
 from meshbus.log.event import LogEvent
 from meshbus.log.files import Files, translated
 from meshbus.log.folder import folder_of
-from meshbus.log.hot import HotIndex
 from meshbus.log.keeper import Keeper
-from meshbus.log.recovery import Report
 from meshbus.log.retention import Unit, expired_until
-from meshbus.log.snapshot import Snapshot
 from meshbus.log.tail import Tail
-from meshbus.log.upkeep import compact, expire, seal, sweep
-from meshbus.log.verify import Finding, verify_log
-from meshbus.log.writer import LogStats, Writer
 from meshbus.names.channel import ChannelName
 
 _NS = 1_000_000_000

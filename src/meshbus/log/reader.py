@@ -19,12 +19,12 @@ import msgspec
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
+from meshbus.log.embedded.hot import HotIndex, open_hot
+from meshbus.log.embedded.inventory import take_inventory
+from meshbus.log.embedded.logmanifest import Manifest, Segment, decode_manifest, load_manifest
+from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.folder import HOT, MANIFEST, folder_of
-from meshbus.log.hot import HotIndex, open_hot
-from meshbus.log.manifest import Manifest, Segment, decode_manifest, load_manifest
 from meshbus.log.segment import read_segment
-from meshbus.log.snapshot import Snapshot
-from meshbus.log.survey import survey
 from meshbus.names.channel import ChannelName
 
 _TRIES = 64
@@ -79,7 +79,7 @@ class LogReader:
         for _ in range(_TRIES):
             manifest = self._manifest()
             try:
-                found = survey(self.folder, manifest, self._known)
+                found = take_inventory(self.folder, manifest, self._known)
             except FileNotFoundError:
                 continue
             self._known = {index.path: index for index in found.live}

@@ -5,7 +5,7 @@ that: nothing for NULL and ZERO, one number for SAME and COUNT (that number and 
 bitmap for SOME (the others are null).
 
 What is constant in a log (channel, log id, hashes) and what follows from something else (seq, the microsecond
-timestamps) is not here: log/arrow.py adds it. The bytes are in log/block.py.
+timestamps) is not here: log/arrow.py adds it. The bytes are in log/embedded/block.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ compressed with zstd; columns of few different values are dictionaries, payloads
 checksum, which is checked where it matters more than speed: when a log is verified, and when segments are merged. Those
 of packets are written by log/packets/parquet.py, and read here.
 
-Files are written aside and get their name from log/upkeep.py. A reader finds a segment under its name, or where it
+Files are written aside and get their name from log/embedded/upkeep.py. A reader finds a segment under its name, or where it
 waits when it was replaced (log/folder.py).
 """
 
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
+from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.folder import aside, old_path, segment_name
-from meshbus.log.manifest import Segment
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from meshbus.errors import LogError
+from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.event import LogEvent
 from meshbus.log.reader import LogReader
-from meshbus.log.snapshot import Snapshot
 
 MAX_EVENTS = 1_024
 """Taken at once, unless said otherwise."""

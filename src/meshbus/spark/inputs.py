@@ -30,7 +30,7 @@ from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema, signed
 from meshbus.spark.offsets import Extent, Gap
 
 if TYPE_CHECKING:
-    from meshbus.log.snapshot import Snapshot
+    from meshbus.log.embedded.snapshot import Snapshot
     from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 _KINDS: Final = ("published", "received")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from meshbus.log.arrow import wanted
-from meshbus.log.packets import packed, pages, runs
+from meshbus.log.packets import encoding, packed, runs
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.parquet import ParquetFile, warm_sealing
@@ -97,7 +97,7 @@ def test_every_page_has_a_checksum(tmp_path: Path) -> None:
 
 def test_warm_means_that_no_kernel_is_loaded_later() -> None:
     warm_sealing()
-    kernels = (runs._gather, packed._walk, pages._index, pages._hybrid, pages._delta)
+    kernels = (runs._gather, packed._walk, encoding._index, encoding._hybrid, encoding._delta)
     assert all(kernel.run != kernel._resolve for kernel in kernels)
 
 

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from meshbus.log.arrow import has_arrow
+from meshbus.log.packets.encoding import delta, hybrid, index
 from meshbus.log.packets.packed import hashes_in, pack_rows
-from meshbus.log.packets.pages import delta, hybrid, index
 from meshbus.log.packets.row import ROW
 from meshbus.log.packets.runs import Piece, Runs, Whose, runs_of
 from meshbus.log.packets.thrift import TRUE, Value, byte, i32, i64, sequence, struct, text
 from meshbus.log.schema import PACKETS, SCHEMA_VERSION, Column, ColumnType, arrow_schema
 
 if TYPE_CHECKING:
-    from meshbus.log.packets.pages import Numbers
+    from meshbus.log.packets.encoding import Numbers
 
 MAGIC = b"PAR1"
 _VERSION = 2

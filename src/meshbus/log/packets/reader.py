@@ -22,8 +22,8 @@ import numpy as np
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
+from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.folder import HOT, hot_files, segment_range
-from meshbus.log.manifest import Segment
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.block import UnknownFile, read_content
 from meshbus.log.packets.runs import Piece

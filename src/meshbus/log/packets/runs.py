@@ -5,7 +5,7 @@ the meaning of the table (log/schema.py). Counters and sequences go up by one in
 of equal steps. Runs are found from what packed rows say themselves (log/packets/packed.py): a
 word that did not change is not looked at. Here a row gets its nulls, too: what played no part in a decision is null,
 whatever is in the row. A subnet played a part when a gateway with a configuration judged a publication and got as far
-as looking at it, which is after the hops. What runs become is log/packets/arrow.py and log/packets/pages.py.
+as looking at it, which is after the hops. What runs become is log/packets/arrow.py and log/packets/encoding.py.
 """
 
 from __future__ import annotations

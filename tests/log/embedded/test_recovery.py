@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.embedded.logmanifest import load_manifest
+from meshbus.log.embedded.recovery import create_hot, recover
 from meshbus.log.files import Files
 from meshbus.log.folder import MANIFEST, aside, segment_name
-from meshbus.log.manifest import load_manifest
-from meshbus.log.recovery import create_hot, recover
 from meshbus.names.channel import ChannelName
 from tests.log.making import CHANNEL, NOW, numbered, open_log, payloads
 

@@ -6,7 +6,7 @@
     sweep     what has waited in `_old` for the grace period is removed · manifest
 
 Until the manifest names a segment it does not exist, and nothing that the manifest names is ever removed; so a crash
-leaves at worst a file that nobody reads, and log/recovery.py finishes the step or takes the file away.
+leaves at worst a file that nobody reads, and log/embedded/recovery.py finishes the step or takes the file away.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from meshbus.log.arrow import to_batch, wanted
-from meshbus.log.compaction import merge_segments
+from meshbus.log.embedded.compaction import merge_segments
+from meshbus.log.embedded.logmanifest import Manifest, Retired, Segment, store_manifest
 from meshbus.log.folder import OLD, aside, old_path
-from meshbus.log.manifest import Manifest, Retired, Segment, store_manifest
 from meshbus.log.segment import group_rows, write_segment
 
 if TYPE_CHECKING:
+    from meshbus.log.embedded.hot import HotIndex
     from meshbus.log.files import Files
-    from meshbus.log.hot import HotIndex
 
 _NS = 1_000_000_000
 

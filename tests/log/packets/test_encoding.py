@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.packets import pages
-from meshbus.log.packets.pages import FEW, delta, hybrid, index
+from meshbus.log.packets import encoding
+from meshbus.log.packets.encoding import FEW, delta, hybrid, index
 
 LENGTHS = st.lists(st.one_of(st.just(1), st.integers(1, 40), st.just(1000)), min_size=1, max_size=200)
 
@@ -55,13 +55,13 @@ def test_differences(lengths: list[int], seed: int, bits: int, steps: list[int])
     edge = 1 << bits - 1
     ends = values.astype(object) + apart.astype(object) * (np.array(lengths) - 1)
     apart[(ends < -edge) | (ends >= edge)] = 0
-    both(pages._delta, delta, np.array(lengths), values, apart, bits)
+    both(encoding._delta, delta, np.array(lengths), values, apart, bits)
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 1 << 32), width=st.integers(1, 18))
 def test_runs_and_bits(lengths: list[int], seed: int, width: int) -> None:
     values = np.random.default_rng(seed).integers(0, 1 << width, len(lengths))
-    data = both(pages._hybrid, hybrid, np.array(lengths), values, width)
+    data = both(encoding._hybrid, hybrid, np.array(lengths), values, width)
     assert data[0] & 1 == (len(lengths) * FEW > sum(lengths)), "bits where runs are short"
 
 
@@ -70,7 +70,7 @@ def test_runs_and_bits(lengths: list[int], seed: int, width: int) -> None:
     most=st.integers(1, 120),
 )
 def test_a_dictionary(values: list[int], most: int) -> None:
-    found = both(pages._index, index, np.array(values, np.int64), most)
+    found = both(encoding._index, index, np.array(values, np.int64), most)
     if len(set(values)) > most:
         assert found is None
     else:

@@ -7,9 +7,7 @@ import msgspec
 import pytest
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.files import Files
-from meshbus.log.folder import MANIFEST
-from meshbus.log.manifest import (
+from meshbus.log.embedded.logmanifest import (
     MANIFEST_VERSION,
     Manifest,
     Retired,
@@ -19,6 +17,8 @@ from meshbus.log.manifest import (
     load_manifest,
     store_manifest,
 )
+from meshbus.log.files import Files
+from meshbus.log.folder import MANIFEST
 
 SEGMENTS = (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6))
 WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired("c", 8),))

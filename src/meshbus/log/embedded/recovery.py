@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.block import HotHeader, pack_file_header
+from meshbus.log.embedded.block import HotHeader, pack_file_header
+from meshbus.log.embedded.hot import HotIndex
+from meshbus.log.embedded.inventory import Inventory, take_inventory
+from meshbus.log.embedded.logmanifest import Manifest, load_manifest, store_manifest
+from meshbus.log.embedded.upkeep import move_retired
 from meshbus.log.folder import HOT, MANIFEST, OLD, hot_files, hot_name, is_aside, segment_range
-from meshbus.log.hot import HotIndex
-from meshbus.log.manifest import Manifest, load_manifest, store_manifest
-from meshbus.log.survey import Survey, survey
-from meshbus.log.upkeep import move_retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def recover(
         raise LogError(LogFault.FOREIGN, f"{folder} is the log of {manifest.channel}, not of {channel}")
     for place in (folder, folder.parent, folder.parent.parent):  # the first opening may have ended before it did this
         files.fsync_folder(place)
-    found = survey(folder, manifest)
+    found = take_inventory(folder, manifest)
     if found.damage:
         raise LogError(LogFault.CORRUPT, found.damage)
     removed, foreign = _leftovers(folder, manifest, found)
@@ -108,7 +108,7 @@ def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entro
     return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
 
 
-def _leftovers(folder: Path, manifest: Manifest, found: Survey) -> tuple[list[Path], list[Path]]:
+def _leftovers(folder: Path, manifest: Manifest, found: Inventory) -> tuple[list[Path], list[Path]]:
     """Find what a crash left: files without their name, and segments that the manifest does not know.
 
     Such a segment is removed only when its rows are still elsewhere: sealed from hot files that are there, or merged
@@ -125,7 +125,7 @@ def _leftovers(folder: Path, manifest: Manifest, found: Survey) -> tuple[list[Pa
     return removed, foreign
 
 
-def _cut(files: Files, folder: Path, found: Survey) -> int:
+def _cut(files: Files, folder: Path, found: Inventory) -> int:
     """Cut the torn tail, sync what remains, and give how many bytes went."""
     cut = sum(path.stat().st_size for path in found.beyond)
     for index in found.live:

@@ -1,18 +1,18 @@
-"""What a survey makes of hot files: live, stale, torn, or damaged."""
+"""The inventory of hot files: live, stale, torn, or damaged."""
 
 from pathlib import Path
 
 import pytest
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.manifest import load_manifest
-from meshbus.log.survey import Survey, survey
+from meshbus.log.embedded.inventory import Inventory, take_inventory
+from meshbus.log.embedded.logmanifest import load_manifest
 from tests.log.making import numbered, open_log
 
 
-def look(root: Path) -> Survey:
+def look(root: Path) -> Inventory:
     (folder,) = root.iterdir()
-    return survey(folder, load_manifest(folder))
+    return take_inventory(folder, load_manifest(folder))
 
 
 def three_files(root: Path, *, sync_after: int | None = None) -> list[Path]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.block import (
+from meshbus.log.embedded.block import (
     BLOCK_HEADER,
     FORMAT_VERSION,
     HotHeader,

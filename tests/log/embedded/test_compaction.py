@@ -5,10 +5,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.compaction import choose_run, merge_segments
+from meshbus.log.embedded.compaction import choose_run, merge_segments
+from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.files import Files
 from meshbus.log.folder import aside
-from meshbus.log.manifest import Segment
 from tests.log.making import numbered, open_log
 
 

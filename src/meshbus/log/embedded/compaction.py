@@ -1,6 +1,6 @@
 """Small segments made one: which, and how. Sealing by age leaves many of them, and each costs a reader a file.
 
-The rows are copied batch by batch, so memory stays at one row group. log/upkeep.py gives the result its name.
+The rows are copied batch by batch, so memory stays at one row group. log/embedded/upkeep.py gives the result its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshbus.log.arrow import wanted
-from meshbus.log.manifest import Segment
+from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.segment import read_segment, write_segment
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.embedded.hot import HotIndex
+from meshbus.log.embedded.logmanifest import Manifest
+from meshbus.log.embedded.recovery import create_hot, recover
+from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files, log_error, translated
 from meshbus.log.folder import HOT, LOCK
-from meshbus.log.hot import HotIndex
-from meshbus.log.manifest import Manifest
-from meshbus.log.recovery import create_hot, recover
-from meshbus.log.snapshot import Snapshot
 from meshbus.names.channel import ChannelName
 
 _FIRST_RESERVE = 1 << 20

@@ -5,7 +5,7 @@ which checks what is new since the last time and stops at the first block that i
 was at a moment, and gives rows without copying them: it maps the file only as far as blocks are known to be whole, so
 cutting a torn tail cannot pull memory away below a reader.
 
-Never writes. What is not whole is judged in log/recovery.py.
+Never writes. What is not whole is judged in log/embedded/recovery.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.block import (
+from meshbus.log.embedded.block import (
     BLOCK_HEADER,
     BLOCK_MAGIC,
     BlockHeader,

@@ -20,9 +20,9 @@ from msgspec import to_builtins
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
+from meshbus.log.embedded.hot import HotView
+from meshbus.log.embedded.logmanifest import Manifest, Segment
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
-from meshbus.log.hot import HotView
-from meshbus.log.manifest import Manifest, Segment
 from meshbus.log.segment import read_segment
 
 SPLIT_ROWS = 131_072

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from meshbus.log.durability import Retention
+from meshbus.log.embedded.logmanifest import load_manifest
+from meshbus.log.embedded.upkeep import move_retired, sweep
 from meshbus.log.files import Files
 from meshbus.log.folder import segment_name
-from meshbus.log.manifest import load_manifest
-from meshbus.log.upkeep import move_retired, sweep
 from tests.log.making import NOW, Clock, numbered, open_log, payloads
 
 DAY = 86_400

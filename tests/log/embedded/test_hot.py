@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.block import FORMAT_VERSION, Unreadable
-from meshbus.log.hot import HotIndex, open_hot
+from meshbus.log.embedded.block import FORMAT_VERSION, Unreadable
+from meshbus.log.embedded.hot import HotIndex, open_hot
 from meshbus.log.rows import STORED
 from tests.log.making import numbered, open_log
 

@@ -9,11 +9,11 @@ import msgspec
 
 from meshbus.errors import LogError
 from meshbus.log.arrow import has_arrow, wanted
+from meshbus.log.embedded.hot import open_hot
+from meshbus.log.embedded.logmanifest import Segment
+from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.folder import segment_range
-from meshbus.log.hot import open_hot
-from meshbus.log.manifest import Segment
 from meshbus.log.segment import read_segment
-from meshbus.log.snapshot import Snapshot
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from meshbus.log import verify as module
+from meshbus.log.embedded import verify as module
+from meshbus.log.embedded.verify import Finding, verify_log
 from meshbus.log.folder import segment_name
 from meshbus.log.reader import LogReader
-from meshbus.log.verify import Finding, verify_log
 from tests.log.making import CHANNEL, numbered, open_log
 
 

@@ -4,7 +4,7 @@ A hot file is sealed, or expires, as a whole: what starts below the manifest's `
 each other without a gap up to the first block that is not whole. Behind it is a torn tail, which a crash explains,
 unless a later block says that this part had been synced: then acknowledged events are damaged.
 
-Changes nothing: log/recovery.py cuts, and log/reader.py just stops there.
+Changes nothing: log/embedded/recovery.py cuts, and log/reader.py just stops there.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.block import Unreadable
+from meshbus.log.embedded.block import Unreadable
+from meshbus.log.embedded.hot import Damage, HotIndex, open_hot
+from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.folder import hot_files
-from meshbus.log.hot import Damage, HotIndex, open_hot
-from meshbus.log.manifest import Manifest
 
 
-class Survey(NamedTuple):
+class Inventory(NamedTuple):
     """What was found."""
 
     live: list[HotIndex]
@@ -33,7 +33,7 @@ class Survey(NamedTuple):
     """One sentence when acknowledged events are damaged, else nothing."""
 
 
-def survey(folder: Path, manifest: Manifest, known: dict[Path, HotIndex] | None = None) -> Survey:
+def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex] | None = None) -> Inventory:
     """Look at the hot files; `known` are indexes of an earlier look, which are extended.
 
     Raises FileNotFoundError when a file is sealed meanwhile, and LogError for files of another log or a newer meshbus.
@@ -66,7 +66,7 @@ def survey(folder: Path, manifest: Manifest, known: dict[Path, HotIndex] | None 
             f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}): restore the file from a"
             " copy, or move the folder away to begin a new log; what is before them is readable"
         )
-    return Survey(live, stale, torn, beyond, damage)
+    return Inventory(live, stale, torn, beyond, damage)
 
 
 def _check_owner(index: HotIndex, manifest: Manifest) -> None:
