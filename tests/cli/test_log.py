@@ -139,7 +139,7 @@ def test_a_bad_path_is_one_sentence(meshbus: Meshbus, tmp_path: Path, verb: str)
     for place in (tmp_path / "nowhere", tmp_path / "file"):
         result = meshbus("log", verb, place)
         assert result.code == Exit.USAGE
-        assert result.err == f"meshbus: {place} is no folder of logs: check the path\n"
+        assert result.err == f"meshbus: {place} is not a folder of logs: check the path\n"
 
 
 def test_a_damaged_log_does_not_hide_the_others(meshbus: Meshbus, logs: Path) -> None:

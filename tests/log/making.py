@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from meshbus.log.durability import LogConfig
+from meshbus.log.embedded.log import EmbeddedLog
+from meshbus.log.embedded.snapshot import Snapshot
+from meshbus.log.embedded.writer import Writer
 from meshbus.log.files import Files
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.reader import LogReader
 
 CHANNEL = "sensors/lidar"
 NOW = 1_700_000_000_000_000_000
@@ -31,9 +35,22 @@ def open_log(root: Path, *, files: Files | None = None, clock: Clock | None = No
     return redex.open(CHANNEL, LogConfig(**settings))
 
 
+def writer_of(log: RedexFile) -> Writer:
+    """The writer of an embedded log."""
+    assert isinstance(log._backend, EmbeddedLog)
+    return log._backend._writer
+
+
+def in_files(source: RedexFile | LogReader) -> Snapshot:
+    """The snapshot of an embedded log, with its manifest and its hot files."""
+    snapshot = source.snapshot()
+    assert isinstance(snapshot, Snapshot)
+    return snapshot
+
+
 def kill(log: RedexFile) -> None:
     """Let go of a log as the end of a process does: nothing is synced."""
-    writer = log._writer
+    writer = writer_of(log)
     writer.closed = True
     for handle in (*writer._debts, writer._handle, writer._lock_handle):
         writer.files.close(handle)

@@ -7,7 +7,7 @@ from pathlib import Path
 from meshbus.log.aio import AsyncRedexFile
 from meshbus.log.durability import NEVER, every_n
 from meshbus.log.files import Files
-from tests.log.making import numbered, open_log, payloads
+from tests.log.making import numbered, open_log, payloads, writer_of
 
 
 async def test_it_does_what_the_blocking_one_does(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_a_tail_that_is_left_listens_no_more(tmp_path: Path) -> None:
     tail = log.tail()
     assert (await anext(tail)).payload == b"x"
     await tail.aclose()  # type: ignore[attr-defined]
-    assert log.log._writer.grown == []
+    assert writer_of(log.log).grown == []
     await log.close()
 
 

@@ -95,7 +95,7 @@ def test_columns_come_in_the_order_asked_for_and_text_may_be_plain(tmp_path: Pat
 
 
 def test_unknown_columns_are_named_together_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no colour; there are channel, seq"):
+    with pytest.raises(ConfigError, match=r"unknown column colour; choose from channel, seq"):
         wanted(["seq", "colour"])
     assert wanted().names == tuple(column.name for column in EVENTS)
 

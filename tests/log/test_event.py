@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
-from tests.log.making import open_log
+from tests.log.making import in_files, open_log
 
 EXPECTED = [
     LogEvent(0, b"a", 10, 2**64 - 1, None, None),
@@ -23,7 +23,7 @@ def test_rows_and_batches_give_the_same_events(tmp_path: Path) -> None:
             pub_seq=np.ma.array([0, 5, 6], mask=[True, False, False]),
             headers=[event.headers for event in EXPECTED],
         )
-        (view,) = log.snapshot().hot
+        (view,) = in_files(log).hot
         (rows,) = view.rows(0, 3)
         assert list(events_of_rows(rows, 0, 3)) == EXPECTED
         assert list(events_of_rows(rows, 1, 2)) == EXPECTED[1:2]

@@ -15,7 +15,7 @@ from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files
 from meshbus.log.folder import aside, old_path
 from meshbus.log.segment import group_rows, read_segment, segment_path, write_segment
-from tests.log.making import numbered, open_log
+from tests.log.making import in_files, numbered, open_log
 
 
 def sealed(root: Path, events: int, per_group: int, monkeypatch: pytest.MonkeyPatch) -> Snapshot:
@@ -25,7 +25,7 @@ def sealed(root: Path, events: int, per_group: int, monkeypatch: pytest.MonkeyPa
         for first in range(0, events, 5):
             log.append_batch(numbered(first, min(5, events - first)))
         log.seal()
-        return log.snapshot()
+        return in_files(log)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -98,7 +98,7 @@ def test_one_changed_bit_in_a_payload_is_noticed(tmp_path: Path, monkeypatch: py
     with open_log(tmp_path) as log:
         log.append(np.random.default_rng(0).bytes(5_000))
         log.seal()
-        snapshot = log.snapshot()
+        snapshot = in_files(log)
     (segment,) = snapshot.manifest.segments
     path = snapshot.folder / segment.name
     content = bytearray(path.read_bytes())

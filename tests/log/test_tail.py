@@ -11,9 +11,8 @@ import pytest
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import Retention
 from meshbus.log.embedded import snapshot as snapshot_module
-from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.reader import LogReader
-from meshbus.log.segment import read_segment
+from meshbus.log.segment import Segment, read_segment
 from meshbus.log.tail import Followed, Tail
 from tests.log.making import CHANNEL, numbered, open_log, payloads
 

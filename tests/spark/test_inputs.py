@@ -162,7 +162,7 @@ def test_logs_say_what_is_gone(records: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="none is no folder of logs"):
+    with pytest.raises(LogError, match="none is not a folder of logs"):
         Records(str(tmp_path / "none")).look()
     assert Records(str(tmp_path)).look() == {}
 

@@ -229,7 +229,7 @@ def test_a_runner_that_is_gone_is_called_dead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "problem"),
     [
-        ({"logs": ("/none/log",)}, LogError, "/none/log is no folder of logs"),
+        ({"logs": ("/none/log",)}, LogError, "/none/log is not a folder of logs"),
         ({"logs": ()}, PipelineError, "nothing to read"),
         ({"tables": "/proc/none"}, PipelineError, "cannot write to /proc/none"),
     ],

@@ -12,8 +12,9 @@ from meshbus.cli.exit import Exit
 from meshbus.cli.output import Json, for_people, note, show_facts, show_line, show_rows, show_text
 
 if TYPE_CHECKING:
-    from meshbus.log.embedded.verify import Finding
+    from meshbus.log.backend import Snapshot
     from meshbus.log.event import LogEvent
+    from meshbus.log.status import Finding
 
 app = App(name="log")
 
@@ -28,25 +29,25 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
     """List the logs in a folder, and how far behind those are who follow them; ends with 5 when some cannot be read."""
     from meshbus.errors import LogError
     from meshbus.log.consumers import lags, list_consumers
-    from meshbus.log.embedded.logmanifest import load_manifest
-    from meshbus.log.reader import LogReader, log_folders
+    from meshbus.log.reader import LogReader, find_channels
 
-    rows, unreadable, consumers = [], 0, list_consumers(root)
-    for folder in log_folders(root):
+    rows: list[dict[str, Any]] = []
+    entries, problems = find_channels(root)
+    consumers = list_consumers(root)
+    for entry in entries:
         try:
-            channel = load_manifest(folder).channel
-            row = _log_row(LogReader(root, channel))
-            rows.append(row | {"lag": lags(consumers, channel, row["next"])})
+            row = _log_row(LogReader(root, entry.channel).snapshot())
+            rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
         except LogError as error:
-            unreadable += 1
-            note(str(error))
+            problems.append(error)
+    for problem in problems:
+        note(str(problem))
     columns = ["channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id"]
-    rows.sort(key=lambda row: str(row["channel"]))
     if for_people(json):
         columns += ["lag"] if consumers else []
         rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
     show_rows(rows, columns, json=json, empty=f"there are no logs in {root}")
-    return Exit.PARTIAL if unreadable else Exit.OK
+    return Exit.PARTIAL if problems else Exit.OK
 
 
 @app.command
@@ -106,13 +107,12 @@ def verify(
     json: Json = False,
 ) -> Exit:
     """Read every byte of the logs and check it; ends with 1 when something is wrong."""
-    from meshbus.log.embedded.verify import verify_log
     from meshbus.log.reader import LogReader, list_channels
 
     channels = [channel] if channel is not None else [entry.channel for entry in list_channels(root)]
     rows: list[dict[str, Any]] = []
     for name in channels:
-        rows += [_finding_row(name, finding) for finding in verify_log(LogReader(root, name).snapshot())]
+        rows += [_finding_row(name, finding) for finding in LogReader(root, name).verify()]
     show_rows(rows, ("channel", "file", "first", "end", "problem"), json=json, empty=f"{len(channels)} logs are good")
     if rows:
         note(f"{len(rows)} problems, the first: {rows[0]['file']}: {rows[0]['problem']}")
@@ -129,24 +129,21 @@ def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
     with Redex(root, background=False) as redex:
         log = redex.open(channel)
         sealed = log.seal()
-        show_facts(
-            {"channel": channel, "sealed_events": sealed, "segments": len(log.snapshot().manifest.segments)}, json=json
-        )
+        show_facts({"channel": channel, "sealed_events": sealed, "segments": len(log.snapshot().segments)}, json=json)
 
 
-def _log_row(reader: Any) -> dict[str, Any]:
-    snapshot = reader.snapshot()
+def _log_row(snapshot: Snapshot) -> dict[str, Any]:
     if snapshot.damage:
         note(snapshot.damage)
-    segments = snapshot.manifest.segments
+    segments = snapshot.segments
     return {
         "channel": snapshot.channel,
         "first": snapshot.first,
         "next": snapshot.end,
         "segments": len(segments),
         "sealed_bytes": sum(segment.bytes for segment in segments),
-        "hot_events": snapshot.end - snapshot.manifest.hot_from,
-        "log_id": snapshot.manifest.log_id,
+        "hot_events": snapshot.end - snapshot.sealed_end,
+        "log_id": snapshot.log_id.hex(),
     }
 
 

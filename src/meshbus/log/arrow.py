@@ -1,14 +1,14 @@
-"""Rows of a log as Arrow record batches in the schema of log/schema.py, and back.
+"""Convert the rows of a log to Arrow record batches in the schema of log/schema.py, and Arrow arrays to payloads.
 
-Payloads, headers and every column that a block keeps as an array are seen in place. What a block keeps as one number,
-and what follows from something else (seq, the microsecond timestamps, what is constant in a log), is made when it is
-asked for. pyarrow is imported when something is converted, and not before.
+Payloads, headers and columns that are stored as arrays are not copied. Columns that are stored as one number, and those
+that follow from others (seq, the microsecond timestamps, what is constant in a log), are computed when they are
+requested. pyarrow is imported at the first conversion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,34 +20,44 @@ from meshbus.names.channel import hash_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from meshbus.log.embedded.block import HotHeader
-
 _US = 1_000
 _OFFSETS: dict[str, tuple[Literal["i", "q"], int]] = {
     "binary": ("i", 4), "string": ("i", 4), "large_binary": ("q", 8), "large_string": ("q", 8),
 }  # fmt: skip
-"""What the offsets of each type of payloads are, as a memoryview calls it, and their bytes."""
+"""For each type of payloads: the format of its offsets in a memoryview, and their size."""
 _NO_OFFSETS = bytes(4)
 
 
 class Wanted(NamedTuple):
-    """Which columns a reader wants, and as what."""
+    """The columns that a reader requests."""
 
     names: tuple[str, ...]
     schema: Any
-    """Of those columns, in their order."""
+    """The `pyarrow.Schema` of those columns, in their order."""
+
+
+class Owner(Protocol):
+    """The log that rows belong to."""
+
+    @property
+    def channel(self) -> str:
+        """The channel's name."""
+
+    @property
+    def log_id(self) -> bytes:
+        """16 bytes, drawn when the log was created."""
 
 
 def wanted(columns: Sequence[str] | None = None, *, dictionaries: bool = True, table: Table = EVENTS) -> Wanted:
-    """Choose columns of a table by name, all of them by default; without `dictionaries` the channel is plain text.
+    """Select columns of a table by name, all by default; without `dictionaries` the channel is a plain string.
 
-    Raises ConfigError for a name that the table does not have, and LogError where pyarrow is missing.
+    Raises ConfigError for an unknown column, and LogError if pyarrow is not installed.
     """
     all_names = tuple(column.name for column in table)
     names = all_names if columns is None else tuple(columns)
     unknown = [name for name in names if name not in all_names]
     if unknown:
-        raise ConfigError("columns", f"there is no {', '.join(unknown)}; there are {', '.join(all_names)}")
+        raise ConfigError("columns", f"unknown column {', '.join(unknown)}; choose from {', '.join(all_names)}")
     require_arrow()
     whole = arrow_schema(table, dictionaries=dictionaries)
     import pyarrow as pa
@@ -56,38 +66,38 @@ def wanted(columns: Sequence[str] | None = None, *, dictionaries: bool = True, t
 
 
 def has_arrow() -> bool:
-    """Say whether pyarrow is installed."""
+    """Return whether pyarrow is installed."""
     from importlib.util import find_spec
 
     return find_spec("pyarrow") is not None
 
 
 def require_arrow() -> None:
-    """Raise LogError where pyarrow is missing."""
+    """Raise LogError if pyarrow is not installed."""
     if not has_arrow():
         raise LogError(LogFault.FAILED, "pyarrow is not installed: pip install 'meshbus[arrow]'")
 
 
-def to_batch(rows: Rows, header: HotHeader, want: Wanted, start: int, stop: int) -> Any:
-    """Give the rows of a range, which the caller has cut to what is there, as a `pyarrow.RecordBatch`."""
+def to_batch(rows: Rows, owner: Owner, want: Wanted, start: int, stop: int) -> Any:
+    """Return the rows of a range, which must be within `rows`, as a `pyarrow.RecordBatch`."""
     import pyarrow as pa
 
-    maker = _Maker(rows, header)
+    maker = _Maker(rows, owner)
     arrays = [maker.array(field) for field in want.schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=want.schema)
     return batch.slice(start - rows.first, stop - start)
 
 
 class _Maker:
-    """Make the Arrow arrays of some rows."""
+    """Builds the Arrow arrays of some rows."""
 
-    def __init__(self, rows: Rows, header: HotHeader) -> None:
+    def __init__(self, rows: Rows, owner: Owner) -> None:
         self._rows = rows
-        self._header = header
+        self._owner = owner
         self._count = len(rows)
 
     def array(self, field: Any) -> Any:
-        """Make one column."""
+        """Return one column."""
         import pyarrow as pa
 
         name = field.name
@@ -135,14 +145,14 @@ class _Maker:
     def _constant(self, name: str, kind: Any) -> Any:
         import pyarrow as pa
 
-        channel = self._header.channel
+        channel = self._owner.channel
         match name:
             case "channel" if pa.types.is_dictionary(kind):
                 return pa.DictionaryArray.from_arrays(np.zeros(self._count, np.int32), pa.array([channel]))
             case "channel":
                 return pa.repeat(pa.scalar(channel, kind), self._count)
             case "log_id":
-                return pa.repeat(pa.scalar(self._header.log_id, kind), self._count)
+                return pa.repeat(pa.scalar(self._owner.log_id, kind), self._count)
             case "chash64":
                 return pa.array(np.full(self._count, hash_name(channel), np.uint64).view(np.int64))
             case _:
@@ -150,16 +160,18 @@ class _Maker:
 
 
 def from_binary(column: Any) -> tuple[memoryview, memoryview]:
-    """See the payloads of a pyarrow binary or string array (or chunked array) as offsets and data.
+    """Return the payloads of a binary or string array (or chunked array) of pyarrow as offsets and data, not copied.
 
-    Raises ConfigError for another type, or nulls.
+    Raises ConfigError for another type, or if there are nulls.
     """  # hot
     whole = column if hasattr(column, "buffers") else column.combine_chunks()
     kind = str(whole.type)
     if kind not in _OFFSETS:
-        raise ConfigError("events", f"is an Arrow array of {kind}: expected binary or string")
+        raise ConfigError("events", f"must be an Arrow array of binary or string, got {kind}")
     if whole.null_count:
-        raise ConfigError("events", f"{whole.null_count} of them are null: drop those, or make them empty")
+        raise ConfigError(
+            "events", f"must not have nulls, got {whole.null_count}: drop them, or replace them by empty payloads"
+        )
     if not len(whole):
         return memoryview(_NO_OFFSETS).cast("i"), memoryview(b"")
     _, offsets, data = whole.buffers()

@@ -1,12 +1,12 @@
-"""Sealed segments: Parquet files that any reader of Parquet understands, written once and never changed.
+"""Sealed segments: Parquet files that any Parquet reader understands, written once and never changed.
 
-Row groups have the same number of rows but for the last, so a sequence is found without opening the file. Events are
-compressed with zstd; columns of few different values are dictionaries, payloads and counters are not. Every page has a
-checksum, which is checked where it matters more than speed: when a log is verified, and when segments are merged. Those
-of packets are written by log/packets/parquet.py, and read here.
+All row groups but the last have the same number of rows, so the group of a sequence is known without opening the file.
+Events are compressed with zstd; columns with few different values have dictionaries, payloads and counters do not.
+Every page has a checksum, which is verified where that matters more than speed: by `meshbus log verify`, and when
+segments are merged. Segments of packets are written by log/packets/parquet.py and read here.
 
-Files are written aside and get their name from log/embedded/upkeep.py. A reader finds a segment under its name, or where it
-waits when it was replaced (log/folder.py).
+`write_segment` uses a temporary name; the caller renames. A reader finds a segment under its name or, if it was
+replaced, where it is kept for running readers (log/folder.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
-from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
@@ -26,23 +27,38 @@ if TYPE_CHECKING:
     from meshbus.log.files import Files
 
 GROUP_BYTES = 16 << 20
-"""What a row group should hold: enough to compress and to scan quickly, little enough for one task."""
+"""Target size of a row group: large enough to compress and scan well, small enough for one task."""
 _BUFFER = 1 << 20
-"""pyarrow writes many small pieces: so much is collected for each call of the system."""
+"""Size of the write buffer: pyarrow writes many small pieces, and each system call costs."""
 _AT_ONCE = 4
-"""Row groups that are read together: Arrow then uses its threads, and memory stays at some 64 MiB."""
+"""Row groups that are read together: enough for Arrow's threads, and about 64 MiB of memory."""
 _FEWEST, _MOST = 1_024, 131_072
+"""Limits of the rows in a row group: below, the overhead of a group dominates; above, one task gets too much."""
 
 _PLAIN = {"payload", "seq", "pub_seq", "ts", "ts_ns", "recv_ts", "recv_ts_ns", "headers"}
-"""Nearly every value differs: a dictionary would only cost."""
+"""Columns whose values nearly all differ: a dictionary would only add cost."""
 _ENCODING: Mapping[str, Any] = {
     "compression": "zstd",
     "use_dictionary": [column.name for column in EVENTS if column.name not in _PLAIN],
 }
 
 
+class Segment(msgspec.Struct, frozen=True):
+    """One sealed segment of a log, as its manifest stores it."""
+
+    name: str
+    first: int
+    end: int
+    """One past its last sequence."""
+    bytes: int
+    group_rows: int
+    """Rows of each of its row groups; the last may have fewer."""
+    written_ns: int
+    """When its last row was written."""
+
+
 class _Sink(io.RawIOBase):
-    """A file of log/files.py as Python and pyarrow know files."""
+    """A handle of log/files.py as a Python file object, which pyarrow can write to."""
 
     def __init__(self, files: Files, handle: int) -> None:
         self._files = files
@@ -62,7 +78,7 @@ class _Sink(io.RawIOBase):
 
 
 def group_rows(rows: int, size: int) -> int:
-    """Choose the rows of a row group for so many rows of so many bytes."""
+    """Return how many rows a row group gets if there are `rows` rows of `size` bytes in all."""
     fitting = GROUP_BYTES * max(rows, 1) // max(size, 1)
     return max(_FEWEST, min(_MOST, fitting))
 
@@ -77,9 +93,9 @@ def write_segment(
     per_group: int,
     written_ns: int,
 ) -> Segment:
-    """Write record batches of a range of events as a segment under its name aside, synced, and describe it.
+    """Write record batches of a range of events as a segment under a temporary name, sync it, and describe it.
 
-    The caller renames `aside(folder / segment.name)`. Memory: about one row group.
+    The caller renames `aside(folder / segment.name)`. Needs memory for about one row group.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -107,7 +123,7 @@ def write_segment(
 
 
 def _groups(batches: Iterable[Any], per_group: int) -> Iterator[list[Any]]:
-    """Cut a stream of batches into lists of exactly so many rows."""
+    """Regroup a stream of batches into lists with exactly `per_group` rows each."""
     held: list[Any] = []
     rows = 0
     for whole in batches:
@@ -124,7 +140,7 @@ def _groups(batches: Iterable[Any], per_group: int) -> Iterator[list[Any]]:
 
 
 def segment_path(folder: Path, name: str) -> Path:
-    """Find a segment, also one that was replaced; FileNotFoundError when it is gone."""
+    """Return the path of a segment, also of one that was replaced; raises FileNotFoundError if it is gone."""
     path = folder / name
     if path.exists():
         return path
@@ -137,10 +153,10 @@ def segment_path(folder: Path, name: str) -> Path:
 def read_segment(
     folder: Path, segment: Segment, want: Wanted, start: int, stop: int, *, check: bool = False
 ) -> Iterator[Any]:
-    """Give the rows of a range of a segment as record batches, a few row groups at a time.
+    """Yield the rows of a range of a segment as record batches, a few row groups at a time.
 
-    Raises FileNotFoundError when the segment is gone, and LogError when it is damaged; with `check`, by the checksum
-    of each page, which costs a quarter more.
+    Raises FileNotFoundError if the segment is gone, and LogError if it is damaged. `check` also verifies the checksum
+    of each page, which takes a quarter more time.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -171,7 +187,9 @@ def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
     if not version.isdecimal():
         raise _damaged(path, "it was not written by meshbus")
     if int(version) > SCHEMA_VERSION:
-        raise LogError(LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus: use that one")
+        raise LogError(
+            LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus: upgrade to read it"
+        )
 
 
 def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[Any]:
@@ -184,5 +202,5 @@ def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[
 
 def _damaged(path: Path, why: str) -> LogError:
     return LogError(
-        LogFault.CORRUPT, f"{path} is damaged: {why}; restore it from a copy, the other segments are readable"
+        LogFault.CORRUPT, f"{path} is damaged: {why}; restore it from a copy; the other segments are readable"
     )

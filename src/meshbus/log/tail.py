@@ -1,7 +1,7 @@
-"""Follow a log: history joined to live, without gap or duplicate, at the reader's own pace.
+"""Follow a log: first the stored events, then new ones, without gaps or duplicates, at the reader's own pace.
 
-A tail is a position and nothing else. The log is its queue, so it cannot be overrun; it can only be overtaken by
-retention, and then says so with the first sequence that is left. Use it as an iterator, or `take` what is there.
+A tail is only a position. The log is its queue, so a slow reader loses nothing unless retention overtakes it; then
+`take` raises an error with the first available sequence. Use a tail as an iterator, or `take` what is available.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from meshbus.errors import LogError
-from meshbus.log.embedded.snapshot import Snapshot
+from meshbus.log.backend import Snapshot
 from meshbus.log.event import LogEvent
 from meshbus.log.reader import LogReader
 
 MAX_EVENTS = 1_024
-"""Taken at once, unless said otherwise."""
+"""Events that `take` returns at most by default: a few hundred kilobytes of small events."""
 
 
 class Source(Protocol):
     """A log that can be followed."""
 
     def snapshot(self) -> Snapshot:
-        """Give it as it is now."""
+        """Return the log as it is now."""
 
     def wait_beyond(self, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait for an event at a sequence."""
+        """Wait until there is an event at a sequence; return False on timeout or if there will be none."""
 
 
 class Tail:
-    """A place in a log that moves on."""
+    """A position in a log that advances as events are taken."""
 
     def __init__(self, source: Source, since: int) -> None:
         self._source = source
         self._next = since
         self._reading: Iterator[LogEvent] | None = None
-        """What is left of the snapshot that was begun."""
+        """The rest of the snapshot that is being read."""
 
     @property
     def next_seq(self) -> int:
-        """The sequence of the next event it will give; set it to go on elsewhere."""
+        """The sequence of the next event to take; set it to continue elsewhere."""
         return self._next
 
     @next_seq.setter
@@ -49,7 +49,7 @@ class Tail:
         self._next, self._reading = seq, None
 
     def __iter__(self) -> Iterator[LogEvent]:
-        """Give events for ever, or until the log is closed."""
+        """Yield events and wait for more until the log is closed."""
         while True:
             events = self.take()
             yield from events
@@ -57,10 +57,11 @@ class Tail:
                 return
 
     def take(self, max_events: int = MAX_EVENTS, max_bytes: int | None = None) -> list[LogEvent]:
-        """Take what is there, without waiting: at most so many events, and payloads of about so many bytes.
+        """Return the next events that are available, without waiting.
 
-        Raises LogError `range_gone`, with the first available sequence, when retention has overtaken the tail; set
-        `next_seq` to it to go on after the gap.
+        Stops after `max_events` events, or with the event that brings the payloads to `max_bytes`. Raises LogError
+        `range_gone`, with the first available sequence, if retention has overtaken the tail; set `next_seq` to that
+        sequence to continue after the gap.
         """
         taken: list[LogEvent] = []
         size = 0
@@ -75,13 +76,13 @@ class Tail:
         return taken
 
     def take_batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Take what is there as record batches, without waiting."""
+        """Yield everything that is available as record batches, without waiting."""
         for batch in self._source.snapshot().batches(self.next_seq, None, columns):
             self.next_seq += len(batch)
             yield batch
 
     def _begin(self) -> Iterator[LogEvent] | None:
-        """Go on with the snapshot that was begun, or begin one; None when there is nothing new."""
+        """Continue with the current snapshot or take a new one; return None if there is nothing new."""
         if self._reading is None:
             snapshot = self._source.snapshot()
             if snapshot.end > self._next:
@@ -89,7 +90,7 @@ class Tail:
         return self._reading
 
     def _guarded(self, events: Iterator[LogEvent]) -> Iterator[LogEvent]:
-        """Give events, and forget the snapshot when it fails: the next try takes a newer one."""
+        """Yield events, and drop the snapshot if reading fails, so that the next call takes a newer one."""
         try:
             yield from events
         except LogError:
@@ -97,12 +98,12 @@ class Tail:
             raise
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until there is something to take; False when the time is up or the log was closed."""
+        """Wait until there is something to take; return False on timeout or if the log was closed."""
         return self._source.wait_beyond(self.next_seq, timeout_s)
 
 
 class Followed:
-    """A log of another process, looked at again and again: appends over there tell nobody here."""
+    """A log that another process writes, polled for new events: its appends wake no thread of this process."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class Followed:
         self.snapshot = reader.snapshot
 
     def wait_beyond(self, seq: int, timeout_s: float | None = None) -> bool:
-        """Look until there is an event at a sequence; False when the time is up or `stopped` is set."""
+        """Poll until there is an event at a sequence; return False on timeout or if `stopped` is set."""
         deadline = None if timeout_s is None else self._clock() + timeout_s
         while self._reader.snapshot().end <= seq:
             if deadline is not None and self._clock() >= deadline:

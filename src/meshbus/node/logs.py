@@ -31,7 +31,6 @@ from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns
-from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
@@ -226,7 +225,7 @@ class Logs:
         with self._opening:
             log = self._published.get(channel)
             if log is None and (entry := self._entry(channel, Logged.PUBLISHED)) is not None:
-                if not create and not folder_of(self.published.path, channel).exists():
+                if not create and not self.published.exists(channel):
                     return None
                 file = self.published.open(channel, entry.log_config(), origin=self._identity.origin_hash)
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)

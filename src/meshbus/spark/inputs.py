@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.folder import hot_files
 from meshbus.log.packets import reader as packets
 from meshbus.log.packets.policies import load_policies
 from meshbus.log.packets.row import ROW_BYTES
@@ -30,7 +29,7 @@ from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema, signed
 from meshbus.spark.offsets import Extent, Gap
 
 if TYPE_CHECKING:
-    from meshbus.log.embedded.snapshot import Snapshot
+    from meshbus.log.backend import Snapshot
     from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 _KINDS: Final = ("published", "received")
@@ -112,15 +111,12 @@ class Records:
     def look(self) -> dict[str, Seen]:
         """See them as they are now; the name of a record is its recorder in hex."""
         if not self._root.is_dir():
-            raise LogError(LogFault.UNKNOWN, f"{self._root} is no folder of logs: check the path")
+            raise LogError(LogFault.UNKNOWN, f"{self._root} is not a folder of logs: check the path")
         found = {}
         for recorder in packets.list_recorders(self._root):
             reader, name = packets.PacketReader(self._root, recorder), f"{recorder:016x}"
-            newest = max((first for first, _ in hot_files(reader.folder)), default=0)  # looked at before the rest
             snapshot = reader.snapshot()
-            # A record of which everything expired goes on where its newest file begins.
-            first, end = (snapshot.first, snapshot.end) if snapshot.parts else (newest, newest)
-            found[name] = Seen(stored(recorder), snapshot, Extent(first, end, name, ROW_BYTES))
+            found[name] = Seen(stored(recorder), snapshot, Extent(snapshot.first, snapshot.end, name, ROW_BYTES))
         return found
 
     def gap_error(self, gap: Gap) -> LogError:
@@ -193,10 +189,8 @@ def _plain(field: Any) -> Any:
 
 
 def _extent_of_log(snapshot: Snapshot) -> Extent:
-    segments = snapshot.manifest.segments
-    size = sum(part.bytes for part in segments) + sum(view.place_of(view.blocks) for view in snapshot.hot)
-    rows = snapshot.end - (segments[0].first if segments else snapshot.manifest.hot_from)
-    return Extent(snapshot.first, snapshot.end, snapshot.manifest.log_id, size / rows if rows else 0.0)
+    rows = snapshot.end - snapshot.first
+    return Extent(snapshot.first, snapshot.end, snapshot.log_id.hex(), snapshot.stored_bytes / rows if rows else 0.0)
 
 
 def _gone(what: str, gap: Gap) -> LogError:

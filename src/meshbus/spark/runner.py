@@ -419,7 +419,7 @@ def _check_inputs(config: PipelineConfig) -> None:
         raise PipelineError(PipelineFault.SETTINGS, "nothing to read: give --log with the log_dir of a node")
     for path in config.logs:
         if not Path(path).is_dir():
-            raise LogError(LogFault.UNKNOWN, f"{path} is no folder of logs: check the path")
+            raise LogError(LogFault.UNKNOWN, f"{path} is not a folder of logs: check the path")
 
 
 def _check_checkpoint(checkpoint: Path, store: Store, name: str) -> None:

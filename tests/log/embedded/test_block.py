@@ -84,7 +84,8 @@ def test_a_block_comes_back_as_it_was(data: st.DataObject, events: list[bytes], 
 @given(st.binary(max_size=40), st.integers(0, 99))
 def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin: int) -> None:
     form = pack_cells(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
-    assert pack_one(5, form, payload, written_ns=9, durable=3) == block_of(
+    offsets = struct.pack("<ii", 0, len(payload))
+    assert pack_one(5, form, offsets, payload, written_ns=9, durable=3) == block_of(
         [payload], {"origin": origin, "pub_seq": 5, "ts_ns": 77}
     )
 

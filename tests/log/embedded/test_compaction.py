@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.log.embedded.compaction import choose_run, merge_segments
-from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.files import Files
 from meshbus.log.folder import aside
-from tests.log.making import numbered, open_log
+from meshbus.log.segment import Segment
+from tests.log.making import in_files, numbered, open_log
 
 
 def segments_of(sizes: list[int]) -> list[Segment]:
@@ -50,7 +50,7 @@ def test_the_merged_segment_holds_the_rows_of_its_parts(tmp_path: Path) -> None:
         for first in range(0, 9, 3):
             log.append_batch(numbered(first, 3))
             log.seal()
-        snapshot = log.snapshot()
+        snapshot = in_files(log)
         merged = merge_segments(Files(), snapshot.folder, snapshot.manifest.segments)
     assert (merged.first, merged.end) == (0, 9)
     import pyarrow.parquet as pq

@@ -11,7 +11,6 @@ from meshbus.log.embedded.logmanifest import (
     MANIFEST_VERSION,
     Manifest,
     Retired,
-    Segment,
     decode_manifest,
     encode_manifest,
     load_manifest,
@@ -19,6 +18,7 @@ from meshbus.log.embedded.logmanifest import (
 )
 from meshbus.log.files import Files
 from meshbus.log.folder import MANIFEST
+from meshbus.log.segment import Segment
 
 SEGMENTS = (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6))
 WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired("c", 8),))
@@ -52,7 +52,7 @@ def test_a_newer_version_names_the_way_out() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"meshbus":"other"}'])
 def test_another_file_is_refused(content: bytes) -> None:
-    with pytest.raises(LogError, match="no manifest") as caught:
+    with pytest.raises(LogError, match="not a manifest") as caught:
         decode_manifest(content, Path("m"))
     assert caught.value.fault is LogFault.CORRUPT
 

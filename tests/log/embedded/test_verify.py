@@ -7,10 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from meshbus.log.embedded import verify as module
-from meshbus.log.embedded.verify import Finding, verify_log
+from meshbus.log.embedded.verify import verify_log
 from meshbus.log.folder import segment_name
 from meshbus.log.reader import LogReader
-from tests.log.making import CHANNEL, numbered, open_log
+from meshbus.log.status import Finding
+from tests.log.making import CHANNEL, in_files, numbered, open_log
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def findings(root: Path) -> list[Finding]:
-    return verify_log(LogReader(root, CHANNEL).snapshot())
+    return verify_log(in_files(LogReader(root, CHANNEL)))
 
 
 def test_a_good_log_has_no_findings(root: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_block_that_rots_below_an_open_log_is_named(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_batch(numbered(0, 5))
         log.append_batch(numbered(5, 5))
-        place = log.snapshot().hot[0].place_of(1)
+        place = in_files(log).hot[0].place_of(1)
         (path,) = tmp_path.glob("*/_hot/*.hot")
         content = bytearray(path.read_bytes())
         content[place + 70] ^= 1

@@ -11,7 +11,7 @@ import pytest
 from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import NEVER, every_n
 from meshbus.log.files import Files, Part
-from tests.log.making import kill, numbered, open_log, payloads
+from tests.log.making import in_files, kill, numbered, open_log, payloads, writer_of
 
 
 class Faulty(Files):
@@ -50,7 +50,7 @@ def test_a_full_disk_uses_up_no_sequence_and_leaves_nothing_behind(tmp_path: Pat
     files = Faulty()
     with open_log(tmp_path, files=files, fsync=NEVER) as log:
         log.append_batch(numbered(0, 3))
-        size = log.snapshot().hot[0].place_of(1)
+        size = in_files(log).hot[0].place_of(1)
         files.refuse = {"half": 2}
         for append in (lambda: log.append(b"x"), lambda: log.append_batch([b"x"] * 9)):
             with pytest.raises(LogError, match="free some space") as caught:
@@ -188,7 +188,7 @@ def test_files_are_synced_in_their_order(tmp_path: Path) -> None:
             log.append_batch(numbered(first, 1), src=1)
             log.append_batch(numbered(first, 1), src=1)
         assert "fsync" not in files.calls, "never means never, also between files"
-        rolled = len(log.snapshot().hot)
+        rolled = len(in_files(log).hot)
         assert rolled > 1
         log.sync()
         assert files.calls.count("fsync") == rolled
@@ -234,7 +234,7 @@ def test_one_append_wakes_every_thread_that_waits(tmp_path: Path, events: int) -
         threads = [threading.Thread(target=lambda: woken.append(log.wait_beyond(0)), daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
-        while log._writer._waiting < len(threads):
+        while writer_of(log)._waiting < len(threads):
             threads[0].join(0.001)
         if events == 1:
             log.append(b"x")
@@ -244,7 +244,7 @@ def test_one_append_wakes_every_thread_that_waits(tmp_path: Path, events: int) -
             thread.join(10)
         assert woken == [True] * 3
         assert not log.wait_beyond(9, 0)
-        assert log._writer._waiting == 0, "neither who was woken waits any more, nor who gave up"
+        assert writer_of(log)._waiting == 0, "neither who was woken waits any more, nor who gave up"
 
 
 def test_many_threads_append_each_event_once(tmp_path: Path) -> None:

@@ -105,6 +105,6 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert caught.value.fault is LogFault.UNKNOWN
     recorder = open_recorder(tmp_path)
     assert PacketReader(tmp_path, NODE).snapshot().parts == ()
-    with pytest.raises(ConfigError, match="there is no colour"):
+    with pytest.raises(ConfigError, match="unknown column colour"):
         list(PacketReader(tmp_path, NODE).snapshot().batches(columns=["colour"]))
     recorder.close()

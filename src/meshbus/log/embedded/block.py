@@ -1,4 +1,4 @@
-"""The bytes of a hot file: a header that says whose it is, then blocks, one for each batch that was appended.
+"""The format of a hot file: a header that identifies the log, then one block for each append.
 
     file header                                    block
     0   magic "MBHT"                               0   magic "MBBK"
@@ -9,14 +9,14 @@
     24  canonical hash u64                         32  durable u64: every sequence below it had been synced
     32  log id, 16 bytes                           40  count u32
     48  created i64, nanoseconds since 1970        44  payload bytes u32
-    56  length of the name u16, 6 zero bytes       48  kinds, 16 × u8: how each column is given (log/rows.py),
+    56  length of the name u16, 6 zero bytes       48  kinds, 16 × u8: how each column is stored (log/rows.py),
     64  name, padded to 8                              and whether there are headers
                                                    64  columns, headers, offsets i32 × (count + 1), payloads
 
-Numbers are little-endian and every part starts at a multiple of 8, so that a mapped file is Arrow memory as it stands.
-`durable` tells a torn tail from damage: what a later block calls synced cannot have been torn by a crash.
+Numbers are little-endian and every part starts at a multiple of 8, so a mapped file can be used
+as Arrow memory. `durable` tells a torn tail from damage: a crash cannot tear what a later block declares synced.
 
-Compatibility: a reader takes every version up to its own and refuses a newer one. Pure: bytes in, values out.
+Compatibility: a reader accepts every version up to its own and refuses newer ones. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ from meshbus.log.rows import STORED, Cells, Kind, Rows
 from meshbus.names.channel import ChannelName
 
 FORMAT_VERSION = 1
-MAX_BLOCK_BYTES = 1 << 30
-"""Payload of one block at most: its offsets are 32 bits, and a block is written and checked as a whole."""
-OFFSET_BYTES = 4
-"""Of one offset into the payloads."""
 
 FILE_MAGIC = b"MBHT"
 BLOCK_MAGIC = b"MBBK"
@@ -47,17 +43,16 @@ _CHECKED_FROM = 16
 _FILE = struct.Struct("<4sHHQQQ16sqH6x")
 _BLOCK = struct.Struct("<4sIQQqQII16s")
 _NUMBER = struct.Struct("<q")
-_PAIR = struct.Struct("<ii")
 _ZEROS = bytes(8)
 _NUMBERED = (Kind.SAME, Kind.COUNT)
 
 
 Form: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
-"""How the columns of a block are given, and the bytes of columns and headers."""
+"""The kinds of the columns of a block, and the bytes of its columns and headers."""
 
 
 class HotHeader(msgspec.Struct, frozen=True):
-    """Whose file this is."""
+    """The header of a hot file: the log that it belongs to and its first sequence."""
 
     channel: str
     log_id: bytes
@@ -67,12 +62,12 @@ class HotHeader(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the header in the file."""
+        """Size of the header in the file."""
         return _FILE.size + padded(len(self.channel.encode()))
 
 
 class BlockHeader(NamedTuple):
-    """What a block says about itself."""
+    """The header of a block."""
 
     length: int
     first: int
@@ -84,20 +79,20 @@ class BlockHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole block."""
+        """Size of the whole block."""
         return BLOCK_HEADER + self.length
 
 
 class Unreadable(ValueError):
-    """Say why bytes are no file header or no block; the caller decides what it means."""
+    """The bytes are not a whole file header or block; the caller decides what that means."""
 
 
 class NewerVersion(Unreadable):
-    """Say that a newer meshbus wrote this."""
+    """A newer version of meshbus wrote the file."""
 
 
 def pack_file_header(header: HotHeader) -> bytes:
-    """Give the bytes at the start of a hot file."""
+    """Return the bytes at the start of a hot file."""
     name = header.channel.encode()
     size = header.size
     fields = (header.first, ChannelName(header.channel).hash, header.log_id, header.created_ns, len(name))
@@ -107,16 +102,16 @@ def pack_file_header(header: HotHeader) -> bytes:
 
 
 def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
-    """Read the start of a hot file; raises Unreadable for anything else."""
+    """Parse the start of a hot file; raises Unreadable if it is not a whole header."""
     if len(buffer) < _FILE.size:
-        raise Unreadable("the file is shorter than its header")
+        raise Unreadable("the file is shorter than a header")
     magic, version, size, checksum, first, _, log_id, created_ns, name_bytes = _FILE.unpack_from(buffer)
     if magic != FILE_MAGIC:
-        raise Unreadable("this is no hot file")
+        raise Unreadable("not a hot file")
     if version > FORMAT_VERSION:
-        raise NewerVersion(f"version {version} was written by a newer meshbus: read it with that one")
+        raise NewerVersion(f"format version {version} was written by a newer meshbus: upgrade to read it")
     if not version or len(buffer) < size or xxhash.xxh3_64_intdigest(bytes(buffer[_CHECKED_FROM:size])) != checksum:
-        raise Unreadable("the header of the file is damaged")
+        raise Unreadable("the file header is damaged")
     name = bytes(buffer[_FILE.size : _FILE.size + name_bytes]).decode("utf-8", "replace")
     return HotHeader(name, log_id, first, created_ns, version)
 
@@ -131,7 +126,7 @@ def pack_block(
     written_ns: int,
     durable: int,
 ) -> list[bytes | memoryview]:
-    """Give a block as the pieces of memory to write one after the other; arrays and payloads are not copied.
+    """Return a block as the buffers to write one after the other; arrays and payloads are not copied.
 
     `offsets` are 32-bit numbers that start at 0.
     """  # hot
@@ -146,35 +141,43 @@ def pack_block(
     return parts
 
 
-def pack_one(first: int, form: Form, payload: bytes | memoryview, *, written_ns: int, durable: int) -> bytes:
-    """Give a block of one event in one piece."""  # hot
+def pack_one(
+    first: int,
+    form: Form,
+    offsets: bytes | memoryview,
+    payload: bytes | memoryview,
+    *,
+    written_ns: int,
+    durable: int,
+) -> bytes:
+    """Return a block of one event in one buffer: the bytes of `pack_block`, which takes longer for so little."""  # hot
     kinds, columns = form
     size = len(payload)
-    body = b"".join((*columns, _PAIR.pack(0, size), payload, _ZEROS[: -size & 7]))
+    body = b"".join((*columns, offsets, payload, _ZEROS[: -size & 7]))
     checked = _BLOCK.pack(BLOCK_MAGIC, len(body), 0, first, written_ns, durable, 1, size, kinds)
     whole = checked[_CHECKED_FROM:] + body
     return checked[:8] + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little") + whole
 
 
 def unpack_block(buffer: memoryview, at: int, *, check: bool = True) -> BlockHeader:
-    """Read the header of the block at a place, and check all of it; raises Unreadable when it is not whole."""
+    """Parse the header of the block at an offset and verify the checksum; raises Unreadable if it is not whole."""
     if len(buffer) - at < BLOCK_HEADER:
-        raise Unreadable("the header of the block is cut off")
+        raise Unreadable("the block header is cut off")
     magic, length, checksum, *fields = _BLOCK.unpack_from(buffer, at)
     if magic != BLOCK_MAGIC:
-        raise Unreadable("there is no block")
+        raise Unreadable("there is no block header")
     if len(buffer) - at - BLOCK_HEADER < length:
         raise Unreadable("the block is cut off")
     stop = at + BLOCK_HEADER + length
     if check and xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : stop]) != checksum:
-        raise Unreadable("the checksum of the block does not match")
+        raise Unreadable("the block checksum does not match")
     return BlockHeader(length, *fields)
 
 
 def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
-    """See a checked block as rows; nothing is copied, so the buffer must stay.
+    """Return a block that was checked as rows; they are views of the buffer.
 
-    Raises ValueError when the parts do not add up to the block, which no writer of ours produces.
+    Raises ValueError if the sizes of the parts do not add up to the block, which no meshbus writer produces.
     """
     count = header.events
     place = at + BLOCK_HEADER
@@ -199,18 +202,18 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     offsets = np.frombuffer(buffer, "<i4", count + 1, place)
     place += padded(4 * count + 4)
     if place + padded(header.payload_bytes) != at + header.size or int(offsets[-1]) != header.payload_bytes:
-        raise Unreadable("the parts of the block do not add up")
+        raise Unreadable("the sizes of the block's parts do not add up")
     return Rows(header.first, tuple(cells), offsets, buffer[place : place + header.payload_bytes], headers)
 
 
 def scalars_at(kinds: bytes) -> dict[int, int]:
-    """Say where in the body the number of each SAME or COUNT column is, in a block without arrays and headers."""
+    """Return the offset in the body of each SAME or COUNT column, for a block without arrays and headers."""
     numbered = [place for place, kind in enumerate(kinds[:-1]) if kind in _NUMBERED]
     return {place: 8 * position for position, place in enumerate(numbered)}
 
 
 def pack_cells(cells: Sequence[Cells], headers: Headers | None = None) -> Form:
-    """Give the form of a block; arrays are not copied."""
+    """Return the form of a block; arrays are not copied."""
     parts: list[bytes | memoryview] = []
     for column in cells:
         if column.kind in _NUMBERED:
@@ -225,7 +228,7 @@ def pack_cells(cells: Sequence[Cells], headers: Headers | None = None) -> Form:
 
 
 def is_plain(kinds: bytes) -> bool:
-    """Say whether a block has neither arrays nor headers."""
+    """Return whether a block has neither arrays nor headers."""
     return max(kinds[:-1]) < Kind.EACH and not kinds[-1]
 
 

@@ -1,6 +1,6 @@
-"""Small segments made one: which, and how. Sealing by age leaves many of them, and each costs a reader a file.
+"""Merge small segments: choose which, and copy their rows. Sealing by age leaves many, and each costs readers a file.
 
-The rows are copied batch by batch, so memory stays at one row group. log/embedded/upkeep.py gives the result its name.
+Rows are copied batch by batch, so memory stays at about one row group. log/embedded/upkeep.py renames the result.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshbus.log.arrow import wanted
-from meshbus.log.embedded.logmanifest import Segment
-from meshbus.log.segment import read_segment, write_segment
+from meshbus.log.segment import Segment, read_segment, write_segment
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
 
 FEWEST = 4
-"""Neighbors that are worth the work when nobody asked for it."""
+"""Fewest neighbors that are merged without a request: each merge rewrites all of their rows."""
 
 
 def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = FEWEST) -> tuple[Segment, ...]:
-    """Find the first neighbors, each smaller than half the target and together within it; empty when there are none."""
+    """Return the first run of neighbors, each smaller than half the target and together within it; or nothing."""
     run: list[Segment] = []
     for segment in segments:
         small = segment.bytes * 2 < target_bytes
@@ -35,7 +34,7 @@ def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = 
 
 
 def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segment:
-    """Write the rows of neighboring segments as one, aside, and describe it."""
+    """Write the rows of neighboring segments as one segment under a temporary name, and describe it."""
     first, end = run[0].first, run[-1].end
     want = wanted()
 

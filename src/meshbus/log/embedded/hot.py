@@ -1,11 +1,11 @@
-"""Hot files read: which blocks are whole, where they are, and their rows.
+"""Read hot files: which blocks are whole, where they are, and their rows.
 
-`HotIndex` knows the blocks of one hot file. The writer adds to its own as it appends; a reader makes one by `extend`,
-which checks what is new since the last time and stops at the first block that is not whole. `HotView` is an index as it
-was at a moment, and gives rows without copying them: it maps the file only as far as blocks are known to be whole, so
-cutting a torn tail cannot pull memory away below a reader.
+`HotIndex` lists the blocks of one hot file. The writer adds to its index as it appends; a reader calls `extend`, which
+checks what is new since the last call and stops at the first block that is not whole. `HotView` is an index at one
+moment and returns rows without copying them. It maps the file only up to the last whole block, so a reader's memory
+stays valid when recovery cuts a torn tail.
 
-Never writes. What is not whole is judged in log/embedded/recovery.py.
+Never writes. log/embedded/inventory.py decides whether what is not whole is a torn tail or damage.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from meshbus.log.embedded.block import (
 from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, Rows
 
 GATHERED = 4_096
-"""Blocks of one event that are made one batch of rows, when nothing larger is there."""
+"""Most single-event blocks that are combined into one batch of rows."""
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Where a hot file stops making sense."""
+    """Where the whole blocks of a hot file end, although the file goes on."""
 
     at: int
-    """Byte from which on nothing is whole."""
+    """Offset of the first block that is not whole."""
     size: int
-    """Bytes of the file."""
+    """Size of the file."""
     why: str
     claimed: int
-    """The highest sequence that a block behind the damage calls synced; 0 when there is none."""
+    """The highest `durable` of the whole blocks after it; 0 if there are none."""
 
 
 class HotIndex:
-    """The whole blocks of one hot file; only ever grows."""
+    """The whole blocks of one hot file; only grows."""
 
     def __init__(self, path: Path, header: HotHeader) -> None:
         self.path = path
@@ -60,17 +60,17 @@ class HotIndex:
         self.firsts = array("q")
         """First sequence of each block."""
         self.places = array("q")
-        """Where each block starts."""
+        """Offset of each block in the file."""
         self.end = header.first
         self.size = header.size
-        """Bytes up to the end of the last whole block."""
+        """Offset of the end of the last whole block."""
         self.written_ns = header.created_ns
         """When the last block was written."""
         self.durable = 0
-        """The highest sequence that a block calls synced."""
+        """The highest `durable` of its blocks."""
 
     def add(self, size: int, count: int, written_ns: int) -> None:
-        """Know one more block, which starts where the last one ended."""
+        """Add a block, which starts where the last one ended."""
         self.firsts.append(self.end)
         self.places.append(self.size)
         self.size += size
@@ -78,9 +78,10 @@ class HotIndex:
         self.end += count
 
     def extend(self, until: int | None = None) -> Damage | None:
-        """Look for blocks that were written since, up to a place in the file.
+        """Add the blocks that were written since, up to an offset in the file or to its end.
 
-        Gives what is behind them when it is no whole block. Raises FileNotFoundError when the file was sealed.
+        Returns the damage after them if something is not a whole block. Raises FileNotFoundError if the file was
+        sealed.
         """
         with self.path.open("rb") as file:
             file.seek(self.size)
@@ -99,16 +100,16 @@ class HotIndex:
     def _following(self, buffer: memoryview, at: int) -> BlockHeader:
         header = unpack_block(buffer, at)
         if header.first != self.end or not header.events:
-            raise Unreadable(f"the block starts at sequence {header.first}, expected {self.end}")
+            raise Unreadable(f"the block starts at sequence {header.first} instead of {self.end}")
         return header
 
     def view(self) -> HotView:
-        """Give the file as it is known now."""
+        """Return the file as it is known now."""
         return HotView(self, self.end, len(self.firsts))
 
 
 class HotView:
-    """The rows of one hot file as they were at a moment."""
+    """The rows of one hot file at one moment."""
 
     def __init__(self, index: HotIndex, end: int, blocks: int) -> None:
         self.path = index.path
@@ -122,21 +123,21 @@ class HotView:
         self._map: memoryview | None = None
 
     def block_of(self, seq: int) -> int:
-        """Give the number of the block that holds a sequence."""
+        """Return the number of the block that holds a sequence."""
         return bisect_right(self._firsts, seq, 0, self.blocks) - 1
 
     def first_of(self, block: int) -> int:
-        """Give the first sequence of a block."""
+        """Return the first sequence of a block."""
         return self._firsts[block] if block < self.blocks else self.end
 
     def place_of(self, block: int) -> int:
-        """Say at which byte a block starts."""
+        """Return the offset of a block in the file."""
         return self._places[block] if block < self.blocks else self._size
 
     def rows(self, start: int, stop: int) -> Iterator[Rows]:
-        """Give the rows of the blocks that touch a range, which may reach beyond it at both ends.
+        """Yield the rows of the blocks that overlap a range; they may extend beyond it at both ends.
 
-        Raises FileNotFoundError when the file has been sealed meanwhile.
+        Raises FileNotFoundError if the file was sealed meanwhile.
         """
         start, stop = max(start, self.first), min(stop, self.end)
         if start >= stop:
@@ -149,7 +150,7 @@ class HotView:
             number += len(alike)
 
     def _alike(self, buffer: memoryview, number: int, stop: int) -> list[tuple[int, BlockHeader]]:
-        """Find the run of single-event blocks of one form that starts here; else one block of any form."""
+        """Return the run of single-event blocks of one form that starts here, or else one block of any form."""
         found: list[tuple[int, BlockHeader]] = []
         last = min(self.blocks, number + GATHERED)
         while number < last and self._firsts[number] < stop:
@@ -172,9 +173,12 @@ class HotView:
 
 
 def open_hot(path: Path) -> HotIndex:
-    """Read the header of a hot file; raises Unreadable when there is none, LogError when a newer meshbus wrote it."""
+    """Read the header of a hot file.
+
+    Raises Unreadable if there is no whole header, and LogError if a newer version of meshbus wrote it.
+    """
     with path.open("rb") as file:
-        start = file.read(512)  # more than the longest header
+        start = file.read(512)  # longer than any header: the fixed part is 64 bytes, a name at most 255
     try:
         header = unpack_file_header(start)
     except NewerVersion as error:
@@ -183,7 +187,7 @@ def open_hot(path: Path) -> HotIndex:
 
 
 def gather(buffer: memoryview, blocks: list[tuple[int, BlockHeader]]) -> Rows:
-    """Make one batch of rows of single-event blocks of the same form: a log of single appends reads as fast."""
+    """Combine single-event blocks of the same form into one batch of rows: one block at a time would be far slower."""
     first = blocks[0][1]
     numbers = scalars_at(first.kinds)
     places = np.array([at for at, _ in blocks], np.int64) + BLOCK_HEADER
@@ -207,11 +211,13 @@ def _rows_at(buffer: memoryview, at: int, header: BlockHeader, path: Path) -> Ro
     try:
         return read_rows(buffer, at, header)
     except ValueError as error:
-        raise LogError(LogFault.CORRUPT, f"{path}: the block at byte {at} is damaged: {error}") from None
+        raise LogError(
+            LogFault.CORRUPT, f"{path}: the block at offset {at} is damaged: {error}; restore the file from a copy"
+        ) from None
 
 
 def _highest_claim(buffer: memoryview, at: int) -> int:
-    """Look behind damage for whole blocks, and give the highest sequence that they call synced."""
+    """Search for whole blocks after damage and return their highest `durable`."""
     claimed = 0
     raw = bytes(buffer)
     at = raw.find(BLOCK_MAGIC, at + 1)

@@ -1,10 +1,10 @@
-"""What the hot files of a folder hold: which are live, where whole blocks end, and whether that is a crash or damage.
+"""Inventory of the hot files of a log: which are live, where their whole blocks end, and whether a crash explains that.
 
-A hot file is sealed, or expires, as a whole: what starts below the manifest's `hot_from` is stale. The live ones follow
-each other without a gap up to the first block that is not whole. Behind it is a torn tail, which a crash explains,
-unless a later block says that this part had been synced: then acknowledged events are damaged.
+A hot file is sealed, or expires, as a whole: a file that starts below the manifest's `hot_from` is stale. The live ones
+follow each other without a gap up to the first block that is not whole. What comes after it is a torn tail, which a
+crash explains, unless a later block declares this part synced: then durable events are damaged.
 
-Changes nothing: log/embedded/recovery.py cuts, and log/reader.py just stops there.
+Changes nothing: log/embedded/recovery.py cuts a torn tail, and log/embedded/reader.py stops reading there.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from meshbus.log.folder import hot_files
 
 
 class Inventory(NamedTuple):
-    """What was found."""
+    """The hot files of a log, sorted by what they are."""
 
     live: list[HotIndex]
     stale: list[Path]
-    """Sealed or expired; nobody reads them."""
+    """Sealed or expired files, which are no longer read."""
     torn: Damage | None
-    """What is behind the last whole block in the last live file."""
+    """What follows the last whole block in the last live file, if it is not a block."""
     beyond: list[Path]
-    """Files behind the torn place."""
+    """Files after the torn tail or after a missing file."""
     damage: str
-    """One sentence when acknowledged events are damaged, else nothing."""
+    """A message if durable events are damaged, else empty."""
 
 
 def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex] | None = None) -> Inventory:
-    """Look at the hot files; `known` are indexes of an earlier look, which are extended.
+    """List and check the hot files; `known` has indexes of an earlier inventory, of which only the new part is checked.
 
-    Raises FileNotFoundError when a file is sealed meanwhile, and LogError for files of another log or a newer meshbus.
+    Raises FileNotFoundError if a file is sealed meanwhile, and LogError for a file of another log or a newer version.
     """
     files = hot_files(folder)
     stale = [path for first, path in files if first < manifest.hot_from]
@@ -50,7 +50,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
         try:
             index = (known or {}).get(path) or open_hot(path)
         except Unreadable:
-            break  # it was just being made
+            break  # it is being created, or a crash interrupted that
         _check_owner(index, manifest)
         torn = index.extend()
         live.append(index)
@@ -60,11 +60,11 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     end = live[-1].end if live else manifest.hot_from
     damage = ""
     if claimed > end:
-        where = f"{live[-1].path} at byte {live[-1].size}" if live else str(folder)
+        where = f"{live[-1].path} at offset {live[-1].size}" if live else str(folder)
         why = torn.why if torn else "a file is missing"
         damage = (
             f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}): restore the file from a"
-            " copy, or move the folder away to begin a new log; what is before them is readable"
+            " copy, or move the folder away to start a new log; earlier events are readable"
         )
     return Inventory(live, stale, torn, beyond, damage)
 
@@ -75,7 +75,7 @@ def _check_owner(index: HotIndex, manifest: Manifest) -> None:
 
 
 def _claim(path: Path) -> int:
-    """Give the highest sequence that a file behind a gap calls synced."""
+    """Return the highest `durable` in a file after a gap."""
     try:
         index = open_hot(path)
     except Unreadable:

@@ -1,10 +1,11 @@
-"""The manifest: what is sealed, what has expired, and who the log is. One small file, replaced in one step.
+"""The manifest of a log: its identity, its segments and its first sequence. One small file, replaced atomically.
 
-A reader believes the manifest and nothing else: a segment that is not named in it does not exist yet, or no longer. Rows
-from `hot_from` on are in the hot files, whatever older rows those still hold. `generation` counts the replacements, so
-that a reader that looks at the hot files between two equal generations has a consistent picture.
+The manifest alone decides what belongs to the log: a segment that it does not name does not exist yet, or no longer.
+Rows from `hot_from` on are in the hot files, even if those still hold older rows too. `generation` counts the
+replacements: a reader that lists the hot files between two equal generations has a consistent view.
 
-Kept as JSON for people, with a checksum over the text of its body. Written by log/log.py, under its lock.
+Stored as JSON, so that people can read it, with a checksum over the text of its body. Only the writer of the log
+(log/embedded/log.py) replaces it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import xxhash
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.folder import MANIFEST, aside
+from meshbus.log.segment import Segment
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
@@ -24,29 +26,15 @@ if TYPE_CHECKING:
 MANIFEST_VERSION = 1
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """One sealed segment."""
-
-    name: str
-    first: int
-    end: int
-    """One past its last sequence."""
-    bytes: int
-    group_rows: int
-    """Rows of each of its row groups; the last may have fewer."""
-    written_ns: int
-    """When its last row was written."""
-
-
 class Retired(msgspec.Struct, frozen=True):
-    """A segment that is no longer part of the log, and waits for running readers."""
+    """A segment that is no longer part of the log and is kept for running readers."""
 
     name: str
     at_ns: int
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a log consists of."""
+    """The parts of a log."""
 
     channel: str
     log_id: str
@@ -54,19 +42,19 @@ class Manifest(msgspec.Struct, frozen=True):
     created_ns: int
     generation: int = 0
     first: int = 0
-    """The first sequence that is still there."""
+    """The first sequence that has not expired."""
     segments: tuple[Segment, ...] = ()
     """In order, without gaps."""
     retired: tuple[Retired, ...] = ()
 
     @property
     def hot_from(self) -> int:
-        """The first sequence that is in the hot files."""
+        """The first sequence that is in the hot files and not in a segment."""
         return max(self.first, self.segments[-1].end if self.segments else 0)
 
     @property
     def id_bytes(self) -> bytes:
-        """The log id as the tables hold it."""
+        """The log id as tables store it."""
         return bytes.fromhex(self.log_id)
 
 
@@ -78,34 +66,34 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Give the bytes of the file."""
+    """Return the content of the file."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return msgspec.json.encode(_Envelope("manifest", MANIFEST_VERSION, _sum(body), msgspec.Raw(body))) + b"\n"
 
 
 def decode_manifest(content: bytes, path: Path) -> Manifest:
-    """Read the file; raises LogError when it is damaged, another file, or newer than we are."""
+    """Parse the file; raises LogError if it is damaged, not a manifest, or of a newer version."""
     try:
         envelope = msgspec.json.decode(content, type=_Envelope)
         if envelope.version > MANIFEST_VERSION:
             raise LogError(
-                LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus: use that one"
+                LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus: upgrade to read it"
             )
         if envelope.meshbus == "manifest" and envelope.checksum == _sum(bytes(envelope.body)):
             return msgspec.json.decode(envelope.body, type=Manifest)
     except msgspec.MsgspecError:
         pass
-    raise LogError(LogFault.CORRUPT, f"{path}: is damaged, or no manifest: restore it from a copy")
+    raise LogError(LogFault.CORRUPT, f"{path} is damaged or not a manifest: restore it from a copy")
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a channel's folder; FileNotFoundError when there is none."""
+    """Read the manifest of a log's folder; raises FileNotFoundError if there is none."""
     path = folder / MANIFEST
     return decode_manifest(path.read_bytes(), path)
 
 
 def store_manifest(files: Files, folder: Path, manifest: Manifest) -> Manifest:
-    """Replace the manifest by its next generation, safely, and give it back."""
+    """Replace the manifest atomically by its next generation, which is returned."""
     following = msgspec.structs.replace(manifest, generation=manifest.generation + 1)
     path = folder / MANIFEST
     files.write_aside(path, aside(path), [encode_manifest(following)])

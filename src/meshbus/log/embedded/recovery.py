@@ -1,7 +1,7 @@
-"""Open the folder of a log for writing: make it, or bring it back from wherever a crash left it.
+"""Prepare the folder of a log for appending: create it, or repair what a crash left.
 
-A step that was cut short is finished or undone, so that afterwards the manifest names every segment that is there, the
-hot files end with a whole block, and all of it is synced. What was cut is reported, not hidden. Called under the lock.
+A step that a crash interrupted is completed or undone. Afterwards the manifest names every segment in the folder, the
+hot files end with a whole block, and everything is synced. What was cut is reported. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import HotHeader, pack_file_header
 from meshbus.log.embedded.hot import HotIndex
@@ -19,6 +17,7 @@ from meshbus.log.embedded.inventory import Inventory, take_inventory
 from meshbus.log.embedded.logmanifest import Manifest, load_manifest, store_manifest
 from meshbus.log.embedded.upkeep import move_retired
 from meshbus.log.folder import HOT, MANIFEST, OLD, hot_files, hot_name, is_aside, segment_range
+from meshbus.log.status import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,26 +28,8 @@ if TYPE_CHECKING:
 LOG_ID_BYTES = 16
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What opening a log found and did."""
-
-    created: bool = False
-    cut_bytes: int = 0
-    """Bytes of a torn tail that were cut, none of them acknowledged as synced."""
-    cut_why: str = ""
-    removed: tuple[str, ...] = ()
-    """Files that a crash had left over."""
-    foreign: tuple[str, ...] = ()
-    """Files that look like segments and are not ours; left alone."""
-
-    @property
-    def clean(self) -> bool:
-        """Whether the last writer had closed the log."""
-        return not (self.cut_bytes or self.removed or self.foreign)
-
-
 class Recovered(NamedTuple):
-    """A log that is ready for writing."""
+    """A log that is ready for appending."""
 
     manifest: Manifest
     hot: list[HotIndex]
@@ -58,14 +39,18 @@ class Recovered(NamedTuple):
 def recover(
     files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes] = os.urandom
 ) -> Recovered:
-    """Bring a folder into order; raises LogError when acknowledged events are damaged, or the folder is not ours."""
-    for name in (HOT, OLD):  # before the manifest, which tells readers that all is there
+    """Create or repair a log; raises LogError if durable events are damaged or the folder holds another log."""
+    for name in (HOT, OLD):  # before the manifest: it tells readers that the folders exist
         files.make_folder(folder / name)
     created = not (folder / MANIFEST).exists()
     manifest = _create(files, folder, channel, now_ns, entropy) if created else load_manifest(folder)
     if manifest.channel != channel:
         raise LogError(LogFault.FOREIGN, f"{folder} is the log of {manifest.channel}, not of {channel}")
-    for place in (folder, folder.parent, folder.parent.parent):  # the first opening may have ended before it did this
+    for place in (
+        folder,
+        folder.parent,
+        folder.parent.parent,
+    ):  # a crash may have interrupted the opening that created them
         files.fsync_folder(place)
     found = take_inventory(folder, manifest)
     if found.damage:
@@ -85,7 +70,7 @@ def recover(
 
 
 def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_ns: int) -> tuple[HotIndex, int]:
-    """Begin a hot file, and give its handle; neither its name nor its content is synced."""
+    """Create a hot file and return its index and handle; neither its name nor its content is synced."""
     header = HotHeader(manifest.channel, manifest.id_bytes, first, now_ns)
     path = folder / HOT / hot_name(first)
     handle = files.create(path)
@@ -109,10 +94,10 @@ def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entro
 
 
 def _leftovers(folder: Path, manifest: Manifest, found: Inventory) -> tuple[list[Path], list[Path]]:
-    """Find what a crash left: files without their name, and segments that the manifest does not know.
+    """Return the files to remove, and those of someone else, among what the manifest does not name.
 
-    Such a segment is removed only when its rows are still elsewhere: sealed from hot files that are there, or merged
-    from segments that are.
+    A crash leaves files under temporary names, and segments that the manifest does not name. Such a segment is removed
+    only if its rows are also elsewhere: in the hot files that it was sealed from, or the segments it was merged from.
     """
     removed = [path for path in folder.iterdir() if is_aside(path)]
     foreign: list[Path] = []
@@ -126,7 +111,7 @@ def _leftovers(folder: Path, manifest: Manifest, found: Inventory) -> tuple[list
 
 
 def _cut(files: Files, folder: Path, found: Inventory) -> int:
-    """Cut the torn tail, sync what remains, and give how many bytes went."""
+    """Cut the torn tail, sync what remains, and return the number of bytes cut."""
     cut = sum(path.stat().st_size for path in found.beyond)
     for index in found.live:
         handle = files.reopen(index.path)

@@ -1,11 +1,11 @@
-"""A log as it was at a moment: what is sealed, the hot blocks behind it, and how to read a range of them.
+"""An embedded log at one moment: its segments, the hot blocks after them, and how to read a range of both.
 
-A snapshot comes from a writer's memory or, without any writer and without a lock, from the files (log/reader.py). It
-never shows a row twice: a hot file is sealed as a whole, and below the manifest's `hot_from` only segments count. When a file
-goes away while a range is read (sealed, compacted), the rest is read from a newer snapshot, from the next row on.
+A snapshot comes from a writer's memory or, without a writer and a lock, from the files (log/embedded/reader.py). It
+never shows a row twice: a hot file is sealed as a whole, and below the manifest's `hot_from` only segments count. If a
+file disappears while a range is read, because it was sealed or compacted, the rest is read from a newer snapshot.
 
-Splits are parts of a snapshot as plain dicts, for other processes: `read_split` of log/reader.py reads one, whatever has
-happened to the files since.
+Splits are parts of a snapshot as plain dicts, for other processes: `read_split` of log/embedded/reader.py reads one
+even if its files were sealed or compacted since.
 """
 
 from __future__ import annotations
@@ -21,44 +21,66 @@ from msgspec import to_builtins
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
 from meshbus.log.embedded.hot import HotView
-from meshbus.log.embedded.logmanifest import Manifest, Segment
+from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
-from meshbus.log.segment import read_segment
-
-SPLIT_ROWS = 131_072
-"""Rows of one split, about: a second of work for a Python worker at most."""
+from meshbus.log.segment import Segment, read_segment
+from meshbus.log.sequences import SPLIT_ROWS, clip_range
+from meshbus.log.status import SegmentFile
 
 _EVENTS = 4_096
-"""Rows of a segment that are made objects at a time."""
+"""Rows of a segment that become objects at a time: bounds memory, and is large enough to be fast."""
 _PATIENCE = 8
-"""How often files may vanish below a reader without one row of progress."""
+"""How many times in a row files may disappear before a reader gets one more row."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, eq=False):
-    """What a log holds: every sequence from `first` up to `end`, which is excluded."""
+    """A log at one moment: every sequence from `first` up to `end`, which is excluded."""
 
     folder: Path
     manifest: Manifest
     hot: tuple[HotView, ...]
     again: Callable[[], Snapshot]
-    """Takes a newer one."""
+    """Returns a newer snapshot."""
     damage: str = ""
-    """What is wrong behind the end, where acknowledged events are damaged."""
+    """What is wrong after `end`, if durable events are damaged there; else empty."""
 
     @property
     def channel(self) -> str:
-        """The name of the channel."""
+        """The channel's name."""
         return self.manifest.channel
 
     @property
+    def log_id(self) -> bytes:
+        """16 bytes, drawn when the log was created."""
+        return self.manifest.id_bytes
+
+    @property
     def first(self) -> int:
-        """The first sequence that is available."""
+        """The first available sequence."""
         return self.manifest.first
 
     @property
     def end(self) -> int:
         """One past the last sequence."""
         return max(self.manifest.hot_from, self.hot[-1].end if self.hot else 0)
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        """The sealed files in order."""
+        return tuple(
+            SegmentFile(self.folder / part.name, part.first, part.end, part.bytes) for part in self.manifest.segments
+        )
+
+    @property
+    def sealed_end(self) -> int:
+        """One past the last sealed sequence; `first` if nothing is sealed."""
+        return self.manifest.hot_from
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the segments and of the hot blocks."""
+        sealed = sum(part.bytes for part in self.manifest.segments)
+        return sealed + sum(view.place_of(view.blocks) for view in self.hot)
 
     def batches(
         self,
@@ -68,10 +90,10 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         *,
         dictionaries: bool = True,
     ) -> Iterator[Any]:
-        """Give the rows from `start` to `stop` (excluded) as `pyarrow.RecordBatch`es in order; all by default.
+        """Yield the rows from `start` to `stop` (excluded) in order, as `pyarrow.RecordBatch`es; all by default.
 
-        A range that reaches beyond the end gives what is there. Raises LogError `range_gone`, with the first available
-        sequence, when `start` has expired.
+        A range that extends beyond the end yields what is available. Raises LogError `range_gone`, with the first
+        available sequence, if `start` has expired.
         """
         want = wanted(columns, dictionaries=dictionaries)
 
@@ -81,7 +103,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return self._patiently(read, start, stop)
 
     def events(self, start: int | None = None, stop: int | None = None) -> Iterator[LogEvent]:
-        """Give the same rows as objects, one by one; hot rows need no pyarrow."""
+        """Yield the same rows as objects; hot rows need no pyarrow."""
 
         def read(snapshot: Snapshot, low: int, high: int) -> Iterator[list[LogEvent]]:
             return snapshot._events(low, high)
@@ -91,7 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     def splits(
         self, start: int | None = None, stop: int | None = None, *, rows: int = SPLIT_ROWS
     ) -> list[dict[str, Any]]:
-        """Divide a range into parts of about so many rows, as plain dicts that `read_split` takes in any process."""
+        """Divide a range into parts of about `rows` rows, as plain dicts that `read_split` accepts in any process."""
         low, high = self.check_range(start, stop)
         found: list[dict[str, Any]] = []
         for segment in self.manifest.segments:
@@ -105,17 +127,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         return found
 
     def check_range(self, start: int | None, stop: int | None) -> tuple[int, int]:
-        """Cut a range to what is there; raises LogError `range_gone` when its start has expired."""
-        low = self.first if start is None else start
-        high = self.end if stop is None else min(stop, self.end)
-        if low < self.first and (stop is None or stop > low):
-            raise LogError(
-                LogFault.RANGE_GONE,
-                f"channel {self.channel}: sequence {low} has expired, the first available is {self.first}:"
-                f" read from {self.first} on",
-                first_available=self.first,
-            )
-        return low, high
+        """Clip a range to what is available; raises LogError `range_gone` if its start has expired."""
+        return clip_range(self.channel, self.first, self.end, start, stop)
 
     def _patiently(
         self,
@@ -123,7 +136,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         start: int | None,
         stop: int | None,
     ) -> Iterator[Any]:
-        """Read a range in pieces, and go on with a newer snapshot where a file went away."""
+        """Read a range in pieces, and continue with a newer snapshot if a file disappears."""
         at, high = self.check_range(start, stop)
         snapshot, tries = self, 0
         while at < high:
@@ -133,7 +146,9 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                     tries = 0
                     yield piece
                 if at < high:
-                    raise LogError(LogFault.CORRUPT, f"{self.folder}: there is nothing at sequence {at}")
+                    raise LogError(
+                        LogFault.CORRUPT, f"{self.folder}: sequence {at} is missing: run `meshbus log verify`"
+                    )
             except FileNotFoundError as error:
                 tries += 1
                 if tries > _PATIENCE:
@@ -176,7 +191,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
 
 
 def _hot_edges(view: HotView, low: int, high: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Divide the blocks of a hot file at block borders, into parts of at least so many rows."""
+    """Divide a hot file between blocks into parts of at least `rows` rows, as (first, end)."""
     begin, stop = max(low, view.first), min(high, view.end)
     while begin < stop:
         end = min(view.first_of(view.block_of(min(begin + rows, stop) - 1) + 1), stop)
@@ -185,7 +200,7 @@ def _hot_edges(view: HotView, low: int, high: int, rows: int) -> Iterator[tuple[
 
 
 def _hot_part(view: HotView, begin: int, end: int) -> dict[str, Any]:
-    """Say where in a hot file the blocks of a range are."""
+    """Return where in a hot file the blocks of a range are."""
     low, high = view.block_of(begin), view.block_of(end - 1) + 1
     return {
         "name": view.path.name,

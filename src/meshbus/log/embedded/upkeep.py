@@ -1,12 +1,12 @@
-"""The steps that change what a log consists of, each in the order that survives a crash at any point.
+"""The operations that change the parts of a log, each with its steps in an order that survives a crash at any point.
 
-    seal      segment aside · fsync · rename · fsync folder · manifest · (caller: forget and remove the hot file)
+    seal      write segment under a temporary name · fsync · rename · fsync folder · manifest · (caller: remove hot file)
     compact   the same with the merged segment; the manifest retires its parts · parts move to `_old`
-    expire    the manifest moves its first sequence and retires segments · they move to `_old`
-    sweep     what has waited in `_old` for the grace period is removed · manifest
+    expire    the manifest raises its first sequence and retires segments · they move to `_old`
+    sweep     remove what has been in `_old` for the grace period · manifest
 
-Until the manifest names a segment it does not exist, and nothing that the manifest names is ever removed; so a crash
-leaves at worst a file that nobody reads, and log/embedded/recovery.py finishes the step or takes the file away.
+A segment exists once the manifest names it, and nothing that the manifest names is ever removed. So the worst that a
+crash leaves is a file that is not read; log/embedded/recovery.py completes the operation or removes the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from meshbus.log.arrow import to_batch, wanted
 from meshbus.log.embedded.compaction import merge_segments
-from meshbus.log.embedded.logmanifest import Manifest, Retired, Segment, store_manifest
+from meshbus.log.embedded.logmanifest import Manifest, Retired, store_manifest
 from meshbus.log.folder import OLD, aside, old_path
-from meshbus.log.segment import group_rows, write_segment
+from meshbus.log.segment import Segment, group_rows, write_segment
 
 if TYPE_CHECKING:
     from meshbus.log.embedded.hot import HotIndex
@@ -31,7 +31,7 @@ _NS = 1_000_000_000
 
 
 def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex) -> Manifest:
-    """Make a segment of a hot file that is no longer written; what the hot file holds is then on the disk twice."""
+    """Write a hot file that is no longer appended to as a segment; its rows are then on the disk twice."""
     view, want = hot.view(), wanted()
     batches = (to_batch(rows, hot.header, want, rows.first, rows.end) for rows in view.rows(hot.header.first, hot.end))
     rows = hot.end - hot.header.first
@@ -44,28 +44,28 @@ def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex) -> Manif
         per_group=group_rows(rows, hot.size),
         written_ns=hot.written_ns,
     )
-    _give_name(files, folder, segment)
+    _rename_to_final(files, folder, segment)
     return store_manifest(files, folder, replace(manifest, segments=(*manifest.segments, segment)))
 
 
 def compact(files: Files, folder: Path, manifest: Manifest, run: tuple[Segment, ...], now_ns: int) -> Manifest:
     """Replace neighboring segments by one."""
     merged = merge_segments(files, folder, run)
-    _give_name(files, folder, merged)
+    _rename_to_final(files, folder, merged)
     place = manifest.segments.index(run[0])
     segments = (*manifest.segments[:place], merged, *manifest.segments[place + len(run) :])
     return _retire(files, folder, replace(manifest, segments=segments), run, now_ns)
 
 
 def expire(files: Files, folder: Path, manifest: Manifest, until: int, now_ns: int) -> Manifest:
-    """Forget everything below a sequence, at which a segment or a hot file must end."""
+    """Expire everything below a sequence, at which a segment or a hot file must end."""
     gone = [segment for segment in manifest.segments if segment.end <= until]
     kept = manifest.segments[len(gone) :]
     return _retire(files, folder, replace(manifest, first=until, segments=kept), gone, now_ns)
 
 
 def sweep(files: Files, folder: Path, manifest: Manifest, grace_s: float, now_ns: int) -> Manifest:
-    """Remove what has waited long enough."""
+    """Remove retired segments whose grace period is over."""
     waiting = tuple(old for old in manifest.retired if now_ns - old.at_ns < grace_s * _NS)
     if len(waiting) == len(manifest.retired):
         return manifest
@@ -76,7 +76,7 @@ def sweep(files: Files, folder: Path, manifest: Manifest, grace_s: float, now_ns
 
 
 def move_retired(files: Files, folder: Path, retired: Iterable[Retired]) -> None:
-    """Take retired segments out of the sight of plain Parquet readers."""
+    """Move retired segments to where plain Parquet readers do not see them."""
     moved = [old.name for old in retired if (folder / old.name).exists()]
     for name in moved:
         files.rename(folder / name, old_path(folder, name))
@@ -85,7 +85,7 @@ def move_retired(files: Files, folder: Path, retired: Iterable[Retired]) -> None
         files.fsync_folder(folder)
 
 
-def _give_name(files: Files, folder: Path, segment: Segment) -> None:
+def _rename_to_final(files: Files, folder: Path, segment: Segment) -> None:
     path = folder / segment.name
     files.rename(aside(path), path)
     files.fsync_folder(folder)

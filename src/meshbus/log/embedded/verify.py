@@ -1,33 +1,21 @@
-"""Check every byte of a log that is part of it: each segment read in full, each block against its checksum."""
+"""Verify a log: read every segment in full and check every block against its checksum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from meshbus.errors import LogError
 from meshbus.log.arrow import has_arrow, wanted
 from meshbus.log.embedded.hot import open_hot
-from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.folder import segment_range
-from meshbus.log.segment import read_segment
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong with a log."""
-
-    file: str
-    first: int
-    """The first sequence that it concerns."""
-    end: int
-    problem: str
+from meshbus.log.segment import Segment, read_segment
+from meshbus.log.status import Finding
 
 
 def verify_log(snapshot: Snapshot) -> list[Finding]:
-    """Read everything that a snapshot names, and give what is wrong; empty when all is well."""
+    """Read everything in a snapshot and return the problems; empty if there are none."""
     found = [finding for segment in snapshot.manifest.segments for finding in _segment(snapshot, segment)]
     for view in snapshot.hot:
         index = open_hot(view.path)
@@ -36,13 +24,15 @@ def verify_log(snapshot: Snapshot) -> list[Finding]:
             found.append(Finding(view.path.name, index.end, view.end, damage.why))
     if snapshot.damage:
         found.append(Finding("_hot", snapshot.end, snapshot.end, snapshot.damage))
-    found += [Finding(path.name, 0, 0, "is not part of this log") for path in _foreign(snapshot)]
+    found += [Finding(path.name, 0, 0, "does not belong to this log") for path in _foreign(snapshot)]
     return found
 
 
 def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
     if not has_arrow():
-        yield Finding(segment.name, segment.first, segment.end, "cannot be read without pyarrow")
+        yield Finding(
+            segment.name, segment.first, segment.end, "cannot be read without pyarrow: pip install 'meshbus[arrow]'"
+        )
         return
     at = segment.first
     try:
@@ -56,13 +46,13 @@ def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
 
 
 def _rows_problem(batch: object, snapshot: Snapshot, at: int) -> str | None:
-    """Compare rows of a segment with what the manifest says about them."""
+    """Compare rows of a segment with the manifest and return the problem, or None."""
     import numpy as np
     import pyarrow as pa
 
     assert isinstance(batch, pa.RecordBatch)
     if not np.array_equal(batch.column("seq").to_numpy(), np.arange(at, at + len(batch))):
-        return "its sequences are not those in its name"
+        return "its sequences are not those of its name"
     owners = batch.column("log_id").unique().to_pylist()
     return None if owners == [snapshot.manifest.id_bytes] else "it holds rows of another log"
 

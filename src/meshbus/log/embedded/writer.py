@@ -1,13 +1,13 @@
-"""The end of a log that is being written: its hot files, the one open handle, and what is on the disk.
+"""The end of a log that is being appended to: its hot files, the open handle of the last one, and what is synced.
 
-Three locks exist in a log, taken in this order and never held across another's wait:
+A log has three locks, always taken in this order; `lock` is never held during an fsync:
 
-    upkeep    (log/log.py) seal, compact, expire: one at a time, none of them in the way of an append
-    syncing   one fsync at a time; who waits for it usually finds its own events already synced (group commit)
-    lock      the hot files and the manifest in force; held for one write
+    upkeep    (embedded/log.py) seal, compact, retain: one at a time; none of them blocks an append
+    syncing   one fsync at a time; a thread that waited for it usually finds its events already synced (group commit)
+    lock      the hot files and the current manifest; held for one write
 
-A write is all or nothing: when the disk refuses, the file is cut back and no sequence is used up. When a sync fails, or a
-cut does, nothing more is accepted until the log is opened again, because only reading the disk tells what is there.
+A write is all or nothing: if the disk refuses it, the file is cut back and no sequence is used. If a sync or that cut
+fails, nothing more is accepted until the log is opened again, because only reading the disk tells what it holds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest
@@ -27,51 +25,39 @@ from meshbus.log.embedded.recovery import create_hot, recover
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files, log_error, translated
 from meshbus.log.folder import HOT, LOCK
+from meshbus.log.status import LogStats
 from meshbus.names.channel import ChannelName
 
 _FIRST_RESERVE = 1 << 20
-"""Bytes of a hot file from which on room is reserved for what follows: small logs stay small."""
+"""Size from which disk space is reserved ahead of the end of a hot file; smaller logs stay small."""
 _MOST_RESERVE = 16 << 20
-"""Bytes reserved ahead at most, twice."""
-
-
-class LogStats(msgspec.Struct):
-    """What a log has done since it was opened."""
-
-    appended: int = 0
-    """Events."""
-    appended_bytes: int = 0
-    """Bytes written for them."""
-    refused: int = 0
-    """Appends that the disk refused; none of them took a sequence."""
-    syncs: int = 0
-    seals: int = 0
-    compactions: int = 0
-    expired: int = 0
-    """Events."""
-    upkeep_failures: int = 0
-    """Times that sealing, compacting or expiring failed in the background, to be tried again."""
+"""Most bytes by which a reservation grows; twice as many are reserved ahead. More gained nothing (decision 0010)."""
 
 
 class Writer:
-    """Append blocks to the folder of one log, which nobody else may write meanwhile."""
+    """Appends blocks to the folder of one log, as its only writer."""
 
-    def __init__(self, files: Files, folder: Path, channel: ChannelName, clock: Callable[[], int]) -> None:
-        """Lock the folder and recover what is in it; raises LogError when that cannot be done."""
+    def __init__(
+        self, files: Files, folder: Path, channel: ChannelName, clock: Callable[[], int], seal_bytes: int
+    ) -> None:
+        """Lock the folder and recover its contents; raises LogError if that fails.
+
+        A new hot file is begun when the last one has `seal_bytes`.
+        """
         self.files, self.folder, self.channel = files, folder, channel
         self.closed = False
         self.stats = LogStats()
         self.grown: list[Callable[[], None]] = []
-        """Called after every write and at close."""
-        self._clock = clock
+        """Callbacks after every write and at close."""
+        self._clock, self._seal_bytes = clock, seal_bytes
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
         self._waiting = 0
-        """Threads in `wait_beyond`."""
+        """Number of threads in `wait_beyond`."""
         self._reserve_at = _FIRST_RESERVE
-        """Size of the hot file at which room is reserved again."""
+        """Size of the hot file at which space is reserved again."""
         self._debts: list[int] = []
-        """Handles of files that are no longer written and not yet synced."""
+        """Handles of hot files that are no longer appended to and not yet synced."""
         with translated(folder, "cannot open"):
             files.make_folder(folder)
             self._lock_handle = self._take_lock()
@@ -82,7 +68,7 @@ class Writer:
                 files.close(self._lock_handle)
                 raise
         self.problem: LogError | None = None
-        """Why nothing can be appended any more."""
+        """The error that ended appending, if one did."""
         self.durable = self.hot[-1].end
         self.synced_ns = clock()
 
@@ -91,17 +77,15 @@ class Writer:
         """The sequence of the next event."""
         return self.hot[-1].end
 
-    def write(
-        self, pack: Callable[[int, int], Sequence[bytes | memoryview]], count: int, now_ns: int, seal_bytes: int
-    ) -> int:
-        """Write one block and give its first sequence; `pack` is told that and the durable sequence."""  # hot
+    def write(self, pack: Callable[[int, int], Sequence[bytes | memoryview]], count: int, now_ns: int) -> int:
+        """Write one block and return its first sequence; `pack` takes that and the durable sequence."""  # hot
         with self._lock:
             self.check_open()
-            if self.hot[-1].size >= seal_bytes:
+            if self.hot[-1].size >= self._seal_bytes:
                 self._begin_file(now_ns)
             last = self.hot[-1]
             if last.size >= self._reserve_at:
-                self._reserve(last.size, seal_bytes)
+                self._reserve(last.size)
             first = last.end
             try:
                 size = self.files.write(self._handle, pack(first, self.durable), last.size) - last.size
@@ -117,7 +101,7 @@ class Writer:
         return first
 
     def roll(self, now_ns: int, due: Callable[[HotIndex], bool]) -> None:
-        """Begin a new hot file if the last one holds something and is due; it then waits for its sync and its seal."""
+        """Begin a new hot file if the last one holds events and is due; the old one is then synced and sealed later."""
         with self._lock:
             self.check_open()
             last = self.hot[-1]
@@ -125,7 +109,7 @@ class Writer:
                 self._begin_file(now_ns)
 
     def sync(self) -> None:
-        """Wait until everything written so far is on the disk."""
+        """Wait until everything written so far is on the disk; raises LogError if the disk refuses."""
         wanted = self.end
         with self._syncing:
             if self.durable >= wanted and not self._debts:
@@ -135,7 +119,7 @@ class Writer:
             self._sync_files()
 
     def adopt(self, manifest: Manifest) -> None:
-        """Put a stored manifest in force, and remove the hot files that it made superfluous."""
+        """Use a manifest that was stored, and remove the hot files that it supersedes."""
         with self._lock:
             self.manifest = manifest
             stale = [hot for hot in self.hot[:-1] if hot.header.first < manifest.hot_from]
@@ -144,12 +128,12 @@ class Writer:
             self.files.remove(hot.path)
 
     def snapshot(self) -> Snapshot:
-        """Give the log as it is now."""
+        """Return the log as it is now."""
         with self._lock:
             return Snapshot(self.folder, self.manifest, tuple(hot.view() for hot in self.hot), self.snapshot)
 
     def wait_beyond(self, seq: int, timeout_s: float | None = None) -> bool:
-        """Wait until there is an event at a sequence; False when the time is up or the log was closed."""
+        """Wait until there is an event at a sequence; return False on timeout or if the log was closed first."""
         with self._more:
             self._waiting += 1
             try:
@@ -158,16 +142,26 @@ class Writer:
                 self._waiting -= 1
             return self.end > seq
 
+    def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after every write, in the writing thread, and at close; return a function that stops this."""
+        self.grown.append(callback)
+
+        def stop() -> None:
+            if callback in self.grown:
+                self.grown.remove(callback)
+
+        return stop
+
     def check_open(self) -> None:
-        """Raise LogError when nothing can be appended any more."""
+        """Raise LogError if nothing can be appended any more."""
         if self.closed:
             raise LogError(LogFault.CLOSED, f"the log of {self.channel} is closed: open it again")
         if self.problem is not None:
             raise self.problem
 
     def close(self) -> None:
-        """Sync, wake who waits, and let the next writer in; closing twice is fine."""
-        with self._syncing:  # whose turn it is to sync has its handle until then
+        """Sync, wake waiting threads and release the lock; does nothing if already closed."""
+        with self._syncing:  # a sync that is under way keeps its handle until it is done
             with self._more:
                 if self.closed:
                     return
@@ -184,7 +178,7 @@ class Writer:
         self._tell()
 
     def _sync_files(self) -> None:
-        """Sync what is written, the oldest file first, so that what survives is always a prefix."""
+        """Sync what is written, the oldest file first, so that a crash always leaves a prefix."""
         with self._lock:
             end, handle, debts = self.end, self._handle, tuple(self._debts)
         try:
@@ -215,10 +209,10 @@ class Writer:
             ) from None
 
     def _open_last(self) -> int:
-        """Go on with the last hot file, or begin one."""
+        """Open the last hot file, or begin the first."""
         if self.hot:
             handle = self.files.reopen(self.hot[-1].path)
-            self.files.truncate(handle, self.hot[-1].size)  # and with it what a writer reserved that was killed
+            self.files.truncate(handle, self.hot[-1].size)  # also frees the space that a killed writer had reserved
             return handle
         index, handle = create_hot(self.files, self.folder, self.manifest, self.manifest.hot_from, self._clock())
         self.files.fsync(handle)
@@ -236,29 +230,29 @@ class Writer:
         self._debts.append(self._handle)
         self.hot, self._handle = [*self.hot, index], handle
 
-    def _reserve(self, size: int, seal_bytes: int) -> None:
-        """Have the system set room aside for as much again as the hot file holds: writes into it are a tenth cheaper."""
+    def _reserve(self, size: int) -> None:
+        """Reserve as much disk space as the hot file has already: writes into reserved space are a tenth cheaper."""
         step = min(size, _MOST_RESERVE)
-        taken = self.files.reserve(self._handle, size, max(min(2 * step, seal_bytes - size), step))
-        self._reserve_at = size + step if taken else sys.maxsize  # not on this disk
+        taken = self.files.reserve(self._handle, size, max(min(2 * step, self._seal_bytes - size), step))
+        self._reserve_at = size + step if taken else sys.maxsize  # this file system cannot reserve
 
     def _release(self) -> None:
-        """Give back the room that the last hot file will not need."""
+        """Free the space that was reserved for the last hot file and not used."""
         if self._reserve_at != _FIRST_RESERVE:
-            with suppress(OSError):  # it is room on the disk, no content: the seal gives it back as well
+            with suppress(OSError):  # only space, no content: sealing frees it too
                 self.files.truncate(self._handle, self.hot[-1].size)
             self._reserve_at = _FIRST_RESERVE
 
     def _refused(self, error: OSError, last: HotIndex) -> LogError:
-        """Take back what the disk took of a block before it refused the rest, and say why it did."""
+        """Cut the part of a block that was written before the disk refused the rest; return the error."""
         self.stats.refused += 1
         failure = log_error(error, last.path, "cannot append to")
         try:
             self.files.truncate(self._handle, last.size)
         except OSError:
-            self.problem = failure  # half a block stays behind: only opening again cuts it
+            self.problem = failure  # part of a block remains; recovery cuts it when the log is opened again
         return failure
 
     def _tell(self) -> None:
-        for told in tuple(self.grown):
-            told()
+        for callback in tuple(self.grown):
+            callback()

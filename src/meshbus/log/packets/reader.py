@@ -1,4 +1,4 @@
-"""Read what recorders wrote, from any process: no lock, no writer, no waiting.
+"""Read recorded packets from any process: no lock, no writer, no waiting.
 
     for recorder in list_recorders(log_dir): ...
     snapshot = PacketReader(log_dir, recorder).snapshot()
@@ -6,8 +6,8 @@
     splits = snapshot.splits()            # plain dicts; in another process: read_split(split, columns)
     policies = load_policies(snapshot.folder)
 
-A row is never given twice: hot files are listed before sealed ones, and a hot file whose first row is sealed counts no
-more. When a file goes away below a reader, it was sealed, and its rows are read from there; or it expired.
+A row is never read twice: hot files are listed before sealed ones, and a hot file whose first row is sealed is ignored.
+If a file disappears while it is read, it was sealed, and its rows are read from the sealed file; or it expired.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ import numpy as np
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
-from meshbus.log.embedded.logmanifest import Segment
 from meshbus.log.folder import HOT, hot_files, segment_range
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.block import UnknownFile, read_content
 from meshbus.log.packets.runs import Piece
 from meshbus.log.packets.store import GROUP_ROWS, RECORDERS, folder_of
 from meshbus.log.schema import PACKETS
-from meshbus.log.segment import read_segment
+from meshbus.log.segment import Segment, read_segment
 
 SPLIT_ROWS = 4 * GROUP_ROWS
-"""Rows of one split, about: a second of work for a Python worker at most."""
+"""Target size of a split in rows: at most about a second of work for a Python worker."""
 _TRIES = 64
-"""How often files may go away while one look is taken."""
+"""Attempts to take one snapshot while files are being sealed; each seal takes much longer than an attempt."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One file, and which rows it holds."""
+    """One file and the range of its rows."""
 
     name: str
     first: int
@@ -47,39 +46,41 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def list_recorders(log_dir: Path | str) -> list[int]:
-    """List the nodes that have recorded packets below a log folder."""
+    """Return the ids of the nodes that have recorded packets below a log folder."""
     folders = (Path(log_dir) / RECORDERS).glob("[0-9a-f]" * 16)
     return sorted(int(path.name, 16) for path in folders)
 
 
 class PacketReader:
-    """The record of one node."""
+    """Reads the recorded packets of one node."""
 
     def __init__(self, log_dir: Path | str, recorder: int) -> None:
         self.folder = folder_of(Path(log_dir), recorder)
         self.recorder = recorder
 
     def snapshot(self) -> PacketSnapshot:
-        """Give what there is now; raises LogError when this node has recorded nothing here."""
-        return _look(self.folder)
+        """Return what is recorded now; raises LogError if this node has recorded nothing here."""
+        return _take_snapshot(self.folder)
 
 
 class PacketSnapshot(msgspec.Struct, frozen=True):
-    """What a record held at a moment."""
+    """The recorded packets of a node at one moment."""
 
     folder: Path
     parts: tuple[Part, ...]
-    """In order of their rows."""
+    """In the order of their rows."""
+    newest: int = 0
+    """The first row of the newest hot file: where numbering continues if everything before it has expired."""
 
     @property
     def first(self) -> int:
-        """The number of the first row that is there."""
-        return self.parts[0].first if self.parts else 0
+        """The number of the first available row."""
+        return self.parts[0].first if self.parts else self.newest
 
     @property
     def end(self) -> int:
         """One past the number of the last row."""
-        return self.parts[-1].end if self.parts else 0
+        return self.parts[-1].end if self.parts else self.newest
 
     def batches(
         self,
@@ -89,9 +90,9 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
         *,
         dictionaries: bool = True,
     ) -> Iterator[Any]:
-        """Give the rows from number `start` to `stop` (excluded) as `pyarrow.RecordBatch`es in order; all by default.
+        """Yield the rows from `start` to `stop` (excluded) in order, as `pyarrow.RecordBatch`es; all by default.
 
-        Rows that expire meanwhile are left out. Raises LogError when a file is damaged.
+        Rows that expire meanwhile are left out. Raises LogError if a file is damaged.
         """
         want = wanted(columns, dictionaries=dictionaries, table=PACKETS)
         low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
@@ -102,7 +103,7 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
     def splits(
         self, start: int | None = None, stop: int | None = None, *, rows: int = SPLIT_ROWS
     ) -> list[dict[str, Any]]:
-        """Divide a range into parts of about so many rows, as plain dicts that `read_split` takes in any process."""
+        """Divide a range into parts of about `rows` rows, as plain dicts that `read_split` accepts in any process."""
         low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
         found = []
         for part in self.parts:
@@ -117,21 +118,24 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
 def read_split(
     split: Mapping[str, Any], columns: Sequence[str] | None = None, *, dictionaries: bool = True
 ) -> Iterator[Any]:
-    """Give the rows of a split as record batches, wherever they are by now.
+    """Yield the rows of a split as record batches, even if they were sealed since it was planned.
 
-    Rows that have expired since are left out. Raises LogError when a file is damaged.
+    Rows that have expired since are left out. Raises LogError if a file is damaged.
     """
     want = wanted(columns, dictionaries=dictionaries, table=PACKETS)
     part = msgspec.convert(split["part"], Part)
     yield from _read_or_find(Path(split["folder"]), part, want, int(split["first"]), int(split["end"]))
 
 
-def _look(folder: Path) -> PacketSnapshot:
+def _take_snapshot(folder: Path) -> PacketSnapshot:
     if not (folder / HOT).is_dir():
-        raise LogError(LogFault.UNKNOWN, f"nothing was recorded in {folder}: set record_packets at the node")
+        raise LogError(
+            LogFault.UNKNOWN, f"no packets were recorded in {folder}: set record_packets in the node's configuration"
+        )
     for _ in range(_TRIES):
         try:
-            hot = [_hot_part(first, path) for first, path in hot_files(folder)]
+            listed = hot_files(folder)
+            hot = [_hot_part(first, path) for first, path in listed]
         except FileNotFoundError:
             continue  # sealed meanwhile
         sealed = [
@@ -140,26 +144,26 @@ def _look(folder: Path) -> PacketSnapshot:
         sealed.sort(key=lambda part: part.first)
         sealed_end = sealed[-1].end if sealed else 0
         live = [part for part in hot if part is not None and part.first >= sealed_end]
-        return PacketSnapshot(folder, (*sealed, *live))
-    raise LogError(LogFault.FAILED, f"{folder}: is sealed faster than it can be read: try again")
+        return PacketSnapshot(folder, (*sealed, *live), listed[-1][0] if listed else 0)
+    raise LogError(LogFault.FAILED, f"{folder} is sealed faster than it can be read: try again")
 
 
 def _hot_part(first: int, path: Path) -> Part | None:
     try:
         content = read_content(np.fromfile(path, np.uint8).data)
     except UnknownFile:
-        return None  # it was just being made
+        return None  # it is being created
     return Part(path.name, first, content.end, sealed=False) if content.end > first else None
 
 
 def _read_or_find(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterator[Any]:
-    """Read rows of a file, or of the one that they are in by now."""
+    """Read rows of a file, or of the file that they were sealed into since."""
     try:
         yield from _read(folder, part, want, low, high)
     except FileNotFoundError:
         if part.sealed:
             return  # expired
-        for newer in _look(folder).parts:
+        for newer in _take_snapshot(folder).parts:
             if newer.sealed and newer.end > low and newer.first < high:
                 yield from _read_or_find(folder, newer, want, max(low, newer.first), min(high, newer.end))
 

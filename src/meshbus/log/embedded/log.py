@@ -1,0 +1,203 @@
+"""The embedded log of one channel, open for appending: implements `Backend` of log/backend.py.
+
+Packs each append into a block for embedded/writer.py, and decides when sealing, retention and compaction are due. Their
+steps are in embedded/upkeep.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshbus.errors import LogError
+from meshbus.log.arrow import has_arrow, require_arrow
+from meshbus.log.columns import number
+from meshbus.log.embedded.block import pack_block, pack_cells, pack_one
+from meshbus.log.embedded.compaction import FEWEST, choose_run
+from meshbus.log.embedded.hot import HotIndex
+from meshbus.log.embedded.plain import PlainForm
+from meshbus.log.embedded.snapshot import Snapshot
+from meshbus.log.embedded.upkeep import compact, expire, seal, sweep
+from meshbus.log.embedded.verify import verify_log
+from meshbus.log.embedded.writer import Writer
+from meshbus.log.files import translated
+from meshbus.log.folder import folder_of
+from meshbus.log.retention import Unit, expired_until
+from meshbus.log.status import Finding, LogStats, Report
+
+if TYPE_CHECKING:
+    from meshbus.log.backend import Given, OpenOptions
+
+_NS = 1_000_000_000
+_ONE_BYTES = 8_192
+"""Largest single event whose block is joined into one buffer; measured, above it the copy costs more than it saves."""
+_log = logging.getLogger("meshbus.log")
+
+
+class EmbeddedLog:
+    """A log in the files of one folder."""
+
+    def __init__(self, root: Path, options: OpenOptions) -> None:
+        self._channel, self._config, self._clock = options.channel, options.config, options.clock
+        self._plain = PlainForm(options.defaults)
+        self._upkeep = threading.RLock()
+        self._warned = False
+        self._writer = Writer(
+            options.files,
+            folder_of(root, options.channel),
+            options.channel,
+            options.clock,
+            options.config.seal_bytes,
+        )
+        self.listen = self._writer.listen
+        self.snapshot: Callable[[], Snapshot] = self._writer.snapshot
+        self.sync = self._writer.sync
+        self.wait_beyond = self._writer.wait_beyond
+
+    @property
+    def log_id(self) -> bytes:
+        """16 bytes, drawn when the log was created."""
+        return self._writer.manifest.id_bytes
+
+    @property
+    def first(self) -> int:
+        """The first available sequence."""
+        return self._writer.manifest.first
+
+    @property
+    def end(self) -> int:
+        """The sequence of the next event."""
+        return self._writer.end
+
+    @property
+    def durable(self) -> int:
+        """Every event below this sequence is on the disk."""
+        return self._writer.durable
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._writer.closed
+
+    @property
+    def report(self) -> Report:
+        """What opening found and repaired."""
+        return self._writer.report
+
+    @property
+    def stats(self) -> LogStats:
+        """Counts since opening."""
+        return self._writer.stats
+
+    def append(
+        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
+    ) -> int:
+        """Write one block and return the sequence of its first event."""  # hot
+        if not count:
+            self._writer.check_open()
+            return self.end
+
+        def pack(first: int, durable: int) -> list[bytes | memoryview]:
+            if given is not None:
+                form = pack_cells(number(given[0], first), given[1])
+            else:
+                form = self._plain.pack(first, now_ns)
+                if count == 1 and len(data) <= _ONE_BYTES:
+                    return [pack_one(first, form, offsets, data, written_ns=now_ns, durable=durable)]
+            return pack_block(first, count, form, offsets, data, written_ns=now_ns, durable=durable)
+
+        return self._writer.write(pack, count, now_ns)
+
+    def verify(self) -> list[Finding]:
+        """Check every file of the log and return the problems."""
+        return verify_log(self.snapshot())
+
+    def seal(self) -> int:
+        """Write everything that is hot as Parquet and return the number of events sealed."""
+        require_arrow()
+        with self._upkeep:
+            self._writer.roll(self._clock(), lambda _: True)
+            return self._seal_rolled()
+
+    def compact(self) -> int:
+        """Merge small neighboring segments and return how many were merged."""
+        require_arrow()
+        with self._upkeep:
+            return self._compact(fewest=2)
+
+    def retain(self) -> int:
+        """Apply the retention limits now and return the number of events that expired."""
+        writer, now = self._writer, self._clock()
+        with self._upkeep, translated(writer.folder, "cannot expire"):
+            writer.check_open()
+            before, rolled, last = writer.manifest, writer.hot[:-1], writer.hot[-1]
+            units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
+            units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]
+            until = expired_until(units, last.end, last.size, self._config.retention, now)
+            gone = max(until - before.first, 0)
+            if gone:
+                writer.adopt(expire(writer.files, writer.folder, before, until, now))
+                writer.stats.expired += gone
+            writer.adopt(sweep(writer.files, writer.folder, writer.manifest, self._config.grace_s, now))
+            return gone
+
+    def keep(self) -> None:
+        """Do the maintenance that is due; failures are counted, logged and retried."""
+        try:
+            self._keep()
+        except LogError as error:
+            if self.closed or error is self._writer.problem:
+                return  # the next append raises it
+            self._writer.stats.upkeep_failures += 1
+            _log.warning("log of %s: %s", self._channel, error)
+
+    def close(self) -> None:
+        """Sync, wake waiting threads and release the lock; does nothing if already closed."""
+        with self._upkeep:
+            self._writer.close()
+
+    def _keep(self) -> None:
+        writer, now = self._writer, self._clock()
+        period = self._config.fsync.seconds
+        if period is not None and writer.durable < writer.end and now - writer.synced_ns >= period * _NS:
+            writer.sync()
+        with self._upkeep:
+            writer.roll(now, lambda hot: self._is_due(hot, now))
+            self.retain()  # first, because it frees the space that the other steps need
+            if has_arrow():
+                self._seal_rolled()
+                self._compact(fewest=FEWEST)
+            elif len(writer.hot) > 1 and not self._warned:
+                self._warned = True
+                _log.warning("log of %s: sealing needs pyarrow: pip install 'meshbus[arrow]'", self._channel)
+
+    def _is_due(self, hot: HotIndex, now: int) -> bool:
+        old = now - hot.header.created_ns >= self._config.seal_age_s * _NS
+        return old or hot.size >= self._config.seal_bytes
+
+    def _seal_rolled(self) -> int:
+        """Seal the hot files that are no longer appended to."""
+        writer, sealed = self._writer, 0
+        if len(writer.hot) > 1:
+            # If a crash leaves a segment that the manifest does not name, recovery must find its rows in hot files.
+            writer.sync()
+        with translated(writer.folder, "cannot seal"):
+            while len(writer.hot) > 1:
+                hot = writer.hot[0]
+                writer.adopt(seal(writer.files, writer.folder, writer.manifest, hot))
+                writer.stats.seals += 1
+                sealed += hot.end - hot.header.first
+        return sealed
+
+    def _compact(self, *, fewest: int) -> int:
+        writer, merged = self._writer, 0
+        writer.check_open()
+        with translated(writer.folder, "cannot compact"):
+            while run := choose_run(writer.manifest.segments, self._config.seal_bytes, fewest=fewest):
+                writer.adopt(compact(writer.files, writer.folder, writer.manifest, run, self._clock()))
+                writer.stats.compactions += 1
+                merged += len(run)
+        return merged

@@ -1,0 +1,75 @@
+"""Values that a log reports about itself: what it holds, what it did, and what is wrong with it.
+
+Every backend uses these types (log/backend.py), so the command line, Spark and the node read them the same way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class ChannelEntry(msgspec.Struct, frozen=True):
+    """One log below a root folder."""
+
+    channel: str
+    folder: Path
+    log_id: str
+    """32 hex digits."""
+
+
+class SegmentFile(msgspec.Struct, frozen=True):
+    """One sealed Parquet file of a log, in the schema of log/schema.py."""
+
+    path: Path
+    first: int
+    end: int
+    """One past its last sequence."""
+    bytes: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What opening a log found and repaired."""
+
+    created: bool = False
+    cut_bytes: int = 0
+    """Bytes of a torn tail that were cut; none of them was acknowledged as synced."""
+    cut_why: str = ""
+    removed: tuple[str, ...] = ()
+    """Files that a crash left behind."""
+    foreign: tuple[str, ...] = ()
+    """Files that are named like segments but do not belong to this log; they were not touched."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether there was nothing to repair: the last writer closed the log, or there was none."""
+        return not (self.cut_bytes or self.removed or self.foreign)
+
+
+class LogStats(msgspec.Struct):
+    """What a log has done since it was opened."""
+
+    appended: int = 0
+    """Events."""
+    appended_bytes: int = 0
+    """Bytes written for them."""
+    refused: int = 0
+    """Appends that the disk refused; they used no sequence."""
+    syncs: int = 0
+    seals: int = 0
+    compactions: int = 0
+    expired: int = 0
+    """Events."""
+    upkeep_failures: int = 0
+    """Failed attempts to seal, compact or expire in the background; each is retried."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One problem that verification found in a log."""
+
+    file: str
+    first: int
+    """The first sequence affected."""
+    end: int
+    problem: str
