@@ -1,1 +1,1 @@
-"""The durable log of each channel: its schema, segments, recovery, retention and replication. It never opens a socket."""
+"""Durable logs: the schema of events and packets, the log of each channel behind a storage seam, and the recorder."""

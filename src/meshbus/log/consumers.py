@@ -1,11 +1,11 @@
-"""How far those who follow logs have read: one small file each, beside the logs, for whoever wants to see lag.
+"""How far consumers have read the logs: one small file each, beside the logs, so that others can see their lag.
 
     <root>/_consumers/<name>.json      {"consumer": …, "next": {channel: sequence}, "at_ns": …}
 
-Who follows the `log_dir` of a node puts `published:` or `received:` before a channel, and its file there.
+A consumer of a node's whole `log_dir` keeps its file there and prefixes channels with `published:` or `received:`.
 
-A consumer writes its file when it has made what it read safe, so the number may be behind and is never ahead. A file that
-makes no sense is no consumer.
+A consumer writes its file after it has stored what it read, so the position may be behind and is never ahead. A file
+that cannot be parsed is ignored.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ CONSUMERS = "_consumers"
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """One that follows logs."""
+    """A consumer of logs and its position."""
 
     consumer: str
     next: dict[str, int]
-    """The sequence that it reads next, by channel."""
+    """The next sequence that it reads, by channel."""
     at_ns: int
-    """When it said so."""
+    """When it wrote this."""
 
 
 def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns: int) -> None:
-    """Say how far a consumer has read; where that cannot be written, nobody sees it, and nothing else happens."""
+    """Write how far a consumer has read; a failure to write is ignored."""
     place = root / CONSUMERS / f"{name}.json"
     aside = place.with_name(f"_{place.name}.{os.getpid()}")
     try:
@@ -38,11 +38,11 @@ def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns
         aside.write_bytes(msgspec.json.encode(Consumer(name, dict(next_seqs), now_ns)))
         aside.replace(place)
     except OSError:
-        return  # who follows needs no more than the right to read
+        return  # a consumer may have read access only, and its lag is then not shown
 
 
 def list_consumers(root: Path) -> list[Consumer]:
-    """Give those who have said how far they are in the logs below a folder, or below the folder above it."""
+    """Return the consumers of the logs below a folder; their files are in it or, for a node's `log_dir`, in its parent."""
     root = root.absolute()
     above = [
         msgspec.structs.replace(consumer, next=_below(consumer.next, f"{root.name}:"))
@@ -66,7 +66,7 @@ def _read(root: Path) -> list[Consumer]:
 
 
 def lags(consumers: list[Consumer], channel: str, end: int) -> dict[str, int]:
-    """Say how many events of a channel each of its consumers has not read; `end` is the channel's next sequence."""
+    """Return for each consumer of a channel how many events it has not read; `end` is the channel's next sequence."""
     return {
         consumer.consumer: max(end - consumer.next[channel], 0) for consumer in consumers if channel in consumer.next
     }

@@ -1,4 +1,4 @@
-"""One event of a log as a Python object, for those who want them one by one."""
+"""One event of a log as a Python object; batches of columns (log/arrow.py) are faster for many."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class LogEvent(msgspec.Struct, frozen=True):
     seq: int
     payload: bytes
     ts_ns: int
-    """When it happened, in nanoseconds since 1970."""
+    """When the event happened, in nanoseconds since 1970."""
     origin: int
-    """Origin hash of its publisher."""
+    """Origin hash of the publisher."""
     pub_seq: int | None = None
     headers: dict[str, bytes] | None = None
 
 
 COLUMNS = ("seq", "payload", "ts_ns", "origin", "pub_seq", "headers")
-"""What is read for it."""
+"""The columns that an event is made of."""
 
 
 def events_of_rows(rows: Rows, start: int, stop: int) -> list[LogEvent]:
-    """Give the events of a range, which the caller has cut to what is there."""  # hot
+    """Return the events of a range, which must be within `rows`."""  # hot
     low, high = start - rows.first, stop - rows.first
     times, _ = rows.values("ts_ns")
     origins, _ = rows.values("origin")
@@ -44,7 +44,7 @@ def events_of_rows(rows: Rows, start: int, stop: int) -> list[LogEvent]:
 
 
 def events_of_batch(batch: Any) -> list[LogEvent]:
-    """Give the events of a record batch that has COLUMNS."""
+    """Return the events of a record batch that has COLUMNS."""
     seqs, payloads, times, _, published, headers = (batch.column(name).to_pylist() for name in COLUMNS)
     origins = unsigned(batch.column("origin").to_numpy()).tolist()
     pairs = (None if row is None else dict(row) for row in headers)

@@ -1,10 +1,10 @@
-"""The few things that a log does to a disk, behind one small class.
+"""File operations of the log, in one small class.
 
-Everything that changes a file or a folder goes through `Files`, so that a test can record each step, lose what was not
-synced, or refuse. Reading does not. The rule that all callers rely on: the content of a file is safe after `fsync`, and
-its name after `fsync_folder` of where it is; neither implies the other.
+Every change of a file or folder goes through `Files`, so that tests can record each step, lose what was not synced, or
+fail. Reading does not. All callers rely on this rule: the content of a file is durable after `fsync`, and its name after
+`fsync_folder` of its folder; neither implies the other.
 
-Errors of the system become LogError here and nowhere else, by `translated`.
+Errors of the operating system become LogError in `translated`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from meshbus.errors import LogError, LogFault
 
 try:
     import fcntl
-except ImportError:  # Windows: a second writer is not noticed there
+except ImportError:  # Windows: a second writer is not detected there
     fcntl = None  # type: ignore[assignment]
 
 Part: TypeAlias = "bytes | bytearray | memoryview"
@@ -33,41 +33,41 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Files:
-    """Write, sync and rename for real; a handle is a file descriptor."""
+    """Operations on real files; a handle is a file descriptor."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder; its name is safe once the folder above is synced."""
+        """Create a folder and its parents; the name is durable once the parent is synced."""
         path.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> int:
-        """Make an empty file and open it for writing; there must be none."""
+        """Create a file and open it for writing; raises FileExistsError if it exists."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
 
     def reopen(self, path: Path) -> int:
-        """Open a file for writing."""
+        """Open an existing file for writing."""
         return os.open(path, os.O_WRONLY)
 
     def write(self, handle: int, parts: Sequence[Part], at: int) -> int:
-        """Write all parts one after the other at a place in the file, and give the place behind them."""
+        """Write all parts one after the other at an offset and return the offset after them."""
         total = sum(map(len, parts))
         done = self.write_some(handle, parts, at)
-        if done < total:  # rare: the rest in one piece, as often as it takes
+        if done < total:  # rare: write the rest as one buffer, in as many calls as needed
             rest = memoryview(b"".join(parts))
             while done < total:
                 done += self.write_some(handle, [rest[done:]], at + done)
         return at + total
 
     def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
-        """Write as much as the system takes at once, and give how many bytes that was."""
+        """Write as much as the system accepts in one call and return the number of bytes."""
         return os.pwritev(handle, parts, at)
 
     def reserve(self, handle: int, at: int, size: int) -> bool:
-        """Give a file room on the disk beyond its end, which stays where it is; False when the system will not."""
-        allocate = getattr(_libc(), "fallocate", None)  # Linux; the form in `os` would move the end
+        """Reserve disk space after an offset without changing the size of the file; return whether that worked."""
+        allocate = getattr(_libc(), "fallocate", None)  # Linux only; os.posix_fallocate would change the size
         return allocate is not None and not allocate(handle, _KEEP_SIZE, ctypes.c_int64(at), ctypes.c_int64(size))
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut a file, and give back room that was reserved beyond."""
+        """Cut a file at a size and free the space that was reserved after it."""
         os.ftruncate(handle, size)
 
     def fsync(self, handle: int) -> None:
@@ -75,15 +75,15 @@ class Files:
         os.fsync(handle)
 
     def close(self, handle: int) -> None:
-        """Give a handle back."""
+        """Close a handle."""
         os.close(handle)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, replacing what has it."""
+        """Rename a file, replacing one that has the new name."""
         old.replace(new)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def fsync_folder(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class Files:
             os.close(handle)
 
     def lock(self, path: Path) -> int:
-        """Hold a lock file until its handle is closed or the process ends; BlockingIOError when another does."""
+        """Lock a file until its handle is closed or the process ends; raises BlockingIOError if it is locked already."""
         handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
             if fcntl is not None:
@@ -106,7 +106,7 @@ class Files:
         return handle
 
     def write_aside(self, path: Path, aside: Path, parts: Sequence[Part]) -> None:
-        """Replace a file in one step: written under another name, synced, renamed, and the name synced."""
+        """Replace a file atomically: write it under the name `aside`, sync, rename, and sync the folder."""
         self.remove(aside)
         handle = self.create(aside)
         try:
@@ -128,7 +128,7 @@ def _libc() -> ctypes.CDLL | None:
 
 @contextmanager
 def translated(path: Path, doing: str) -> Iterator[None]:
-    """Make one sentence of what the system refuses, with the next thing to try."""
+    """Turn an OSError into a LogError that says what to do next."""
     try:
         yield
     except OSError as error:
@@ -136,7 +136,7 @@ def translated(path: Path, doing: str) -> Iterator[None]:
 
 
 def log_error(error: OSError, path: Path, doing: str) -> LogError:
-    """Give the LogError of what the system said."""
+    """Return the LogError for an OSError."""
     why = error.strerror or str(error)
     if error.errno in _SPACE:
         return LogError(
@@ -147,5 +147,7 @@ def log_error(error: OSError, path: Path, doing: str) -> LogError:
             LogFault.READ_ONLY, f"{doing} {path}: {why}; give this user write access, or choose another folder"
         )
     if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
-        return LogError(LogFault.FOREIGN, f"{doing} {path}: {why}; choose another folder, or move that away")
+        return LogError(
+            LogFault.FOREIGN, f"{doing} {path}: {why}; choose another folder, or move the existing file away"
+        )
     return LogError(LogFault.FAILED, f"{doing} {path}: {why}; check the disk, then open the log again")

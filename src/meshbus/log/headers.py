@@ -1,10 +1,10 @@
-"""Application headers of many events in one piece of memory, laid out as Arrow lays out a map.
+"""Application headers of many events in one buffer, laid out like an Arrow map.
 
     rows u32, entries u32, key bytes u32, value bytes u32
     validity bits · row offsets i32 × (rows + 1) · key offsets i32 × (entries + 1) · value offsets i32 × (entries + 1)
     · keys · values
 
-Each part is padded to 8 bytes. One row for many events means that all of them carry the same headers.
+Each part is padded to 8 bytes. One row for many events means that all of them have the same headers.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def padded(size: int) -> int:
 
 
 class Headers:
-    """The headers of some rows, packed; reading them shares the memory."""
+    """The packed headers of some rows; reading them copies nothing."""
 
     __slots__ = ("packed", "rows")
 
     def __init__(self, packed: bytes | memoryview) -> None:
         self.packed = packed
-        """The bytes, a multiple of 8."""
+        """The buffer; its size is a multiple of 8."""
         self.rows = int(_FIXED.unpack_from(packed)[0])
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, bytes] | None]) -> Headers:
-        """Pack mappings; None stands for no headers at all."""
+        """Pack one mapping per row; None stands for no headers."""
         try:
             keys = [key.encode() for row in rows if row for key in row]
             values = [bytes(memoryview(value)) for row in rows if row for value in row.values()]
         except (AttributeError, TypeError, UnicodeError):
-            raise ConfigError("headers", "expected text as keys and bytes as values") from None
+            raise ConfigError("headers", "keys must be str and values bytes") from None
         valid = np.packbits([row is not None for row in rows], bitorder="little")
         counts = [len(row) if row else 0 for row in rows]
         parts = [
@@ -61,11 +61,11 @@ class Headers:
 
     @staticmethod
     def size_at(buffer: memoryview, at: int) -> int:
-        """Say how long the packed headers are that start at a place."""
+        """Return the size of the packed headers that start at an offset."""
         return _FIXED.size + sum(map(padded, _sizes(buffer, at)))
 
     def parts(self) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], Any, Any]:
-        """Give bitmap, row, key and value offsets, keys and values, all as views; ValueError when they do not fit."""
+        """Return validity bits, row, key and value offsets, keys and values as views; raises ValueError if damaged."""
         sizes = _sizes(self.packed, 0)
         at, views = _FIXED.size, []
         whole = memoryview(self.packed)
@@ -73,12 +73,12 @@ class Headers:
             views.append(whole[at : at + size])
             at += padded(size)
         if at != len(whole):
-            raise ValueError("the parts of the headers do not add up")
+            raise ValueError("the sizes of the headers' parts do not add up")
         numbers = [np.frombuffer(view, "<i4") for view in views[1:4]]
         return np.frombuffer(views[0], np.uint8), numbers[0], numbers[1], numbers[2], views[4], views[5]
 
     def row(self, index: int) -> dict[str, bytes] | None:
-        """Give the headers of one event; a single row stands for every event."""
+        """Return the headers of one event; a single row stands for every event."""
         index = 0 if self.rows == 1 else index
         valid, rows, keys, values, key_data, value_data = self.parts()
         if not valid[index >> 3] >> (index & 7) & 1:

@@ -1,6 +1,6 @@
-"""The one background thread of a Redex: calls `keep` on each open log, as often as the shortest interval asks for.
+"""The background thread of a Redex: calls `keep` on each open log, at the shortest interval that one of them needs.
 
-It decides nothing: what is due is in log/log.py.
+It decides nothing: the backend of each log knows what is due (log/backend.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 _PERIOD_S = 1.0
-"""How often to look for work that no interval asks for: sealing, expiring, compacting."""
+"""Longest time between two calls: sealing, expiring and compacting need no better precision."""
 
 
 class Kept(Protocol):
-    """Something that wants to be kept."""
+    """Something that needs maintenance."""
 
     def keep(self) -> None:
-        """Do what is due; must not raise."""
+        """Do the maintenance that is due; must not raise."""
 
 
 class Keeper:
@@ -31,7 +31,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def watch(self, interval_s: float | None) -> None:
-        """Know of one more log, and the interval that it asks for."""
+        """Add a log that needs `keep` at an interval, or None if it has no interval of its own."""
         if interval_s is not None:
             self._period_s = min(self._period_s, interval_s)
         self._woken.set()
@@ -40,7 +40,7 @@ class Keeper:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after what it is at."""
+        """End the thread after its current call."""
         self._stopped.set()
         self._woken.set()
         if self._thread is not None:

@@ -1,8 +1,8 @@
-"""Batches that come into a log exactly once, however often they are tried: the events say which batch they are of.
+"""Append batches exactly once, however often they are tried: each event records which batch it belongs to.
 
-A writer has a name of its own and numbers its batches upward; a batch has the same rows in the same order whenever it is
-tried. Each event carries writer, batch and place in its headers, so the log itself says how much of a batch it has, and
-after a crash only the rest is appended. Two who write under one name at the same time are not told apart.
+A writer has a name of its own and numbers its batches upward; a batch has the same rows in the same order each time it
+is tried. Each event carries writer, batch and position in its headers, so the log itself shows how much of a batch it
+has, and after a crash only the rest is appended. Two writers that use the same name at the same time are not detected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from meshbus.log.log import RedexFile
 
 WRITER, BATCH, PLACE = "meshbus.writer", "meshbus.batch", "meshbus.place"
-"""Headers of an event that came so."""
+"""Names of the headers that such an event has."""
 
 EVENTS_AT_ONCE = 8_192
+"""Events per append: bounds the memory for their headers, which are Python objects."""
 _LOOK_BACK = 1_024
+"""Events that are read at a time while searching backward: the newest batch is usually at the end."""
 
 
 def rows_done(log: RedexFile, writer: str, batch: int, rows: int) -> int:
-    """Say how many rows of a batch a log has: all of them when it has a later batch of this writer."""
+    """Return how many rows of a batch a log has: all, if it has a later batch of this writer."""
     end = log.next_seq
     while end > log.first_seq:
         start = max(end - _LOOK_BACK, log.first_seq)
@@ -37,9 +39,9 @@ def rows_done(log: RedexFile, writer: str, batch: int, rows: int) -> int:
 
 
 def slices_left(log: RedexFile, rows: Any, writer: str, batch: int) -> list[tuple[Any, dict[str, Any]]]:
-    """Cut what a log does not have of an Arrow table into pieces: the payloads of each, and its columns.
+    """Return the rows of an Arrow table that a log does not have, in slices: the payloads of each and its columns.
 
-    The table has a column `payload`, and may have `ts_ns` and `headers`; others are not kept.
+    The table has a column `payload` and may have `ts_ns` and `headers`; other columns are not stored.
     """
     done = rows_done(log, writer, batch, len(rows))
     starts = range(done, len(rows), EVENTS_AT_ONCE)

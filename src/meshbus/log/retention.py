@@ -1,4 +1,4 @@
-"""What has expired: a pure function of what there is, the limits and the time. log/log.py acts on it."""
+"""Which part of a log has expired: a pure function of its parts, the limits and the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NS = 1_000_000_000
 
 
 class Unit(NamedTuple):
-    """A part of a log that expires as a whole: a sealed segment, or a hot file that waits for its seal."""
+    """A part of a log that expires as a whole: a segment, or a hot file that is no longer appended to."""
 
     end: int
     bytes: int
@@ -19,10 +19,11 @@ class Unit(NamedTuple):
 
 
 def expired_until(units: Sequence[Unit], next_seq: int, hot_bytes: int, limits: Retention, now_ns: int) -> int:
-    """Give the sequence below which everything has expired; 0 when nothing has.
+    """Return the sequence below which everything has expired, or 0 if nothing has.
 
-    `units` are in order; `hot_bytes` is what the file being written takes, which never expires itself. A unit expires
-    by age when its last event is older, by count when enough events follow it, by bytes while the whole is too large.
+    `units` are in order; `hot_bytes` is the size of the file being appended to, which never expires. A unit expires by
+    age if its last event is older than the limit, by count if enough events follow it, and by size while the total is
+    too large.
     """
     total = sum(unit.bytes for unit in units) + hot_bytes
     until = 0

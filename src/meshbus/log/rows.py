@@ -1,11 +1,11 @@
-"""Rows on their way into and out of a hot block: numpy columns for many events, nothing per event.
+"""Rows as columns: numpy arrays for many events, on the way into and out of storage.
 
-A column of a batch is rarely a different value per row. `Cells` says how its values are given, and a block stores just
-that: nothing for NULL and ZERO, one number for SAME and COUNT (that number and on), an array for EACH, an array with a
-bitmap for SOME (the others are null).
+A column of a batch rarely has a different value in each row. `Cells` says how its values are given, and a block stores
+only that: nothing for NULL and ZERO, one number for SAME and COUNT (which counts up from it), an array for EACH, and an
+array with a bitmap for SOME (the other rows are null).
 
-What is constant in a log (channel, log id, hashes) and what follows from something else (seq, the microsecond
-timestamps) is not here: log/arrow.py adds it. The bytes are in log/embedded/block.py.
+Columns that are constant in a log (channel, log id, hashes) or follow from others (seq, the microsecond timestamps) are
+added in log/arrow.py. The bytes of a stored block are in log/embedded/block.py.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Numbers: TypeAlias = "int | NDArray[Any] | Sequence[int] | None"
-"""A column as a caller gives it: one number for all rows, or one each; masked arrays for columns with nulls."""
+"""A column as a caller gives it: one number for all rows or one per row; a masked array if some are null."""
 
 
 class Own(Enum):
-    """The one value of its kind."""
+    """The type of OWN, which is its only value."""
 
     OWN = "own"
-    """The publish number is the sequence in this log, as it is where a channel is logged by its publisher."""
+    """The publish number equals the sequence in this log, as in the log of the channel's publisher."""
 
 
 OWN = Own.OWN
 
 
 class Kind(IntEnum):
-    """How the values of a column are given; the numbers are those in the file."""
+    """How the values of a column are given; the numbers are part of the file format."""
 
     NULL = 0
     ZERO = 1
@@ -55,11 +55,11 @@ class Cells(NamedTuple):
 
     kind: Kind
     value: int = 0
-    """Of SAME and COUNT."""
+    """For SAME and COUNT."""
     array: NDArray[Any] | None = None
-    """Of EACH and SOME, in the stored type."""
+    """For EACH and SOME, in the stored type."""
     valid: NDArray[np.uint8] | None = None
-    """Of SOME: a bit per row, the lowest first, as Arrow has it."""
+    """For SOME: one bit per row, the lowest first, as in Arrow."""
 
 
 NULL = Cells(Kind.NULL)
@@ -86,7 +86,7 @@ STORED = tuple(
     Stored(name, np.dtype(_DTYPES[_BY_NAME[name].type]), _BY_NAME[name].nullable, _BY_NAME[name].bit_cast)
     for name in _NAMES
 )
-"""The columns of a block in their order; changing it is a new format version."""
+"""The columns of a block in their order; a change needs a new format version."""
 PLACES = {column.name: place for place, column in enumerate(STORED)}
 
 
@@ -94,7 +94,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     """Consecutive events of a log, as columns."""
 
     first: int
-    """Sequence of the first row; the others count on."""
+    """Sequence of the first row; the others follow."""
     cells: tuple[Cells, ...]
     """One for each of STORED."""
     offsets: NDArray[np.int32]
@@ -111,7 +111,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return self.first + len(self)
 
     def payloads(self, start: int, stop: int) -> Iterator[bytes]:
-        """Give some payloads as bytes; costs an object per event."""
+        """Yield some payloads as bytes; creates an object per event."""
         if start >= stop:
             return iter(())
         edges = self.offsets[start : stop + 1].tolist()
@@ -119,13 +119,13 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return (raw[a - base : b - base] for a, b in pairwise(edges))
 
     def values(self, name: str) -> tuple[NDArray[Any] | None, NDArray[np.uint8] | None]:
-        """Give a column as an array of its stored type and its bitmap; (None, None) when all is null."""
+        """Return a column as an array of its stored type and its bitmap; (None, None) if all values are null."""
         place = PLACES[name]
         return expand(self.cells[place], len(self), STORED[place].dtype)
 
 
 def expand(cells: Cells, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any] | None, NDArray[np.uint8] | None]:
-    """Give the values of some cells as an array, and their bitmap where there are nulls; EACH and SOME share memory."""
+    """Return the values of cells as an array, and their bitmap if there are nulls; EACH and SOME are not copied."""
     match cells.kind:
         case Kind.NULL:
             return None, None
@@ -140,14 +140,14 @@ def expand(cells: Cells, count: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any]
 
 
 def make_cells(name: str, given: Numbers, count: int) -> Cells:
-    """Check a column as given and bring it to its stored type; arrays of the right type are not copied.
+    """Check a column and convert it to its stored type; arrays of the right type are not copied.
 
-    Raises ConfigError when the length, the type or a value does not fit.
+    Raises ConfigError if the length, the type or a value does not fit.
     """
     column = STORED[PLACES[name]]
     if given is None:
         if not column.nullable:
-            raise ConfigError(name, "cannot be null: give a number, or one for each event")
+            raise ConfigError(name, "must not be null: pass one number, or one per event")
         return NULL
     if isinstance(given, int | np.integer):
         return _same(column, int(given))
@@ -169,47 +169,47 @@ def _some(column: Stored, given: np.ma.MaskedArray[Any, Any], count: int) -> Cel
     if valid.all():
         return Cells(Kind.EACH, array=array)
     if not column.nullable:
-        raise ConfigError(column.name, "cannot be null: fill the masked values")
+        raise ConfigError(column.name, "must not be null: fill the masked values")
     if not valid.any():
         return NULL
     return Cells(Kind.SOME, array=array, valid=np.packbits(valid, bitorder="little"))
 
 
 def _wrapped(column: Stored, number: int) -> int:
-    """Check the range of a number, and bit-cast it where the column is."""
+    """Check the range of a number and wrap it if the column is bit-cast."""
     bits = 8 * column.dtype.itemsize
     low, high = -(1 << bits - 1), (1 << bits if column.bit_cast else 1 << bits - 1) - 1
     if not low <= number <= high:
-        raise ConfigError(column.name, f"{number} does not fit: expected {low} to {high}")
+        raise ConfigError(column.name, f"must be in [{low}, {high}], got {number}")
     return number - (1 << bits) if number >= 1 << bits - 1 else number
 
 
 def _array(column: Stored, given: NDArray[Any], count: int) -> NDArray[Any]:
     if given.shape != (count,):
-        raise ConfigError(column.name, f"has the shape {given.shape} for {count} events: give one number for each")
+        raise ConfigError(column.name, f"must have one number for each of {count} events, got shape {given.shape}")
     if given.dtype == column.dtype:
         return np.ascontiguousarray(given)
     if given.dtype.kind not in "iu":
-        raise ConfigError(column.name, f"is of the type {given.dtype}: expected whole numbers")
+        raise ConfigError(column.name, f"must be integers, got {given.dtype}")
     if count and given.dtype.itemsize >= column.dtype.itemsize:
         _wrapped(column, int(given.min()))
         _wrapped(column, int(given.max()))
-    return given.astype(column.dtype)  # wraps where the column is bit-cast
+    return given.astype(column.dtype)  # wraps if the column is bit-cast
 
 
 def pack_payloads(events: Sequence[bytes]) -> tuple[NDArray[np.int64], memoryview]:
-    """Join payloads to one piece of memory with offsets."""
+    """Join payloads into one buffer with offsets."""
     offsets = np.zeros(len(events) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, events), np.int64, len(events)), out=offsets[1:])
     return offsets, memoryview(b"".join(events))
 
 
 def as_headers(given: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | None, count: int) -> Headers | None:
-    """Check application headers as given: one mapping for all events, or one (or None) each."""
+    """Check and pack application headers: one mapping for all events, or one mapping or None per event."""
     if given is None:
         return None
     if isinstance(given, Mapping):
         return Headers.of([given])
     if len(given) != count:
-        raise ConfigError("headers", f"there are {len(given)} for {count} events: give one for each, or one for all")
+        raise ConfigError("headers", f"must be one mapping for all events or one for each of {count}, got {len(given)}")
     return Headers.of(given)

@@ -1,15 +1,15 @@
-"""The one schema of events and packets: what the log's writers write is what Spark reads.
+"""The schema of events and packets: what the log's writers write and what Spark reads.
 
 Two tables, as plain data. `EVENTS` is the log of a channel. `PACKETS` is the flight recorder: the header of a packet,
-where it came from and where it went, what was decided, and everything the decision depended on, so that a replay can
-equal the record.
+where it came from and went, the decision about it, and everything that the decision depended on, so that a replay can
+reproduce the record.
 
-Spark has no unsigned numbers. Ids of 64 and 32 bits are stored bit-cast in the signed type of equal width (`signed` and
-`unsigned`: a view, never a copy); numbers of 16 and 8 bits are widened. Times are microseconds in UTC, with the
-nanosecond original beside them as a plain number.
+Spark has no unsigned numbers. Ids of 64 and 32 bits are stored bit-cast in the signed type of the same width (`signed`
+and `unsigned` return views, never copies); numbers of 16 and 8 bits are widened. Times are microseconds in UTC, with
+the nanosecond original beside them as a plain number.
 
-A change to a table is a new SCHEMA_VERSION. pyarrow is imported only when an Arrow schema is asked for, pyspark never.
-Batches of these columns are built in log/arrow.py.
+A change to a table needs a new SCHEMA_VERSION. pyarrow is imported only for an Arrow schema, pyspark never. Batches of
+these columns are built in log/arrow.py.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 VERSION_KEY = "meshbus.schema_version"
-"""Where files keep the version, and beside it the name of the table and what it is."""
+"""Metadata key of the schema version; the table name and its description have the two next keys."""
 TABLE_KEY = "meshbus.table"
 DOC_KEY = "meshbus.doc"
 BIT_CAST_KEY = "meshbus.bit_cast"
-"""On a column: the unsigned type it holds."""
+"""Metadata key of a column: the unsigned type that it holds."""
 
 
 class ColumnType(StrEnum):
-    """The types that columns have; the value is Spark's word where Spark has one."""
+    """Types of columns; the value is Spark's name for the type where it has one."""
 
     STRING = "string"
-    """Text of few different values: dictionary-encoded."""
+    """Text with few different values, dictionary-encoded."""
     BIGINT = "bigint"
     INT = "int"
     SMALLINT = "smallint"
@@ -48,30 +48,30 @@ class ColumnType(StrEnum):
     """Microseconds in UTC; Spark cannot read nanoseconds."""
     BINARY = "binary"
     BINARY_16 = "binary(16)"
-    """Exactly 16 bytes in Arrow and Parquet; Spark knows no fixed length."""
+    """Exactly 16 bytes in Arrow and Parquet; Spark has no type of fixed length."""
     MAP = "map<string,binary>"
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column."""
+    """One column of a table."""
 
     name: str
     type: ColumnType
     doc: str
     nullable: bool = False
     bit_cast: bool = False
-    """An unsigned number in the signed type of equal width."""
+    """Whether it holds an unsigned number in the signed type of the same width."""
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table."""
+    """A table and its columns."""
 
     name: str
     doc: str
     columns: tuple[Column, ...]
 
     def __iter__(self) -> Iterator[Column]:
-        """Give the columns in order."""
+        """Iterate over the columns in order."""
         return iter(self.columns)
 
 
@@ -172,9 +172,9 @@ _CAST_BYTES = (4, 8)
 
 
 def arrow_schema(table: Table, *, dictionaries: bool = True) -> Any:
-    """Give a table as a `pyarrow.Schema` whose metadata holds the version and what each column means.
+    """Return a table as a `pyarrow.Schema` whose metadata has the version and the meaning of each column.
 
-    Without `dictionaries`, text columns are plain strings, as Spark's Python data sources want them.
+    Without `dictionaries`, text columns are plain strings, as Spark's Python data sources require.
     """
     import pyarrow as pa
 
@@ -199,23 +199,25 @@ def arrow_schema(table: Table, *, dictionaries: bool = True) -> Any:
 
 
 def spark_ddl(table: Table) -> str:
-    """Give the columns of a table as Spark writes them in CREATE TABLE, with their meaning as comments."""
+    """Return the columns of a table in the syntax of Spark's CREATE TABLE, with their meaning as comments."""
     return ", ".join(_ddl_of(column) for column in table)
 
 
 def signed(array: NDArray[Any]) -> NDArray[Any]:
-    """See an unsigned column of 32 or 64 bits as the signed column that is stored; a view."""
+    """Return a view of an unsigned array of 32 or 64 bits as the signed type that is stored."""
     return _cast(array, "u", "i")
 
 
 def unsigned(array: NDArray[Any]) -> NDArray[Any]:
-    """See a stored column of 32 or 64 bits as the unsigned column it stands for; a view."""
+    """Return a view of a stored array of 32 or 64 bits as the unsigned numbers that it stands for."""
     return _cast(array, "i", "u")
 
 
 def _cast(array: NDArray[Any], kind: str, wanted: str) -> NDArray[Any]:
     if array.dtype.kind != kind or array.dtype.itemsize not in _CAST_BYTES:
-        raise TypeError(f"{array.dtype} is not bit-cast: only 32 and 64 bits are, narrower numbers are widened")
+        raise TypeError(
+            f"cannot bit-cast {array.dtype}: only numbers of 32 and 64 bits are bit-cast, narrower ones are widened"
+        )
     return array.view(array.dtype.str.replace(kind, wanted))
 
 

@@ -1,7 +1,7 @@
 """The embedded log of one channel, open for appending: implements `Backend` of log/backend.py.
 
-Packs each append into a block for embedded/writer.py, and decides when sealing, retention and compaction are due. Their
-steps are in embedded/upkeep.py.
+Appending is in embedded/writer.py. Here is decided when sealing, retention and compaction are due; their steps are in
+embedded/upkeep.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING
 
 from meshbus.errors import LogError
 from meshbus.log.arrow import has_arrow, require_arrow
-from meshbus.log.columns import number
-from meshbus.log.embedded.block import pack_block, pack_cells, pack_one
 from meshbus.log.embedded.compaction import FEWEST, choose_run
 from meshbus.log.embedded.hot import HotIndex
-from meshbus.log.embedded.plain import PlainForm
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.upkeep import compact, expire, seal, sweep
 from meshbus.log.embedded.verify import verify_log
@@ -29,11 +26,9 @@ from meshbus.log.retention import Unit, expired_until
 from meshbus.log.status import Finding, LogStats, Report
 
 if TYPE_CHECKING:
-    from meshbus.log.backend import Given, OpenOptions
+    from meshbus.log.backend import OpenOptions
 
 _NS = 1_000_000_000
-_ONE_BYTES = 8_192
-"""Largest single event whose block is joined into one buffer; measured, above it the copy costs more than it saves."""
 _log = logging.getLogger("meshbus.log")
 
 
@@ -42,16 +37,10 @@ class EmbeddedLog:
 
     def __init__(self, root: Path, options: OpenOptions) -> None:
         self._channel, self._config, self._clock = options.channel, options.config, options.clock
-        self._plain = PlainForm(options.defaults)
         self._upkeep = threading.RLock()
         self._warned = False
-        self._writer = Writer(
-            options.files,
-            folder_of(root, options.channel),
-            options.channel,
-            options.clock,
-            options.config.seal_bytes,
-        )
+        self._writer = Writer(folder_of(root, options.channel), options)
+        self.append = self._writer.append  # no layer in between: each would cost every append
         self.listen = self._writer.listen
         self.snapshot: Callable[[], Snapshot] = self._writer.snapshot
         self.sync = self._writer.sync
@@ -91,25 +80,6 @@ class EmbeddedLog:
     def stats(self) -> LogStats:
         """Counts since opening."""
         return self._writer.stats
-
-    def append(
-        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
-    ) -> int:
-        """Write one block and return the sequence of its first event."""  # hot
-        if not count:
-            self._writer.check_open()
-            return self.end
-
-        def pack(first: int, durable: int) -> list[bytes | memoryview]:
-            if given is not None:
-                form = pack_cells(number(given[0], first), given[1])
-            else:
-                form = self._plain.pack(first, now_ns)
-                if count == 1 and len(data) <= _ONE_BYTES:
-                    return [pack_one(first, form, offsets, data, written_ns=now_ns, durable=durable)]
-            return pack_block(first, count, form, offsets, data, written_ns=now_ns, durable=durable)
-
-        return self._writer.write(pack, count, now_ns)
 
     def verify(self) -> list[Finding]:
         """Check every file of the log and return the problems."""

@@ -14,42 +14,47 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.columns import number
+from meshbus.log.embedded.block import pack_block, pack_cells, pack_one
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest
+from meshbus.log.embedded.plain import PlainForm
 from meshbus.log.embedded.recovery import create_hot, recover
 from meshbus.log.embedded.snapshot import Snapshot
-from meshbus.log.files import Files, log_error, translated
+from meshbus.log.files import log_error, translated
 from meshbus.log.folder import HOT, LOCK
 from meshbus.log.status import LogStats
-from meshbus.names.channel import ChannelName
 
+if TYPE_CHECKING:
+    from meshbus.log.backend import Given, OpenOptions
+
+_ONE_BYTES = 8_192
+"""Largest single event whose block is joined into one buffer; measured, above it the copy costs more than it saves."""
 _FIRST_RESERVE = 1 << 20
 """Size from which disk space is reserved ahead of the end of a hot file; smaller logs stay small."""
 _MOST_RESERVE = 16 << 20
-"""Most bytes by which a reservation grows; twice as many are reserved ahead. More gained nothing (decision 0010)."""
+"""Most bytes by which a reservation grows: at most twice as many are reserved and not yet used."""
 
 
 class Writer:
     """Appends blocks to the folder of one log, as its only writer."""
 
-    def __init__(
-        self, files: Files, folder: Path, channel: ChannelName, clock: Callable[[], int], seal_bytes: int
-    ) -> None:
-        """Lock the folder and recover its contents; raises LogError if that fails.
-
-        A new hot file is begun when the last one has `seal_bytes`.
-        """
+    def __init__(self, folder: Path, options: OpenOptions) -> None:
+        """Lock the folder and recover its contents; raises LogError if that fails."""
+        files, channel, clock = options.files, options.channel, options.clock
         self.files, self.folder, self.channel = files, folder, channel
         self.closed = False
         self.stats = LogStats()
         self.grown: list[Callable[[], None]] = []
         """Callbacks after every write and at close."""
-        self._clock, self._seal_bytes = clock, seal_bytes
+        self._clock, self._seal_bytes = clock, options.config.seal_bytes
+        self._plain = PlainForm(options.defaults)
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
         self._waiting = 0
@@ -77,10 +82,14 @@ class Writer:
         """The sequence of the next event."""
         return self.hot[-1].end
 
-    def write(self, pack: Callable[[int, int], Sequence[bytes | memoryview]], count: int, now_ns: int) -> int:
-        """Write one block and return its first sequence; `pack` takes that and the durable sequence."""  # hot
+    def append(
+        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
+    ) -> int:
+        """Write one block and return the sequence of its first event; see `Backend.append`."""  # hot
         with self._lock:
             self.check_open()
+            if not count:
+                return self.end
             if self.hot[-1].size >= self._seal_bytes:
                 self._begin_file(now_ns)
             last = self.hot[-1]
@@ -88,7 +97,8 @@ class Writer:
                 self._reserve(last.size)
             first = last.end
             try:
-                size = self.files.write(self._handle, pack(first, self.durable), last.size) - last.size
+                block = self._pack(first, count, offsets, data, given, now_ns)
+                size = self.files.write(self._handle, block, last.size) - last.size
             except OSError as error:
                 raise self._refused(error, last) from error
             last.add(size, count, now_ns)
@@ -176,6 +186,23 @@ class Writer:
                     self.files.close(handle)
                 self._debts.clear()
         self._tell()
+
+    def _pack(
+        self,
+        first: int,
+        count: int,
+        offsets: bytes | memoryview,
+        data: bytes | memoryview,
+        given: Given | None,
+        now_ns: int,
+    ) -> list[bytes | memoryview]:
+        if given is not None:
+            form = pack_cells(number(given[0], first), given[1])
+        else:
+            form = self._plain.pack(first, now_ns)
+            if count == 1 and len(data) <= _ONE_BYTES:
+                return [pack_one(first, form, offsets, data, written_ns=now_ns, durable=self.durable)]
+        return pack_block(first, count, form, offsets, data, written_ns=now_ns, durable=self.durable)
 
     def _sync_files(self) -> None:
         """Sync what is written, the oldest file first, so that a crash always leaves a prefix."""
