@@ -38,7 +38,7 @@ from meshbus.log.log import Redex
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW
-from meshbus.log.packets.runs import Piece, Whose
+from meshbus.log.packets.runs import Piece, RecordInfo
 from meshbus.log.schema import PACKETS, spark_ddl
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
@@ -139,7 +139,7 @@ def recorded() -> Any:
     )
     rows["verdict"] = np.where(rows["reason"] == 0, Fate.FORWARDED, Fate.DROPPED)
     whole = Piece(pack_rows(rows), 0, BLOCK)
-    return to_batch([whole], {name.hash: name for name in CHANNELS}, Whose(7, 1), wanted(table=PACKETS))
+    return to_batch([whole], {name.hash: name for name in CHANNELS}, RecordInfo(7, 1), wanted(table=PACKETS))
 
 
 def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:

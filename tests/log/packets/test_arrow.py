@@ -11,7 +11,7 @@ from meshbus.log.packets.arrow import headers_of, to_batch
 from meshbus.log.packets.fill import fill
 from meshbus.log.packets.packed import BLOCK_ROWS, Arena
 from meshbus.log.packets.row import NOT_ASKED
-from meshbus.log.packets.runs import Piece, Whose
+from meshbus.log.packets.runs import Piece, RecordInfo
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.fate import Fate
@@ -92,7 +92,7 @@ def rows_of(packets: dict[str, Any]) -> list[Piece]:
 @pytest.mark.parametrize("seed", range(8))
 def test_every_column_is_what_was_told(seed: int) -> None:
     packets = some_packets(299 + seed % 2, seed, routed=seed % 4 != 3, judged=seed % 4 != 2)
-    batch = to_batch(rows_of(packets), NAMES, Whose(NODE, 10), wanted(table=PACKETS))
+    batch = to_batch(rows_of(packets), NAMES, RecordInfo(NODE, 10), wanted(table=PACKETS))
     assert batch.schema.equals(arrow_schema(PACKETS), check_metadata=True)
     batch.validate(full=True)
     for number, row in enumerate(batch.to_pylist()):
@@ -104,16 +104,16 @@ def test_every_column_is_what_was_told(seed: int) -> None:
 
 def test_columns_can_be_chosen_and_text_can_be_plain() -> None:
     rows = rows_of(some_packets(50, 1))
-    whole = to_batch(rows, NAMES, Whose(NODE, 1), wanted(table=PACKETS))
+    whole = to_batch(rows, NAMES, RecordInfo(NODE, 1), wanted(table=PACKETS))
     want = wanted(["channel", "reason", "ts"], dictionaries=False, table=PACKETS)
-    part = to_batch(rows, NAMES, Whose(NODE, 1), want)
+    part = to_batch(rows, NAMES, RecordInfo(NODE, 1), want)
     assert part.schema.equals(want.schema)
     assert part.to_pylist() == whole.select(["channel", "reason", "ts"]).to_pylist()
 
 
 def test_headers_come_back_as_they_were() -> None:
     packets = some_packets(200, 3)
-    batch = to_batch(rows_of(packets), NAMES, Whose(NODE, 1), wanted(table=PACKETS))
+    batch = to_batch(rows_of(packets), NAMES, RecordInfo(NODE, 1), wanted(table=PACKETS))
     again = headers_of(batch)
     for name in again.dtype.names or ():
         if name != "magic":

@@ -9,9 +9,9 @@ from meshbus.errors import LogError
 from meshbus.log.packets.block import UnknownFile, pack_block, pack_file_header, read_content
 from meshbus.log.packets.packed import MASK_BYTES, Packed, pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
-from meshbus.log.packets.runs import Whose
+from meshbus.log.packets.runs import RecordInfo
 
-WHOSE = Whose(2**64 - 1, 7)
+WHOSE = RecordInfo(2**64 - 1, 7)
 
 
 def rows(first: int, count: int) -> Packed:
@@ -33,7 +33,7 @@ def a_file() -> tuple[bytes, list[int]]:
 def test_a_file_comes_back() -> None:
     data, ends = a_file()
     content = read_content(data)
-    assert (content.first, content.end, content.size, content.whose) == (100, 109, ends[-1], WHOSE)
+    assert (content.first, content.end, content.size, content.info) == (100, 109, ends[-1], WHOSE)
     assert (content.created_ns, content.written_ns) == (5, 1040)
     assert content.names == {2**63: "a/b", 7: "c"}
     found = [number for _, part in content.blocks for number in unpack_rows(part)["header"]["counter"].tolist()]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.fill import fill, sampling_rule
 from meshbus.log.packets.packed import BLOCK_ROWS, NEXT, STARTS, Arena, data_of, hashes_in, unpack_rows
 from meshbus.log.packets.row import ROW, ROW_WORDS, Names
-from meshbus.log.packets.runs import Piece, Whose, runs_of
+from meshbus.log.packets.runs import Piece, RecordInfo, runs_of
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from tests.log.packets.making import CHANNELS, arguments, blank_headers, some_packets
 
@@ -21,7 +21,7 @@ Filled = tuple[int, list[bytes], bytes]
 
 def filled(kernel: Any, calls: list[tuple[Any, Any, int]], rows: int, sampling: int, seed: int) -> Filled:
     """Fill an arena by some calls; gives how many were chosen, the rows of its blocks, and what it holds."""
-    arena = Arena(rows, chooser(sampling, seed))
+    arena = Arena(rows, sampling_rule(sampling, seed))
     arena.counts[:] = 17, 0, 0
     data_of(arena.memory).fill(0xA5)
     for places, facts, ts_ns in calls:
@@ -128,7 +128,7 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     """Give the counters that are chosen among packets of some sessions."""
     headers = blank_headers(len(sessions))
     headers["session_id"], headers["counter"] = sessions, np.arange(first, first + len(sessions))
-    arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS, chooser(sampling, seed))
+    arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS, sampling_rule(sampling, seed))
     arena.counts[0] = first
     model = np.zeros(ROW_WORDS, np.uint64)
     size = ROUTE_BYTES + HEADER_BYTES
@@ -137,7 +137,7 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
     packets = lying.reshape(-1), 0, size, len(sessions)
     rows = fill.run(arena.memory, *packets, model, 0)
     pieces = [Piece(block, 0, block.length) for block in arena.blocks()]
-    return runs_of(pieces, Whose(0, sampling), ["counter"])["counter"].cells(rows)
+    return runs_of(pieces, RecordInfo(0, sampling), ["counter"])["counter"].cells(rows)
 
 
 @pytest.mark.parametrize("sampling", [2, 10, 100])

@@ -15,11 +15,11 @@ from meshbus.log.packets import encoding, packed, runs
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.parquet import ParquetFile, warm_sealing
-from meshbus.log.packets.runs import Piece, Whose
+from meshbus.log.packets.runs import Piece, RecordInfo
 from meshbus.log.schema import PACKETS, arrow_schema
 from tests.log.packets.making import KINDS, NODE, traffic
 
-WHOSE = Whose(NODE, 3)
+WHOSE = RecordInfo(NODE, 3)
 COUNTS = (1, 2, 7, 8, 9, 33, 127, 128, 129, 130, 1000, 2500)
 CASES = [(kind, count) for kind in KINDS for count in COUNTS]
 

@@ -50,5 +50,5 @@ def test_what_is_no_policy_is_named(folder: Path) -> None:
     (folder / POLICIES / "notes.json").write_text("[]")
     assert load_policies(folder) == {}
     (folder / POLICIES / "0000000001.json").write_text("{}")
-    with pytest.raises(LogError, match=r"0000000001\.json is no policy"):
+    with pytest.raises(LogError, match=r"0000000001\.json is not a policy"):
         load_policies(folder)

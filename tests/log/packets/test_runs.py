@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from meshbus.log.packets import runs as module
 from meshbus.log.packets.packed import pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
-from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, Runs, Whose, runs_of
+from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, RecordInfo, Runs, runs_of
 from meshbus.log.schema import PACKETS
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE
 from tests.log.packets.making import CHANNELS, changing_rows
 
 NAMES = [column.name for column in PACKETS]
-WHOSE = Whose(2**64 - 2, 5)
+WHOSE = RecordInfo(2**64 - 2, 5)
 Pieces = list[tuple[int, int, int]]
 
 

@@ -17,7 +17,7 @@ from meshbus.log.files import Files, Part
 from meshbus.log.packets import store as module
 from meshbus.log.packets.packed import PACKED_MOST, Packed, pack_rows
 from meshbus.log.packets.row import ROW, ROW_WORDS
-from meshbus.log.packets.runs import Whose
+from meshbus.log.packets.runs import RecordInfo
 from meshbus.log.packets.store import GROUP_ROWS, LEAST_BYTES, SEAL_AGE_S, Bounds, PacketStore, folder_of
 from meshbus.log.schema import PACKETS, arrow_schema
 from tests.log.crash import Disk, Loss, Recorder, Unsynced, lay_out
@@ -49,7 +49,11 @@ def full_rows(first: int, count: int) -> Packed:
 def open_store(log_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **bounds: Any) -> PacketStore:
     bounds.setdefault("max_bytes", LEAST_BYTES)
     return PacketStore(
-        folder_of(log_dir, NODE), Whose(NODE, 1), Bounds(**bounds), clock=clock or Clock(), files=files or Unsynced()
+        folder_of(log_dir, NODE),
+        RecordInfo(NODE, 1),
+        Bounds(**bounds),
+        clock=clock or Clock(),
+        files=files or Unsynced(),
     )
 
 

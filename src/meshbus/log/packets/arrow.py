@@ -1,4 +1,4 @@
-"""Recorded rows as Arrow record batches in the schema of the table `packets` (log/schema.py), and as headers again."""
+"""Convert recorded rows to Arrow record batches in the schema of the table `packets`, and batches back to headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshbus.log.arrow import Wanted
-from meshbus.log.packets.runs import IN_HEADER, Piece, Runs, Whose, runs_of
+from meshbus.log.packets.runs import IN_HEADER, Piece, RecordInfo, Runs, runs_of
 from meshbus.log.schema import PACKETS, unsigned
 from meshbus.wire.constants import NET_MAGIC
 from meshbus.wire.header import HEADER_DTYPE
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _COLUMNS = {column.name: column for column in PACKETS}
 
 
-def to_batch(pieces: Sequence[Piece], names: Mapping[int, str], whose: Whose, want: Wanted) -> Any:
-    """Give rows as a `pyarrow.RecordBatch`; `names` are the channels by canonical hash."""
+def to_batch(pieces: Sequence[Piece], names: Mapping[int, str], info: RecordInfo, want: Wanted) -> Any:
+    """Return rows as a `pyarrow.RecordBatch`; `names` has the channels by canonical hash."""
     import pyarrow as pa
 
     count = sum(piece.last - piece.first for piece in pieces)
-    columns = runs_of(pieces, whose, want.names)
+    columns = runs_of(pieces, info, want.names)
     arrays = [_array(columns[field.name], count, names, field) for field in want.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=want.schema)
 
 
 def headers_of(batch: Any) -> NDArray[np.void]:
-    """Give the headers of a record batch of packets as the kernels of policy take them."""
+    """Return the headers of a record batch of packets in the form that the kernels of policy take."""
     headers = np.zeros(len(batch), HEADER_DTYPE)
     headers["magic"] = NET_MAGIC
     for name, field in IN_HEADER.items():

@@ -1,4 +1,4 @@
-"""The bytes of a hot file of packets: a header that says whose it is, then blocks of rows.
+"""The format of a hot file of packets: a header that identifies the recorder, then blocks of rows.
 
     file header                                    block
     0   magic "MBPK"                               0   magic "MBPB"
@@ -10,11 +10,11 @@
     32  created i64, nanoseconds since 1970        36  bytes of names u32
     40  sampling rate u32                          40  bytes of rows u32
     44  4 zero bytes                               44  4 zero bytes
-                                                   48  names: JSON, those that no earlier block of the file has,
+                                                   48  names: JSON, those that are in no earlier block of the file,
                                                        then the rows (log/packets/packed.py)
 
-A block that is cut off or damaged ends the file: what a crash tore is behind the last whole block. Pure: bytes in,
-values out.
+The first block that is cut off or damaged ends the file, because a crash tears only what follows the last whole block.
+Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import xxhash
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.packets.packed import BLOCK_ROWS, Packed, hashes_in
-from meshbus.log.packets.runs import Whose
+from meshbus.log.packets.runs import RecordInfo
 
 FORMAT_VERSION = 3
-"""1 had rows of 136 bytes, 2 no repetitions; neither was ever released."""
+"""Versions 1 (rows of 136 bytes) and 2 (no repetitions) were never released."""
 FILE_MAGIC, BLOCK_MAGIC = b"MBPK", b"MBPB"
 _FILE = struct.Struct("<4sHHQQQqI4x")
 _BLOCK = struct.Struct("<4s4xQQqIII4x")
@@ -40,36 +40,36 @@ _NO_NAMES = b""
 
 
 class UnknownFile(ValueError):
-    """Say why bytes are no hot file of packets."""
+    """The bytes are not a hot file of packets."""
 
 
 class Content(msgspec.Struct, eq=False):
-    """What the whole blocks of a hot file hold."""
+    """The content of the whole blocks of a hot file."""
 
     first: int
-    whose: Whose
+    info: RecordInfo
     created_ns: int
     blocks: list[tuple[int, Packed]]
-    """Number of the first row, and the rows; views of what was read."""
+    """Number of the first row, and the rows as views of the buffer."""
     names: dict[int, str]
     """Channels by canonical hash."""
     end: int
     """One past the last row."""
     size: int
-    """Bytes up to the end of the last whole block."""
+    """Offset of the end of the last whole block."""
     written_ns: int
-    """When the last block was."""
+    """When the last block was written."""
 
 
-def pack_file_header(first: int, whose: Whose, created_ns: int) -> bytes:
-    """Give the bytes at the start of a hot file."""
-    fields = (first, whose.recorder, created_ns, whose.sampling)
+def pack_file_header(first: int, info: RecordInfo, created_ns: int) -> bytes:
+    """Return the bytes at the start of a hot file."""
+    fields = (first, info.recorder, created_ns, info.sampling)
     packed = _FILE.pack(FILE_MAGIC, FORMAT_VERSION, _FILE.size, 0, *fields)
     return _sealed(packed, xxhash.xxh3_64_intdigest(packed[_CHECKED_FROM:]))
 
 
 def pack_block(first: int, rows: Packed, names: Mapping[int, str], written_ns: int) -> list[bytes | memoryview]:
-    """Give a block as the pieces of memory to write one after the other; the rows are not copied."""
+    """Return a block as the buffers to write one after the other; the rows are not copied."""
     text = msgspec.json.encode({str(number): name for number, name in names.items()}) if names else _NO_NAMES
     content = rows.data.data
     packed = _BLOCK.pack(BLOCK_MAGIC, 0, first, written_ns, rows.length, len(text), len(content))
@@ -80,30 +80,30 @@ def pack_block(first: int, rows: Packed, names: Mapping[int, str], written_ns: i
 
 
 def read_content(data: bytes | memoryview) -> Content:
-    """Read a hot file as far as its blocks are whole.
+    """Parse a hot file up to the last whole block.
 
-    Raises UnknownFile when it has no whole header, and LogError when a newer meshbus wrote it.
+    Raises UnknownFile if it has no whole header, and LogError if a newer version of meshbus wrote it.
     """
     buffer = memoryview(data)
     if len(buffer) < _FILE.size:
-        raise UnknownFile("the file is shorter than its header")
+        raise UnknownFile("the file is shorter than a header")
     magic, version, size, checksum, first, recorder, created_ns, sampling = _FILE.unpack_from(buffer)
     if magic != FILE_MAGIC:
-        raise UnknownFile("this is no hot file of packets")
+        raise UnknownFile("not a hot file of packets")
     if version < FORMAT_VERSION:
-        raise UnknownFile("this is a hot file of a version that was never released")
+        raise UnknownFile("a hot file of a version that was never released")
     if version > FORMAT_VERSION:
-        raise LogError(LogFault.NEWER, f"version {version} was written by a newer meshbus: use that one")
+        raise LogError(LogFault.NEWER, f"format version {version} was written by a newer meshbus: upgrade to read it")
     if size != _FILE.size or xxhash.xxh3_64_intdigest(buffer[_CHECKED_FROM:size]) != checksum:
-        raise UnknownFile("the header of the file is damaged")
-    content = Content(first, Whose(recorder, sampling), created_ns, [], {}, first, size, created_ns)
+        raise UnknownFile("the file header is damaged")
+    content = Content(first, RecordInfo(recorder, sampling), created_ns, [], {}, first, size, created_ns)
     while _take_block(buffer, content):
         pass
     return content
 
 
 def _take_block(buffer: memoryview, content: Content) -> bool:
-    """Read one more block, if there is a whole one."""
+    """Parse one more block; return whether there was a whole one."""
     at = content.size
     if len(buffer) - at < _BLOCK.size:
         return False
@@ -113,7 +113,7 @@ def _take_block(buffer: memoryview, content: Content) -> bool:
     end = rows_at + row_bytes
     if magic != BLOCK_MAGIC or first != content.end or len(buffer) < end:
         return False
-    if not 0 < count <= BLOCK_ROWS:  # a few bytes can repeat a row any number of times
+    if not 0 < count <= BLOCK_ROWS:  # a forged count could repeat a row any number of times
         return False
     if xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : end]) != checksum:
         return False

@@ -1,9 +1,9 @@
-"""The values of a Parquet page, made of runs: a dictionary with the places of values in it, or differences.
+"""Values of a Parquet page, encoded from runs: as a dictionary with indices, or as differences.
 
-Parquet's own encodings, and only those that cost as much as there are runs: what stays the same for a thousand packets
-takes three bytes and no time. A column with few different values becomes a dictionary, its places are told as runs, or as
-bits where runs are short; any other becomes DELTA_BINARY_PACKED. Every reader of Parquet knows these two; nothing is
-compressed, since little is left to compress. Pages and their headers are log/packets/parquet.py.
+Only encodings of Parquet whose cost depends on the number of runs: a value that stays the same for a thousand packets
+takes three bytes and no time. A column with few different values becomes a dictionary, with its indices as runs, or as
+bits if runs are short; any other column becomes DELTA_BINARY_PACKED. Every Parquet reader supports both. Nothing is
+compressed, because little is left to compress. Pages and their headers are in log/packets/parquet.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 FEW: Final = 8
-"""Runs shorter than this on average are told as bits, which then take less."""
+"""Runs shorter than this on average are written as bits, which take less space then."""
 _BLOCK: Final = 128
 _MINIS: Final = 4
 _MINI: Final = 32
-"""Differences of a block, and its parts with a width of their own: the numbers that every writer takes."""
+"""Differences per block, and per miniblock with a bit width of its own: the sizes that other Parquet writers use."""
 _MOST_VARINT: Final = 10
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
@@ -42,7 +42,7 @@ _WORD: Final = 64
 
 
 def index(values: Numbers, most: int) -> tuple[Numbers, Numbers] | None:
-    """Give the different values among those of runs, and the place of each run's; None when there are more than `most`."""
+    """Return the distinct values of runs and the index of each run's value; None if there are more than `most`."""
     room = min(len(values), most)
     places, different = np.empty(len(values), np.int64), np.empty(room, np.int64)
     found = _index.run(values, places, different)
@@ -50,7 +50,7 @@ def index(values: Numbers, most: int) -> tuple[Numbers, Numbers] | None:
 
 
 def hybrid(lengths: Numbers, values: Numbers, width: int) -> bytes:
-    """Write small numbers of so many bits, one for each run: as runs, or all of their bits where runs are short."""
+    """Encode numbers of `width` bits, one per run, as runs, or as bits of every value if runs are short."""
     count = int(lengths.sum())
     room = max(len(lengths) * (_MOST_VARINT + 8), 0) if len(lengths) * FEW <= count else count * width // 8 + 1024
     out = np.empty(room, np.uint8)
@@ -58,7 +58,7 @@ def hybrid(lengths: Numbers, values: Numbers, width: int) -> bytes:
 
 
 def delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int) -> bytes:
-    """Write numbers of 32 or 64 bits by their differences; those of a run go on by its step."""
+    """Encode numbers of 32 or 64 bits by their differences; the values of a run change by its step."""
     count = int(lengths.sum())
     blocks = -(-count // _BLOCK)
     out = np.empty(4 * _MOST_VARINT + blocks * (_MOST_VARINT + _MINIS + _BLOCK * bits // 8), np.uint8)
@@ -81,7 +81,7 @@ def _index_reference(values: Numbers, places: Numbers, different: Numbers) -> in
 
 @jit.kernel(_index_reference)
 def _index(values: Numbers, places: Numbers, different: Numbers) -> int:
-    """Find different values, by a hash table that is at most half full; one more than there is room for means too many."""
+    """Find distinct values with a hash table that is at most half full; return one more than fit if there are too many."""
     size = 2
     while size < 2 * len(different):
         size *= 2
@@ -110,7 +110,7 @@ def _put(out: Bytes, data: bytes) -> int:
 
 
 def _packed(values: Sequence[int], width: int) -> bytes:
-    """Give the low bits of numbers one behind the other; there is a multiple of eight of them."""
+    """Return the low bits of numbers one after the other; their count is a multiple of eight."""
     whole = sum((value & (1 << width) - 1) << number * width for number, value in enumerate(values))
     return whole.to_bytes(len(values) * width // 8, "little")
 
@@ -143,7 +143,7 @@ def _put_varint(out: Bytes, at: int, value: int | np.int64) -> int:
 def _put_bits(
     out: Bytes, at: int, values: NDArray[np.uint64], count: int, width: int, words: NDArray[np.uint64]
 ) -> int:
-    """Write the low bits of some numbers one behind the other; `words` has room for them, and one more."""
+    """Write the low bits of numbers one after the other; `words` is scratch space for all of them and one more."""
     words[:] = 0
     bit = 0
     for number in range(count):
@@ -158,7 +158,7 @@ def _put_bits(
 
 @jit.kernel(_hybrid_reference)
 def _hybrid(lengths: Numbers, values: Numbers, width: int, count: int, out: Bytes) -> int:
-    """Write runs as Parquet's hybrid of runs and bits; gives how many bytes that took."""
+    """Write runs in Parquet's hybrid of runs and bits and return the number of bytes."""
     at = 0
     if len(lengths) * FEW <= count:
         for number in range(len(lengths)):
@@ -188,7 +188,7 @@ def _hybrid(lengths: Numbers, values: Numbers, width: int, count: int, out: Byte
 
 
 def _wrapped(number: int, bits: int) -> int:
-    """Give a number as one of so many bits, with its sign."""
+    """Return a number wrapped to a signed number of `bits` bits."""
     low = number & (1 << bits) - 1
     return low - (1 << bits) if low >> bits - 1 else low
 
@@ -213,7 +213,7 @@ def _delta_reference(lengths: Numbers, values: Numbers, steps: Numbers, bits: in
 
 @jit.kernel(_delta_reference)
 def _delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: int, out: Bytes) -> int:
-    """Write runs as DELTA_BINARY_PACKED; gives how many bytes that took."""
+    """Write runs as DELTA_BINARY_PACKED and return the number of bytes."""
     at = _put_varint(out, 0, _BLOCK)
     at = _put_varint(out, at, _MINIS)
     at = _put_varint(out, at, count)
@@ -226,7 +226,7 @@ def _delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: 
         length, step = lengths[number], steps[number] << shift >> shift
         row = 1 if number == 0 else 0
         while row < length:
-            if waiting == 0 and row and length - row >= _BLOCK:  # nothing but this step
+            if waiting == 0 and row and length - row >= _BLOCK:  # a whole block of equal steps
                 at = _put_varint(out, at, (step << 1) ^ (step >> 63))
                 out[at : at + _MINIS] = 0
                 at += _MINIS
@@ -241,7 +241,7 @@ def _delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: 
                 continue
             least = apart[:waiting].min()
             at = _put_varint(out, at, (least << 1) ^ (least >> 63))
-            apart[waiting:] = least  # what is not there takes no bits
+            apart[waiting:] = least  # padding takes no bits
             widths_at = at
             at += _MINIS
             for mini in range(_MINIS):

@@ -1,12 +1,12 @@
-"""Rows are filled while packets pass: one kernel call per batch, because that is all that a record may cost then.
+"""Fill rows while packets pass: one kernel call per batch, because a forwarder can afford no more.
 
-The kernel reads headers where they lie, so that a train is recorded from the receive buffer, takes all else from a model
-(log/packets/row.py), one for all packets that were decided alike or one each, and packs what it made behind what is there
-(log/packets/packed.py). Memory is handed over as plain bytes and words, which costs a call less.
+The kernel reads headers in place, so a train is recorded from the receive buffer. Everything else comes from a model
+(log/packets/row.py): one for all packets with the same decision, or one per packet. The rows are packed after those
+that are already in the arena (log/packets/packed.py). Arrays are passed as plain bytes and words, which saves a call.
 
-Sampling is decided here too, by a hash over what stays the same on every hop (session and packet counter) and a seed:
-nodes with one seed choose the same packets, so a chosen packet is seen along its whole way. Packets without a session
-have nothing to tell them apart and are chosen by their number instead.
+Sampling happens here too, by a hash of a seed and of what stays the same on every hop (session and packet counter):
+nodes with the same seed choose the same packets, so a chosen packet is recorded on its whole path. Packets without a
+session have nothing that distinguishes them and are chosen by their number instead.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _ALL: Final = (1 << 64) - 1
 _EVERY = np.uint64(_ALL)
 
 
-def chooser(sampling: int, seed: int) -> tuple[int, int]:
-    """Give the rule by which one in so many packets is chosen: a seed, and the highest hash that is."""
+def sampling_rule(sampling: int, seed: int) -> tuple[int, int]:
+    """Return the rule that chooses one in `sampling` packets: a seed, and the highest hash that is chosen."""
     return seed & _ALL, _ALL // sampling
 
 
-def _lying(data: Bytes, at: int, step: int, count: int, size: int) -> Bytes:
-    """Copy what lies every so many bytes."""
+def _strided(data: Bytes, at: int, step: int, count: int, size: int) -> Bytes:
+    """Copy `count` parts of `size` bytes that start `step` bytes apart."""
     return np.ascontiguousarray(data[at + np.arange(count)[:, None] * step + np.arange(size)])
 
 
 def _fill_reference(
     memory: Memory, packets: Bytes, begin: int, size: int, count: int, models: Words, ts_ns: int
 ) -> int:
-    columns = _lying(packets, begin + ROUTE_BYTES, size, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
+    columns = _strided(packets, begin + ROUTE_BYTES, size, count, HEADER_BYTES).view(HEADER_DTYPE).reshape(-1)
     columns[(columns["magic"] != NET_MAGIC) | (columns["version"] != VERSION)] = np.zeros((), HEADER_DTYPE)
     seed, highest = memory[SEED : HIGHEST + 1].view(np.uint64)
     numbers = (memory[SEEN] + np.arange(count)).astype(np.uint64)
@@ -78,7 +78,7 @@ def _fill_reference(
     picked = np.flatnonzero(chosen)[: memory.item(ROOM) - memory.item(ROWS)]
     rows = np.broadcast_to(models.view(ROW), count)[picked]
     rows["header"] = columns[picked]
-    rows["route"] = _lying(packets, begin, size, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
+    rows["route"] = _strided(packets, begin, size, count, ROUTE_BYTES).view(ROUTE_DTYPE).reshape(-1)[picked]
     rows["ts_ns"] = ts_ns
     for row in words_of(rows):
         _append_reference(memory, row)
@@ -87,7 +87,7 @@ def _fill_reference(
 
 
 def _append_reference(memory: Memory, row: list[int]) -> None:
-    """Pack a row behind those that are there."""
+    """Pack a row after those in the arena."""
     end, there, data, packer = memory.item(END), memory.item(ROWS), data_of(memory), Packer()
     state = memory.view(np.uint64)
     if there % BLOCK_ROWS == 0:
@@ -105,8 +105,8 @@ def _append_reference(memory: Memory, row: list[int]) -> None:
 
 
 @jit.helper
-def _goes_on(route: int, packet: int, expected: int) -> bool:
-    """Say whether headers at addresses are those of the row that is expected, which has the same model and time."""
+def _is_repetition(route: int, packet: int, expected: int) -> bool:
+    """Return whether the headers at two addresses are those of the expected row; model and time are the same."""
     for at in range(0, HEADER_BYTES - 4, 8):
         if jit.load_u64(packet + at) != jit.load_u64(expected + at):
             return False
@@ -120,8 +120,8 @@ def _goes_on(route: int, packet: int, expected: int) -> bool:
 
 @jit.helper
 def _add_changes(memory: Memory, end: int) -> int:
-    """Pack the next row by what differs from the one before; gives where it ends, and the steps that it made are known."""
-    memory[EXPECTED + COUNTER] -= memory[STEPS]  # the last row again
+    """Pack the words of the next row that differ from the last one, update the steps, and return the end address."""
+    memory[EXPECTED + COUNTER] -= memory[STEPS]  # undo the step: this is the last row
     memory[EXPECTED + SEQUENCE] -= memory[STEPS + 1]
     memory[STEPS] = memory[NEXT + COUNTER] - memory[EXPECTED + COUNTER]
     memory[STEPS + 1] = memory[NEXT + SEQUENCE] - memory[EXPECTED + SEQUENCE]
@@ -141,11 +141,11 @@ def _add_changes(memory: Memory, end: int) -> int:
 def fill(  # hot: bench_recorder
     memory: Memory, packets: Bytes, begin: int, size: int, count: int, models: Words, ts_ns: int
 ) -> int:
-    """Choose packets and pack their rows into an arena, as far as there is room; gives how many rows are there then.
+    """Choose packets and pack their rows into an arena while there is room; return the number of rows in it.
 
-    The packets lie from `begin` on, every `size` bytes, `count` of them: a routing header, which is zeros where there is
-    none, and a header; what is no header is blanked. `models` has one row, or one each. All else is in the arena's memory,
-    because every array more that is handed over costs as much as twenty packets.
+    `count` packets start at `begin`, `size` bytes apart: a routing header, zeros if there is none, and a header; bytes
+    that are not a header are recorded as zeros. `models` has one row, or one per packet. Everything else is in the
+    arena's memory, because each further array argument costs as much as twenty packets.
     """
     room, single = memory[ROOM], len(models) == ROW_WORDS
     state = memory.ctypes.data
@@ -168,13 +168,13 @@ def fill(  # hot: bench_recorder
             lost += 1
             continue
         first = there % BLOCK_ROWS == 0
-        again = single and there > before and not first and _goes_on(route, packet, state + 8 * EXPECTED)
+        again = single and there > before and not first and _is_repetition(route, packet, state + 8 * EXPECTED)
         if not again:
             jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)
             jit.store_u32(target + _TS_AT, ts_ns & 0xFFFFFFFF)
             jit.store_u32(target + _TS_AT + 4, (ts_ns >> 32) & 0xFFFFFFFF)
             jit.copy_bytes(target + _ROUTE_AT, route, ROUTE_BYTES)
-            if known:  # otherwise it stays blank, as it is in a model
+            if known:  # otherwise the header stays zero, as in the model
                 jit.copy_bytes(target, packet, HEADER_BYTES)
             if first:
                 memory[STARTS + there // BLOCK_ROWS] = end - data

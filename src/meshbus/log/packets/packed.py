@@ -1,13 +1,14 @@
-"""Rows as they lie in memory and in hot files: each says only what is not as it was in the row before.
+"""The packed form of rows in memory and in hot files: each row stores only what differs from the row before.
 
-    mask u32      bit n is set when word n of the row (log/packets/row.py) is not what it was
-    words u64     those that are not, in order
+    mask u32      bit n is set if word n of the row (log/packets/row.py) differs
+    words u64     the words that differ, in order
 
-    count u32     with its highest bit set: so many more rows, in each of which the packet counter and the sequence go on
-                  by as much as in the row before, and everything else stays
+    count u32     with its highest bit set: this many more rows, in each of which the packet counter and the sequence
+                  change by as much as in the row before, and everything else stays the same
 
-The packets of a train differ in these two numbers, so a train mostly takes 32 bytes; a row takes PACKED_MOST at worst. The
-first row of a block has zeros before it, and is no repetition: every block is read for itself.
+The packets of a train differ in these two numbers only, so a train usually takes 32 bytes; a row takes at most
+PACKED_MOST. The first row of a block is stored relative to zeros and is never a repetition: each block can be read on
+its own.
 """
 
 from __future__ import annotations
@@ -27,30 +28,30 @@ if TYPE_CHECKING:
     Memory = NDArray[np.int64]
 
 BLOCK_ROWS: Final = 8_192
-"""Rows of one block at most."""
+"""Most rows in one block: readers refuse more, because a few bytes can repeat a row any number of times."""
 MASK_BYTES: Final = 4
 PACKED_MOST: Final = MASK_BYTES + ROW_BYTES
-"""Bytes of a row in which every word differs."""
+"""Size of a packed row in which every word differs."""
 REPEAT: Final = 1 << 31
 COUNTER, SEQUENCE = 2, 5
-"""Words that go on by a step while a row is repeated."""
+"""The words that change by a constant step in a repetition."""
 STEPPING: Final = 1 << COUNTER | 1 << SEQUENCE
 
 # The memory of an arena begins with its state, in words.
 END, ROWS, ROOM = 0, 1, 2
-"""Bytes and rows that are there, and rows that there may be."""
+"""Bytes and rows in the arena, and its capacity in rows."""
 SEEN, TAKEN, LOST = 3, 4, 5
-"""Packets that were ever offered, rows that were chosen and found room, and rows that were chosen and found none."""
+"""Totals: packets offered, rows stored, and rows that were chosen but found no room."""
 SEED, HIGHEST = 6, 7
-"""The rule by which packets are chosen (log/packets/fill.py)."""
+"""The rule that chooses packets (log/packets/fill.py)."""
 REPEATED, STEPS = 8, 9
-"""Rows in the repetition that ends what is there, and the steps of the two words that go on."""
+"""Rows in the repetition at the end of the arena, and the steps of the two words that change in it."""
 EXPECTED = STEPS + 2
-"""What the next row is if it is a repetition."""
+"""The next row, if it continues the repetition."""
 NEXT = EXPECTED + ROW_WORDS
-"""Room for the next row."""
+"""Space for the next row."""
 STARTS = NEXT + ROW_WORDS
-"""Where each block starts; the rows are behind that."""
+"""Offset of each block; the rows follow."""
 
 _HASH_WORD: Final = 16
 _BROKEN: Final = -1
@@ -58,35 +59,35 @@ _WORD: Final = (1 << 64) - 1
 
 
 class Packed(NamedTuple):
-    """Rows of one block."""
+    """The packed rows of one block."""
 
     data: Bytes
     length: int
-    """How many there are."""
+    """Number of rows."""
 
 
 class Arena:
     """Memory of a fixed size that rows are packed into, one block after the other."""
 
     def __init__(self, rows: int, rule: tuple[int, int] = (0, _WORD)) -> None:
-        """Have room for so many rows, whatever is in them; rows must fill whole blocks."""
+        """Allocate space for `rows` rows of any content; must be a multiple of BLOCK_ROWS."""
         self.memory: Memory = np.empty(STARTS + rows // BLOCK_ROWS + -(-rows * PACKED_MOST // 8), np.int64)
-        self.memory.fill(0)  # have all of its pages now: the first packets would wait for each
+        self.memory.fill(0)  # touch every page now, or the first packets would wait for each page fault
         self.memory[ROOM] = rows
         self.memory[SEED : HIGHEST + 1].view(np.uint64)[:] = rule
 
     @property
     def rows(self) -> int:
-        """How many are there."""
+        """Number of rows in the arena."""
         return self.memory.item(ROWS)
 
     @property
     def counts(self) -> Memory:
-        """What was seen, taken and lost, by this arena and by those before it."""
+        """Totals of packets seen, taken and lost, those of earlier arenas included."""
         return self.memory[SEEN : LOST + 1]
 
     def blocks(self) -> list[Packed]:
-        """Give what is there, where it lies."""
+        """Return the blocks of the arena as views."""
         rows, data = self.rows, data_of(self.memory)
         firsts = range(0, rows, BLOCK_ROWS)
         starts = [*self.memory[STARTS : STARTS + len(firsts)].tolist(), self.memory.item(END)]
@@ -96,17 +97,17 @@ class Arena:
         ]
 
     def clear(self) -> None:
-        """Have nothing there any more."""
+        """Remove all rows."""
         self.memory[END] = self.memory[ROWS] = 0
 
 
 def data_of(memory: Memory) -> Bytes:
-    """Give the part of an arena's memory that rows are packed into."""
+    """Return the part of an arena's memory that holds packed rows."""
     return memory[STARTS + memory.item(ROOM) // BLOCK_ROWS :].view(np.uint8)
 
 
 class Packer:
-    """Packs the rows of one block, plainly: what `fill` does in a loop."""
+    """Packs the rows of one block in plain Python; the reference for `fill`."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -116,7 +117,7 @@ class Packer:
         self.repeated = 0
 
     def add(self, row: list[int]) -> None:
-        """Pack one more row, given as its words."""
+        """Pack one more row, given as words."""
         if row == self.expected:
             if self.repeated:
                 del self.data[-MASK_BYTES:]
@@ -136,7 +137,7 @@ def _steps_between(last: list[int], row: list[int]) -> list[int]:
 
 
 def _advanced(row: list[int], steps: list[int]) -> list[int]:
-    """Give a row as it is when it is repeated."""
+    """Return the row after a row in a repetition."""
     after = row.copy()
     for word, step in zip((COUNTER, SEQUENCE), steps, strict=True):
         after[word] = after[word] + step & _WORD
@@ -144,13 +145,13 @@ def _advanced(row: list[int], steps: list[int]) -> list[int]:
 
 
 def words_of(rows: NDArray[np.void]) -> list[list[int]]:
-    """Give the words of rows."""
+    """Return the words of rows."""
     words: list[list[int]] = np.frombuffer(rows.tobytes(), np.uint64).reshape(-1, ROW_WORDS).tolist()
     return words
 
 
 def pack_rows(rows: NDArray[np.void]) -> Packed:
-    """Pack rows as a block of their own; takes its time."""
+    """Pack rows as one block; slow."""
     packer = Packer()
     for row in words_of(rows):
         packer.add(row)
@@ -158,7 +159,7 @@ def pack_rows(rows: NDArray[np.void]) -> Packed:
 
 
 def unpack_rows(packed: Packed) -> NDArray[np.void]:
-    """Give the rows of a block as they were, or the first ones of it; takes its time."""
+    """Return the rows of a block, or its first ones; slow."""
     data, at, rows = packed.data.tobytes(), 0, [[0] * ROW_WORDS]
     steps = [0, 0]
     while len(rows) <= packed.length:
@@ -179,7 +180,7 @@ def unpack_rows(packed: Packed) -> NDArray[np.void]:
 
 
 def hashes_in(packed: Packed) -> set[int] | None:
-    """Give the canonical hashes in a block, 0 among them where one is missing; None when the block is not whole."""
+    """Return the canonical hashes in a block, with 0 for rows without one; None if the block is malformed."""
     found = np.empty(packed.length, np.uint64)
     count = _walk.run(jit.writable(packed.data), packed.length, found)
     return None if count == _BROKEN else set(found[:count].tolist())
@@ -210,7 +211,7 @@ def _walk_reference(data: Bytes, count: int, hashes: Words) -> int:
 
 @jit.kernel(_walk_reference)
 def _walk(data: Bytes, count: int, hashes: Words) -> int:
-    """Find the hashes of rows, those that follow each other once, and that a block has its rows and nothing else."""
+    """Collect the hashes of rows, equal neighbors once, and check that the block holds `count` rows and nothing else."""
     begin, size, at, found = data.ctypes.data, len(data), 0, 0
     number = np.int64(0)
     last = np.uint64(0)

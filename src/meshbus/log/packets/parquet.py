@@ -1,14 +1,14 @@
-"""Sealed files: Parquet that any reader of Parquet understands, written from runs (log/packets/runs.py).
+"""Sealed files of packets: standard Parquet, written from runs (log/packets/runs.py).
 
-    "PAR1"                       per row group and column a dictionary page, where there is one, and one data page
+    "PAR1"                       per row group and column: a dictionary page, if there is one, and one data page
     pages
-    footer                       the schema, the row groups with what each column has at least and at most
+    footer                       the schema, and the row groups with the minimum and maximum of each column
     length of the footer u32
     "PAR1"
 
-Written here rather than by pyarrow, which looks at every value of every column, where nearly all of them are the same as
-the one before: that took a fifth of the time of a forwarder. The types are those that pyarrow gives the same schema, which
-is in the footer, too, as pyarrow leaves it there. Every page has a checksum. The numbers of fields are Parquet's.
+Not written with pyarrow, which processes every value of every column although nearly all equal the one before: that took
+a fifth of a forwarder's time. The types are those that pyarrow gives the same schema, and the footer contains that schema
+as pyarrow would write it. Every page has a checksum. Field numbers are those of Parquet's Thrift definitions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from meshbus.log.arrow import has_arrow
 from meshbus.log.packets.encoding import delta, hybrid, index
 from meshbus.log.packets.packed import hashes_in, pack_rows
 from meshbus.log.packets.row import ROW
-from meshbus.log.packets.runs import Piece, Runs, Whose, runs_of
+from meshbus.log.packets.runs import Piece, RecordInfo, Runs, runs_of
 from meshbus.log.packets.thrift import TRUE, Value, byte, i32, i64, sequence, struct, text
 from meshbus.log.schema import PACKETS, SCHEMA_VERSION, Column, ColumnType, arrow_schema
 
@@ -41,13 +41,13 @@ _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _UNCOMPRESSED = 0
 _NOTHING = struct({})
 _NOWHERE = i64(0)
-"""Where the description of a column is written once more: it is not."""
+"""Offset of the separate copy of a column's metadata: there is none."""
 _WORTH = 8
-"""Numbers of which one in so many is different are no dictionary: their differences take less."""
+"""If more than one in this many values is distinct, differences take less space than a dictionary."""
 
 
 class _Kind(NamedTuple):
-    """How Parquet has the values of a column."""
+    """How Parquet stores the values of a column."""
 
     physical: int
     bits: int
@@ -73,36 +73,36 @@ class _Pages(NamedTuple):
     parts: tuple[bytes, ...]
     size: int
     data_at: int
-    """Where the data page begins; 0 when there is no dictionary before it."""
+    """Offset of the data page; 0 if there is no dictionary page before it."""
     described: dict[int, Value]
-    """What is told about them, but for where they are."""
+    """The metadata of the column, except the offsets of its pages."""
     bounds: Value
 
 
 class _Encoded(NamedTuple):
-    """The values of a column of a row group."""
+    """The encoded values of one column of a row group."""
 
     encoding: int
     data: bytes
     dictionary: tuple[bytes, ...]
-    """The page before, if there is one."""
+    """The dictionary page, if there is one."""
     bounds: dict[int, Value]
-    """What is at most and at least in it."""
+    """The maximum and the minimum."""
 
 
 class ParquetFile:
-    """One file as it is made: the bytes of each part in order, for whoever writes them."""
+    """Encodes one file; returns its parts in order, and the caller writes them."""
 
-    def __init__(self, whose: Whose) -> None:
-        self._whose = whose
+    def __init__(self, info: RecordInfo) -> None:
+        self._info = info
         self._size = len(MAGIC)
         self._rows = 0
         self._groups: list[Value] = []
 
     def group(self, pieces: Sequence[Piece], names: Mapping[int, str]) -> bytes:
-        """Give a row group of some rows; `names` has their channels by canonical hash."""
+        """Return the bytes of a row group; `names` has the channels of its rows by canonical hash."""
         count = sum(piece.last - piece.first for piece in pieces)
-        columns = runs_of(pieces, self._whose, tuple(_COLUMNS))
+        columns = runs_of(pieces, self._info, tuple(_COLUMNS))
         begin, parts, chunks = self._size, [] if self._groups else [MAGIC], []
         for column in PACKETS:
             pages = _pages(column, columns[column.name], count, names)
@@ -114,46 +114,46 @@ class ParquetFile:
         return b"".join(parts)
 
     def footer(self) -> bytes:
-        """Give what ends the file, which has a row group at least."""
-        elements, told = _described()
+        """Return the end of the file, which must have at least one row group."""
+        elements, metadata = _described()
         _, footer = struct(
             {
                 1: i32(_VERSION),
                 2: elements,
                 3: i64(self._rows),
                 4: sequence(self._groups),
-                5: told,
+                5: metadata,
                 6: text(f"meshbus version {SCHEMA_VERSION}"),
-                7: sequence([struct({1: _NOTHING})] * len(_COLUMNS)),  # at least and at most go by the type
+                7: sequence([struct({1: _NOTHING})] * len(_COLUMNS)),  # minimum and maximum use the order of the type
             }
         )
         return footer + len(footer).to_bytes(4, "little") + MAGIC
 
 
 def warm_sealing() -> None:
-    """Load every kernel that rows need after they were filled, and pyarrow, so that no packet waits for them later."""
+    """Load every kernel that sealing needs, and pyarrow, so that no packet waits for them later."""
     rows = np.zeros(2, ROW)
-    rows["header"]["counter"] = 0, 1  # by their difference; all else stays the same
+    rows["header"]["counter"] = 0, 1  # so that differences are encoded too; the other columns are constant
     packed = pack_rows(rows)
     hashes_in(packed)
-    ParquetFile(Whose(0, 1)).group([Piece(packed, 0, 2)], {})
+    ParquetFile(RecordInfo(0, 1)).group([Piece(packed, 0, 2)], {})
     if has_arrow():
         _described()
 
 
 @cache
 def _described() -> tuple[Value, Value]:
-    """Describe the table: its columns, and what is told beside them."""
+    """Return the schema and the key-value metadata of the footer."""
     schema = arrow_schema(PACKETS)
-    told = {**schema.metadata, b"ARROW:schema": base64.b64encode(schema.serialize())}
+    metadata = {**schema.metadata, b"ARROW:schema": base64.b64encode(schema.serialize())}
     return (
         sequence([struct({4: text("schema"), 5: i32(len(_COLUMNS))}), *map(_element, PACKETS)]),
-        sequence([struct({1: text(key), 2: text(value)}) for key, value in told.items()]),
+        sequence([struct({1: text(key), 2: text(value)}) for key, value in metadata.items()]),
     )
 
 
 def _element(column: Column) -> Value:
-    """Describe a column for the schema."""
+    """Return the schema element of a column."""
     kind = _KINDS[column.type]
     fields = {1: i32(kind.physical), 3: i32(_OPTIONAL if column.nullable else _REQUIRED), 4: text(column.name)}
     if kind.converted is not None and kind.logical is not None:
@@ -162,7 +162,7 @@ def _element(column: Column) -> Value:
 
 
 def _chunk(pages: _Pages, at: int) -> Value:
-    """Describe the pages of a column, which begin at a place in the file."""
+    """Return the column chunk of pages that start at an offset in the file."""
     where = {9: i64(at + pages.data_at)}
     if pages.data_at:
         where[11] = i64(at)
@@ -171,7 +171,7 @@ def _chunk(pages: _Pages, at: int) -> Value:
 
 def _pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
     if len(runs.starts) > 1 or runs.steps.item(0):
-        return _made(column, runs, count, names)
+        return _encode_pages(column, runs, count, names)
     value, there = runs.values.item(), runs.valid.item()
     name = names[value % (1 << 64)] if column.type is ColumnType.STRING and there else ""
     return _constant(column.name, value, there, count, name)
@@ -179,13 +179,13 @@ def _pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> 
 
 @lru_cache(maxsize=512)
 def _constant(name: str, value: int, there: bool, count: int, word: str) -> _Pages:
-    """Make the pages of a column that has one value, which is mostly the one that it had in the row group before."""
+    """Return the pages of a column with one value; cached, because it is usually that of the last row group."""
     runs = Runs(np.zeros(1, np.int32), np.array([value], np.int64), np.array([there]), np.zeros(1, np.int64))
-    return _made(_COLUMNS[name], runs, count, {value % (1 << 64): word})
+    return _encode_pages(_COLUMNS[name], runs, count, {value % (1 << 64): word})
 
 
-def _made(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
-    """Make the pages of a column of so many rows."""
+def _encode_pages(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _Pages:
+    """Return the pages of a column with `count` rows."""
     lengths, values, steps, levels = runs.lengths(count), runs.values, runs.steps, b""
     if column.nullable:
         levels = hybrid(lengths, runs.valid.astype(np.int64), 1)
@@ -211,7 +211,7 @@ def _made(column: Column, runs: Runs, count: int, names: Mapping[int, str]) -> _
 
 
 def _encoded(kind: _Kind, lengths: Numbers, values: Numbers, steps: Numbers, names: Mapping[int, str]) -> _Encoded:
-    """Encode the values that are not null as what takes least."""
+    """Encode the values that are not null in the form that takes the least space."""
     count = int(lengths.sum())
     if not count:
         return _Encoded(_PLAIN, b"", (), {})

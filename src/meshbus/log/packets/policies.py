@@ -1,9 +1,9 @@
-"""The policies that records were made under: one small file each, numbered, beside the packets.
+"""The policies that packets were recorded under: one small numbered file each, beside the packets.
 
     <folder>/_policies/0000000003.json
 
-The number is the `policy_version` of the rows. It means the same for ever in this folder: a policy that comes back, also
-after a restart, gets the number that it had. So whoever reads a row can judge it again.
+The number is the `policy_version` of the rows. It never changes its meaning in this folder: a policy that is used again,
+also after a restart, gets the same number. So every recorded packet can be judged again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 POLICIES = "_policies"
 MOST = 1_024
-"""Policies that are kept; beyond, the oldest are removed."""
+"""Policies that are kept before the oldest are removed: bounds the folder if policies change often."""
 
 _NAME = re.compile(r"(\d{10})\.json")
 
 
 def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
-    """Read the policies of a recorder's folder by their numbers; raises LogError when one is damaged."""
+    """Return the policies in a recorder's folder by number; raises LogError if one is damaged."""
     found: dict[int, GatewayPolicy] = {}
     for path in sorted((folder / POLICIES).glob("*.json")):
         match = _NAME.fullmatch(path.name)
@@ -40,13 +40,13 @@ def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
             found[int(match[1])] = msgspec.json.decode(path.read_bytes(), type=GatewayPolicy)
         except msgspec.MsgspecError as error:
             raise LogError(
-                LogFault.CORRUPT, f"{path} is no policy: {error}; restore it from a copy, or remove it"
+                LogFault.CORRUPT, f"{path} is not a policy: {error}; restore it from a copy, or remove it"
             ) from None
     return found
 
 
 class PolicyBook:
-    """Gives numbers to policies, at once, and writes down later those that are new."""
+    """Numbers policies in memory, and writes new ones to files later."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class PolicyBook:
         self._unwritten: dict[int, GatewayPolicy] = {}
 
     def number_of(self, policy: GatewayPolicy) -> int:
-        """Give the number of a policy; touches no file."""
+        """Return the number of a policy, a new one if needed; writes no file."""
         number = self._numbers.get(policy)
         if number is None:
             number = self._numbers[policy] = self._next
@@ -65,14 +65,16 @@ class PolicyBook:
         return number
 
     def write(self, files: Files) -> None:
-        """Write down what is new, safely, and forget the oldest beyond MOST."""
+        """Write new policies durably, and remove the oldest beyond MOST."""
         for number, policy in list(self._unwritten.items()):
             path = self._path(number)
             with translated(path, "cannot write"):
                 files.write_aside(path, aside(path), [msgspec.json.format(msgspec.json.encode(policy), indent=1)])
             del self._unwritten[number]
         if len(self._numbers) > MOST:
-            known = list(self._numbers.items())  # in one step: the other thread may add meanwhile
+            known = list(
+                self._numbers.items()
+            )  # a copy in one step, because the other thread may add policies meanwhile
             for policy, number in sorted(known, key=lambda item: item[1])[:-MOST]:
                 with translated(self._path(number), "cannot remove"):
                     files.remove(self._path(number))

@@ -177,4 +177,4 @@ def _read(folder: Path, part: Part, want: Wanted, low: int, high: int) -> Iterat
     for first, rows in content.blocks:
         begin, end = max(low, first), min(high, first + rows.length)
         if begin < end:
-            yield to_batch([Piece(rows, begin - first, end - first)], content.names, content.whose, want)
+            yield to_batch([Piece(rows, begin - first, end - first)], content.names, content.info, want)

@@ -1,15 +1,15 @@
-"""The flight recorder: takes packets as columns while they pass, and has them on the disk soon after.
+"""The flight recorder: takes packets in batches while they pass, and writes them to the disk soon after.
 
     recorder = PacketRecorder(log_dir, node_id, sampling=10)
-    recorder.set_policy(policy, channels)         what is in force, whenever it changes
-    recorder.take(headers, reasons, ...)          one kernel call per batch, into memory that is there already
-    recorder.take_train(model, data, ...)         the same from the receive buffer, for packets that fared alike
+    recorder.set_policy(policy, channels)         the policy in force, whenever it changes
+    recorder.take(headers, reasons, ...)          one kernel call per batch, into memory that is allocated already
+    recorder.take_train(model, data, ...)         the same from the receive buffer, for packets with the same decision
     recorder.close()
 
-Taking never waits for a disk. Rows go into one of two arenas of fixed size, and a thread writes one while the other
-fills: every DRAIN_S to the system, so that the death of the process loses no more than that, and every SYNC_S to the disk.
-When both are full, rows are dropped and counted; packets are never held up. The same thread seals and expires
-(log/packets/store.py). When the disk refuses, rows are lost and counted, and it is tried again with the next ones.
+Taking packets never waits for a disk. Rows go into one of two arenas of fixed size, and a thread writes one while the
+other fills: every DRAIN_S to the operating system, so that the death of the process loses no more than that, and every
+SYNC_S to the disk. If both are full, rows are dropped and counted; packets are never delayed. The same thread seals and
+expires (log/packets/store.py). If the disk refuses, rows are lost and counted, and the next ones are tried again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import numpy as np
 
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.files import Files
-from meshbus.log.packets.fill import chooser, fill
+from meshbus.log.packets.fill import fill, sampling_rule
 from meshbus.log.packets.packed import Arena
 from meshbus.log.packets.parquet import warm_sealing
 from meshbus.log.packets.policies import PolicyBook
 from meshbus.log.packets.row import NOT_ASKED, Names, models
-from meshbus.log.packets.runs import Whose
+from meshbus.log.packets.runs import RecordInfo
 from meshbus.log.packets.store import Bounds, PacketStore, folder_of
 from meshbus.names.channel import ChannelName
 from meshbus.policy.gatewaypolicy import GatewayPolicy
@@ -42,30 +42,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ARENA_ROWS: Final = 65_536
-"""Rows of each arena: 9 MB at most, and a tenth of a second of the fastest traffic that a node forwards."""
+"""Rows of each arena: at most 9 MB, and about a tenth of a second of the fastest traffic that a node forwards."""
 _HALF: Final = ARENA_ROWS // 2
 DRAIN_S: Final = 0.25
 SYNC_S: Final = 1.0
 _KEEP_S: Final = 1.0
+"""Seconds between two drains, two syncs, and two checks for what to seal or expire."""
 _MAX_SAMPLING: Final = (1 << 31) - 1
 _NOBODY: Final = np.zeros(1, np.uint64)
 _log = logging.getLogger("meshbus.log")
 
 
 class RecorderStats(msgspec.Struct):
-    """What a recorder has done since it was opened, in rows."""
+    """Counts of a recorder since it was opened, in rows."""
 
     seen: int = 0
-    """Packets that were offered."""
+    """Packets that were offered to the recorder."""
     taken: int = 0
-    """Those that were chosen and found room."""
+    """Chosen, and stored in memory."""
     lost_full: int = 0
-    """Chosen, but there was no room in memory."""
+    """Chosen, but memory was full."""
     lost_disk: int = 0
     """Taken, but the disk refused them."""
     written: int = 0
     damaged: int = 0
-    """Written, but no longer there when they were sealed."""
+    """Written, but not readable when they were sealed."""
     expired: int = 0
 
 
@@ -84,32 +85,34 @@ class PacketRecorder:
         clock: Callable[[], int] = time.time_ns,
         background: bool = True,
     ) -> None:
-        """Open the record of a node, and make it when there is none.
+        """Open the record of a node, and create it if there is none.
 
-        One in `sampling` packets is recorded, chosen by `seed`. `files` and `clock` are for tests, and so is
-        `background=False`: then nobody calls `drain` and `keep` but you. Raises LogError when the folder cannot be
-        written, or is being written by somebody else.
+        One in `sampling` packets is recorded, chosen by `seed`. `files`, `clock` and `background=False` are for tests:
+        without the background thread, call `drain` and `keep` yourself. Raises LogError if the folder cannot be written
+        or another process writes it.
         """
         if not 1 <= sampling <= _MAX_SAMPLING:
-            raise ConfigError("record_sampling", f"{sampling} is not from 1 to {_MAX_SAMPLING}")
+            raise ConfigError("record_sampling", f"must be in [1, {_MAX_SAMPLING}], got {sampling}")
         self._stats = RecorderStats()
         self.folder = folder_of(Path(log_dir), node_id)
-        self._store = PacketStore(self.folder, Whose(node_id, sampling), bounds or Bounds(), clock=clock, files=files)
+        self._store = PacketStore(
+            self.folder, RecordInfo(node_id, sampling), bounds or Bounds(), clock=clock, files=files
+        )
         self._policies = PolicyBook(self.folder)
         self._streams = Names.of(())
         self._names: dict[int, str] = {}
-        """Of the channels that are known, and of those that rows in memory may still name."""
+        """Names by hash of the channels that are known now, and of those that rows in memory may still refer to."""
         self._current: dict[int, str] = {}
         self._policy = 0
-        self._arena, self._other = (Arena(ARENA_ROWS, chooser(sampling, seed)) for _ in range(2))
+        self._arena, self._other = (Arena(ARENA_ROWS, sampling_rule(sampling, seed)) for _ in range(2))
         self._swap = threading.Lock()
-        """Held for a kernel call by who fills, and for an instant by who drains."""
+        """Held by `take` during a kernel call, and by `drain` while it exchanges the arenas."""
         self._storing = threading.RLock()
-        """Held by who works on the files."""
+        """Held while files are written."""
         self._woken, self._stopped = threading.Event(), threading.Event()
         self._synced_at = self._kept_at = time.monotonic()
         if self._store.cut_bytes:
-            _log.warning("record in %s: cut %d torn bytes", self.folder, self._store.cut_bytes)
+            _log.warning("record in %s: cut %d bytes of a torn tail", self.folder, self._store.cut_bytes)
         self._warm()
         self._thread: threading.Thread | None = None
         if background:
@@ -118,14 +121,14 @@ class PacketRecorder:
 
     @property
     def stats(self) -> RecorderStats:
-        """What was done so far."""
+        """Counts so far."""
         seen, taken, lost = self._arena.counts.tolist()
         return msgspec.structs.replace(self._stats, seen=seen, taken=taken, lost_full=lost)
 
-    # ── what passes ─────────────────────────────────────────────────────────────────────────
+    # ── packets ─────────────────────────────────────────────────────────────────────────────
 
     def set_policy(self, policy: GatewayPolicy, channels: Iterable[ChannelName]) -> None:
-        """Record under this policy from now on, and know these channels by their streams."""
+        """Record under this policy from now on, and recognize these channels by their streams."""
         known = [*channels, *(name for name in policy.streams().values() if name is not None)]
         self._streams = Names.of(known)
         self._policy = self._policies.number_of(policy)
@@ -147,11 +150,11 @@ class PacketRecorder:
         dests: NDArray[np.uint32] | None = None,
         guard: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Record packets about which something was decided at a time; nothing is kept of the arrays.
+        """Record packets and the decisions about them; the arrays are copied.
 
-        Headers and routing headers are as they arrived; what is no header is recorded as zeros. `here` says that they
-        were for this node. A reason is a code of policy/fate.py, 0 for a packet that was not dropped. Every array but
-        the headers may also have one entry for all of them. A hop of 0 is none.
+        Headers and routing headers are as they arrived; bytes that are not a header are recorded as zeros. `here` means
+        that the packets were for this node. A reason is a code of policy/fate.py, or 0 if the packet was not dropped.
+        Every array but the headers may have a single entry for all packets. A hop of 0 stands for none.
         """
         count = len(headers)
         packets = np.zeros((count, ROUTE_BYTES + HEADER_BYTES), np.uint8)
@@ -181,9 +184,9 @@ class PacketRecorder:
         subnets: tuple[int, int] | None,
         guard: int,
     ) -> NDArray[np.uint64]:
-        """Prepare what `take_train` records about packets for others that fare alike, under the policy of now.
+        """Return the model that `take_train` needs for forwarded packets with the same decision, under the current policy.
 
-        They are of one stream, and `header` is that of one of them.
+        The packets are of one stream, and `header` is that of one of them.
         """
         return models(
             1,
@@ -201,7 +204,7 @@ class PacketRecorder:
     def take_train(  # hot: bench_recorder
         self, model: NDArray[np.uint64], data: NDArray[np.uint8], begin: int, size: int, count: int, ts_ns: int
     ) -> None:
-        """Record packets where they lie: so many in a buffer, every `size` bytes, behind routing headers.
+        """Record `count` packets in place: each starts with a routing header, `size` bytes after the one before.
 
         They have one model, or one each.
         """
@@ -210,10 +213,10 @@ class PacketRecorder:
         if there > _HALF and not self._woken.is_set():
             self._woken.set()
 
-    # ── what the thread does ────────────────────────────────────────────────────────────────
+    # ── files ───────────────────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """Hand what was taken so far to the system; what it refuses is counted and lost."""
+        """Write what was taken so far to the operating system; rows that it refuses are lost and counted."""
         with self._storing:
             with self._swap:
                 arena, names = self._arena, self._names
@@ -233,25 +236,25 @@ class PacketRecorder:
             self._stats.lost_disk += rows - written
 
     def sync(self) -> None:
-        """Have everything that was taken so far on the disk when this returns, unless the disk refused it."""
+        """Wait until everything taken so far is on the disk, unless the disk refused it."""
         with self._storing:
             self.drain()
             self._store.sync()
 
     def keep(self) -> None:
-        """Seal what is due and let go what has expired; raises LogError when the disk refuses."""
+        """Seal what is due and remove what has expired; raises LogError if the disk refuses."""
         with self._storing:
             self._store.keep(self._drain_if_half_full)
             self._stats.expired, self._stats.damaged = self._store.expired, self._store.damaged
 
     def seal(self) -> None:
-        """Make Parquet of everything that was taken so far."""
+        """Write everything taken so far as Parquet."""
         with self._storing:
             self.drain()
             self._store.seal()
 
     def close(self) -> None:
-        """Write what is left, sync, and let the next writer in; closing twice is fine."""
+        """Write what is left, sync and release the lock; does nothing if already closed."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -278,15 +281,15 @@ class PacketRecorder:
                 self.keep()
         except LogError as error:
             _log.warning("record in %s: %s", self.folder, error)
-        except Exception:  # noqa: BLE001 - a thread that dies would end the record in silence
-            _log.exception("record in %s: the upkeep failed, and is tried again", self.folder)
+        except Exception:  # noqa: BLE001 - if the thread died, recording would end silently
+            _log.exception("record in %s: upkeep failed and will be retried", self.folder)
 
     def _drain_if_half_full(self) -> None:
         if self._arena.rows > _HALF:
             self.drain()
 
     def _warm(self) -> None:
-        """Load the kernels now, so that no packet waits for them."""
+        """Compile the kernels now, so that no packet waits for them."""
         warm_sealing()
         self.take(np.zeros(1, HEADER_DTYPE), np.zeros(1, np.uint8), ts_ns=0, here=True)
         self._arena.clear()

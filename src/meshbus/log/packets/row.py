@@ -1,9 +1,9 @@
-"""One recorded packet: what a row of 136 bytes holds, and what rows are filled from.
+"""A recorded packet: the layout of a row of 136 bytes, and the models that rows are filled from.
 
-A row is the header and the routing header byte for byte, and beside them what was known and decided. Everything that is
-the same for packets that were decided alike is made once, as a *model*: a row without its headers. How rows are filled
-while packets pass is log/packets/fill.py, how they lie in memory and in hot files log/packets/packed.py; names, nulls and
-signs wait until rows become columns (log/packets/runs.py).
+A row holds the header and the routing header byte for byte, and what was known and decided about the packet. Everything
+that is the same for packets with the same decision is prepared once as a *model*: a row without its headers. Rows are
+filled in log/packets/fill.py and packed in log/packets/packed.py; names, nulls and signs are added when rows become
+columns (log/packets/runs.py).
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ ROW = np.dtype(
         ("chash64", "<u8"),
     ]
 )
-"""A hop or hash of 0 is none, a guard of NOT_ASKED too. What many columns depend on is in no word that each packet changes."""
+"""A hop or hash of 0 and a guard of NOT_ASKED stand for none. Fields that many columns depend on do not share a word
+with fields that change in every packet."""
 ROW_BYTES: Final = 136
 ROW_WORDS: Final = 17
 NOT_ASKED: Final = 0xFF
 ROUTED: Final = 1
-"""In `present`: there was a routing header."""
+"""Flag in `present`: there was a routing header."""
 JUDGED: Final = 2
-"""In `present`: the subnets are those that a gateway had before it."""
+"""Flag in `present`: the subnets are those that a gateway judged by."""
 
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
 
 
 class Names(NamedTuple):
-    """Which stream carries which channel."""
+    """The channels that are known, by stream id."""
 
     streams: Words
-    """In order, 0 first: none is found there."""
+    """Sorted stream ids; the first is 0, so that every search finds an entry."""
     hashes: Words
-    """The canonical hash of each; 0 where two names share a stream, since a packet cannot say which it is."""
+    """The canonical hash of each; 0 if two channels share the stream, because packets do not tell them apart."""
 
     @classmethod
     def of(cls, channels: Iterable[ChannelName]) -> Names:
-        """Know these channels."""
+        """Build the table of some channels."""
         streams = {0: 0}
         for channel in channels:
             known = streams.get(channel.stream_id, channel.hash)
@@ -75,7 +76,7 @@ class Names(NamedTuple):
         return cls(table[:, 0].copy(), table[:, 1].copy())
 
     def hashes_of(self, headers: NDArray[np.void]) -> Words:
-        """Find the canonical hash of each publication; 0 where it is not known, or the packet is none."""
+        """Return the canonical hash of each publication; 0 if it is unknown or the packet is not a publication."""
         streams = headers["stream_id"]
         publication = (headers["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
         publication &= (streams & _WIRE_MASK) == headers["channel_hash"]
@@ -97,9 +98,9 @@ def models(
     policy: int,
     hashes: Words,
 ) -> Words:
-    """Make models for `fill`, with everything but the packets themselves and the time; every fact one for all, or one each.
+    """Return models for `fill`: everything but the headers and the time. Each argument has one value for all or one each.
 
-    `subnets` are source and destination as judged, None when nothing was judged by them.
+    `subnets` are source and destination as judged, or None if the decision did not depend on them.
     """
     words = np.zeros(count * ROW_WORDS, np.uint64)
     rows = words.view(ROW)

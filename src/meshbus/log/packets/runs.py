@@ -1,11 +1,11 @@
-"""Rows become columns: of each column, where its value changes, and to what.
+"""Convert rows to columns, as runs of equal values.
 
-Most of 38 columns stay the same for thousands of packets, so a column is told as *runs* of equal values, signed and in
-the meaning of the table (log/schema.py). Counters and sequences go up by one in each packet of a train, so their runs are
-of equal steps. Runs are found from what packed rows say themselves (log/packets/packed.py): a
-word that did not change is not looked at. Here a row gets its nulls, too: what played no part in a decision is null,
-whatever is in the row. A subnet played a part when a gateway with a configuration judged a publication and got as far
-as looking at it, which is after the hops. What runs become is log/packets/arrow.py and log/packets/encoding.py.
+Most of the 38 columns stay the same for thousands of packets, so a column is a list of *runs* of equal values, with signs
+and meaning as in the table (log/schema.py). Packet counters and sequences increase by one with each packet of a train, so
+their runs have equal steps. Runs are found from the packed rows (log/packets/packed.py): a word that did not change is
+not examined. Nulls are added here too: a value that played no part in a decision is null, whatever the row contains.
+Subnets play a part if a gateway with a configuration judged a publication and got as far as comparing them, which is
+after the hop check. Runs become Arrow arrays in log/packets/arrow.py and Parquet pages in log/packets/encoding.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IN_HEADER = {
         )
     },
 }  # fmt: skip
-"""Columns of the header, and what the wire calls them."""
+"""Columns from the header, and their names on the wire."""
 IN_ROUTE = {
     "route_src": "src_id",
     "route_dst": "dest_id",
@@ -56,11 +56,11 @@ IN_ROUTE = {
     "route_flags": "flags",
 }
 _MADE_OF = {"ts": "ts_ns", "channel": "chash64"}
-"""Columns whose runs are those of another."""
+"""Columns whose runs are those of another column."""
 _IN_NO_ROW = ("recorder", "sampling_rate")
 _US: Final = 1_000
 
-# When a cell is null.
+# Rules: when a cell is null.
 _NEVER, _IF_ZERO, _IF_NOT_ASKED, _IF_UNROUTED, _IF_UNJUDGED = range(5)
 _NULLS = {
     "previous_hop": _IF_ZERO,
@@ -72,34 +72,34 @@ _NULLS = {
     **dict.fromkeys(IN_ROUTE, _IF_UNROUTED),
 }
 _OFFSET, _BITS, _SIGN, _NULL, _WORDS, _IN_STEPS = range(6)
-"""What a plan says of a column: its place and bits in a row, its sign bit if it is bit-cast, when it is null, which words
-of a row it depends on, as bits, and whether its runs are of equal steps."""
+"""Fields of a plan, per column: offset and bits in a row, sign bit if it is bit-cast, null rule, the words of a row that
+it depends on as bits, and whether its runs have steps."""
 _STEPPED = {"counter": COUNTER, "packet_seq": SEQUENCE}
-"""Columns that are told by equal steps, and the words that they are."""
+"""Columns whose runs have steps, and their words in a row."""
 _BIT_CAST = {column.name for column in PACKETS if column.bit_cast}
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
 _BYTE = np.uint64(0xFF)
 _IDS_AT, _STREAM_AT, _REASON_AT, _PRESENT_AT = 8, 32, 101, 103
 _LOOKED_AT = np.ones(256, np.bool_)
-"""By reason: whether subnets are looked at before it is found."""
+"""By reason: whether the gateway compares subnets before it finds that reason."""
 _LOOKED_AT[[Reason.TTL_EXPIRED.code, *BEFORE_GATEWAY]] = False
 _HIGHEST: Final = (1 << 63) - 1
 _FEW: Final = 4_096
-"""Runs of a column that there is room for at first: memory for as many as there are rows costs more than the runs do."""
+"""Runs per column that are allocated first; to allocate one per row would cost more than finding the runs."""
 _FAR: Final = 1 << 48
-"""Steps longer than this may go over more than one edge within a block."""
+"""Larger steps could overflow more than once within a block."""
 
 
-class Whose(NamedTuple):
-    """What all rows of a file have in common."""
+class RecordInfo(NamedTuple):
+    """What all rows of a file have in common: who recorded them, and one in how many."""
 
     recorder: int
     sampling: int
 
 
 class Piece(NamedTuple):
-    """Some rows of a block."""
+    """A range of the rows of a block."""
 
     rows: Packed
     first: int
@@ -108,24 +108,24 @@ class Piece(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """A column: from each start to the next, or to the end, a value that goes on by a step from row to row."""
+    """A column: from each start to the next one, a value that changes by a step from row to row."""
 
     starts: NDArray[np.int32]
     values: NDArray[np.int64]
-    """Of the first row of each; 0 where it is null."""
+    """Value of the first row of each run; 0 if null."""
     valid: Flags
     steps: NDArray[np.int64]
-    """0 for all columns but counters and sequences; on its way a value keeps its sign, so it never goes over an edge."""
+    """0 except for counters and sequences. A value keeps its sign within a run, so it never overflows."""
 
     def lengths(self, count: int) -> NDArray[np.int64]:
-        """Give the rows of each run, of so many in all."""
+        """Return the length of each run; `count` is the number of rows in all."""
         lengths = np.empty(len(self.starts), np.int64)
         lengths[:-1] = self.starts[1:] - self.starts[:-1]
         lengths[-1:] = count - self.starts[-1:]
         return lengths
 
     def cells(self, count: int) -> NDArray[np.int64]:
-        """Give the value of every row, of so many in all."""
+        """Return the value of every row; `count` is the number of rows in all."""
         lengths = self.lengths(count)
         cells = np.repeat(self.values, lengths)
         if self.steps.any():
@@ -133,8 +133,8 @@ class Runs(NamedTuple):
         return cells
 
 
-def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> dict[str, Runs]:
-    """Give columns of rows; that of channels has their canonical hashes."""
+def runs_of(pieces: Sequence[Piece], info: RecordInfo, columns: Sequence[str]) -> dict[str, Runs]:
+    """Return columns of rows; the channel column holds canonical hashes."""
     names = tuple(dict.fromkeys(_MADE_OF.get(name, name) for name in columns if name not in _IN_NO_ROW))
     found = _gathered(pieces, names)
     if "ts" in columns:
@@ -142,8 +142,8 @@ def runs_of(pieces: Sequence[Piece], whose: Whose, columns: Sequence[str]) -> di
         found["ts"] = times._replace(values=times.values // _US)
     if "channel" in columns:
         found["channel"] = found["chash64"]
-    found["recorder"] = _constant(np.uint64(whose.recorder).astype(np.int64))
-    found["sampling_rate"] = _constant(np.int64(whose.sampling))
+    found["recorder"] = _constant(np.uint64(info.recorder).astype(np.int64))
+    found["sampling_rate"] = _constant(np.int64(info.sampling))
     return {name: found[name] for name in columns}
 
 
@@ -156,12 +156,12 @@ def _gathered(pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs
     found = _gathered_in(min(count, _FEW), pieces, names)
     if found is None:
         found = _gathered_in(count, pieces, names)
-        assert found is not None  # no column has more runs than there are rows
+        assert found is not None  # a column never has more runs than rows
     return found
 
 
 def _gathered_in(room: int, pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs] | None:
-    """Gather columns of at most so many runs each; None when one has more."""
+    """Gather columns with at most `room` runs each; return None if one has more."""
     plan, shape = _plan_for(names), (len(names), room)
     starts, valid = np.empty(shape, np.int32), np.empty(shape, np.bool_)
     values, steps = np.empty(shape, np.int64), np.empty(shape, np.int64)
@@ -199,7 +199,7 @@ def _words_at(offset: int, size: int) -> int:
 
 
 def _place_of(name: str) -> tuple[int, int]:
-    """Give offset and size of a column in a row."""
+    """Return the offset and size of a column in a row."""
     if name in IN_HEADER:
         return _place_in(HEADER_DTYPE, IN_HEADER[name], _place_in(ROW, "header")[0])
     if name in IN_ROUTE:
@@ -260,7 +260,7 @@ def _gather_reference(
 
 
 def _judged(rows: NDArray[np.void], looked_at: Flags) -> Flags:
-    """Say for which packets a gateway looked at the subnets."""
+    """Return for which packets a gateway compared subnets."""
     streams = rows["header"]["stream_id"]
     publication = (rows["header"]["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
     publication &= (streams & _WIRE_MASK) == rows["header"]["channel_hash"]
@@ -268,8 +268,8 @@ def _judged(rows: NDArray[np.void], looked_at: Flags) -> Flags:
 
 
 @jit.helper
-def _is_there(row: int, value: np.int64, rule: int, looked_at: Flags) -> bool:
-    """Say whether a cell is not null, by its rule and by the row at an address."""
+def _is_valid(row: int, value: np.int64, rule: int, looked_at: Flags) -> bool:
+    """Return whether a cell is not null, by its rule and the row at an address."""
     if rule == _IF_ZERO:
         return bool(value != 0)
     if rule == _IF_NOT_ASKED:
@@ -288,7 +288,7 @@ def _is_there(row: int, value: np.int64, rule: int, looked_at: Flags) -> bool:
 
 @jit.helper
 def _stays(value: np.int64, step: np.int64, ahead: np.int64) -> bool:
-    """Say whether a value keeps its sign for so many steps."""
+    """Return whether a value keeps its sign for `ahead` steps."""
     if not -_FAR <= step <= _FAR:
         return False
     if (step < 0) == (value < 0):
@@ -297,10 +297,10 @@ def _stays(value: np.int64, step: np.int64, ahead: np.int64) -> bool:
 
 
 @jit.helper
-def _concerned(
+def _affected(
     mask: np.int64, whole: bool, plan: Plan, words: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[int, int]:
-    """List the words that follow a mask, and the columns that they are about: all columns, if a row counts as a whole."""
+    """List the words that follow a mask and the columns that depend on them; all columns if `whole`."""
     word_count = column_count = 0
     for word in range(ROW_WORDS):
         if mask >> word & 1 and mask & REPEAT == 0:
@@ -315,12 +315,12 @@ def _concerned(
 
 @jit.helper
 def _cell(row: int, plan: NDArray[np.int64], looked_at: Flags) -> tuple[np.int64, bool]:
-    """Read a cell of the row at an address: its value, and whether it is not null."""
+    """Return a cell of the row at an address: its value, and whether it is valid."""
     bits, sign = plan[_BITS], plan[_SIGN]
     value = np.int64(jit.load_u64(row + plan[_OFFSET]))
     if bits < 64:
         value &= (np.int64(1) << bits) - np.int64(1)
-    there = _is_there(row, value, plan[_NULL], looked_at)
+    there = _is_valid(row, value, plan[_NULL], looked_at)
     return (value ^ sign) - sign if there else np.int64(0), there
 
 
@@ -328,10 +328,10 @@ def _cell(row: int, plan: NDArray[np.int64], looked_at: Flags) -> tuple[np.int64
 def _continues(
     value: np.int64, at_row: np.int64, in_steps: bool, start: np.int32, first: np.int64, steps: NDArray[np.int64]
 ) -> bool:
-    """Say whether a run that starts so goes on with a value; the second row of a run decides about its step."""
+    """Return whether a run continues with a value; the second row of a run sets its step."""
     length = at_row - start
     newest = first + (length - 1) * steps[0]
-    if (value < 0) != (newest < 0):  # their difference may be more than a number holds
+    if (value < 0) != (newest < 0):  # their difference could overflow
         return False
     if in_steps and length == 1:
         steps[0] = value - newest
@@ -352,11 +352,11 @@ def _gather(
     steps: NDArray[np.int64],
     used: NDArray[np.int64],
 ) -> bool:
-    """Add rows of a block to the runs of columns; the first of these rows is row `at` there.
+    """Add rows of a block to the runs of columns; the first of them is row `at` of the columns.
 
-    The block is whole (`hashes_in`): nothing is checked here. Gives False when a column has more runs than fit.
+    The block must have passed `hashes_in`: nothing is checked here. Returns False if a column has more runs than fit.
     """
-    image = np.zeros(ROW_WORDS + 1, np.int64)  # one more: a column is read as eight bytes
+    image = np.zeros(ROW_WORDS + 1, np.int64)  # one word more, because every column is read as eight bytes
     row, place = image.ctypes.data, data.ctypes.data
     words, columns = np.empty(ROW_WORDS, np.int64), np.empty(len(plan), np.int64)
     word_count = column_count = 0
@@ -371,9 +371,9 @@ def _gather(
             if mask & REPEAT:
                 repeats = mask ^ REPEAT
                 mask = np.int64(REPEAT | STEPPING)
-        if mask != known or first <= i <= first + 1:  # rows mostly differ in what the rows before did
+        if mask != known or first <= i <= first + 1:  # usually a row changes the same words as the one before
             known = mask
-            word_count, column_count = _concerned(mask, i == first, plan, words, columns)
+            word_count, column_count = _affected(mask, i == first, plan, words, columns)
         if repeats:
             repeats -= 1
             image[COUNTER] += counter_step
@@ -402,7 +402,7 @@ def _gather(
             starts[column, run], values[column, run], valid[column, run] = at_row, value, there
             steps[column, run] = 0
             used[column] = run + 1
-        if repeats and i > first + 1:  # what goes on as it did is in the runs already
+        if repeats and i > first + 1:  # the rest of a repetition continues all runs: skip it
             ahead = repeats if repeats < last - i else np.int64(last - i)
             for column in columns[:column_count]:
                 word = plan[column, _OFFSET] // 8

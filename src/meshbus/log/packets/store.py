@@ -1,14 +1,14 @@
-"""The files of one recorder: rows are appended to a hot file, hot files become Parquet, and what is too old goes.
+"""The files of one recorder: append rows to a hot file, seal hot files as Parquet, and remove what has expired.
 
     <log_dir>/_packets/<node id, 16 hex digits>/
     ├── 00000000000000000000-00000000000000240000.parquet    sealed: first and one past the last row
-    ├── _hot/00000000000000240000.hot                        the tail, in blocks; named by its first row
-    ├── _policies/0000000001.json                            what verdicts went by (log/packets/policies.py)
+    ├── _hot/00000000000000240000.hot                        the hot tail, in blocks; named by its first row
+    ├── _policies/0000000001.json                            the policies of the verdicts (log/packets/policies.py)
     └── _lock                                                held by the one writer
 
-There is no manifest, because the rename of a sealed file is the one step that decides: a hot file whose first row is in
-a sealed file is stale, whoever looks. Rows are numbered; numbers may be missing, none comes twice. A new hot file is
-begun at every opening, since the sampling may have changed. Used by one thread.
+There is no manifest, because the rename of a sealed file alone decides: a hot file whose first row is in a sealed file is
+stale. Rows are numbered; numbers may be missing, but none is used twice. Each opening begins a new hot file, because the
+sampling may have changed. Not thread-safe: the recorder's lock protects it.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from meshbus.log.packets.block import Content, UnknownFile, pack_block, pack_fil
 from meshbus.log.packets.packed import Packed, hashes_in
 from meshbus.log.packets.parquet import ParquetFile
 from meshbus.log.packets.policies import POLICIES
-from meshbus.log.packets.runs import Piece, Whose
+from meshbus.log.packets.runs import Piece, RecordInfo
 from meshbus.log.retention import Unit, expired_until
 
 RECORDERS = "_packets"
 """The folder of all recorders below a log folder."""
 GROUP_ROWS = 65_536
-"""Rows of each row group of a sealed file but the last; readers count on it."""
+"""Rows of each row group of a sealed file but the last; readers rely on it."""
 SEAL_ROWS = 4 * GROUP_ROWS
-"""A hot file is sealed before it has more rows than this."""
+"""Most rows in a hot file: a reader of the tail parses all of it."""
 SEAL_BYTES = 32 << 20
-"""A hot file is sealed before it is larger than this."""
+"""Most bytes in a hot file."""
 SEAL_AGE_S = 300.0
-"""A hot file is sealed when it is this old, however small."""
+"""A hot file is sealed at this age, however small it is."""
 LEAST_BYTES = 16 << 20
-"""The smallest bound of a file set: eight hot files, each with room for one block."""
+"""Smallest allowed limit: eight hot files, each with space for one block."""
 _PARTS = 8
-"""A hot file is at most this part of the bound."""
+"""A hot file takes at most one part in this many of the limit."""
 _SEAL_PARTS = 2
-"""Such parts are kept free for what a seal writes: where times alone change, that is half as much again as the hot file."""
+"""Parts that are kept free for the output of a seal, which can be half as large again as the hot file."""
 _NS = 1_000_000_000
 
 
 def folder_of(log_dir: Path, recorder: int) -> Path:
-    """Give the folder of a recorder."""
+    """Return the folder of a recorder."""
     return log_dir / RECORDERS / f"{recorder:016x}"
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How much is kept; whichever asks for more to go wins."""
+    """How much is kept; a file is removed as soon as one of the limits requires it."""
 
     max_bytes: int = 1 << 30
-    """On disk, hot files and what a seal needs included."""
+    """Size on the disk, hot files and the output of a running seal included."""
     max_age_s: float = 7 * 86_400.0
-    """Since a file was sealed."""
+    """Age since a file was sealed."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < LEAST_BYTES:
-            raise ConfigError("record_max_bytes", f"{self.max_bytes} is less than {LEAST_BYTES}: give the record more")
+            raise ConfigError("record_max_bytes", f"must be at least {LEAST_BYTES}, got {self.max_bytes}")
 
 
 class _Hot(msgspec.Struct):
-    """A hot file as its writer knows it."""
+    """A hot file and its writer's view of it."""
 
     path: Path
     first: int
@@ -81,21 +81,21 @@ class _Hot(msgspec.Struct):
 
 
 class PacketStore:
-    """Write the file set of one recorder, which nobody else may write meanwhile."""
+    """Writes the files of one recorder, as their only writer."""
 
     def __init__(
-        self, folder: Path, whose: Whose, bounds: Bounds, *, clock: Callable[[], int], files: Files | None = None
+        self, folder: Path, info: RecordInfo, bounds: Bounds, *, clock: Callable[[], int], files: Files | None = None
     ) -> None:
-        """Lock the folder and bring it into order; raises LogError when that cannot be done."""
+        """Lock the folder and repair what a crash left; raises LogError if that fails."""
         self.folder = folder
         self.cut_bytes = 0
-        """Of torn tails that were found at opening."""
+        """Bytes of torn tails that were cut at opening."""
         self.expired = 0
-        """Rows that went since."""
+        """Rows that expired since opening."""
         self.damaged = 0
-        """Rows that a hot file no longer had when it was sealed."""
+        """Rows that could not be read back when their hot file was sealed."""
         self.files = Files() if files is None else files
-        self._whose, self._bounds, self._clock = whose, bounds, clock
+        self._info, self._bounds, self._clock = info, bounds, clock
         self._seal_bytes = min(SEAL_BYTES, bounds.max_bytes // _PARTS)
         self._room = bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
         self._closed = False
@@ -113,20 +113,20 @@ class PacketStore:
                 self.files.close(self._lock)
                 raise
         self._kept = sum(unit.bytes for _, unit in self._sealed) + sum(hot.size for hot in self._waiting)
-        """Bytes of all files but the one that is appended to; more where one was given up since `keep` looked."""
+        """Size of all files except the one being appended to; too high by files discarded since `_expire` computed it."""
         self._named: set[int] = set()
-        """Hashes whose names are in the hot file."""
+        """Hashes whose channel names are in the hot file already."""
         self._synced = True
 
     @property
     def end(self) -> int:
-        """The number that the next row gets."""
+        """The number of the next row."""
         return self._hot.end
 
     def append(self, rows: Packed, names: dict[int, str]) -> None:
-        """Write a block of rows behind those before; `names` has the channel of every canonical hash in them.
+        """Append a block of rows; `names` has the channel of every canonical hash in them.
 
-        Raises LogError when the disk refuses; the rows are lost then.
+        Raises LogError if the disk refuses; the rows are lost then.
         """
         hashes = (hashes_in(rows) or set()) - {0}
         now = self._clock()
@@ -140,7 +140,7 @@ class PacketStore:
             try:
                 size = self.files.write(self._handle, parts, hot.size)
             except OSError:
-                with contextlib.suppress(OSError):  # what stays behind is cut at the next opening
+                with contextlib.suppress(OSError):  # what remains is cut at the next opening
                     self.files.truncate(self._handle, hot.size)
                 raise
         hot.size, hot.end, hot.written_ns = size, hot.end + rows.length, now
@@ -148,14 +148,14 @@ class PacketStore:
         self._synced = False
 
     def sync(self) -> None:
-        """Wait until all that was appended is on the disk."""
+        """Wait until everything appended so far is on the disk."""
         if not self._synced:
             with translated(self._hot.path, "cannot sync"):
                 self.files.fsync(self._handle)
             self._synced = True
 
     def keep(self, between: Callable[[], None] = lambda: None) -> None:
-        """Seal what is due and let go what has expired; `between` is called now and then while that takes long."""
+        """Seal what is due and remove what has expired; `between` is called after each row group, so that rows can be drained."""
         if self._clock() - self._hot.created_ns >= SEAL_AGE_S * _NS and self._hot.end > self._hot.first:
             self._roll()
         if has_arrow():
@@ -164,13 +164,13 @@ class PacketStore:
         self._expire(0)
 
     def seal(self) -> None:
-        """Make Parquet of everything that is hot."""
+        """Write everything that is hot as Parquet."""
         if self._hot.end > self._hot.first:
             self._roll()
         self.keep()
 
     def close(self) -> None:
-        """Sync, and let the next writer in; closing twice is fine."""
+        """Sync and release the lock; does nothing if already closed."""
         if self._closed:
             return
         self._closed = True
@@ -183,12 +183,12 @@ class PacketStore:
     # ── hot files ───────────────────────────────────────────────────────────────────────────
 
     def _is_full(self, rows: int, size: int) -> bool:
-        """Say whether the hot file has no room for so much more; an empty one has."""
+        """Return whether the hot file has no space for this much more; an empty one always has."""
         there = self._hot.end - self._hot.first
         return there > 0 and (there + rows > SEAL_ROWS or self._hot.size + size > self._seal_bytes)
 
     def _roll(self) -> None:
-        """Begin a new hot file; the one before waits for its seal."""
+        """Begin a new hot file; the old one is sealed later."""
         with translated(self._hot.path, "cannot sync"):
             self.files.fsync(self._handle)
             handle, hot = self._begin(self._hot.end)
@@ -201,7 +201,7 @@ class PacketStore:
     def _begin(self, first: int) -> tuple[int, _Hot]:
         path, now = self.folder / HOT / hot_name(first), self._clock()
         handle = self.files.create(path)
-        size = self.files.write(handle, [pack_file_header(first, self._whose, now)], 0)
+        size = self.files.write(handle, [pack_file_header(first, self._info, now)], 0)
         self.files.fsync_folder(path.parent)  # the content is synced with its first rows
         return handle, _Hot(path, first, first, size, now, now)
 
@@ -211,11 +211,11 @@ class PacketStore:
         with translated(self.folder, "cannot seal"):
             content = _content_of(hot.path)
             if content is None or content.end == content.first:
-                self._give_up(hot)
+                self._discard(hot)
                 return
             path = self.folder / segment_name(content.first, content.end)
             size = self._write_sealed(aside(path), content, between)
-            if hot not in self._waiting:  # it expired while it was sealed
+            if hot not in self._waiting:  # it expired while it was being sealed
                 self.files.remove(aside(path))
                 return
             self.files.rename(aside(path), path)
@@ -227,9 +227,9 @@ class PacketStore:
             self.files.remove(hot.path)
 
     def _write_sealed(self, path: Path, content: Content, between: Callable[[], None]) -> int:
-        """Write the rows of a hot file as Parquet, synced, and give its bytes; memory: about one row group."""
+        """Write the rows of a hot file as Parquet, sync it, and return its size; needs memory for one row group."""
         self.files.remove(path)
-        handle, size, sealed = self.files.create(path), 0, ParquetFile(content.whose)
+        handle, size, sealed = self.files.create(path), 0, ParquetFile(content.info)
         try:
             for pieces in _groups(content):
                 size = self.files.write(handle, [sealed.group(pieces, content.names)], size)
@@ -243,19 +243,19 @@ class PacketStore:
             self.files.close(handle)
         return size
 
-    def _give_up(self, hot: _Hot) -> None:
-        """Let go of a hot file in which nothing can be read any more."""
+    def _discard(self, hot: _Hot) -> None:
+        """Remove a hot file that cannot be read any more."""
         self.damaged += hot.end - hot.first
         self._waiting.remove(hot)
         self.files.remove(hot.path)
 
     def _make_room(self, coming: int) -> None:
-        """Expire what must go so that so much fits; there may be thousands of files, which are not counted each time."""
+        """Expire files if `coming` bytes would not fit; does not sum up thousands of files each time."""
         if self._kept + self._hot.size + coming > self._room:
             self._expire(coming)
 
     def _expire(self, coming: int) -> None:
-        """Remove whole files, the oldest first, until the rest and what is coming fit."""
+        """Remove whole files, the oldest first, until the rest and `coming` bytes fit."""
         units = [unit for _, unit in self._sealed]
         units += [Unit(hot.end, hot.size, hot.written_ns) for hot in self._waiting]
         self._kept = sum(unit.bytes for unit in units)
@@ -289,12 +289,12 @@ class PacketStore:
         except BlockingIOError:
             raise LogError(
                 LogFault.LOCKED,
-                f"{self.folder} is being written by another node with this identity: stop that one, or set another"
+                f"{self.folder} is being written by another node with this identity: stop that node, or set another"
                 " log_dir",
             ) from None
 
     def _find_sealed(self) -> list[tuple[Path, Unit]]:
-        """Find what is sealed, and take away what a crash kept from getting its name."""
+        """Return the sealed files, and remove temporary ones that a crash left."""
         found = []
         for path in sorted(self.folder.iterdir()):
             if is_aside(path):
@@ -305,7 +305,7 @@ class PacketStore:
         return found
 
     def _recover(self) -> list[_Hot]:
-        """Cut what is torn, and give the hot files that wait for their seal."""
+        """Cut torn tails, and return the hot files that are to be sealed."""
         sealed_end = self._sealed[-1][1].end if self._sealed else 0
         waiting = []
         for first, path in hot_files(self.folder):
@@ -341,7 +341,7 @@ def _content_of(path: Path) -> Content | None:
 
 
 def _groups(content: Content) -> Iterator[list[Piece]]:
-    """Cut rows into row groups."""
+    """Divide rows into row groups."""
     for low in range(content.first, content.end, GROUP_ROWS):
         high = min(low + GROUP_ROWS, content.end)
         yield [

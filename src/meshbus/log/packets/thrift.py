@@ -1,7 +1,7 @@
-"""The footer of a Parquet file is Thrift in its compact form: the few kinds of values that it takes, as bytes.
+"""The compact protocol of Thrift, as far as the footer of a Parquet file needs it.
 
-Only writes, and only what log/packets/parquet.py needs. A value is its kind and its bytes, because a structure names the
-kind in front of each field and a list once for all.
+Only writes, and only what log/packets/parquet.py needs. A value is its type and its bytes, because a structure names the
+type before each field, and a list once for all elements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHORT_LIST = 15
 
 
 def varint(number: int) -> bytes:
-    """Write a number that is not negative, seven bits a byte."""
+    """Encode a non-negative number with seven bits per byte."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -27,40 +27,40 @@ def varint(number: int) -> bytes:
 
 
 def zigzag(number: int) -> bytes:
-    """Write a number of 64 bits, small ones of either sign in few bytes."""
+    """Encode a signed 64-bit number; small ones of either sign take few bytes."""
     return varint(number << 1 if number >= 0 else (-number << 1) - 1)
 
 
 def byte(number: int) -> Value:
-    """Give a number of eight bits."""
+    """Return an 8-bit number."""
     return _BYTE, bytes([number])
 
 
 def i32(number: int) -> Value:
-    """Give a number of 32 bits."""
+    """Return a 32-bit number."""
     return _I32, zigzag(number)
 
 
 def i64(number: int) -> Value:
-    """Give a number of 64 bits."""
+    """Return a 64-bit number."""
     return _I64, zigzag(number)
 
 
 def text(value: str | bytes) -> Value:
-    """Give text or bytes."""
+    """Return text or bytes."""
     data = value.encode() if isinstance(value, str) else value
     return _BINARY, varint(len(data)) + data
 
 
 def sequence(values: Sequence[Value]) -> Value:
-    """Give a list of values of one kind, of which there is at least one."""
+    """Return a list of values of one type; there must be at least one."""
     kind, size = values[0][0], len(values)
     head = bytes([size << 4 | kind]) if size < _SHORT_LIST else bytes([_SHORT_LIST << 4 | kind]) + varint(size)
     return _LIST, head + b"".join(data for _, data in values)
 
 
 def struct(fields: Mapping[int, Value]) -> Value:
-    """Give a structure of fields by their numbers, which ascend by fifteen at most."""
+    """Return a structure of fields by number; each number is at most 15 above the one before."""
     out, before = bytearray(), 0
     for number, (kind, data) in fields.items():
         out.append(number - before << 4 | kind)
