@@ -153,7 +153,7 @@ class PacketRecorder:
         """Record packets and the decisions about them; the arrays are copied.
 
         Headers and routing headers are as they arrived; bytes that are not a header are recorded as zeros. `here` means
-        that the packets were for this node. A reason is a code of policy/fate.py, or 0 if the packet was not dropped.
+        that the packets were for this node. A reason is a code of policy/reason.py, or 0 if the packet was not dropped.
         Every array but the headers may have a single entry for all packets. A hop of 0 stands for none.
         """
         count = len(headers)
