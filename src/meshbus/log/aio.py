@@ -42,6 +42,7 @@ class AsyncRedexFile:
 
     async def read_range(self, start: int, stop: int) -> AsyncIterator[LogEvent]:
         """Yield the events of a range."""
+        # In chunks: one call in a thread per event would be slow.
         tail = Tail(self.log, start)
         while tail.next_seq < stop:
             events = await asyncio.to_thread(tail.take, min(_CHUNK, stop - tail.next_seq))
@@ -71,6 +72,7 @@ class AsyncRedexFile:
         stop = self.log.listen(wake)
         try:
             while True:
+                # Cleared before taking: an append between the two sets it again, so no wake-up is lost.
                 more.clear()
                 last = self.log.closed  # read before taking, so that the last events before `close` are not missed
                 events = await asyncio.to_thread(tail.take, max_events)

@@ -138,6 +138,7 @@ class _Maker:
         raw = pa.Array.from_buffers(pa.binary(), entries, [None, pa.py_buffer(values), pa.py_buffer(value_data)])
         pairs = pa.StructArray.from_arrays([text, raw], fields=[kind.key_field, kind.item_field])
         packed = pa.Array.from_buffers(kind, headers.rows, [pa.py_buffer(valid), pa.py_buffer(rows)], children=[pairs])
+        # A single row of headers stands for all events.
         if headers.rows == self._count:
             return packed
         return packed.take(pa.array(np.zeros(self._count, np.int64)))
@@ -174,8 +175,10 @@ def from_binary(column: Any) -> tuple[memoryview, memoryview]:
         )
     if not len(whole):
         return memoryview(_NO_OFFSETS).cast("i"), memoryview(b"")
+    # The first buffer is the validity bitmap, and there are no nulls.
     _, offsets, data = whole.buffers()
     code, width = _OFFSETS[kind]
+    # A slice of an array shares the buffers of the whole one.
     start = whole.offset * width
     edges = memoryview(offsets)[start : start + (len(whole) + 1) * width].cast(code)
     return edges, memoryview(data) if data is not None else memoryview(b"")

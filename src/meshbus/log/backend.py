@@ -242,6 +242,7 @@ class Factory(Protocol):
 
 
 def _embedded() -> Factory:
+    # Imported when needed: a backend may itself import this module.
     from meshbus.log.embedded.factory import Embedded
 
     return Embedded()

@@ -80,6 +80,7 @@ class Defaults:
         for name, given in columns.items():
             if name == "headers":
                 headers = as_headers(cast("HeadersGiven", given), count)
+            # The recorder is a property of the log, not of an append.
             elif name not in PLACES or name == "recorder":
                 raise ConfigError(
                     name, f"is not a column of an event; choose from {', '.join(Columns.__annotations__)}"
@@ -104,6 +105,7 @@ def pack_events(events: Events) -> tuple[memoryview, memoryview]:
     if isinstance(events, tuple) and len(events) == 2 and isinstance(events[0], np.ndarray):
         data = _bytes_of(events[1])
         edges = _checked(events[0], len(data))
+    # Recognized by its attributes, so that pyarrow need not be imported.
     elif hasattr(events, "type") and hasattr(events, "null_count"):
         edges, data = from_binary(events)
     else:
@@ -120,6 +122,7 @@ def pack_events(events: Events) -> tuple[memoryview, memoryview]:
             LogFault.TOO_LARGE,
             f"an append of {stop - start} bytes is too large, at most {MAX_APPEND_BYTES} fit: append fewer events at once",
         )
+    # A slice that starts at 0 with 32-bit offsets, the usual case, is used as it is.
     if start or edges.itemsize != OFFSET_BYTES:
         edges = (np.asarray(edges) - start).astype(np.int32).data
     return edges.cast("B"), data[start:stop]

@@ -36,6 +36,7 @@ def events_of_rows(rows: Rows, start: int, stop: int) -> list[LogEvent]:
     assert times is not None
     assert origins is not None
     published = [None] * (high - low) if numbers is None else numbers[low:high].tolist()
+    # One bit per row, the lowest first, as in Arrow.
     if valid is not None:
         published = [number if valid[row >> 3] >> (row & 7) & 1 else None for row, number in enumerate(published, low)]
     headers = [None] * (high - low) if rows.headers is None else [rows.headers.row(row) for row in range(low, high)]

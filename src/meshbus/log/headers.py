@@ -46,6 +46,7 @@ class Headers:
             values = [bytes(memoryview(value)) for row in rows if row for value in row.values()]
         except (AttributeError, TypeError, UnicodeError):
             raise ConfigError("headers", "keys must be str and values bytes") from None
+        # None and an empty mapping differ: the first is null in tables.
         valid = np.packbits([row is not None for row in rows], bitorder="little")
         counts = [len(row) if row else 0 for row in rows]
         parts = [

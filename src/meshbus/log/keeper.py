@@ -48,6 +48,7 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            # `watch` wakes the thread, so that a shorter interval takes effect at once.
             self._woken.wait(self._period_s)
             self._woken.clear()
             if not self._stopped.is_set():

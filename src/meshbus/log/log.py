@@ -135,6 +135,7 @@ class RedexFile:
         offsets, data = pack_events(events)
         count = len(offsets) // OFFSET_BYTES - 1
         now = self._clock()
+        # Checked before anything is stored: a bad column appends nothing.
         given = self._defaults.cells(columns, count, now) if columns else None
         first = self._backend.append(count, offsets, data, given, now)
         return range(first, first + count)
@@ -281,6 +282,7 @@ class Redex:
                 raise LogError(LogFault.CLOSED, f"the logs in {self.path} are closed: create a new Redex")
             log = self._open.get(name)
             if log is not None and not log.closed:
+                # Two callers with different guarantees cannot share one log silently.
                 if log.config != chosen:
                     raise ConfigError("config", f"the log of {name} is open with other settings: close it first")
                 return log
@@ -298,6 +300,7 @@ class Redex:
             self._closed = True
             logs = list(self._open.values())
         if self._keeper is not None:
+            # First the thread, so that it does not use a log that is being closed.
             self._keeper.stop()
         for log in logs:
             log.close()

@@ -27,6 +27,7 @@ def rows_done(log: RedexFile, writer: str, batch: int, rows: int) -> int:
     end = log.next_seq
     while end > log.first_seq:
         start = max(end - _LOOK_BACK, log.first_seq)
+        # Newest first: the last event of this writer tells how far it got.
         for event in reversed(list(log.read_range(start, end))):
             headers = event.headers or {}
             if headers.get(WRITER) == writer.encode():

@@ -31,6 +31,7 @@ def expired_until(units: Sequence[Unit], next_seq: int, hot_bytes: int, limits: 
         old = limits.max_age_s is not None and now_ns - unit.written_ns > limits.max_age_s * _NS
         many = limits.max_events is not None and next_seq - unit.end >= limits.max_events
         large = limits.max_bytes is not None and total > limits.max_bytes
+        # Only a prefix expires: a log has no gaps.
         if not (old or many or large):
             break
         until = unit.end

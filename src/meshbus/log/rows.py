@@ -158,6 +158,7 @@ def make_cells(name: str, given: Numbers, count: int) -> Cells:
 
 def _same(column: Stored, number: int) -> Cells:
     value = _wrapped(column, number)
+    # One publish number is that of the first event; the others count up.
     if column.name == "pub_seq":
         return Cells(Kind.COUNT, value)
     return Cells(Kind.SAME, value) if value else ZERO
@@ -191,6 +192,7 @@ def _array(column: Stored, given: NDArray[Any], count: int) -> NDArray[Any]:
         return np.ascontiguousarray(given)
     if given.dtype.kind not in "iu":
         raise ConfigError(column.name, f"must be integers, got {given.dtype}")
+    # A narrower type always fits.
     if count and given.dtype.itemsize >= column.dtype.itemsize:
         _wrapped(column, int(given.min()))
         _wrapped(column, int(given.max()))

@@ -168,6 +168,7 @@ def read_segment(
     try:
         with pq.ParquetFile(path, memory_map=True, page_checksum_verification=check) as file:
             _check_version(path, file.schema_arrow.metadata or {})
+            # A whole but different file under this name would shift all sequences.
             if file.metadata.num_rows != segment.end - segment.first:
                 raise _damaged(path, f"it has {file.metadata.num_rows} rows")
             at = (start - segment.first) // segment.group_rows
@@ -195,6 +196,7 @@ def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
 def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[Any]:
     begin, end = max(start - low, 0), min(stop - low, table.num_rows)
     part = table.slice(begin, end - begin)
+    # The caller may want plain strings instead of dictionaries, or another order of columns.
     if part.schema != want.schema:
         part = part.select(list(want.names)).cast(want.schema)
     yield from part.to_batches()

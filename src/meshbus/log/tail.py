@@ -68,6 +68,7 @@ class Tail:
         while len(taken) < max_events and (events := self._begin()) is not None:
             for event in self._guarded(events):
                 taken.append(event)
+                # Set for each event: if reading fails, the tail continues after the last event that was returned.
                 self._next = event.seq + 1
                 size += len(event.payload)
                 if len(taken) >= max_events or (max_bytes is not None and size >= max_bytes):

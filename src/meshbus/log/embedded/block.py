@@ -110,6 +110,7 @@ def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
         raise Unreadable("not a hot file")
     if version > FORMAT_VERSION:
         raise NewerVersion(f"format version {version} was written by a newer meshbus: upgrade to read it")
+    # The version is compared first: a newer header may have another layout and another checksum.
     if not version or len(buffer) < size or xxhash.xxh3_64_intdigest(bytes(buffer[_CHECKED_FROM:size])) != checksum:
         raise Unreadable("the file header is damaged")
     name = bytes(buffer[_FILE.size : _FILE.size + name_bytes]).decode("utf-8", "replace")
@@ -133,6 +134,7 @@ def pack_block(
     kinds, columns = form
     size = len(data)
     parts = [b"", *columns, offsets, _ZEROS[: -len(offsets) & 7], data, _ZEROS[: -size & 7]]
+    # The checksum covers what follows it; a changed magic or length makes the block unreadable as well.
     checked = _BLOCK.pack(BLOCK_MAGIC, sum(map(len, parts)), 0, first, written_ns, durable, count, size, kinds)
     digest = xxhash.xxh3_64(checked[_CHECKED_FROM:])
     for part in parts:
@@ -201,6 +203,7 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
         place += len(headers.packed)
     offsets = np.frombuffer(buffer, "<i4", count + 1, place)
     place += padded(4 * count + 4)
+    # The checksum was right, so only a writer of another program could have made this; payloads must still be in bounds.
     if place + padded(header.payload_bytes) != at + header.size or int(offsets[-1]) != header.payload_bytes:
         raise Unreadable("the sizes of the block's parts do not add up")
     return Rows(header.first, tuple(cells), offsets, buffer[place : place + header.payload_bytes], headers)

@@ -23,6 +23,7 @@ def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = 
     """Return the first run of neighbors, each smaller than half the target and together within it; or nothing."""
     run: list[Segment] = []
     for segment in segments:
+        # Segments above half the target are left alone: merging them would copy much and save little.
         small = segment.bytes * 2 < target_bytes
         if small and sum(member.bytes for member in run) + segment.bytes <= target_bytes:
             run.append(segment)
@@ -40,6 +41,7 @@ def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segmen
 
     def batches() -> Iterator[Any]:
         for segment in run:
+            # Verify page checksums: damage must not be copied into a segment with new, correct checksums.
             yield from read_segment(folder, segment, want, first, end, check=True)
 
     per_group = max(segment.group_rows for segment in run)

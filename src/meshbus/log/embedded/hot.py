@@ -86,6 +86,7 @@ class HotIndex:
         with self.path.open("rb") as file:
             file.seek(self.size)
             new = memoryview(file.read() if until is None else file.read(until - self.size))
+        # Read rather than mapped: the writer may cut a block that the disk refused, and a mapping would then fault.
         start, at = self.size, 0
         while at < len(new):
             try:
@@ -99,6 +100,7 @@ class HotIndex:
 
     def _following(self, buffer: memoryview, at: int) -> BlockHeader:
         header = unpack_block(buffer, at)
+        # Whole blocks out of order cannot come from a crash of one writer, but from a file that was changed.
         if header.first != self.end or not header.events:
             raise Unreadable(f"the block starts at sequence {header.first} instead of {self.end}")
         return header
@@ -157,6 +159,7 @@ class HotView:
             at = self._places[number]
             header = unpack_block(buffer, at, check=False)
             single = header.events == 1 and is_plain(header.kinds)
+            # Only equal kinds have their numbers at the same offsets, which `gather` relies on.
             if found and (not single or header.kinds != found[0][1].kinds):
                 break
             found.append((at, header))
@@ -198,6 +201,7 @@ def gather(buffer: memoryview, blocks: list[tuple[int, BlockHeader]]) -> Rows:
         if place not in numbers:
             cells.append(NULL if kind == Kind.NULL else ZERO)
             continue
+        # The number is at the same offset in every block: one indexing operation reads the column.
         raw = whole[(places + numbers[place])[:, None] + np.arange(8)]
         cells.append(Cells(Kind.EACH, array=raw.view("<i8")[:, 0].astype(column.dtype)))
     start = BLOCK_HEADER + 8 * len(numbers) + 8
@@ -218,6 +222,7 @@ def _rows_at(buffer: memoryview, at: int, header: BlockHeader, path: Path) -> Ro
 
 def _highest_claim(buffer: memoryview, at: int) -> int:
     """Search for whole blocks after damage and return their highest `durable`."""
+    # The length of a damaged block is unknown, so the next one is found by its magic number and its checksum.
     claimed = 0
     raw = bytes(buffer)
     at = raw.find(BLOCK_MAGIC, at + 1)

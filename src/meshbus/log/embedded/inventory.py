@@ -45,6 +45,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     torn: Damage | None = None
     while waiting and torn is None:
         first, path = waiting[0]
+        # A gap: a file was lost, or the one before lost its last blocks.
         if first != (live[-1].end if live else manifest.hot_from):
             break
         try:
@@ -55,6 +56,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
         torn = index.extend()
         live.append(index)
         del waiting[0]
+    # What follows the end of the log is ignored, unless it proves that events before it had been synced.
     beyond = [path for _, path in waiting]
     claimed = max([torn.claimed if torn else 0, *map(_claim, beyond)])
     end = live[-1].end if live else manifest.hot_from

@@ -89,6 +89,7 @@ class EmbeddedLog:
         """Write everything that is hot as Parquet and return the number of events sealed."""
         require_arrow()
         with self._upkeep:
+            # A hot file is sealed as a whole, so a new one is begun first.
             self._writer.roll(self._clock(), lambda _: True)
             return self._seal_rolled()
 
@@ -103,6 +104,7 @@ class EmbeddedLog:
         writer, now = self._writer, self._clock()
         with self._upkeep, translated(writer.folder, "cannot expire"):
             writer.check_open()
+            # The file being appended to never expires; sealed segments and waiting hot files do, in order.
             before, rolled, last = writer.manifest, writer.hot[:-1], writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
             units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]

@@ -67,6 +67,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of the file."""
+    # The checksum is over the text of the body, so that a reader need not encode it again to check it.
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return msgspec.json.encode(_Envelope("manifest", MANIFEST_VERSION, _sum(body), msgspec.Raw(body))) + b"\n"
 
@@ -79,6 +80,7 @@ def decode_manifest(content: bytes, path: Path) -> Manifest:
             raise LogError(
                 LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus: upgrade to read it"
             )
+        # The body is decoded only after its checksum: damage must not look like another, valid manifest.
         if envelope.meshbus == "manifest" and envelope.checksum == _sum(bytes(envelope.body)):
             return msgspec.json.decode(envelope.body, type=Manifest)
     except msgspec.MsgspecError:

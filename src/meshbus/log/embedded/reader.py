@@ -49,7 +49,9 @@ class FolderReader:
                 found = take_inventory(self.folder, manifest, self._known)
             except FileNotFoundError:
                 continue
+            # Blocks that were checked stay checked: hot files only grow.
             self._known = {index.path: index for index in found.live}
+            # The same manifest before and after: nothing was sealed or expired while the hot files were listed.
             if self._manifest() is manifest:
                 views = tuple(index.view() for index in found.live)
                 return Snapshot(self.folder, manifest, views, self.snapshot, found.damage)
@@ -106,6 +108,7 @@ def _planned(split: Mapping[str, Any], folder: Path, want: Wanted) -> Iterator[A
         return
     hot = split["hot"]
     index = open_hot(folder / HOT / hot["name"])
+    # Only the blocks of this split are read and checked.
     index.end, index.size = int(hot["first"]), int(hot["start"])
     if (damage := index.extend(int(hot["stop"]))) is not None:
         raise LogError(

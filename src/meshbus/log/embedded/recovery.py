@@ -52,6 +52,7 @@ def recover(
         folder.parent.parent,
     ):  # a crash may have interrupted the opening that created them
         files.fsync_folder(place)
+    # Everything from here on only removes what is not part of the log.
     found = take_inventory(folder, manifest)
     if found.damage:
         raise LogError(LogFault.CORRUPT, found.damage)
@@ -60,6 +61,7 @@ def recover(
     removed += [*found.stale, *found.beyond]
     for path in removed:
         files.remove(path)
+    # A crash may have come between the manifest that retired them and their move.
     move_retired(files, folder, manifest.retired)
     if removed or cut:
         files.fsync_folder(folder / HOT)
@@ -84,6 +86,7 @@ def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_n
 
 
 def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes]) -> Manifest:
+    # Without a manifest nothing tells which files count, and a new log would begin at 0 beside old rows.
     present = [path.name for path in folder.iterdir() if segment_range(path.name)]
     if present or hot_files(folder):
         raise LogError(
@@ -103,6 +106,7 @@ def _leftovers(folder: Path, manifest: Manifest, found: Inventory) -> tuple[list
     foreign: list[Path] = []
     known = {segment.name for segment in manifest.segments} | {old.name for old in manifest.retired}
     end = found.live[-1].end if found.live else manifest.hot_from
+    # The rows of a segment outside the range of the log may be nowhere else: leave it, and report it.
     for path in folder.iterdir():
         span = segment_range(path.name)
         if span and path.name not in known:
@@ -119,6 +123,7 @@ def _cut(files: Files, folder: Path, found: Inventory) -> int:
             if found.torn and index is found.live[-1]:
                 files.truncate(handle, index.size)
                 cut += found.torn.size - index.size
+            # A killed process may have written without a sync; readers count on these blocks once the log is open.
             files.fsync(handle)
         finally:
             files.close(handle)

@@ -117,6 +117,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         low, high = self.check_range(start, stop)
         found: list[dict[str, Any]] = []
         for segment in self.manifest.segments:
+            # Whole row groups, so that no two splits decode the same group.
             step = max(rows // segment.group_rows, 1) * segment.group_rows
             edges = [*range(segment.first, segment.end, step), segment.end]
             for begin, end in pairwise(edges):
@@ -150,11 +151,14 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                         LogFault.CORRUPT, f"{self.folder}: sequence {at} is missing: run `meshbus log verify`"
                     )
             except FileNotFoundError as error:
+                # Sealed or compacted since: a newer snapshot has the same rows in other files.
                 tries += 1
                 if tries > _PATIENCE:
                     raise LogError(LogFault.CORRUPT, f"{error}: restore it from a copy") from None
                 snapshot = snapshot.again()
+                # Or it expired, which is an error with the first available sequence.
                 snapshot.check_range(at, high)
+        # Reported only after everything before it was read, and only to readers that asked for more.
         if self.damage and (stop is None or stop > self.end):
             raise LogError(LogFault.CORRUPT, self.damage)
 

@@ -44,6 +44,7 @@ def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex) -> Manif
         per_group=group_rows(rows, hot.size),
         written_ns=hot.written_ns,
     )
+    # The name must be durable before the manifest that refers to it.
     _rename_to_final(files, folder, segment)
     return store_manifest(files, folder, replace(manifest, segments=(*manifest.segments, segment)))
 
@@ -52,6 +53,7 @@ def compact(files: Files, folder: Path, manifest: Manifest, run: tuple[Segment, 
     """Replace neighboring segments by one."""
     merged = merge_segments(files, folder, run)
     _rename_to_final(files, folder, merged)
+    # The merged segment takes the place of its parts: the manifest has each row exactly once.
     place = manifest.segments.index(run[0])
     segments = (*manifest.segments[:place], merged, *manifest.segments[place + len(run) :])
     return _retire(files, folder, replace(manifest, segments=segments), run, now_ns)
@@ -69,6 +71,7 @@ def sweep(files: Files, folder: Path, manifest: Manifest, grace_s: float, now_ns
     waiting = tuple(old for old in manifest.retired if now_ns - old.at_ns < grace_s * _NS)
     if len(waiting) == len(manifest.retired):
         return manifest
+    # Files go before the manifest forgets them; after a crash between the two, removing them again does nothing.
     for old in manifest.retired[: len(manifest.retired) - len(waiting)]:
         files.remove(old_path(folder, old.name))
     files.fsync_folder(folder / OLD)
@@ -93,6 +96,7 @@ def _rename_to_final(files: Files, folder: Path, segment: Segment) -> None:
 
 def _retire(files: Files, folder: Path, manifest: Manifest, gone: Iterable[Segment], now_ns: int) -> Manifest:
     retired = tuple(Retired(segment.name, now_ns) for segment in gone)
+    # The manifest first: until it is stored, readers still need the files under their names.
     stored = store_manifest(files, folder, replace(manifest, retired=(*manifest.retired, *retired)))
     move_retired(files, folder, retired)
     return stored

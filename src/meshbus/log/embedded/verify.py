@@ -18,6 +18,7 @@ def verify_log(snapshot: Snapshot) -> list[Finding]:
     """Read everything in a snapshot and return the problems; empty if there are none."""
     found = [finding for segment in snapshot.manifest.segments for finding in _segment(snapshot, segment)]
     for view in snapshot.hot:
+        # A fresh index, so that every block is checked again.
         index = open_hot(view.path)
         damage = index.extend(view.place_of(view.blocks))
         if damage is not None:

@@ -101,6 +101,7 @@ class Writer:
                 size = self.files.write(self._handle, block, last.size) - last.size
             except OSError as error:
                 raise self._refused(error, last) from error
+            # Visible to snapshots from here on: the block is with the operating system.
             last.add(size, count, now_ns)
             self.stats.appended += count
             self.stats.appended_bytes += size
@@ -120,6 +121,7 @@ class Writer:
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk; raises LogError if the disk refuses."""
+        # Read before waiting for the lock: a sync that starts later covers it.
         wanted = self.end
         with self._syncing:
             if self.durable >= wanted and not self._debts:
@@ -131,9 +133,11 @@ class Writer:
     def adopt(self, manifest: Manifest) -> None:
         """Use a manifest that was stored, and remove the hot files that it supersedes."""
         with self._lock:
+            # Both under one lock, so that a snapshot never sees a row twice or not at all.
             self.manifest = manifest
             stale = [hot for hot in self.hot[:-1] if hot.header.first < manifest.hot_from]
             self.hot = self.hot[len(stale) :]
+        # Snapshots that still need these files continue in the segment (embedded/snapshot.py).
         for hot in stale:
             self.files.remove(hot.path)
 
@@ -215,9 +219,11 @@ class Writer:
                 self.files.fsync_folder(self.folder / HOT)
             self.files.fsync(handle)
         except OSError as error:
+            # After a failed fsync the kernel may have dropped the pages and report success the next time.
             self.problem = log_error(error, self.folder, "cannot sync")
             raise self.problem from error
         with self._lock:
+            # Only what was written before the sync began; appends continue meanwhile.
             self.durable = max(self.durable, end)
             self._debts = self._debts[len(debts) :]
         for debt in debts:
@@ -254,6 +260,7 @@ class Writer:
             self.stats.refused += 1
             raise log_error(error, self.folder, "cannot append to") from error
         self._release()
+        # Synced by the next sync, oldest first.
         self._debts.append(self._handle)
         self.hot, self._handle = [*self.hot, index], handle
 

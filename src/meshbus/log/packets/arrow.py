@@ -45,6 +45,7 @@ def _array(runs: Runs, count: int, names: Mapping[int, str], field: Any) -> Any:
     lengths = runs.lengths(count)
     valid = None if runs.valid.all() else np.repeat(runs.valid, lengths)
     if field.name == "channel":
+        # The column holds hashes; each becomes one dictionary entry with the name of the channel.
         hashes = np.unique(runs.values[runs.valid])
         found = pa.array([names[number] for number in hashes.view(np.uint64).tolist()], pa.string())
         places = np.searchsorted(hashes, runs.values).astype(np.int32)

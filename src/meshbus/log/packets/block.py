@@ -118,6 +118,7 @@ def _take_block(buffer: memoryview, content: Content) -> bool:
     if xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : end]) != checksum:
         return False
     rows = Packed(np.frombuffer(buffer, np.uint8, row_bytes, rows_at), count)
+    # The checksum is right, but kernels read without bounds checks: the rows must be well-formed too.
     if hashes_in(rows) is None:
         return False
     if name_bytes:

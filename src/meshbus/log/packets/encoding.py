@@ -88,6 +88,7 @@ def _index(values: Numbers, places: Numbers, different: Numbers) -> int:
     table, mask, found = np.zeros(size, np.int64), np.uint64(size - 1), 0
     for number in range(len(values)):
         value = values[number]
+        # Multiplicative hashing; neighbors such as counters spread over the table.
         slot = (np.uint64(value) * _SPREAD >> _HALF) & mask
         while table[slot] != 0 and different[table[slot] - 1] != value:
             slot = (slot + _ONE) & mask
@@ -257,5 +258,6 @@ def _delta(lengths: Numbers, values: Numbers, steps: Numbers, bits: int, count: 
                 if width:
                     at = _put_bits(out, at, held, _MINI, width, words)
             waiting = 0
+        # The difference to the next run is taken from the last value of this one.
         last = values[number] + (length - 1) * step
     return at

@@ -75,6 +75,7 @@ def _fill_reference(
     numbers = (memory[SEEN] + np.arange(count)).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
     chosen = hash_pair(columns["session_id"] ^ seed, counter) <= highest
+    # What finds no room is counted as lost.
     picked = np.flatnonzero(chosen)[: memory.item(ROOM) - memory.item(ROWS)]
     rows = np.broadcast_to(models.view(ROW), count)[picked]
     rows["header"] = columns[picked]
@@ -158,6 +159,7 @@ def fill(  # hot: bench_recorder
     for i in range(count):
         route += size
         packet = route + ROUTE_BYTES
+        # Magic and version in one comparison.
         known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
         if not every:
             session = jit.load_u64(packet + 24) if known else np.uint64(0)
@@ -168,6 +170,7 @@ def fill(  # hot: bench_recorder
             lost += 1
             continue
         first = there % BLOCK_ROWS == 0
+        # The usual case in a train: compare with the expected row before anything is copied.
         again = single and there > before and not first and _is_repetition(route, packet, state + 8 * EXPECTED)
         if not again:
             jit.copy_bytes(target, model if single else model + i * ROW_BYTES, ROW_BYTES)

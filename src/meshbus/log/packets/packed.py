@@ -124,6 +124,7 @@ class Packer:
             self.repeated += 1
             self.data += (REPEAT | self.repeated).to_bytes(MASK_BYTES, "little")
         else:
+            # `expected` is one step ahead of the last row.
             last = _advanced(self.expected, [-step for step in self.steps]) if self.expected else [0] * ROW_WORDS
             changed = [word for word in range(ROW_WORDS) if row[word] != last[word]]
             self.data += sum(1 << word for word in changed).to_bytes(MASK_BYTES, "little")
@@ -226,6 +227,7 @@ def _walk(data: Bytes, count: int, hashes: Words) -> int:
                 return _BROKEN
             number += left
             continue
+        # A bit for a word that rows do not have.
         if mask >> ROW_WORDS:
             return _BROKEN
         while left:

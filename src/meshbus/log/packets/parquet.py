@@ -189,6 +189,7 @@ def _encode_pages(column: Column, runs: Runs, count: int, names: Mapping[int, st
     lengths, values, steps, levels = runs.lengths(count), runs.values, runs.steps, b""
     if column.nullable:
         levels = hybrid(lengths, runs.valid.astype(np.int64), 1)
+        # Definition levels, with their length in front, as data pages of version 1 have them.
         levels = len(levels).to_bytes(4, "little") + levels
         lengths, values, steps = lengths[runs.valid], values[runs.valid], steps[runs.valid]
     kind = _KINDS[column.type]
@@ -215,6 +216,7 @@ def _encoded(kind: _Kind, lengths: Numbers, values: Numbers, steps: Numbers, nam
     count = int(lengths.sum())
     if not count:
         return _Encoded(_PLAIN, b"", (), {})
+    # Text is always a dictionary: its values are indices into the names.
     most = count if kind.physical == _BYTE_ARRAY else max(count // _WORTH, 1)
     indexed = None if steps.any() else index(values, most)
     if indexed is None:

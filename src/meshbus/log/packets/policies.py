@@ -69,6 +69,7 @@ class PolicyBook:
         for number, policy in list(self._unwritten.items()):
             path = self._path(number)
             with translated(path, "cannot write"):
+                # Before the rows that refer to it: the recorder writes policies first (`drain`).
                 files.write_aside(path, aside(path), [msgspec.json.format(msgspec.json.encode(policy), indent=1)])
             del self._unwritten[number]
         if len(self._numbers) > MOST:

@@ -107,6 +107,7 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
         low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
         found = []
         for part in self.parts:
+            # Sealed files by whole row groups; a hot file is parsed as a whole anyway.
             step = max(rows // GROUP_ROWS, 1) * GROUP_ROWS if part.sealed else part.end - part.first
             for begin, end in pairwise([*range(part.first, part.end, step), part.end]):
                 if max(begin, low) < min(end, high):
@@ -143,6 +144,7 @@ def _take_snapshot(folder: Path) -> PacketSnapshot:
         ]
         sealed.sort(key=lambda part: part.first)
         sealed_end = sealed[-1].end if sealed else 0
+        # A hot file whose rows are sealed may still exist for a moment.
         live = [part for part in hot if part is not None and part.first >= sealed_end]
         return PacketSnapshot(folder, (*sealed, *live), listed[-1][0] if listed else 0)
     raise LogError(LogFault.FAILED, f"{folder} is sealed faster than it can be read: try again")

@@ -210,6 +210,7 @@ class PacketRecorder:
         """
         with self._swap:
             there = fill.run(self._arena.memory, data, begin, size, count, model, ts_ns)
+        # Half full: there is time to write it before rows are lost.
         if there > _HALF and not self._woken.is_set():
             self._woken.set()
 
@@ -220,17 +221,20 @@ class PacketRecorder:
         with self._storing:
             with self._swap:
                 arena, names = self._arena, self._names
+                # Totals continue in the arena that fills next.
                 self._other.counts[:] = arena.counts
                 self._arena, self._other = self._other, arena
                 self._names = dict(self._current)
             before, rows = self._store.end, arena.rows
             try:
+                # First the policies, so that no row on the disk refers to one that is not.
                 self._policies.write(self._store.files)
                 for block in arena.blocks():
                     self._store.append(block, names)
             except LogError as error:
                 _log.warning("record in %s: %s", self.folder, error)
             arena.clear()
+            # What could not be written is lost: keeping it would fill memory while the disk is full.
             written = self._store.end - before
             self._stats.written += written
             self._stats.lost_disk += rows - written

@@ -153,6 +153,7 @@ def _constant(value: np.int64) -> Runs:
 
 def _gathered(pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs]:
     count = sum(piece.last - piece.first for piece in pieces)
+    # Most columns have few runs; allocate for all rows only if that was not enough.
     found = _gathered_in(min(count, _FEW), pieces, names)
     if found is None:
         found = _gathered_in(count, pieces, names)
@@ -379,6 +380,7 @@ def _gather(
             image[COUNTER] += counter_step
             image[SEQUENCE] += sequence_step
         else:
+            # Keep the old values, to compute the steps after the words are replaced.
             counter_step, sequence_step = image[COUNTER], image[SEQUENCE]
             for word in words[:word_count]:
                 jit.copy_bytes(row + 8 * word, place, 8)

@@ -104,6 +104,7 @@ class PacketStore:
                 self.files.make_folder(folder / name)
             self._lock = self._take_lock()
             try:
+                # The first opening creates several levels, and each name is durable only after its parent is synced.
                 for place in (folder, *folder.parents[:3]):
                     self.files.fsync_folder(place)
                 self._sealed = self._find_sealed()
@@ -133,6 +134,7 @@ class PacketStore:
         parts = pack_block(self._hot.end, rows, _only(names, hashes - self._named), now)
         if self._is_full(rows.length, sum(map(len, parts))):
             self._roll()
+            # A new file has no names yet, so the block needs all of them.
             parts = pack_block(self._hot.end, rows, _only(names, hashes), now)
         self._make_room(sum(map(len, parts)))
         hot = self._hot
@@ -218,8 +220,10 @@ class PacketStore:
             if hot not in self._waiting:  # it expired while it was being sealed
                 self.files.remove(aside(path))
                 return
+            # The decisive step: from here on the hot file is stale, even if a crash prevents its removal.
             self.files.rename(aside(path), path)
             self.files.fsync_folder(self.folder)
+            # The age counts from sealing, which the modification time tells after a restart.
             self._sealed.append((path, Unit(content.end, size, self._clock())))
             self._kept += size - hot.size
             self.damaged += hot.end - content.end
@@ -310,6 +314,7 @@ class PacketStore:
         waiting = []
         for first, path in hot_files(self.folder):
             content, size = _content_of(path), path.stat().st_size
+            # Without a header, sealed already, or empty: nothing in it is needed.
             if content is None or first < sealed_end or content.end == first:
                 self.cut_bytes += size if content is None and first >= sealed_end else 0
                 self.files.remove(path)
