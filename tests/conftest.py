@@ -1,6 +1,8 @@
-"""What every test shares: how hypothesis searches."""
+"""What every test shares: how hypothesis searches, and how child processes end."""
 
 from hypothesis import settings
+
+pytest_plugins = ["tests.children"]
 
 # The gate says the same thing twice, on a busy machine too; `make soak` searches at random and further.
 settings.register_profile("gate", deadline=None, derandomize=True)

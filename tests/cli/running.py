@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.children import child
+
 SCRIPT = Path(sys.executable).with_name("meshbus")
-QUICK = "handshake_timeout_s = 0.5\nmembership_ack_timeout_s = 2\n"
+QUICK = "handshake_timeout_s = 0.5\n"
 
 
 class Running(NamedTuple):
@@ -57,18 +59,14 @@ def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Runni
     config.write_text(
         f'identity = "id.toml"\npsk_file = "../mesh.key"\nadmin_socket = "run/admin.sock"\n{QUICK}{settings}', "utf-8"
     )
-    process = subprocess.Popen(
+    with child(
         [SCRIPT, "up", config, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={key: value for key, value in os.environ.items() if not key.startswith("MESHBUS_")},
-    )
-    try:
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         yield Running(process, json.loads(line))
-    finally:
-        process.kill()
-        process.communicate()

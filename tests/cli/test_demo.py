@@ -16,6 +16,7 @@ from meshbus.cli.demo import ABOUT, MARK
 from meshbus.cli.exit import Exit
 from meshbus.demo.cast import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, Cast, place_of
 from meshbus.keyfile import load_identity
+from tests.children import child
 from tests.cli.conftest import Meshbus
 from tests.demo.leftover import none_with, with_mark
 from tests.demo.reading import Row, dropped, judged, logged
@@ -182,7 +183,7 @@ def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
 def test_a_demo_that_is_ended_midway_leaves_nothing_running(tmp_path: Path, stage: str, kind: signal.Signals) -> None:
     folder = tmp_path / "demo"
     main_end, other_end = os.openpty()  # on a terminal, so that every step is shown
-    with subprocess.Popen(
+    with child(
         [SCRIPT, "demo", folder, "--seconds", "1"],
         env={**_environment(folder), "TERM": "xterm"},
         stdout=subprocess.DEVNULL,
@@ -194,6 +195,7 @@ def test_a_demo_that_is_ended_midway_leaves_nothing_running(tmp_path: Path, stag
             text += os.read(main_end, 4096).decode()
         assert len(with_mark(f"DEMO_TEST={folder}")) > 1
         running.send_signal(kind)
+        running.wait()
     os.close(main_end)
     assert none_with(f"DEMO_TEST={folder}")
     assert running.returncode == (-kind if kind is signal.SIGKILL else Exit.INTERRUPTED)

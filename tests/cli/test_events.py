@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import pytest
 
 from meshbus.cli.events import _judge, _show_event, _show_report, _stdin_events
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
+from tests.children import child
 from tests.cli.conftest import Meshbus
 from tests.cli.running import QUICK, SCRIPT, Running, running
 
@@ -37,26 +39,24 @@ def node(mesh: Path) -> Iterator[Running]:
         yield started
 
 
-class Subscriber:
+class Subscriber(NamedTuple):
     """`meshbus sub` in a process of its own, live."""
 
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [SCRIPT, "sub", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-        )
-        assert self.process.stderr is not None
-        self.first = self.process.stderr.readline().decode()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+    process: subprocess.Popen[bytes]
+    first: str
+    """Its first line on standard error."""
 
     def end(self) -> tuple[int, bytes]:
         out, _ = self.process.communicate(timeout=30)
         return self.process.returncode, out
+
+
+@contextmanager
+def subscriber_of(*arguments: str) -> Iterator[Subscriber]:
+    pipe = subprocess.PIPE
+    with child([SCRIPT, "sub", *arguments], stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        yield Subscriber(process, process.stderr.readline().decode())
 
 
 def _own(mesh: Path, node: Running) -> list[str]:
@@ -68,7 +68,7 @@ def _rows(out: bytes) -> list[dict[str, Any]]:
 
 
 def test_published_through_the_socket_received_by_another_node(meshbus: Meshbus, mesh: Path, node: Running) -> None:
-    with Subscriber(CHANNEL, *_own(mesh, node), "--count", "3") as subscriber:
+    with subscriber_of(CHANNEL, *_own(mesh, node), "--count", "3") as subscriber:
         assert subscriber.first == f"meshbus: subscribed to {CHANNEL}\n"
         result = meshbus("pub", CHANNEL, "one", "two", "grüß", "--admin", node.admin)
         assert (result.code, result.err) == (Exit.OK, "")
@@ -81,7 +81,10 @@ def test_published_through_the_socket_received_by_another_node(meshbus: Meshbus,
 
 def test_published_by_a_node_for_a_moment_received_through_the_socket(mesh: Path) -> None:
     lines = b"first\nsecond\r\n\nno newline"
-    with running(mesh / "b") as node, Subscriber(CHANNEL, "--admin", node.admin, "--count", "4", "--raw") as subscriber:
+    with (
+        running(mesh / "b") as node,
+        subscriber_of(CHANNEL, "--admin", node.admin, "--count", "4", "--raw") as subscriber,
+    ):
         answer = subprocess.run(
             [SCRIPT, "pub", CHANNEL, *_own(mesh, node), "--wait", "20"],
             input=lines,
@@ -96,7 +99,7 @@ def test_published_by_a_node_for_a_moment_received_through_the_socket(mesh: Path
 
 def test_any_bytes_as_one_event(mesh: Path, node: Running) -> None:
     blob = bytes(range(256))
-    with Subscriber(f"{CHANNEL}/raw", *_own(mesh, node), "--count", "1") as subscriber:
+    with subscriber_of(f"{CHANNEL}/raw", *_own(mesh, node), "--count", "1") as subscriber:
         answer = subprocess.run(
             [SCRIPT, "pub", f"{CHANNEL}/raw", "--raw", "--reliable", "--admin", node.admin],
             input=blob,
@@ -174,18 +177,18 @@ def test_bad_input_is_one_sentence(meshbus: Meshbus, node: Running, arguments: l
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["pub", "sub"])
-def test_ctrl_c_ends_at_once_and_quietly(mesh: Path, verb: str) -> None:
+@pytest.mark.parametrize("arguments", [["pub", "--wait", "0"], ["sub"]], ids=["pub", "sub"])
+def test_ctrl_c_ends_at_once_and_quietly(mesh: Path, arguments: list[str]) -> None:
     pipe = subprocess.PIPE
     with (
-        running(mesh / f"interrupted-{verb}") as node,
-        subprocess.Popen(
-            [SCRIPT, verb, "test/interrupted", "--admin", node.admin], stdin=pipe, stdout=pipe, stderr=pipe
+        running(mesh / f"interrupted-{arguments[0]}") as node,
+        child(
+            [SCRIPT, *arguments, "test/interrupted", "--admin", node.admin], stdin=pipe, stdout=pipe, stderr=pipe
         ) as process,
     ):
         assert process.stdin is not None
         assert process.stderr is not None
-        if verb == "sub":
+        if arguments == ["sub"]:
             assert b"subscribed" in process.stderr.readline()
         else:
             process.stdin.write(b"x\n")

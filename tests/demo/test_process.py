@@ -12,6 +12,7 @@ import pytest
 from meshbus.demo import process as module
 from meshbus.demo.process import Process
 from meshbus.errors import MeshError
+from tests.children import child
 from tests.demo.leftover import gone
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"
@@ -85,20 +86,20 @@ async def test_an_error_ends_a_child_and_what_it_started_at_once(tmp_path: Path)
 
 @on_linux
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
-    child = (
+    program = (
         "import os, time\nfrom meshbus.demo.process import follow_parent\n"
         "told = follow_parent()\ntold.wait()\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
     )
     parent = (
         "import asyncio\nfrom pathlib import Path\nfrom meshbus.demo.process import Process\n"
         "async def main():\n"
-        f"    async with Process('x', '-c', {child!r}, says=int, errors=Path({str(tmp_path / 'err')!r})) as p:\n"
+        f"    async with Process('x', '-c', {program!r}, says=int, errors=Path({str(tmp_path / 'err')!r})) as p:\n"
         "        p.tell(b'go\\n')\n"
         "        print(await p.answer(), flush=True)\n"
         "        await asyncio.sleep(600)\n"
         "asyncio.run(main())"
     )
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as running:
+    with child([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         pid = int(running.stdout.readline())
         os.kill(running.pid, signal.SIGKILL)

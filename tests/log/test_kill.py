@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshbus.log.reader import LogReader
+from tests.children import child
 from tests.house.tree import ROOT
 from tests.log.making import CHANNEL, numbered, open_log
 
@@ -17,7 +18,7 @@ def kill_often(root: Path, rounds: int, seed: int) -> int:
     rng = random.Random(seed)
     command = [sys.executable, "-m", "tests.log.killed", str(root)]
     acknowledged = 0
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+    with child(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
         for number in range(rounds):

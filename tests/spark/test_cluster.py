@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from meshbus.spark.runner import run
 from meshbus.spark.settings import PipelineConfig
+from tests.children import child
 from tests.house.tree import ROOT
 from tests.spark.quick import quick_settings
 from tests.spark.world import World
@@ -51,13 +52,14 @@ finally:
 def daemon(*arguments: str, ready: str, folder: Path, **environment: str) -> Iterator[str]:
     """Run a part of Spark until the block ends, and give the line that says it is ready."""
     out = folder / f"{arguments[0].rpartition('.')[2]}-{time.monotonic_ns()}.log"
-    with out.open("w") as file:
-        process = subprocess.Popen(
+    with (
+        out.open("w") as file,
+        child(
             [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
             stdout=file, stderr=subprocess.STDOUT, cwd=folder,
             env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable} | environment,
-        )  # fmt: skip
-    try:
+        ) as process,
+    ):  # fmt: skip
         for _ in range(600):
             found = re.search(ready, out.read_text())
             if found:
@@ -66,9 +68,6 @@ def daemon(*arguments: str, ready: str, folder: Path, **environment: str) -> Ite
             assert process.poll() is None, out.read_text()[-2000:]
             time.sleep(0.1)
         pytest.fail(out.read_text()[-2000:])
-    finally:
-        process.kill()
-        process.wait()
 
 
 def run_there(config: PipelineConfig, **where: Any) -> str:

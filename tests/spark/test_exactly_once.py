@@ -1,8 +1,6 @@
 """Nothing is lost and nothing doubled: driver and Java are killed while a writer appends, seals and compacts."""
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +21,7 @@ from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.runner import run
 from meshbus.spark.store import Store
 from meshbus.spark.tables import tables
+from tests.children import child
 from tests.house.tree import ROOT
 from tests.spark.killing import config_of, start_copy
 from tests.spark.packets import numbered_headers
@@ -64,18 +63,13 @@ def kill_some(folder: Path, kills: int, rng: random.Random, wanted: threading.Se
     torn = 0
     for _ in range(kills):
         wanted.release()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.killing", str(folder)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "'batch'" in line:
-                break
-        time.sleep(rng.uniform(0.0, 6.0))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        command = [sys.executable, "-m", "tests.spark.killing", str(folder)]
+        with child(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if "'batch'" in line:
+                    break
+            time.sleep(rng.uniform(0.0, 6.0))
         offsets, commits = (
             {path.name for path in (folder / "tables" / "_checkpoints" / "events" / kind).glob("[0-9]*")}
             for kind in ("offsets", "commits")

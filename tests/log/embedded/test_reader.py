@@ -1,9 +1,11 @@
 """Reading without the writer: no lock, no gap, no row twice, while everything happens beside it."""
 
-import multiprocessing
+import json
+import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -99,19 +101,23 @@ def test_a_damaged_split_is_said(tmp_path: Path) -> None:
         list(read_split(split))
 
 
-def _read_seqs(split: dict[str, Any]) -> list[int]:
-    return [seq for batch in read_split(split, ["seq"]) for seq in batch.column("seq").to_pylist()]
+READ_SPLITS = """
+import pickle, sys
+from meshbus.log.reader import read_split
+splits = pickle.load(sys.stdin.buffer)
+print([seq for split in splits for batch in read_split(split, ["seq"]) for seq in batch.column("seq").to_pylist()])
+"""
 
 
-def test_splits_are_read_in_other_processes(tmp_path: Path) -> None:
+def test_splits_are_read_in_another_process(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_batch(numbered(0, 50))
         log.seal()
         log.append_batch(numbered(50, 50))
         splits = LogReader(tmp_path, CHANNEL).snapshot().splits(rows=20)
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
-            read = pool.map(_read_seqs, splits)
-    assert [seq for part in read for seq in part] == list(range(100))
+        command = [sys.executable, "-c", READ_SPLITS]
+        answer = subprocess.run(command, input=pickle.dumps(splits), capture_output=True, check=True)
+    assert json.loads(answer.stdout) == list(range(100))
 
 
 def test_no_row_is_missing_or_twice_while_everything_happens(tmp_path: Path) -> None:

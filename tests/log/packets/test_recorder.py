@@ -20,6 +20,8 @@ from meshbus.log.packets.recorder import ARENA_ROWS, DRAIN_S, PacketRecorder
 from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
+from tests.children import child
+from tests.house.tree import ROOT
 from tests.log.packets.making import NODE, POLICY, blank_headers, counters, numbered, open_recorder, read_rows
 from tests.log.packets.test_store import Full
 
@@ -127,6 +129,8 @@ def test_nothing_but_time_is_needed_for_rows_to_be_there(tmp_path: Path, monkeyp
 
 VICTIM = """
 import sys
+from tests.children import child
+from tests.house.tree import ROOT
 from tests.log.packets.making import NODE, numbered
 from meshbus.log.packets.recorder import PacketRecorder
 recorder = PacketRecorder(sys.argv[1], NODE)
@@ -145,15 +149,16 @@ while True:
 def test_a_killed_process_leaves_what_it_had_written(tmp_path: Path) -> None:
     """kill -9 in the middle of everything: no row is torn, twice or out of order, and what was synced is there."""
     for round_ in range(2):
-        victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(tmp_path / str(round_))], stdout=subprocess.PIPE)
-        assert victim.stdout is not None
-        promised = 0
-        for _ in range(3 + round_):
-            promised = int(victim.stdout.readline())
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        promised = max([promised, *map(int, victim.stdout.read().split())])
-        victim.stdout.close()
+        with child(
+            [sys.executable, "-c", VICTIM, str(tmp_path / str(round_))], stdout=subprocess.PIPE, cwd=ROOT
+        ) as victim:
+            assert victim.stdout is not None
+            promised = 0
+            for _ in range(3 + round_):
+                promised = int(victim.stdout.readline())
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            promised = max([promised, *map(int, victim.stdout.read().split())])
         found = counters(tmp_path / str(round_))
         assert len(found) >= promised
         assert found == list(range(len(found)))
