@@ -12,10 +12,11 @@ from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from tests.engine.badnet import BAD, assert_exactly_once_and_in_order, bad_pair
 from tests.engine.fleet import CHANNEL, meet, numbered, subscribed
+from tests.seeds import for_each_seed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@for_each_seed(range(5))
 def test_a_reliable_stream_arrives_exactly_once_and_in_order(seed: int) -> None:
     assert_exactly_once_and_in_order(seed)
 
@@ -47,7 +48,7 @@ def test_several_streams_do_not_hold_each_other_up() -> None:
     assert {channel: subscriber.payloads(channel) for channel in channels} == dict.fromkeys(channels, numbered(200, 80))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each_seed(range(3))
 def test_new_sessions_in_the_middle_lose_and_repeat_nothing(seed: int) -> None:
     net, publisher, subscriber = bad_pair(20 + seed, max_payload=100)
     events = numbered(1500, 80)
@@ -93,7 +94,7 @@ def workers(seed: int, count: int) -> tuple[FakeNet, FakeNode, list[FakeNode]]:
     return net, hub, members
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each_seed(range(3))
 def test_a_queue_group_gives_each_event_to_one_member(seed: int) -> None:
     net, hub, members = workers(seed, 4)
     watcher = members.pop()
@@ -149,7 +150,7 @@ def ask(node: FakeNode, other: FakeNode, channel: str, payload: bytes, timeout_s
         return engine.requests.requester.ask(peer, ChannelName(channel), payload, now, out, timeout_s=timeout_s)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each_seed(range(3))
 def test_requests_are_answered_over_a_bad_network(seed: int) -> None:
     net, left, right = bad_pair(40 + seed)
     right.engine.requests.responder.serve(ChannelName("double"))

@@ -9,6 +9,7 @@ import pytest
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.streams.reorder import ReliableRx
 from tests.engine.lossy import STREAM, Lossy
+from tests.seeds import for_each_seed
 
 PACKETS = 5000
 
@@ -29,7 +30,7 @@ def bad_network(seed: int) -> Lossy:
     return Lossy(seed, PACKETS, loss=0.3, duplication=0.1, jitter_s=0.01, skips=0.05, window=window)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each_seed(range(5))
 def test_a_network_that_loses_repeats_and_reorders_delivers_everything_once(seed: int) -> None:
     sim = bad_network(seed)
     sim.run()
@@ -39,7 +40,7 @@ def test_a_network_that_loses_repeats_and_reorders_delivers_everything_once(seed
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 150))
+@for_each_seed(range(100, 150))
 def test_many_bad_networks(seed: int) -> None:
     sim = bad_network(seed)
     sim.run()
@@ -108,7 +109,7 @@ def test_a_receiver_that_dies_fails_the_stream() -> None:
     assert sim.now < 30
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each_seed(range(5))
 def test_a_receiver_that_is_replaced_goes_on_where_the_sender_is(seed: int) -> None:
     sim = Lossy(seed, 2000, loss=0.1, jitter_s=0.005)
     sim.run(until_delivered=700)
@@ -124,7 +125,7 @@ def test_a_receiver_that_is_replaced_goes_on_where_the_sender_is(seed: int) -> N
     assert [number for _, number in sim.delivered[before:]] == sim.numbers[after[0] :]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each_seed(range(5))
 def test_a_sender_that_is_replaced_starts_a_new_stream(seed: int) -> None:
     sim = Lossy(seed, 2000, loss=0.1, jitter_s=0.005)
     sim.run(until_delivered=700)

@@ -10,6 +10,7 @@ from meshbus.log import once
 from meshbus.log.log import RedexFile
 from meshbus.log.once import BATCH, PLACE, WRITER, rows_done, slices_left
 from tests.log.making import open_log, payloads
+from tests.seeds import for_each_seed
 
 
 def rows(batch: int, count: int) -> pa.Table:
@@ -41,14 +42,14 @@ def test_events_carry_their_marks_beside_their_own_headers(tmp_path: Path) -> No
     assert second.headers == {WRITER: b"w", BATCH: b"3", PLACE: b"1"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each_seed(range(20))
 def test_tries_that_die_anywhere_add_up_to_every_batch_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(once, "EVENTS_AT_ONCE", 4)
     monkeypatch.setattr(once, "_LOOK_BACK", 3)
     rng = random.Random(seed)
-    with open_log(tmp_path) as log:
+    with open_log(tmp_path / str(seed)) as log:
         for batch in range(4):
             for _ in range(rng.randrange(4)):
                 put(log, "w", batch, 14, slices=rng.randrange(4))

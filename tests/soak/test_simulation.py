@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from meshbus.testing.topology import Links, grid, line, random_graph, ring, tree
+from tests.seeds import for_each_seed
 from tests.testing.schedules import play_failure, play_schedule, single_failures
 from tests.testing.test_simulation import check_sample
 
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.parametrize("seeds", [range(first, first + 100) for first in range(1000, 3000, 100)], ids=str)
-def test_fleets_live_through_thousands_of_fault_schedules(seeds: range) -> None:
-    for seed in seeds:
-        play_schedule(seed)
+@for_each_seed(range(1000, 3000))
+def test_fleets_live_through_thousands_of_fault_schedules(seed: int) -> None:
+    play_schedule(seed)
 
 
 @pytest.mark.parametrize("links", [grid(3, 3), ring(12), line(7), tree(7), random_graph(10, 4)])

@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from meshbus.names.subnet import SubnetId
@@ -14,6 +13,7 @@ from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.expressions import judge_frame, judge_versions
 from meshbus.spark.gateway import COLUMNS
+from tests.seeds import for_each_seed
 from tests.spark.packets import SUBNETS, by_kernel, random_policy, read_record, recorded, said
 
 READ = [*COLUMNS, "recorder", "policy_version"]
@@ -26,12 +26,13 @@ def frame_of(spark: SparkSession, folder: Path, table: pa.Table) -> DataFrame:
     return spark.read.parquet(str(path))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_column_expressions_equal_the_kernel(compiled: SparkSession, tmp_path: Path, seed: int) -> None:
+@for_each_seed(range(3))
+def test_column_expressions_equal_the_kernel(seed: int, compiled: SparkSession, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
-    recorded(tmp_path, rng)
-    table, other = read_record(tmp_path), random_policy(rng)
-    frame = frame_of(compiled, tmp_path, table)
+    folder = tmp_path / str(seed)
+    recorded(folder, rng)
+    table, other = read_record(folder), random_policy(rng)
+    frame = frame_of(compiled, folder, table)
     judged = judge_frame(frame, other).toArrow().column("judged").to_pylist()
     assert judged == by_kernel(other, table)
     assert len(set(judged)) == 8

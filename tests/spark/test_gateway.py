@@ -4,16 +4,17 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from meshbus.spark.gateway import Judge
+from tests.seeds import for_each_seed
 from tests.spark.packets import by_kernel, read_record, recorded, said
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_kernel_on_columns_repeats_what_the_node_said(tmp_path: Path, seed: int) -> None:
-    policy = recorded(tmp_path, np.random.default_rng(seed))
-    table = read_record(tmp_path)
+@for_each_seed(range(4))
+def test_the_kernel_on_columns_repeats_what_the_node_said(seed: int, tmp_path: Path) -> None:
+    folder = tmp_path / str(seed)
+    policy = recorded(folder, np.random.default_rng(seed))
+    table = read_record(folder)
     expected = [said(row) for row in table.to_pylist()]
     assert by_kernel(policy, table) == expected
     assert set(expected) == {None, 0, 1, 2, 3, 4, 5, 6}

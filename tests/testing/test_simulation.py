@@ -11,6 +11,7 @@ from meshbus.engine.base.notices import PeerFailed
 from meshbus.testing.fakenet import FakePath
 from meshbus.testing.simulation import Simulation, SimulationError
 from meshbus.testing.topology import Links, distances, grid, line, random_graph, ring, size_of, tree
+from tests.seeds import for_each_seed
 from tests.testing.schedules import play_failure, play_schedule, single_failures
 
 
@@ -64,10 +65,9 @@ def test_after_any_single_failure_all_who_are_still_connected_talk_again() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 50, 10)], ids=str)
-def test_fleets_live_through_fault_schedules(seeds: range) -> None:
-    for seed in seeds:
-        play_schedule(seed)
+@for_each_seed(range(50))
+def test_fleets_live_through_fault_schedules(seed: int) -> None:
+    play_schedule(seed)
 
 
 def story(seed: int) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.reason import CloseReason
 from meshbus.edge.zmtp.session import HANDSHAKE_BYTES, Heartbeat, Interest, Limits, Output, Ready, Session, Upstream
 from tests.edge.zmtp.talk import CAPTURES, pair, pump, session, stream
+from tests.seeds import for_each_seed
 
 SUB, PUB, XPUB, XSUB = SocketType.SUB, SocketType.PUB, SocketType.XPUB, SocketType.XSUB
 GREETING = encode_greeting(b"NULL")
@@ -141,9 +142,9 @@ def test_a_conversation(mechanism: str, publisher: SocketType, subscriber: Socke
     assert reason_of(client.end()) is CloseReason.EOF
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each_seed(range(20))
 @pytest.mark.parametrize("mechanism", ["NULL", "CURVE"])
-def test_the_outcome_does_not_depend_on_how_the_stream_was_cut(mechanism: str, seed: int) -> None:
+def test_the_outcome_does_not_depend_on_how_the_stream_was_cut(seed: int, mechanism: str) -> None:
     cuts = random.Random(seed)
     whole, pieces = Output(), Output()
     for gathered, in_pieces in ((whole, False), (pieces, True)):

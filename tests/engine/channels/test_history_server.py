@@ -30,6 +30,7 @@ from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.engine.archive import Archive, ListLog, numbers, passing, read, until
 from tests.engine.badnet import BAD
 from tests.engine.fleet import CHANNEL, Wiretap, meet, numbered, pair, subscribed
+from tests.seeds import for_each_seed
 
 Scene = tuple[FakeNet, FakeNode, FakeNode, Archive]
 
@@ -135,7 +136,7 @@ def test_a_finished_reading_leaves_nothing_behind() -> None:
 # ── loss, retention, sessions ───────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each_seed(range(20))
 def test_every_event_comes_once_and_in_order_over_a_bad_network(seed: int) -> None:
     net, publisher, reader, archive = scene(seed, events=600, max_payload=300)
     net.path = BAD
@@ -155,7 +156,7 @@ def test_every_event_comes_once_and_in_order_over_a_bad_network(seed: int) -> No
     assert publisher.engine.counters.total("retransmit") > 0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each_seed(range(10))
 def test_retention_that_overtakes_a_reader_is_a_named_gap(seed: int) -> None:
     net, publisher, reader, archive = scene(seed, max_payload=1500)
     log = archive.log
@@ -203,7 +204,7 @@ def test_one_can_begin_with_whatever_is_left(left: int) -> None:
     assert fault_of(reader) is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@for_each_seed(range(3))
 def test_new_sessions_in_the_middle_lose_and_repeat_nothing(seed: int) -> None:
     net, publisher, reader, archive = scene(seed, events=3000, max_payload=300)
     net.path = BAD

@@ -28,6 +28,7 @@ from meshbus.wire.messages.interest import (
 from meshbus.wire.messages.membership import Subscribe, Unsubscribe
 from meshbus.wire.messages.token import Scope
 from tests.engine.stage import ROOT, Stage, channel_config, configs, entity, token
+from tests.seeds import for_each_seed
 
 A, B, OTHER = ChannelName("s/a"), ChannelName("s/b"), ChannelName("t/x")
 SECRET, LOCAL, SKILLED = ChannelName("s/secret"), ChannelName("s/local"), ChannelName("s/skilled")
@@ -355,7 +356,7 @@ def test_a_peer_without_the_profile_is_told_nothing() -> None:
 # ── both sides over a lossy line ────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each_seed(range(10))
 def test_over_a_lossy_line_both_sides_come_to_agree(seed: int) -> None:
     rng = random.Random(seed)
     publisher, follower = Stage(), Stage()

@@ -25,6 +25,7 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 from meshbus.wire.punch import Keepalive, pack_keepalive
 from meshbus.wire.route import RouteHeader, pack_route
+from tests.seeds import for_each_seed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -235,7 +236,7 @@ def test_an_empty_batch_is_nothing() -> None:
     assert desk.drops() == {}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each_seed(range(5))
 def test_batches_and_single_datagrams_find_the_same(seed: int) -> None:
     """Junk, forgeries, repetitions, two peers and many streams, cut into batches of all sizes."""
     rng = random.Random(seed)

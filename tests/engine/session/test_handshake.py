@@ -21,6 +21,7 @@ from meshbus.wire.noise import Initiator, derive_public_key, prologue
 from meshbus.wire.route import RouteHeader, pack_route, unpack_route
 from meshbus.wire.seal import Opener
 from tests.engine.sides import OTHER_PSK, Net, Reference, Side, is_handshake, message_of
+from tests.seeds import for_each_seed
 from tests.vectors import load
 
 GOLDEN: list[dict[str, Any]] = load("transport")["handshakes"]
@@ -408,7 +409,7 @@ def test_when_both_begin_the_lower_node_id_wins_and_each_side_comes_up_once(rout
     exchange(net, low, high)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each_seed(range(20))
 def test_when_both_begin_and_packets_overtake_each_other_there_is_one_session_at_last(seed: int) -> None:
     net, low, high = both_begin(seed, 0.1, routed=bool(seed % 2))
     assert low.session_with(high) == high.session_with(low) is not None
@@ -800,7 +801,7 @@ def persist(net: Net, sides: list[tuple[Side, Side]], until: float) -> None:
                 net.emit(side.address, side.connect(other, net.now))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@for_each_seed(range(25))
 def test_two_nodes_find_each_other_on_a_bad_network(seed: int) -> None:
     rng = random.Random(seed)
     one, other = Side(1, seed=seed), Side(9, seed=seed)
@@ -817,7 +818,7 @@ def test_two_nodes_find_each_other_on_a_bad_network(seed: int) -> None:
     exchange(net, one, other)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each_seed(range(12))
 def test_restarts_on_a_bad_network_end_in_one_session(seed: int) -> None:
     rng = random.Random(seed)
     quick = LivenessConfig(heartbeat_s=1.0, session_timeout_s=6.0)

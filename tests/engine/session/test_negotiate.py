@@ -25,6 +25,7 @@ from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.messages.manifest import decode_manifest, encode_manifest
 from meshbus.wire.subprotocol import SubprotocolDescriptor, SubprotocolManifest, SubprotocolVersion
 from tests.engine.wires import FarEnd
+from tests.seeds import for_each_seed
 
 LOWER, HIGHER = 10, 20
 BASE = (Subprotocol.NEGOTIATION, Subprotocol.RELIABLE)
@@ -491,7 +492,7 @@ def test_two_nodes_agree_in_three_flights() -> None:
     assert time <= 3 * 0.2
 
 
-@pytest.mark.parametrize("seed", range(40))
+@for_each_seed(range(40))
 def test_two_nodes_agree_though_a_third_of_the_packets_is_lost(seed: int) -> None:
     assert agree_over(0.3, seed, 1000.0) is not None
 

@@ -13,6 +13,7 @@ from meshbus.errors import LocalProtocolError
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.frames import Packed
 from meshbus.wire.messages.reliable import NEW_STREAM_DISTANCE, Ack, Base, Fin, FinAck, Reset, ResetReason
+from tests.seeds import for_each_seed
 
 STREAM, NODE = 7, 0xABC
 START = 5_000_000
@@ -392,7 +393,7 @@ def test_acknowledgements_of_what_was_never_sent_are_ignored() -> None:
     assert counters.get("drop", "bad_ack") == 4
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each_seed(range(10))
 def test_hostile_acknowledgements_never_crash_or_corrupt(seed: int) -> None:
     rng = random.Random(seed)
     tx, now = stream(window=64), 0.0

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from meshbus.engine.streams.scoreboard import Flight, Scoreboard
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.messages.reliable import Base
+from tests.seeds import for_each_seed
 
 
 def flight(first: int, sizes: list[int], now: float = 0.0, pub_seq: int | None = 0) -> Flight:
@@ -173,7 +172,7 @@ class Naive:
         return sum(value == state for value in self.state.values())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each_seed(range(20))
 def test_the_counts_equal_those_of_a_plain_dictionary(seed: int) -> None:
     rng = random.Random(seed)
     board, naive = Scoreboard(1000), Naive(1000)

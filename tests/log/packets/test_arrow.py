@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from meshbus.log.arrow import wanted
 from meshbus.log.packets.arrow import headers_of, to_batch
 from meshbus.log.packets.fill import fill
@@ -17,6 +15,7 @@ from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import BEFORE_GATEWAY, Reason
 from tests.log.packets.making import CHANNELS, NODE, arguments, some_packets
+from tests.seeds import for_each_seed
 
 NAMES = {channel.hash: str(channel) for channel in CHANNELS}
 
@@ -89,7 +88,7 @@ def rows_of(packets: dict[str, Any]) -> list[Piece]:
     return [Piece(block, 0, block.length) for block in arena.blocks()]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each_seed(range(8))
 def test_every_column_is_what_was_told(seed: int) -> None:
     packets = some_packets(299 + seed % 2, seed, routed=seed % 4 != 3, judged=seed % 4 != 2)
     batch = to_batch(rows_of(packets), NAMES, RecordInfo(NODE, 10), wanted(table=PACKETS))
