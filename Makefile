@@ -6,9 +6,11 @@
 
 PY = .venv/bin/python
 ARGS =
+# Tests run on every core, up to four. ARGS='-n0' runs them in one process, for a debugger or to see what they print.
+SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test check check-static cover bench soak format lock clean env-run env-dev env-lock
+.PHONY: help demo test check check-static cover owncover bench soak format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -17,10 +19,10 @@ demo: env-run ## run a small fleet, then the Spark pipeline over its logs
 	@.venv/bin/meshbus demo $(ARGS)
 
 test: check-static ## run static checks and all tests
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(SPREAD) $(ARGS)
 
 check: check-static ## run static checks and the fast tests
-	@$(PY) -m pytest -m 'not slow and not soak' $(ARGS)
+	@$(PY) -m pytest $(SPREAD) -m 'not slow and not soak' $(ARGS)
 
 check-static: env-dev ## check format, lint, types, import layers and spelling
 	@$(PY) -m ruff format --check --output-format concise . || { echo "meshbus: code is not formatted; run 'make format'" >&2; exit 1; }
@@ -33,11 +35,14 @@ cover: env-dev ## run all tests and report uncovered lines and branches
 	@$(PY) -m coverage run -m pytest $(ARGS)
 	@$(PY) -m coverage report
 
+owncover: env-dev ## measure each module with its own test file alone (ARGS='policy/gateway')
+	@$(PY) -m tools.owncover $(ARGS)
+
 bench: env-dev ## run the benchmarks and print tables of ratios
 	@$(PY) -m bench $(ARGS)
 
 soak: env-dev ## run the long tests
-	@$(PY) -m pytest -m soak --hypothesis-profile=soak $(ARGS) || [ $$? -eq 5 ] # pytest exits with 5 if no test is marked soak
+	@$(PY) -m pytest -m soak --hypothesis-profile=soak --timeout=14400 -o faulthandler_timeout=0 $(ARGS) || [ $$? -eq 5 ] # pytest exits with 5 if no test is marked soak
 
 format: env-dev ## format the code and apply automatic lint fixes
 	@$(PY) -m ruff check --quiet --fix-only .

@@ -1,8 +1,8 @@
-"""What every test shares: how hypothesis searches, and how child processes end."""
+"""What every test shares: how hypothesis searches, how child processes end, and which worker runs what."""
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.children"]
+pytest_plugins = ["tests.children", "tests.workers"]
 
 # The gate says the same thing twice, on a busy machine too; `make soak` searches at random and further.
 settings.register_profile("gate", deadline=None, derandomize=True)

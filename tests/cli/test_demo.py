@@ -66,7 +66,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(Cast(folder, identities), ran.stdout, ran.stderr)
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # it starts Spark
 
 
 def test_progress_is_beside_the_results_and_nothing_else_is(shown: Shown) -> None:

@@ -26,6 +26,7 @@ def tools(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it starts Spark
 def test_from_a_log_to_tables_and_a_report_without_a_system_java(home: Path, tools: str, meshbus: Meshbus) -> None:
     with Redex("log", background=False) as redex:
         redex.open("sensors/temp").append_batch([b'{"t":%d}' % n for n in range(100)])
@@ -35,7 +36,7 @@ def test_from_a_log_to_tables_and_a_report_without_a_system_java(home: Path, too
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": tools}
     ran = subprocess.run(
         [SCRIPT, "pipeline", "run", "pipeline.toml", "--once", "--json"],
-        env=environment, capture_output=True, text=True, check=False, timeout=300,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == Exit.OK, ran.stderr
     lines = [msgspec.json.decode(line) for line in ran.stdout.splitlines()]

@@ -1,11 +1,8 @@
 """One module, one idea, one test file; the core stays pure; numba stays behind its door."""
 
-import ast
-from pathlib import Path
-
 import pytest
 
-from tests.house.tree import PACKAGE, ROOT, imports, modules, name_of
+from tests.house.tree import PACKAGE, imports, is_only_a_face, modules, name_of, own_test_of
 
 CORE = ["names", "wire", "policy", "engine", "compute", "edge/zmtp"]
 IMPURE = {
@@ -17,32 +14,9 @@ def test_every_module_has_its_own_test_file() -> None:
     missing = {
         name_of(module): name_of(mirror)
         for module in modules()
-        if not _is_only_a_face(module) and not (mirror := _mirror(module)).is_file()
+        if not is_only_a_face(module) and not (mirror := own_test_of(module)).is_file()
     }
     assert not missing, "modules without a test file: " + ", ".join(f"{m} needs {t}" for m, t in missing.items())
-
-
-def _mirror(module: Path) -> Path:
-    inside = module.relative_to(PACKAGE)
-    return ROOT / "tests" / inside.parent / f"test_{inside.stem.strip('_')}.py"
-
-
-def _is_only_a_face(module: Path) -> bool:
-    """An `__init__` of docstring, imports and `__all__` has nothing to test; the package's own is in test_face."""
-    if module.name != "__init__.py":
-        return False
-    if module.parent == PACKAGE:
-        return True
-    return all(_says_nothing(statement) for statement in ast.parse(module.read_text("utf-8")).body)
-
-
-def _says_nothing(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
-            return True
-        case ast.Assign(targets=[ast.Name(id="__all__")]):
-            return True
-    return False
 
 
 @pytest.mark.parametrize("room", CORE)

@@ -22,6 +22,30 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def own_test_of(module: Path) -> Path:
+    """Return the file that tests a module, whether it exists or not."""
+    inside = module.relative_to(PACKAGE)
+    return ROOT / "tests" / inside.parent / f"test_{inside.stem.strip('_')}.py"
+
+
+def is_only_a_face(module: Path) -> bool:
+    """Return whether a file is an `__init__` without code of its own; the package's own is tested in test_face."""
+    if module.name != "__init__.py":
+        return False
+    if module.parent == PACKAGE:
+        return True
+    return all(_says_nothing(statement) for statement in ast.parse(module.read_text("utf-8")).body)
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+    return False
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Every (line, dotted name) that a file imports, at any depth: `from a import b` gives both a and a.b."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -16,10 +16,12 @@ from tests.spark.world import World, build_world
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Starting Spark takes seconds: whoever needs it is slow."""
+    """Mark the tests that need Spark slow, and give them time on a busy machine: one of them starts it for all."""
     for item in items:
         if {"spark", "packaged_java"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+            if item.get_closest_marker("soak") is None:
+                item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def daemon(*arguments: str, ready: str, folder: Path, **environment: str) -> Ite
 def run_there(config: PipelineConfig, **where: Any) -> str:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, msgspec.json.encode(config).decode(), json.dumps(where)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=400,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
