@@ -48,6 +48,13 @@ finally:
 """
 
 
+DAEMON = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it lives for seconds: start it quickly
+}
+
+
 @contextmanager
 def daemon(*arguments: str, ready: str, folder: Path, **environment: str) -> Iterator[str]:
     """Run a part of Spark until the block ends, and give the line that says it is ready."""
@@ -57,7 +64,7 @@ def daemon(*arguments: str, ready: str, folder: Path, **environment: str) -> Ite
         child(
             [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
             stdout=file, stderr=subprocess.STDOUT, cwd=folder,
-            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable} | environment,
+            env=os.environ | DAEMON | environment,
         ) as process,
     ):  # fmt: skip
         for _ in range(600):
