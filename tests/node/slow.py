@@ -42,11 +42,11 @@ async def assert_memory_stays_bounded(policy: WhenFull, seconds: float) -> None:
             await asyncio.sleep(WARM_UP_S)
             before, at_start = _resident(), subscription.stats.received
             await _watch(subscription, seconds, before)
-            arrived = subscription.stats.received - at_start
             if policy is WhenFull.BLOCK:
-                assert arrived == 0, "a full queue must hold the publisher back"
-            elif policy is not WhenFull.FAIL:
-                assert arrived * SIZE > 2 * MAX_BYTES, "the publisher must not have waited for this subscriber"
+                assert subscription.stats.received == at_start, "a full queue must hold the publisher back"
+            elif policy is not WhenFull.FAIL:  # the publisher does not wait for this subscriber, else this never ends
+                while (subscription.stats.received - at_start) * SIZE <= 2 * MAX_BYTES:
+                    await _watch(subscription, 0.2, before)
             stop.set()
             await _account(policy, subscription, publishing)
             assert subscriber.counters["slow_consumer"] == {CHANNEL: 1}, "told once"
