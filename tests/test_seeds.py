@@ -1,9 +1,11 @@
 """A test of many seeds plays each of them once, and names the one that failed."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from tests.house.tree import ROOT, name_of
 from tests.seeds import for_each_seed
 
 played: list[int] = []
@@ -35,3 +37,9 @@ def test_an_error_of_another_kind_is_named_too() -> None:
 
     with pytest.raises(AssertionError, match="seed 0: KeyError: 'missing'"):
         fail()
+
+
+def test_no_test_is_listed_once_per_seed() -> None:
+    pattern = re.compile(r"parametrize\(\s*[\"']seeds?[\"']")
+    found = [name_of(path) for path in (ROOT / "tests").rglob("test_*.py") if pattern.search(path.read_text("utf-8"))]
+    assert not found, f"{found}: use for_each_seed, which loops and names the seed that failed"
