@@ -6,7 +6,7 @@ import pytest
 
 from meshbus.demo.lake import ANSWER, Found, Read, Ready, lake_process, pack
 from meshbus.errors import MeshError
-from meshbus.spark.replay import Change, Replay
+from meshbus.spark.replay.replay import Change, Replay
 
 REPLAY = Replay(4, 3, (Change("a\nb", "3.1", "3.2", "forward", "not_ancestor", 3, 99),), ({"channel": "a"},))
 

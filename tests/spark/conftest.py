@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from meshbus.spark.java import find_java
-from meshbus.spark.runner import run
-from meshbus.spark.session import LOCAL, session
+from meshbus.spark.run.java import find_java
+from meshbus.spark.run.runner import run
+from meshbus.spark.run.sparksession import LOCAL, session
 from tests.spark.quick import COMPILING, quick_settings
 from tests.spark.world import World, build_world
 

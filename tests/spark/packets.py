@@ -16,7 +16,7 @@ from meshbus.policy.fate import BEFORE_GATEWAY, ArrivalReason, Fate, TransitReas
 from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard
-from meshbus.spark.gateway import Judge
+from meshbus.spark.replay.kernelgateway import Judge
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE

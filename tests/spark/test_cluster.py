@@ -17,8 +17,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from meshbus.spark.runner import run
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.run.pipelineconfig import PipelineConfig
+from meshbus.spark.run.runner import run
 from tests.house.tree import ROOT
 from tests.spark.quick import quick_settings
 from tests.spark.world import World
@@ -26,9 +26,9 @@ from tests.spark.world import World
 SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAM = """
 import sys, msgspec
-from meshbus.spark.runner import run
-from meshbus.spark.session import session
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.run.runner import run
+from meshbus.spark.run.sparksession import session
+from meshbus.spark.run.pipelineconfig import PipelineConfig
 
 def place(batches):
     import os, time, pyarrow

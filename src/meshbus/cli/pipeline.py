@@ -18,7 +18,7 @@ from meshbus.cli.output import Json, for_people, note, show_facts, show_line, sh
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from meshbus.spark.settings import PipelineConfig
+    from meshbus.spark.run.pipelineconfig import PipelineConfig
 
 app = App(name="pipeline")
 
@@ -37,7 +37,7 @@ class Where:
 
     def session(self) -> SparkSession:
         """Start Spark there."""
-        from meshbus.spark.session import session
+        from meshbus.spark.run.sparksession import session
 
         note("starting Spark, a few seconds")
         return session(master=self.master, remote=self.remote)
@@ -68,7 +68,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Fill the tables: once, or until `meshbus pipeline stop` or Ctrl-C."""
-    from meshbus.spark.runner import run as run_pipeline
+    from meshbus.spark.run.runner import run as run_pipeline
 
     settings = _settings(config, log=log, tables=tables)
     spark = (where or Where()).session()
@@ -83,7 +83,7 @@ def run(
 @app.command
 def status(tables: Tables, /, *, json: Json = False) -> None:
     """Show what a pipeline is doing: batches, rows a second, lag, restarts."""
-    from meshbus.spark.runner import status as read_status
+    from meshbus.spark.run.runner import status as read_status
 
     _show_status(read_status(tables), json)
 
@@ -96,7 +96,7 @@ def stop(
     timeout_s: Annotated[float, Parameter(help="How long to wait for running batches.")] = 60.0,
 ) -> None:
     """End a running pipeline after its running batches."""
-    from meshbus.spark.runner import stop as stop_pipeline
+    from meshbus.spark.run.runner import stop as stop_pipeline
 
     note("stopped" if stop_pipeline(tables, timeout_s=timeout_s) else "no pipeline was running")
 
@@ -110,8 +110,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the gold tables and plots of them as one HTML file that needs no network."""
-    from meshbus.spark.report import write_report
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.tablestore import Store
+    from meshbus.spark.run.report import write_report
 
     place = output or tables / "report.html"
     _require_tables(tables)
@@ -128,8 +128,8 @@ def delta(
     json: Json = False,
 ) -> None:
     """Copy the tables to Delta Lake, or bring a copy up to date: hours that changed are replaced, one commit each."""
-    from meshbus.spark.delta import copy_to_delta
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.delta import copy_to_delta
+    from meshbus.spark.lake.tablestore import Store
 
     _require_tables(tables)
     changed = copy_to_delta(Store(tables), target)
@@ -154,9 +154,9 @@ def replay(
     """Say what a policy would have done with the packets that were recorded, beside what was done."""
     import msgspec
 
-    from meshbus.spark.replay import replay_packets
-    from meshbus.spark.settings import load_policy
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.tablestore import Store
+    from meshbus.spark.replay.replay import replay_packets
+    from meshbus.spark.run.pipelineconfig import load_policy
 
     proposed, gateway = load_policy(policy), None if recorder is None else _node_id(recorder)
     _require_tables(tables)
@@ -183,11 +183,11 @@ def repair(
     json: Json = False,
 ) -> None:
     """Decode what is in quarantine anew, after the declaration of a channel was corrected."""
-    from meshbus.spark.batches import repair as repair_tables
-    from meshbus.spark.refresh import refresh
-    from meshbus.spark.runner import alone
-    from meshbus.spark.settings import load_config
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.tablestore import Store
+    from meshbus.spark.run.batches import repair as repair_tables
+    from meshbus.spark.run.pipelineconfig import load_config
+    from meshbus.spark.run.refresh import refresh
+    from meshbus.spark.run.runner import alone
 
     settings = load_config(config)
     _require_tables(Path(settings.tables))
@@ -205,7 +205,7 @@ def repair(
 def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None) -> PipelineConfig:
     import msgspec
 
-    from meshbus.spark.settings import PipelineConfig, load_config
+    from meshbus.spark.run.pipelineconfig import PipelineConfig, load_config
 
     settings = load_config(config) if config else PipelineConfig()
     changes: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _package(name: str, extra: str) -> Finding:
 
 def _java() -> Finding:
     from meshbus.errors import PipelineError
-    from meshbus.spark.java import find_java
+    from meshbus.spark.run.java import find_java
 
     try:
         java = find_java()
@@ -279,7 +279,7 @@ def _java() -> Finding:
 def _worker(where: Where) -> Finding:
     """Start Spark and let a worker say what it is."""
     from meshbus.errors import PipelineError
-    from meshbus.spark.failure import sentence_of_failure
+    from meshbus.spark.run.failure import sentence_of_failure
 
     try:
         spark = where.session()
@@ -297,7 +297,7 @@ def _worker(where: Where) -> Finding:
 def _tell_version(batches: Any) -> Any:
     import pyarrow as pa
 
-    import meshbus.spark.source  # noqa: F401 - what every worker needs
+    import meshbus.spark.io.datasource  # noqa: F401 - what every worker needs
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"python": [".".join(map(str, sys.version_info[:3]))]})

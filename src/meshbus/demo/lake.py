@@ -19,12 +19,12 @@ import msgspec
 
 from meshbus.demo.cast import PIPELINE, PROPOSED_POLICY, REPORT
 from meshbus.demo.process import Process, follow_parent, run_child, say
-from meshbus.spark.replay import Replay, replay_packets
-from meshbus.spark.report import write_report
-from meshbus.spark.session import java_options, session
-from meshbus.spark.settings import load_config, load_policy
-from meshbus.spark.store import Store
-from meshbus.spark.tables import tables
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.replay.replay import Replay, replay_packets
+from meshbus.spark.run.pipelineconfig import load_config, load_policy
+from meshbus.spark.run.report import write_report
+from meshbus.spark.run.sparksession import java_options, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ GO = b"go\n"
 
 def make_tables(spark: SparkSession, folder: Path) -> Found:
     """Fill the tables, judge every verdict again, replay the proposed policy, write the report."""
-    from meshbus.spark.runner import run  # it needs pyspark, and by now that is there
+    from meshbus.spark.run.runner import run  # it needs pyspark, and by now that is there
 
     settings = load_config(folder / PIPELINE)
     rows = 0

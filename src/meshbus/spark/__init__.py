@@ -9,7 +9,7 @@ Importing this loads neither pyspark nor pyarrow. Never imports the engine, the 
 of them.
 """
 
-from meshbus.spark.session import session
-from meshbus.spark.tables import tables
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.run.sparksession import session
 
 __all__ = ["session", "tables"]

@@ -1,0 +1,215 @@
+"""What the source reads, as named ranges of numbered rows: logs of channels, and what nodes recorded about packets.
+
+    <path>/<slug>-<hash>/                 log of a channel: rows are its sequences (log/reader.py), its name the channel
+    <path>/published/<slug>-<hash>/       the same below a node's log_dir: named `published:<channel>`
+    <path>/received/<slug>-<hash>/        and `received:<channel>`
+    <path>/_packets/<16 hex>/             record of a node: rows are numbered (log/packets/reader.py), named in hex
+
+Both are sealed files and a hot tail that are read as one, without a lock and without disturbing the writer. Splits are
+plain dicts, which workers read wherever the rows are by then. What has been read so far is in spark/io/offsets.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+import numpy as np
+
+from meshbus.errors import LogError, LogFault
+from meshbus.log.folder import hot_files
+from meshbus.log.packets import reader as packets
+from meshbus.log.packets.policies import load_policies
+from meshbus.log.packets.row import ROW_BYTES
+from meshbus.log.packets.store import folder_of
+from meshbus.log.reader import LogReader, list_channels, read_split
+from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema, signed
+from meshbus.spark.io.offsets import Extent, Gap
+
+if TYPE_CHECKING:
+    from meshbus.log.snapshot import Snapshot
+    from meshbus.policy.gatewaypolicy import GatewayPolicy
+
+_KINDS: Final = ("published", "received")
+"""Folders of logs below the log_dir of a node."""
+TABLES: Final = {table.name: table for table in (EVENTS, PACKETS)}
+
+
+class Rows(Protocol):
+    """What was there at a moment."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first row."""
+
+    @property
+    def end(self) -> int:
+        """One past the number of the last."""
+
+    def splits(self, start: int, stop: int | None, *, rows: int) -> list[dict[str, Any]]:
+        """Divide a range into parts of about so many rows."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One log or record, as it is now."""
+
+    whose: str | int
+    """The channel, or the recorder as tables store it."""
+    rows: Rows
+    extent: Extent
+
+
+class Input(Protocol):
+    """What lies below a path."""
+
+    def look(self) -> dict[str, Seen]:
+        """See all of it by name; raises LogError when the path is no folder, or something in it cannot be read."""
+
+    def gap_error(self, gap: Gap) -> LogError:
+        """Say that rows went before they were read."""
+
+
+class Logs:
+    """The logs of the channels that are wanted."""
+
+    def __init__(self, path: str, wants: Callable[[str], bool]) -> None:
+        self._root, self._wants = Path(path), wants
+        self._readers: dict[str, LogReader] = {}
+
+    def look(self) -> dict[str, Seen]:
+        """See them as they are now."""
+        found = {}
+        for prefix, root in self._roots():
+            for entry in list_channels(root):
+                if self._wants(entry.channel):
+                    name = prefix + entry.channel
+                    snapshot = self._readers.setdefault(name, LogReader(root, entry.channel)).snapshot()
+                    found[name] = Seen(entry.channel, snapshot, _extent_of_log(snapshot))
+        return found
+
+    def gap_error(self, gap: Gap) -> LogError:
+        """Say that sequences expired, or that the whole log is gone."""
+        if gap.channel not in self.look():
+            return _gone(f"channel {gap.channel!r} is gone from {self._root}, sequences", gap)
+        return _overtaken(f"channel {gap.channel!r}: sequences", gap)
+
+    def _roots(self) -> Iterator[tuple[str, Path]]:
+        yield "", self._root
+        for name in _KINDS:
+            if (self._root / name).is_dir():
+                yield f"{name}:", self._root / name
+
+
+class Records:
+    """The records of all nodes that record their packets here."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path)
+
+    def look(self) -> dict[str, Seen]:
+        """See them as they are now; the name of a record is its recorder in hex."""
+        if not self._root.is_dir():
+            raise LogError(LogFault.UNKNOWN, f"{self._root} is no folder of logs: check the path")
+        found = {}
+        for recorder in packets.list_recorders(self._root):
+            reader, name = packets.PacketReader(self._root, recorder), f"{recorder:016x}"
+            newest = max((first for first, _ in hot_files(reader.folder)), default=0)  # looked at before the rest
+            snapshot = reader.snapshot()
+            # A record of which everything expired goes on where its newest file begins.
+            first, end = (snapshot.first, snapshot.end) if snapshot.parts else (newest, newest)
+            found[name] = Seen(stored(recorder), snapshot, Extent(first, end, name, ROW_BYTES))
+        return found
+
+    def gap_error(self, gap: Gap) -> LogError:
+        """Say that rows expired, or that the whole record is gone."""
+        if int(gap.channel, 16) not in packets.list_recorders(self._root):
+            return _gone(f"the record of {gap.channel} is gone from {self._root}, rows", gap)
+        return _overtaken(f"the record of {gap.channel}: rows", gap)
+
+
+def stored(number: int) -> int:
+    """Give an id of 64 bits as tables store it."""
+    return int(signed(np.array([number], np.uint64))[0])
+
+
+def recorded_policies(path: str) -> dict[tuple[int, int], GatewayPolicy]:
+    """Read what the recorders of a folder judged by, by recorder as tables store it and version."""
+    return {
+        (stored(recorder), version): policy
+        for recorder in packets.list_recorders(path)
+        for version, policy in load_policies(folder_of(Path(path), recorder)).items()
+    }
+
+
+def pack(splits: Iterable[dict[str, Any]], rows: int) -> list[list[dict[str, Any]]]:
+    """Put splits together, in order, that have about so many rows: many small ones would be many small tasks."""
+    packed: list[list[dict[str, Any]]] = []
+    room = 0
+    for split in splits:
+        size = split["end"] - split["first"]
+        if not packed or size > room:
+            packed.append([])
+            room = rows
+        packed[-1].append(split)
+        room -= size
+    return packed
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A condition on a column of times, checked before rows are handed to Spark."""
+
+    column: str
+    kind: str
+    value: Any
+
+
+def read_rows(
+    splits: Iterable[Mapping[str, Any]], table: Table, conditions: Sequence[Comparison] = ()
+) -> Iterator[Any]:
+    """Give the rows of splits as Spark wants them: plain text, and no binary of fixed length."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    read = packets.read_split if table.name == PACKETS.name else read_split
+    schema = pa.schema([_plain(field) for field in arrow_schema(table, dictionaries=False)])
+    names = dict.fromkeys([*schema.names, *(condition.column for condition in conditions)])
+    for whole in chain.from_iterable(read(split, list(names), dictionaries=False) for split in splits):
+        batch = whole
+        for condition in conditions:
+            column = batch.column(condition.column)
+            batch = batch.filter(getattr(pc, condition.kind)(column, pa.scalar(condition.value, column.type)))
+        if len(batch):
+            arrays = [batch.column(field.name).cast(field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _plain(field: Any) -> Any:
+    import pyarrow as pa
+
+    return field.with_type(pa.binary()) if pa.types.is_fixed_size_binary(field.type) else field
+
+
+def _extent_of_log(snapshot: Snapshot) -> Extent:
+    segments = snapshot.manifest.segments
+    size = sum(part.bytes for part in segments) + sum(view.place_of(view.blocks) for view in snapshot.hot)
+    rows = snapshot.end - (segments[0].first if segments else snapshot.manifest.hot_from)
+    return Extent(snapshot.first, snapshot.end, snapshot.manifest.log_id, size / rows if rows else 0.0)
+
+
+def _gone(what: str, gap: Gap) -> LogError:
+    return LogError(
+        LogFault.UNKNOWN,
+        f"{what} {gap.first} to {gap.end - 1} were not read: put it back, or set failOnGap to false to go on without them",
+    )
+
+
+def _overtaken(what: str, gap: Gap) -> LogError:
+    return LogError(
+        LogFault.RANGE_GONE,
+        f"{what} {gap.first} to {gap.end - 1} expired before they were read, the first available is {gap.end}:"
+        " set failOnGap to false to go on there, and keep more",
+        first_available=gap.end,
+    )

@@ -1,0 +1,379 @@
+"""Where the tables are, and how rows get into them exactly once, with nothing but folders of Parquet.
+
+    <root>/silver/events/batch=events-000000000012/hour=2026-11-15T23/part-….parquet   a batch of the query `events`
+    <root>/silver/events/batch=events-000000000000-000000000011/…                       older batches, made one
+    <root>/gold/channel_stats/hour=2026-11-15T23.parquet                                one hour, replaced as a whole
+    <root>/_checkpoints/  <root>/_lock  <root>/_status.json                             the runner's own
+
+The name of a folder is its commit: a batch is written aside and then renamed, so a folder that is there is whole, and a
+batch that is tried again after a crash finds it and does nothing. A folder whose range lies inside that of another has
+been replaced by it. Every reader of Parquet can read the files; `Store.read` is the reader that never sees a batch twice
+while folders are being replaced, and who says so with `Store.reading` has no folder removed below a running query.
+
+The folder must be on storage that the driver and all workers share. Which rows go where is not decided here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshbus.errors import PipelineError, PipelineFault
+from meshbus.log.schema import arrow_schema
+from meshbus.spark.lake.tableschema import TABLES, Layer, TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ASIDE = "_aside"
+_READERS = "_readers.lock"
+_PART = re.compile(r"batch=([a-z0-9_]+)-(\d{12})(?:-(\d{12}))?")
+_HOUR = re.compile(r"hour=([^.]+?)(?:\.parquet)?")
+_WHOLE = "all"
+"""What stands for the hour in tables that have none."""
+_SOURCES_KEY = b"meshbus.sources"
+_FILE_BYTES = 256 << 20
+"""About the size of files that compaction writes."""
+
+
+class Part(NamedTuple):
+    """One folder of a table: the rows of some batches."""
+
+    path: Path
+    query: str
+    first: int
+    last: int
+
+    def hours(self) -> list[str]:
+        """Give the hours that it has rows of."""
+        return sorted(match[1] for entry in self.path.iterdir() if (match := _HOUR.fullmatch(entry.name)))
+
+    def made_ns(self, hour: str) -> int:
+        """Say when the rows of an hour were written; the whole part where it is not divided."""
+        place = self.path / f"hour={hour}"
+        return (place if place.is_dir() else self.path).stat().st_mtime_ns
+
+
+class Store:
+    """The tables below one folder."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._sources: dict[Path, tuple[int, str]] = {}
+        """What gold files said they were made of, and when they were written: a look at thousands of them is cheap."""
+
+    def folder(self, name: str) -> Path:
+        """Give the folder of a table."""
+        spec = _spec(name)
+        return self.root / spec.layer / spec.table.name
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep every folder in place while the block runs: Spark lists files when it plans, and opens them later.
+
+        Nobody waits for that: who would remove a folder leaves it for another time. A reader who may not write below the
+        root, or whose file system has no locks, goes without.
+        """
+        with ExitStack() as held:
+            with suppress(OSError):
+                held.enter_context(self._lock(fcntl.LOCK_SH))
+            yield
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / _READERS).open("a") as file:
+            fcntl.flock(file, kind)
+            yield
+
+    # ── batches ─────────────────────────────────────────────────────────────────────────────
+
+    def parts(self, name: str) -> list[Part]:
+        """Give the live parts of a table of bronze or silver, in order of their batches."""
+        try:
+            entries = list(self.folder(name).iterdir())
+        except FileNotFoundError:
+            return []
+        found = [
+            Part(entry, match[1], int(match[2]), int(match[3] or match[2]))
+            for entry in entries
+            if (match := _PART.fullmatch(entry.name))
+        ]
+        found.sort(key=lambda part: (part.query, part.first, -part.last))
+        live: list[Part] = []
+        for part in found:
+            if not live or part.query != live[-1].query or part.last > live[-1].last:
+                live.append(part)
+        return live
+
+    def has(self, name: str, query: str, batch: int) -> bool:
+        """Say whether the rows of a batch of a query are in a table."""
+        return any(part.query == query and part.first <= batch <= part.last for part in self.parts(name))
+
+    def add(self, name: str, query: str, batch: int, rows: Callable[[], DataFrame]) -> bool:
+        """Write the rows of a batch, unless they are there; says whether it did. `rows` is asked only if needed."""
+        if self.has(name, query, batch):
+            return False
+        self._write(rows(), name, self.folder(name) / f"batch={query}-{batch:012d}")
+        return True
+
+    def put(self, name: str, query: str, batch: int, table: Any) -> None:
+        """Write the rows of a batch of a table that is not divided by hours, given as an Arrow table."""
+        import pyarrow.parquet as pq
+
+        aside = self._new_aside(name)
+        aside.mkdir(parents=True)
+        pq.write_table(table, aside / "part.parquet", compression="zstd")
+        self._name(aside, self.folder(name) / f"batch={query}-{batch:012d}")
+
+    def append(self, name: str, query: str, rows: DataFrame) -> None:
+        """Write rows that no query numbers, as the next batch of a name of their own."""
+        batch = max((part.last + 1 for part in self.parts(name) if part.query == query), default=0)
+        self.add(name, query, batch, lambda: rows)
+
+    def rows(
+        self, name: str, *, only: tuple[str, int] | None = None, but: tuple[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Give the rows of a small table without Spark: all, those of one batch, or all but those of one batch."""
+        import pyarrow.parquet as pq
+
+        found: list[dict[str, Any]] = []
+        for part in self.parts(name):
+            this = (part.query, part.first) if part.first == part.last else None
+            if (only is None or this == only) and (but is None or this != but):
+                for file in sorted(part.path.rglob("*.parquet")):
+                    found += pq.ParquetFile(file).read().to_pylist()
+        return found
+
+    def table(self, name: str, query: str, batch: int, columns: Sequence[str]) -> Any:
+        """Give some columns of one batch as an Arrow table, without Spark."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        files = sorted((self.folder(name) / f"batch={query}-{batch:012d}").rglob("*.parquet"))
+        tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in files]
+        schema = arrow_schema(_spec(name).table, dictionaries=False)
+        return (
+            pa.concat_tables(tables, promote_options="default")
+            if tables
+            else pa.schema([schema.field(name) for name in columns]).empty_table()
+        )
+
+    def read(
+        self,
+        spark: SparkSession,
+        name: str,
+        hours: Iterable[str] | None = None,
+        *,
+        but: tuple[str, int] | None = None,
+    ) -> DataFrame:
+        """Give a table as it is now, or some hours of it; `but` leaves out a batch of a query."""
+        spec = _spec(name)
+        if spec.layer is Layer.GOLD:
+            paths = [str(path) for hour, path in self.gold_files(name).items() if hours is None or hour in set(hours)]
+            return _load(spark, spec, paths)
+        left_out = None if but is None else (*but, but[1])
+        parts = [part for part in self.parts(name) if (part.query, part.first, part.last) != left_out]
+        if hours is None or not spec.hourly:
+            paths = [str(part.path) for part in parts]
+        else:
+            wanted = sorted(set(hours))
+            paths = [str(place) for part in parts for hour in wanted if (place := part.path / f"hour={hour}").is_dir()]
+        return _load(spark, spec, paths, base=str(self.folder(name)))
+
+    def read_batch(self, spark: SparkSession, name: str, query: str, batch: int) -> DataFrame:
+        """Give the rows of one batch, which must not have been made one with others."""
+        folder = self.folder(name)
+        return _load(spark, _spec(name), [str(folder / f"batch={query}-{batch:012d}")], base=str(folder))
+
+    def read_part(self, spark: SparkSession, name: str, part: Part) -> DataFrame:
+        """Give the rows of one part."""
+        return _load(spark, _spec(name), [str(part.path)], base=str(self.folder(name)))
+
+    def files(self, name: str) -> dict[str, list[Path]]:
+        """Give the Parquet files of a table as it is now, by hour; `all` for a table that is not divided."""
+        found = {hour: [path] for hour, path in self.gold_files(name).items()}
+        for part in self.parts(name):
+            for file in sorted(part.path.rglob("*.parquet")):
+                match = _HOUR.fullmatch(file.parent.name)
+                found.setdefault(match[1] if match else _WHOLE, []).append(file)
+        return found
+
+    def compact(
+        self,
+        spark: SparkSession,
+        name: str,
+        query: str,
+        *,
+        fewest: int,
+        merge: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+        keep: int = 2,
+    ) -> int:
+        """Make one part of `fewest` that follow each other and span equally many batches; the newest stay as they are.
+
+        Gives how many went. Parts of parts are made one in turn, so a table has few of them however long it grows.
+        `merge` may say the same in fewer rows. The old folders go when the new one has its name and nobody reads.
+        """
+        self._drop_replaced(name)
+        parts = [part for part in self.parts(name) if part.query == query]
+        run = _equal_run(parts[: max(len(parts) - keep, 0)], fewest)
+        if not run:
+            return 0
+        folder = self.folder(name)
+        place = folder / f"batch={query}-{run[0].first:012d}-{run[-1].last:012d}"
+        with self.reading():
+            size = sum(file.stat().st_size for part in run for file in part.path.rglob("*.parquet"))
+            rows = merge(_load(spark, _spec(name), [str(part.path) for part in run], base=str(folder)))
+            self._write(rows, name, place, files=1 + size // _FILE_BYTES)
+        self._drop_replaced(name)
+        return len(run)
+
+    def replace(self, name: str, part: Part, rows: DataFrame) -> None:
+        """Put other rows in the place of a part: for what people decided, never for what a query wrote."""
+        place = self._new_aside(name)
+        staged = self._stage(rows, name)
+        part.path.rename(place)
+        staged.rename(part.path)
+        shutil.rmtree(place)
+
+    def expire(self, name: str, before_hour: str) -> int:
+        """Remove what is older than an hour from a table that is divided by hours; gives how many folders went."""
+        gone = 0
+        for part in self.parts(name):
+            for hour in part.hours():
+                if hour < before_hour:
+                    gone += self._discard(part.path / f"hour={hour}", name)
+        for hour, path in self.gold_files(name).items():
+            if hour < before_hour:
+                path.unlink(missing_ok=True)
+                gone += 1
+        return gone
+
+    def sweep(self, name: str) -> None:
+        """Remove folders that others have replaced, and what crashes left aside; only for who holds the lock."""
+        shutil.rmtree(self.folder(name) / _ASIDE, ignore_errors=True)
+        self._drop_replaced(name)
+
+    def _drop_replaced(self, name: str) -> None:
+        live = {part.path for part in self.parts(name)}
+        for entry in self.folder(name).glob("batch=*"):
+            if _PART.fullmatch(entry.name) and entry not in live:
+                self._discard(entry, name)
+
+    def _discard(self, path: Path, name: str) -> bool:
+        """Remove a folder so that nobody sees half of it, unless somebody reads; says whether it did."""
+        aside = self._new_aside(name)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                path.rename(aside)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(aside)
+        return True
+
+    def _stage(self, rows: DataFrame, name: str, *, files: int | None = None) -> Path:
+        spec, aside = _spec(name), self._new_aside(name)
+        columns = [field.name for field in spec.struct()]
+        chosen = rows.select(*columns)
+        writer = (chosen if files is None else chosen.coalesce(files)).write.option("compression", "zstd")
+        if spec.hourly:
+            writer = writer.partitionBy("hour")
+        writer.parquet(str(aside))
+        return aside
+
+    def _new_aside(self, name: str) -> Path:
+        """Name a folder to write to: a new one, for a dead driver's Java may still be writing to its own."""
+        return self.folder(name) / _ASIDE / uuid.uuid4().hex
+
+    def _write(self, rows: DataFrame, name: str, place: Path, *, files: int | None = None) -> None:
+        self._name(self._stage(rows, name, files=files), place)
+
+    def _name(self, aside: Path, place: Path) -> None:
+        """Give what was written its name, which commits it."""
+        try:
+            aside.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            shutil.rmtree(aside)  # somebody was first; both hold the same rows
+
+    # ── gold ────────────────────────────────────────────────────────────────────────────────
+
+    def gold_files(self, name: str) -> dict[str, Path]:
+        """Give the files of a gold table by hour; `all` for one that is not divided."""
+        folder = self.folder(name)
+        if _spec(name).layer is not Layer.GOLD or not folder.is_dir():
+            return {}
+        found = {entry: _HOUR.fullmatch(entry.name) for entry in folder.glob("hour=*.parquet")}
+        return {match[1]: entry for entry, match in sorted(found.items()) if match}
+
+    def gold_sources(self, name: str, hour: str | None) -> str:
+        """Say what a gold file was made of, as `put_gold` was told; nothing when there is none."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = self._gold_path(name, hour)
+        try:
+            written = path.stat().st_mtime_ns
+            if self._sources.get(path, (0, ""))[0] != written:
+                metadata = pq.read_schema(path).metadata or {}
+                self._sources[path] = written, str(metadata.get(_SOURCES_KEY, b""), "utf-8")
+        except (FileNotFoundError, pa.ArrowInvalid):
+            return ""
+        return self._sources[path][1]
+
+    def put_gold(self, name: str, hour: str | None, rows: Any, sources: str) -> None:
+        """Replace an hour of a gold table by an Arrow table, in one step; `sources` says what it was made of."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        spec, path = _spec(name), self._gold_path(name, hour)
+        schema = arrow_schema(spec.table, dictionaries=False)
+        table = pa.table([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
+        if spec.hourly:
+            table = table.append_column(
+                pa.field("hour", pa.string(), nullable=False), pa.array([hour] * len(table), pa.string())
+            )
+        table = table.replace_schema_metadata({**(schema.metadata or {}), _SOURCES_KEY: sources.encode()})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"_{path.name}.{uuid.uuid4().hex}")
+        pq.write_table(table, aside, compression="zstd")
+        aside.replace(path)
+
+    def _gold_path(self, name: str, hour: str | None) -> Path:
+        return self.folder(name) / f"hour={hour or _WHOLE}.parquet"
+
+
+def _spec(name: str) -> TableSpec:
+    spec = TABLES.get(name)
+    if spec is None:
+        raise PipelineError(PipelineFault.BAD_TABLE, f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    return spec
+
+
+def _load(spark: SparkSession, spec: TableSpec, paths: Sequence[str], *, base: str | None = None) -> DataFrame:
+    if not paths:
+        return spark.createDataFrame([], spec.struct())
+    struct = spec.struct()
+    reader = spark.read.schema(struct)
+    if base is not None:
+        reader = reader.option("basePath", base)
+    return reader.parquet(*paths).select(*struct.fieldNames())  # not the batch, which is only the name of a folder
+
+
+def _equal_run(parts: Sequence[Part], fewest: int) -> list[Part]:
+    """Find so many parts that follow each other without a gap and span equally many batches; empty if there are none."""
+    run: list[Part] = []
+    for part in parts:
+        follows = run and part.first == run[-1].last + 1 and part.last - part.first == run[-1].last - run[-1].first
+        run = [*run, part] if follows else [part]
+        if len(run) == fewest:
+            return run
+    return []
