@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from meshbus.spark.lake.tables import tables
 from meshbus.spark.run.java import find_java
 from meshbus.spark.run.runner import run
 from meshbus.spark.run.sparksession import LOCAL, session
@@ -60,3 +62,9 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     built = build_world(tmp_path_factory.mktemp("world"))
     run(spark, built.config, once=True, told=built.lines.append)
     return built
+
+
+@pytest.fixture(scope="session")
+def read(spark: SparkSession, world: World) -> dict[str, list[dict[str, Any]]]:
+    """Every table of the world as plain rows."""
+    return {name: table.toArrow().to_pylist() for name, table in tables(spark, world.tables).items()}

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from meshbus.errors import PipelineError
 from meshbus.spark.lake import delta
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.delta import COPIED, copy_to_delta
-from meshbus.spark.lake.tableschema import TABLES
 from meshbus.spark.lake.tablestore import Store
 from tests.spark.lake.test_tablestore import HOURLY, NAME, rows
 from tests.spark.world import World
@@ -34,7 +34,7 @@ def test_every_table_of_a_world_is_copied_and_only_once(spark: SparkSession, wor
     store, target = Store(world.config.tables), tmp_path / "delta"
     changed = copy_to_delta(store, target)
     assert changed["silver.events"] > 0
-    for name in TABLES:
+    for name in CATALOG:
         assert same(spark, store, target, name), name
     assert not any(copy_to_delta(store, target).values())
 

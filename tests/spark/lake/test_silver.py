@@ -2,6 +2,7 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.codec import Codec, Declaration
 from meshbus.spark.lake.silver import (
     accepted,
@@ -11,13 +12,12 @@ from meshbus.spark.lake.silver import (
     with_hour,
     without,
 )
-from meshbus.spark.lake.tableschema import TABLES
 from tests.spark import oracle
 
 
 def bronze(spark: SparkSession, rows: list[dict[str, object]]) -> DataFrame:
-    blank = {field.name: None for field in TABLES["bronze.events"].struct()}
-    return spark.createDataFrame([{**blank, **row} for row in rows], TABLES["bronze.events"].struct())
+    blank = {field.name: None for field in CATALOG["bronze.events"].struct()}
+    return spark.createDataFrame([{**blank, **row} for row in rows], CATALOG["bronze.events"].struct())
 
 
 def event(seq: int, pub_seq: int | None, **more: object) -> dict[str, object]:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from meshbus.log.schema import EVENTS, arrow_schema
-from meshbus.spark.lake.gold import gaps
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.gold.gaps import gaps
 from meshbus.spark.lake.stretches import COLUMNS, channels_to_compare, may_repeat, merge_runs, runs_of
-from meshbus.spark.lake.tableschema import TABLES
 from tests.spark import oracle
 
 STRETCHES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 6)), max_size=12)
@@ -46,7 +46,7 @@ def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict
     found: list[dict[str, Any]] = []
     for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
         made = runs_of(table_of(rows[start:stop]), found)
-        assert made.schema == arrow_schema(TABLES["silver.runs"].table, dictionaries=False)
+        assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
         found += made.to_pylist()
     whose = ("kind", "channel", "log_id", "origin")
     expected = {tuple(row[name] for name in whose): row for row in oracle.gaps(rows)}
@@ -98,7 +98,7 @@ def test_merged_stretches_say_the_same_in_fewer_rows(spark: SparkSession) -> Non
         return ("publisher", "a", b"L" * 16, 5, first, last, events, 1)
 
     runs = [run(20, 29, 10), run(0, 9, 12), run(5, 12, 8), run(13, 13, 1), run(40, 40, 1)]
-    frame = spark.createDataFrame(runs, TABLES["silver.runs"].struct())
+    frame = spark.createDataFrame(runs, CATALOG["silver.runs"].struct())
     merged = merge_runs(frame)
     assert sorted((row["first"], row["last"], row["events"], row["reordered"]) for row in merged.collect()) == [
         (0, 13, 21, 3),

@@ -7,19 +7,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.errors import PipelineError
-from meshbus.spark.lake.tables import Tables, tables
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.tables import tables
 from tests.spark import oracle
 from tests.spark.oracle import as_set, plain
 from tests.spark.packets import said
-from tests.spark.world import SUBSCRIPTIONS, World
+from tests.spark.world import World
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def read(spark: SparkSession, world: World) -> dict[str, list[Row]]:
-    """Every table as plain rows."""
-    return {name: table.toArrow().to_pylist() for name, table in tables(spark, world.tables).items()}
 
 
 def test_bronze_is_what_the_logs_hold(read: dict[str, list[Row]], world: World) -> None:
@@ -76,42 +71,30 @@ def test_recorded_and_recomputed_verdicts_agree(read: dict[str, list[Row]], worl
     assert {row["recomputed"] for row in decisions} == {None, 0, 1, 2, 3, 4, 5, 6}
 
 
-def test_gold_equals_plain_python(read: dict[str, list[Row]], world: World) -> None:
-    events, packets = read["silver.events"], world.packets.to_pylist()
-    assert as_set(read["gold.channel_stats"]) == as_set(oracle.channel_stats(events))
-    assert as_set(read["gold.traffic_matrix"]) == as_set(oracle.traffic_matrix(events, packets))
-    assert as_set(read["gold.denials"]) == as_set(oracle.denials(packets))
-    assert as_set(read["gold.top_talkers"]) == as_set(oracle.top_talkers(events))
-    assert as_set(read["gold.fan_out"]) == as_set(oracle.fan_out(events, SUBSCRIPTIONS))
-
-
-def test_gaps_equal_plain_python(read: dict[str, list[Row]], world: World) -> None:
-    # Two nodes hold the replica of one log, under one log id: what they saw is one log.
-    expected = oracle.gaps(world.bronze())
-    replica = {row["log_id"] for row in world.bronze() if row["channel"] == "json/state"}
-    of_one_node = [row for row in expected if row["log_id"] not in replica]
-    assert as_set(row for row in read["gold.gaps"] if row["log_id"] not in replica) == as_set(of_one_node)
-    assert any(row["missing"] and row["duplicates"] and row["reordered"] for row in of_one_node)
-
-
 def test_channels_with_columns_are_parsed(spark: SparkSession, world: World) -> None:
     found = tables(spark, world.tables).channel("json/state", "a INT, b STRING")
     assert {row["data"]["b"] for row in found.select("data").collect()} == {"ü", None}
 
 
 def test_sql_sees_views(spark: SparkSession, world: World) -> None:
-    views = Tables(spark, world.tables).create_views()
+    views = tables(spark, world.tables).create_views()
     assert "gold_channel_stats" in views
     (row,) = spark.sql("SELECT count(*) AS n FROM silver_events").collect()
     assert row["n"] > 0
 
 
-def test_the_examples_answer(spark: SparkSession, world: World) -> None:
-    from examples.gold_tables import QUESTIONS
+def test_the_examples_answer(
+    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from examples.gold_tables import main
 
-    Tables(spark, world.tables).create_views()
-    answers = {question: spark.sql(query).count() for question, query in QUESTIONS.items()}
-    assert [question for question, rows in answers.items() if not rows] == ["Which replicas are behind?"]
+    monkeypatch.setattr("meshbus.spark.session", lambda: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    main(str(world.tables))
+    shown = capsys.readouterr().out
+    answers = {name: spark.sql(table.query).count() for name, table in CATALOG.gold.items()}
+    assert [name for name, rows in answers.items() if not rows] == ["gold.replication_lag"]
+    assert all(table.question in shown for table in CATALOG.gold.values())
 
 
 def test_other_readers_see_the_same(world: World) -> None:
@@ -128,7 +111,7 @@ def test_other_readers_see_the_same(world: World) -> None:
 
 
 def test_names_that_are_none_and_folders_that_are_none(spark: SparkSession, world: World) -> None:
-    with pytest.raises(PipelineError, match=r"there is no table 'events'; there are bronze\.events"):
+    with pytest.raises(PipelineError, match=r"unknown table 'events'; choose from bronze\.events"):
         tables(spark, world.tables)["events"]
     with pytest.raises(PipelineError, match="meshbus pipeline run"):
         tables(spark, world.tables / "none")

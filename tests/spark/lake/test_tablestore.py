@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from meshbus.spark.lake.tableschema import TABLES
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.tablestore import Store
 
 NAME = "silver.runs"
@@ -16,7 +16,7 @@ HOURLY = "gold.fan_out"
 
 def rows(spark: SparkSession, *numbers: int) -> DataFrame:
     made = [("log", "a", b"x" * 16, None, number, number, 1, 0) for number in numbers]
-    return spark.createDataFrame(made, TABLES[NAME].struct())
+    return spark.createDataFrame(made, CATALOG[NAME].struct())
 
 
 def numbers(store: Store, spark: SparkSession) -> list[int]:
@@ -113,7 +113,7 @@ def test_gold_is_replaced_and_says_what_it_was_made_of(spark: SparkSession, tmp_
 def test_old_hours_of_batches_can_go(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
     name = "bronze.events"
-    columns = TABLES[name].struct()
+    columns = CATALOG[name].struct()
     row = dict.fromkeys(columns.fieldNames())
     made = [{**row, "channel": "a", "hour": f"2026-01-01T0{hour}"} for hour in range(3)]
     store.add(name, "events", 0, lambda: spark.createDataFrame(made, columns))

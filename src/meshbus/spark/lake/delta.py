@@ -18,7 +18,7 @@ import msgspec
 
 from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.schema import arrow_schema
-from meshbus.spark.lake.tableschema import TABLES, TableSpec
+from meshbus.spark.lake.tableschema import TableSpec
 
 if TYPE_CHECKING:
     from meshbus.spark.lake.tablestore import Store
@@ -41,7 +41,7 @@ def copy_to_delta(store: Store, target: Path) -> dict[str, int]:
     target.mkdir(parents=True, exist_ok=True)
     _write_copied(target, copied)  # so that a copy that dies is known as one
     changed: dict[str, int] = {}
-    for name, spec in TABLES.items():
+    for name, spec in store.catalog.items():
         with store.reading():
             files = store.files(name)
             before, now = copied.get(name, {}), {hour: _stamp(paths) for hour, paths in files.items()}

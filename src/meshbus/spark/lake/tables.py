@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshbus.errors import PipelineError, PipelineFault
-from meshbus.spark.lake.tableschema import TABLES
 from meshbus.spark.lake.tablestore import Store
 
 if TYPE_CHECKING:
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 class Tables(Mapping[str, "DataFrame"]):
     """All tables of a pipeline by name, such as `gold.channel_stats`; each look gives the table as it is then."""
 
-    def __init__(self, spark: SparkSession, path: Path | str) -> None:
+    def __init__(self, spark: SparkSession, store: Store) -> None:
         self._spark = spark
-        self._store = Store(path)
+        self._store = store
 
     def __getitem__(self, name: str) -> DataFrame:
         return self._store.read(self._spark, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(TABLES)
+        return iter(self._store.catalog)
 
     def __len__(self) -> int:
-        return len(TABLES)
+        return len(self._store.catalog)
 
     def reading(self) -> AbstractContextManager[None]:
         """Keep the files of tables that were looked up in the block until it ends, while a pipeline runs on."""
@@ -64,4 +63,4 @@ def tables(spark: SparkSession, path: Path | str) -> Tables:
         raise PipelineError(
             PipelineFault.BAD_TABLE, f"{path} is no folder of tables: `meshbus pipeline run` makes them"
         )
-    return Tables(spark, path)
+    return Tables(spark, Store(path))

@@ -24,9 +24,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.schema import arrow_schema
-from meshbus.spark.lake.tableschema import TABLES, Layer, TableSpec
+from meshbus.spark.lake.catalog import CATALOG, Catalog
+from meshbus.spark.lake.tableschema import Layer, TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,14 +63,15 @@ class Part(NamedTuple):
 class Store:
     """The tables below one folder."""
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, catalog: Catalog = CATALOG) -> None:
         self.root = Path(root)
+        self.catalog = catalog
         self._sources: dict[Path, tuple[int, str]] = {}
         """What gold files said they were made of, and when they were written: a look at thousands of them is cheap."""
 
     def folder(self, name: str) -> Path:
         """Give the folder of a table."""
-        spec = _spec(name)
+        spec = self.catalog.spec(name)
         return self.root / spec.layer / spec.table.name
 
     @contextmanager
@@ -158,7 +159,7 @@ class Store:
 
         files = sorted((self.folder(name) / f"batch={query}-{batch:012d}").rglob("*.parquet"))
         tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in files]
-        schema = arrow_schema(_spec(name).table, dictionaries=False)
+        schema = arrow_schema(self.catalog.spec(name).table, dictionaries=False)
         return (
             pa.concat_tables(tables, promote_options="default")
             if tables
@@ -174,7 +175,7 @@ class Store:
         but: tuple[str, int] | None = None,
     ) -> DataFrame:
         """Give a table as it is now, or some hours of it; `but` leaves out a batch of a query."""
-        spec = _spec(name)
+        spec = self.catalog.spec(name)
         if spec.layer is Layer.GOLD:
             paths = [str(path) for hour, path in self.gold_files(name).items() if hours is None or hour in set(hours)]
             return _load(spark, spec, paths)
@@ -190,11 +191,11 @@ class Store:
     def read_batch(self, spark: SparkSession, name: str, query: str, batch: int) -> DataFrame:
         """Give the rows of one batch, which must not have been made one with others."""
         folder = self.folder(name)
-        return _load(spark, _spec(name), [str(folder / f"batch={query}-{batch:012d}")], base=str(folder))
+        return _load(spark, self.catalog.spec(name), [str(folder / f"batch={query}-{batch:012d}")], base=str(folder))
 
     def read_part(self, spark: SparkSession, name: str, part: Part) -> DataFrame:
         """Give the rows of one part."""
-        return _load(spark, _spec(name), [str(part.path)], base=str(self.folder(name)))
+        return _load(spark, self.catalog.spec(name), [str(part.path)], base=str(self.folder(name)))
 
     def files(self, name: str) -> dict[str, list[Path]]:
         """Give the Parquet files of a table as it is now, by hour; `all` for a table that is not divided."""
@@ -229,7 +230,7 @@ class Store:
         place = folder / f"batch={query}-{run[0].first:012d}-{run[-1].last:012d}"
         with self.reading():
             size = sum(file.stat().st_size for part in run for file in part.path.rglob("*.parquet"))
-            rows = merge(_load(spark, _spec(name), [str(part.path) for part in run], base=str(folder)))
+            rows = merge(_load(spark, self.catalog.spec(name), [str(part.path) for part in run], base=str(folder)))
             self._write(rows, name, place, files=1 + size // _FILE_BYTES)
         self._drop_replaced(name)
         return len(run)
@@ -279,7 +280,7 @@ class Store:
         return True
 
     def _stage(self, rows: DataFrame, name: str, *, files: int | None = None) -> Path:
-        spec, aside = _spec(name), self._new_aside(name)
+        spec, aside = self.catalog.spec(name), self._new_aside(name)
         columns = [field.name for field in spec.struct()]
         chosen = rows.select(*columns)
         writer = (chosen if files is None else chosen.coalesce(files)).write.option("compression", "zstd")
@@ -309,7 +310,7 @@ class Store:
     def gold_files(self, name: str) -> dict[str, Path]:
         """Give the files of a gold table by hour; `all` for one that is not divided."""
         folder = self.folder(name)
-        if _spec(name).layer is not Layer.GOLD or not folder.is_dir():
+        if self.catalog.spec(name).layer is not Layer.GOLD or not folder.is_dir():
             return {}
         found = {entry: _HOUR.fullmatch(entry.name) for entry in folder.glob("hour=*.parquet")}
         return {match[1]: entry for entry, match in sorted(found.items()) if match}
@@ -334,7 +335,7 @@ class Store:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        spec, path = _spec(name), self._gold_path(name, hour)
+        spec, path = self.catalog.spec(name), self._gold_path(name, hour)
         schema = arrow_schema(spec.table, dictionaries=False)
         table = pa.table([rows.column(field.name).cast(field.type) for field in schema], schema=schema)
         if spec.hourly:
@@ -349,13 +350,6 @@ class Store:
 
     def _gold_path(self, name: str, hour: str | None) -> Path:
         return self.folder(name) / f"hour={hour or _WHOLE}.parquet"
-
-
-def _spec(name: str) -> TableSpec:
-    spec = TABLES.get(name)
-    if spec is None:
-        raise PipelineError(PipelineFault.BAD_TABLE, f"there is no table {name!r}; there are {', '.join(TABLES)}")
-    return spec
 
 
 def _load(spark: SparkSession, spec: TableSpec, paths: Sequence[str], *, base: str | None = None) -> DataFrame:

@@ -23,7 +23,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.fate import REASONS
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
-from meshbus.spark.lake.gold import PrefixSubscription, match_channels
+from meshbus.spark.lake.subscribers import PrefixSubscription, count_subscribers
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.kernelgateway import Judge
 from meshbus.spark.replay.tally import COUNTED, SAMPLES, Chosen, Piece, judge_task, plan
@@ -167,7 +167,7 @@ def replay_events(
     """Match recorded events against other subscriptions and other publishers, by the node's prefix and guard kernels."""
     kinds = events.groupBy("channel", "origin").count().orderBy("channel", "origin").collect()
     names = sorted({row["channel"] for row in kinds})
-    before, after = match_channels(names, subscriptions), match_channels(names, proposed)
+    before, after = count_subscribers(names, subscriptions), count_subscribers(names, proposed)
     guard, enforced = AuthGuard(), set()
     for rule in policy.channels:
         if rule.enforced and rule.publishers is not None:

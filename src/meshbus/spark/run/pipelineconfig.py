@@ -19,7 +19,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.lake.codec import Declaration
-from meshbus.spark.lake.gold import PrefixSubscription
+from meshbus.spark.lake.subscribers import PrefixSubscription
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

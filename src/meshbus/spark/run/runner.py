@@ -33,7 +33,6 @@ from meshbus.log.consumers import publish_consumer
 from meshbus.log.packets.reader import list_recorders
 from meshbus.log.schema import EVENTS, PACKETS
 from meshbus.spark.io.offsets import lag_of, next_of
-from meshbus.spark.lake.tableschema import TABLES
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.batches import EventBatches, PacketBatches
 from meshbus.spark.run.failure import sentence_of_failure
@@ -207,7 +206,7 @@ def run(
     store = Store(config.tables)
     with alone(store.root):
         _check_inputs(config)
-        for name in TABLES:
+        for name in store.catalog:
             store.sweep(name)
         return _Run(spark, config, store, once=once, told=told).go()
 
@@ -316,7 +315,7 @@ class _Run:
     def _expire(self) -> None:
         if self._config.keep_days is not None:
             before = datetime.now(UTC) - timedelta(days=self._config.keep_days)
-            for name, spec in TABLES.items():
+            for name, spec in self._store.catalog.items():
                 if spec.hourly:
                     self._store.expire(name, f"{before:%Y-%m-%dT%H}")
 
@@ -427,7 +426,7 @@ def _check_checkpoint(checkpoint: Path, store: Store, name: str) -> None:
     mark = store.root / CHECKPOINTS / f"{name}.id"
     metadata = checkpoint / "metadata"
     if not metadata.exists():
-        tables = [table for table in TABLES for part in store.parts(table) if part.query == name]
+        tables = [table for table in store.catalog for part in store.parts(table) if part.query == name]
         if tables:
             raise PipelineError(
                 PipelineFault.BAD_CHECKPOINT,
