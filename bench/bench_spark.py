@@ -52,9 +52,9 @@ from meshbus.spark.replay.expressions import judge_frame
 from meshbus.spark.replay.kernelgateway import COLUMNS, Judge
 from meshbus.spark.replay.replay import judge_files
 from meshbus.spark.replay.tally import BATCH_ROWS, READ, Chosen, plan
+from meshbus.spark.run.control import stop
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.runner import run as run_pipeline
-from meshbus.spark.run.runner import stop
 from meshbus.spark.run.sparksession import LOCAL, session
 
 if TYPE_CHECKING:

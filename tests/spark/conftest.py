@@ -60,7 +60,7 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A small fleet's logs and packets, and the tables that one run made of them."""
     built = build_world(tmp_path_factory.mktemp("world"))
-    run(spark, built.config, once=True, told=built.lines.append)
+    run(spark, built.config, once=True, on_progress=built.lines.append)
     return built
 
 

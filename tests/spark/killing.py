@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     """Run until killed."""
     spark = session(settings=quick_settings())
     start_copy(spark, folder, processingTime="0 seconds")
-    run(spark, config_of(folder), told=tell)
+    run(spark, config_of(folder), on_progress=tell)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def place(batches):
 config = msgspec.json.decode(sys.argv[1], type=PipelineConfig)
 spark = session(**msgspec.json.decode(sys.argv[2]))
 try:
-    run(spark, config, once=True, told=print)
+    run(spark, config, once=True, on_progress=print)
     hosts = spark.range(8, numPartitions=8).mapInArrow(place, "worker STRING")
     print("WORKERS", len({row["worker"] for row in hosts.collect()}))
 finally:

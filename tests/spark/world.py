@@ -15,7 +15,7 @@ from meshbus.log.log import Redex
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.spark.lake.codec import Codec, Declaration
-from meshbus.spark.lake.subscribers import PrefixSubscription
+from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from tests.spark.packets import Clock, gateway_of, random_policy, read_record, record
 

@@ -209,7 +209,9 @@ def test_a_damaged_block_is_named(logs: Path) -> None:
     content[len(content) // 2] ^= 1
     hot.write_bytes(content)
     other = StreamReader(options(logs, channels=FIRST))
-    with pytest.raises(LogError, match="'alarms' now ends before 20, and 39 was there: a block is damaged"):
+    with pytest.raises(
+        LogError, match="'alarms': the log ends before sequence 20, but 39 was there: a block is damaged"
+    ):
         other.partitions(at, end)
 
 
@@ -225,14 +227,14 @@ def test_a_channel_that_disappears_is_named(logs: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({}, "say where the logs are"),
-        ({"path": "x", "channel": "a"}, "there is no channel;"),
+        ({}, "is required; pass the directory"),
+        ({"path": "x", "channel": "a"}, "unknown option channel; choose from path, table"),
         ({"path": "x", "maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
-        ({"path": "x", "maxRowsPerTrigger": "0"}, "1 or more"),
+        ({"path": "x", "maxRowsPerTrigger": "0"}, "must be at least 1"),
         ({"path": "x", "consumer": "../up"}, "not a path"),
         ({"path": "x", "table": "peers"}, "peers"),
-        ({"path": "x", "table": "packets", "channels": "a"}, "are for events"),
-        ({"path": "x", "table": "packets", "startingSeq": "1"}, "are for events"),
+        ({"path": "x", "table": "packets", "channels": "a"}, "apply to events only"),
+        ({"path": "x", "table": "packets", "startingSeq": "1"}, "apply to events only"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], problem: str) -> None:
@@ -241,7 +243,7 @@ def test_a_wrong_option_is_named(given: dict[str, str], problem: str) -> None:
 
 
 def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(ConfigError, match="there is no temperature; there are channel"):
+    with pytest.raises(ConfigError, match="unknown column temperature; choose from channel"):
         Options.read({"path": "x", "columns": "seq, temperature"}).shape()
 
 

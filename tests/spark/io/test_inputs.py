@@ -125,7 +125,7 @@ def test_a_reader_that_was_overtaken_says_so_or_goes_on(tmp_path: Path) -> None:
     assert rows_read(patient, patient.partitions(at, end)) == [(ONE, seq) for seq in range(10, 15)]
     recorder.close()
     shutil.rmtree(tmp_path / "_packets" / f"{ONE:016x}")
-    with pytest.raises(LogError, match=r"the record of 0+7 is gone from"):
+    with pytest.raises(LogError, match=r"the packet record of 0+7 is gone from"):
         reader.partitions(at, end)
 
 
@@ -162,7 +162,7 @@ def test_logs_say_what_is_gone(records: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="none is no folder of logs"):
+    with pytest.raises(LogError, match="none is not a directory of logs"):
         Records(str(tmp_path / "none")).look()
     assert Records(str(tmp_path)).look() == {}
 

@@ -87,8 +87,12 @@ def test_a_channel_seen_for_the_first_time_begins_at_its_first_sequence() -> Non
 @pytest.mark.parametrize(
     ("extent", "fault", "problem"),
     [
-        (Extent(0, 20, "other"), LogFault.FOREIGN, "the log was replaced since sequence 2"),
-        (Extent(0, 3, "mine"), LogFault.CORRUPT, "'a' now ends before 3, and 8 was there: a block is damaged"),
+        (Extent(0, 20, "other"), LogFault.FOREIGN, "the log was replaced after sequence 2"),
+        (
+            Extent(0, 3, "mine"),
+            LogFault.CORRUPT,
+            "'a': the log ends before sequence 3, but 8 was there: a block is damaged",
+        ),
     ],
 )
 def test_a_log_that_was_replaced_or_cut_is_an_error(extent: Extent, fault: LogFault, problem: str) -> None:
@@ -105,7 +109,7 @@ def test_offsets_of_the_plain_form_are_readable() -> None:
 
 @pytest.mark.parametrize("offset", [{}, {"v": 1}, {"next": {}}, {"v": "1", "next": {}}, {"logOffset": 3}])
 def test_an_offset_of_another_source_is_refused(offset: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="no offset of meshbus"):
+    with pytest.raises(ConfigError, match="is not a meshbus offset"):
         next_of(offset)
 
 

@@ -52,7 +52,7 @@ def test_the_order_does_not_depend_on_the_tasks(order: list[int]) -> None:
 @pytest.mark.parametrize(
     ("given_", "problem"),
     [
-        ({"path": "x", "channel": "a"}, "writerId must be given"),
+        ({"path": "x", "channel": "a"}, "writerId must be set"),
         ({"path": "x", "channel": "a", "writerId": "a/b"}, "not a path"),
     ],
 )

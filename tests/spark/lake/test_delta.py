@@ -90,8 +90,8 @@ def test_a_folder_that_is_no_copy_is_left_alone(tmp_path: Path) -> None:
     store, target = Store(tmp_path / "tables"), tmp_path / "delta"
     target.mkdir()
     (target / "precious").write_bytes(b"")
-    with pytest.raises(PipelineError, match="no copy of tables: choose another folder"):
+    with pytest.raises(PipelineError, match="not a copy of tables; choose another directory"):
         copy_to_delta(store, target)
     (target / COPIED).write_bytes(b"{")
-    with pytest.raises(PipelineError, match="is damaged: remove"):
+    with pytest.raises(PipelineError, match="is damaged; remove"):
         copy_to_delta(store, target)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from meshbus.errors import PipelineError
 from meshbus.spark.lake.catalog import CATALOG
-from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.lake.tablestore import Store, open_store
 
 NAME = "silver.runs"
 HOURLY = "gold.fan_out"
@@ -122,3 +123,9 @@ def test_old_hours_of_batches_can_go(spark: SparkSession, tmp_path: Path) -> Non
     assert [row["hour"] for row in store.read(spark, name).collect()] == ["2026-01-01T02"]
     assert store.read(spark, name, ["2026-01-01T00"]).count() == 0
     assert store.has(name, "events", 0)
+
+
+def test_only_a_directory_is_opened(tmp_path: Path) -> None:
+    assert open_store(tmp_path).root == tmp_path
+    with pytest.raises(PipelineError, match="none is not a table directory; run 'meshbus pipeline run' first"):
+        open_store(tmp_path / "none")

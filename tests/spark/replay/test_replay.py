@@ -14,7 +14,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.io.inputs import stored
-from meshbus.spark.lake.subscribers import PrefixSubscription
+from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.kernelgateway import Judge
 from meshbus.spark.replay.replay import fate, replay_events, replay_packets

@@ -36,8 +36,11 @@ ZeroDivisionError: division by zero
             "ModuleNotFoundError: No module named 'meshbus'\n at x",
             "meshbus is not installed in the Python of the workers",
         ),
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11", "another Python than"),
-        ("Python worker failed to connect back.\n at x", "did not answer within ten seconds"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than 3.11",
+            "another Python version than",
+        ),
+        ("Python worker failed to connect back.\n at x", "did not start within ten seconds"),
         ("first line\nsecond line", "first line"),
         ("", "ValueError"),
     ],
@@ -78,8 +81,8 @@ def same(batches: Iterator[Any]) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (OTHER_VERSION, "the workers run another Python than the driver: set PYSPARK_PYTHON"),
-        (NO_MESHBUS, "meshbus is not installed in the Python of the workers: install it there"),
+        (OTHER_VERSION, "the workers run another Python version than the driver; set PYSPARK_PYTHON"),
+        (NO_MESHBUS, "meshbus is not installed in the Python of the workers; install it there"),
     ],
 )
 def test_a_wrong_python_of_the_workers_is_one_sentence(

@@ -61,7 +61,7 @@ def test_the_packaged_java_starts_with_spark_s_argument(tmp_path: Path) -> None:
 def test_without_any_java_one_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = make_java(tmp_path / "old", "11.0.2")
     monkeypatch.setattr(java, "_packaged", lambda: None)
-    with pytest.raises(PipelineError, match=r"JAVA_HOME leads to .*, which is Java 11; Spark needs Java 17") as caught:
+    with pytest.raises(PipelineError, match=r"JAVA_HOME points to .*, which is Java 11; Spark needs Java 17") as caught:
         find_java({"JAVA_HOME": str(old)})
     assert caught.value.fault is PipelineFault.NO_JAVA
     assert "pip install" in str(caught.value)

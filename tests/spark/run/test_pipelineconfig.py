@@ -64,8 +64,8 @@ def test_a_pipeline_is_read_with_folders_beside_its_file(tmp_path: Path) -> None
         ("trigger_s = 'soon'", "trigger_s"),
         ("[[channels]]\ncodec = 'json'", "either 'name' or 'prefix'"),
         ("[[channels]]\nname = 'a'\ncodec = 'xml'", "codec"),
-        ("logs = [", "no TOML"),
-        ("compact_batches = 1", "must be positive"),
+        ("logs = [", "not valid TOML"),
+        ("compact_batches = 1", "compact_batches: must be at least 2, got 1"),
     ],
 )
 def test_a_wrong_pipeline_is_refused(tmp_path: Path, text: str, problem: str) -> None:

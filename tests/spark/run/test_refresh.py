@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from meshbus.spark.lake.subscribers import PrefixSubscription
+from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.refresh import refresh
 from tests.spark.world import SUBSCRIPTIONS, World

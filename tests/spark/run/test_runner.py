@@ -1,4 +1,4 @@
-"""The runner: one at a time, watched, started again within bounds, stopped when told, and clear about what is wrong."""
+"""The runner: one at a time, restarts within limits, stops on request, and names what is wrong."""
 
 import json
 import shutil
@@ -19,9 +19,10 @@ from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.lake.tables import tables
 from meshbus.spark.run import runner
 from meshbus.spark.run.batches import EventBatches
+from meshbus.spark.run.control import status, stop
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.refresh import refresh
-from meshbus.spark.run.runner import State, Watched, alone, run, status, stop
+from meshbus.spark.run.runner import run
 from tests.spark.packets import numbered_headers
 from tests.spark.world import World, forget_newest_commit, rows_of_logs
 
@@ -70,7 +71,7 @@ def test_a_second_run_reads_only_what_is_new(spark: SparkSession, config: Pipeli
     run(spark, config, once=True)
     assert tables(spark, config.tables)["silver.events"].count() == 13
     shutil.move(checkpoint, checkpoint.with_name("elsewhere"))
-    with pytest.raises(PipelineError, match=r"is gone, but bronze\.events has batches of it"):
+    with pytest.raises(PipelineError, match=r"is missing, but bronze\.events has batches of it"):
         run(spark, config, once=True)
     shutil.move(checkpoint.with_name("elsewhere"), checkpoint)
     (checkpoint / "metadata").write_text('{"id":"another"}')
@@ -103,11 +104,11 @@ def test_a_continuous_run_follows_restarts_and_stops_when_told(
     monkeypatch.setattr(runner, "refresh", troubled)
     ended: list[Any] = []
     lines: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: ended.append(run(spark, config, told=lines.append)))
+    thread = threading.Thread(target=lambda: ended.append(run(spark, config, on_progress=lines.append)))
     thread.start()
     wait_for(lambda: any(line.get("query") == "gold" and "hours" in line for line in lines))
     assert [line["problem"] for line in lines if "problem" in line] == ["a file went away"]
-    with pytest.raises(PipelineError, match="a pipeline is running"):
+    with pytest.raises(PipelineError, match="a pipeline is already running"):
         run(spark, config, once=True)
     assert status(config.tables)["state"] == "running"
     make_log(Path(config.logs[0]), 5)
@@ -156,81 +157,11 @@ def test_gold_that_keeps_failing_ends_the_run_with_its_sentence(
     assert status(config.tables)["state"] == "failed"
 
 
-class Hanging:
-    """What Spark says about a query that neither fails nor moves."""
-
-    isActive = True  # noqa: N815 - Spark's name
-    lastProgress = None  # noqa: N815 - Spark's name
-
-    def __init__(self, message: str) -> None:
-        self.status = {"message": message}
-        self.stopped = 0
-
-    def exception(self) -> None: ...
-
-    def stop(self) -> None:
-        self.stopped += 1
-
-
-def test_a_query_that_hangs_is_started_again_and_given_up_in_the_end() -> None:
-    hanging = Hanging("Initializing sources")
-    watched = Watched("events", lambda: hanging)  # type: ignore[arg-type, return-value]
-    starts = 0
-    for now in range(100):
-        watched.look(float(now), restarts=2, stall_s=10.0)
-        starts += watched.state is State.RUNNING and watched._moved_at == now
-    assert (hanging.stopped, watched.restarts, starts) == (3, 2, 3)
-    assert watched.state is State.FAILED
-    assert watched.problem == "no progress for 10 s"
-
-
-@pytest.mark.parametrize(("ended", "state"), [(True, State.DONE), (False, State.WAITING)])
-def test_a_query_that_ends_must_have_done_everything(ended: bool, state: State) -> None:
-    gone = Hanging("Stopped")
-    gone.isActive = False
-    watched = Watched("events", lambda: gone, ended=lambda: ended)  # type: ignore[arg-type, return-value]
-    watched.look(0.0, restarts=2, stall_s=10.0)
-    assert watched.state is state
-
-
-class Dying(Hanging):
-    """A query that fails while it is looked at."""
-
-    looked = 0
-
-    def exception(self) -> Any:
-        self.looked += 1
-        self.isActive = False
-        return None if self.looked == 1 else RuntimeError("the worker died")
-
-
-def test_a_query_that_fails_while_it_is_looked_at_has_not_ended() -> None:
-    watched = Watched("packets", lambda: Dying("Getting offsets"), ended=lambda: True)  # type: ignore[arg-type, return-value]
-    for now in range(2):
-        watched.look(float(now), restarts=2, stall_s=10.0)
-    assert (watched.state, watched.problem) == (State.WAITING, "the worker died")
-
-
-def test_a_query_that_waits_for_rows_is_left_alone() -> None:
-    waiting = Hanging("Waiting for data to arrive")
-    watched = Watched("events", lambda: waiting)  # type: ignore[arg-type, return-value]
-    for now in range(100):
-        watched.look(float(now), restarts=2, stall_s=10.0)
-    assert (waiting.stopped, watched.state) == (0, State.RUNNING)
-
-
-def test_a_runner_that_is_gone_is_called_dead(tmp_path: Path) -> None:
-    (tmp_path / "_status.json").write_text('{"state":"running","queries":[]}')
-    assert status(tmp_path)["state"] == "dead"
-    with alone(tmp_path):
-        assert status(tmp_path)["state"] == "running"
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "problem"),
     [
-        ({"logs": ("/none/log",)}, LogError, "/none/log is no folder of logs"),
-        ({"logs": ()}, PipelineError, "nothing to read"),
+        ({"logs": ("/none/log",)}, LogError, "/none/log is not a directory of logs"),
+        ({"logs": ()}, PipelineError, "no logs to read"),
         ({"tables": "/proc/none"}, PipelineError, "cannot write to /proc/none"),
     ],
 )
@@ -269,8 +200,3 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     run(spark, config, once=True)
     found = tables(spark, config.tables)
     assert (found["silver.events"].count(), found["silver.decisions"].count()) == (15, 4)
-
-
-def test_without_a_run_there_is_no_status(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="no pipeline has run on"):
-        status(tmp_path)

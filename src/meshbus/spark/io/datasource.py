@@ -1,12 +1,12 @@
-"""The Spark source `meshbus`: what a node logs and records as tables, read as a batch or followed as a stream.
+"""The Spark data source `meshbus`: the logs and packet records of a node as a batch or streaming DataFrame.
 
     spark.read.format("meshbus").load("/var/lib/meshbus")
     spark.readStream.format("meshbus").option("channels", "sensors/*").load("/var/lib/meshbus")
     spark.readStream.format("meshbus").option("table", "packets").load("/var/lib/meshbus")
 
-What lies below the path is in spark/io/inputs.py: sealed files and the hot tail are one range of numbers, so nothing is read
-twice or left out. Offsets are in spark/io/offsets.py, the way back into a log in spark/io/sink.py. Spark finds `DefaultSource`
-by the name of the package pyspark_meshbus, without registration.
+The layout below the path is described in spark/io/inputs.py. Sealed files and the hot tail form one range of numbers, so
+no row is read twice or left out. Offsets are in spark/io/offsets.py; writing into a log is in spark/io/sink.py. Spark
+finds `DefaultSource` through the package pyspark_meshbus, without registration.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from meshbus.spark.io.inputs import Rows
 
 _ROWS_PER_PARTITION = 131_072
+"""Two Arrow batches of 65,536 rows each (spark/run/sparksession.py)."""
 _TIMES = ("ts", "recv_ts", "ts_ns", "recv_ts_ns")
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "equal",
@@ -66,43 +67,44 @@ _COMPARISONS: dict[type[Filter], str] = {
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What `.option(...)` takes; names are as Spark users write them."""
+    """The options of the data source, in camelCase as usual in Spark."""
 
     path: str
-    """The folder that nodes log to."""
+    """The directory that nodes log to."""
     table: Literal["events", "packets"] = "events"
-    """What is read of it: the logs of channels, or what nodes recorded about packets."""
+    """`events` reads the logs of channels, `packets` the packet records of nodes."""
     channels: str = "*"
-    """Events only: patterns such as `sensors/*,alarms`; a star also matches slashes."""
+    """Events only: comma-separated patterns such as `sensors/*,alarms`; `*` also matches slashes."""
     columns: str = ""
-    """Only these, in this order; Spark does not tell a Python source which columns a query needs."""
+    """Columns to read, in this order; Spark does not tell a Python source which columns a query needs."""
     starting_seq: int | None = None
-    """Batches of events only: the first sequence of each channel."""
+    """Batch queries of events only: the first sequence to read of each channel."""
     ending_seq: int | None = None
-    """Batches of events only: one past the last sequence of each channel."""
+    """Batch queries of events only: one past the last sequence to read of each channel."""
     starting_offsets: str = "earliest"
-    """Streams only, and only for a new checkpoint: earliest, latest, or {"channel": sequence} as JSON, with the names
+    """Streaming queries with a new checkpoint only: earliest, latest, or {"channel": sequence} as JSON, with the names
     of spark/io/inputs.py."""
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    """Bytes on disk, about."""
+    """Approximate bytes on disk."""
     rows_per_partition: int = _ROWS_PER_PARTITION
-    """What one task reads, about; small parts are put together."""
+    """Approximate rows per task; small splits are combined."""
     fail_on_gap: bool = True
-    """Whether rows that expired before they were read are an error; otherwise gold.gaps has them."""
+    """Whether rows that expired before they were read are an error; if not, gold.gaps lists them."""
     consumer: str = ""
-    """Streams only: the name under which the offset is published beside the logs."""
+    """Streaming queries only: the name under which progress is published beside the logs."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
-        """Check what Spark hands over, whose keys come in any case; raises ConfigError."""
+        """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError."""
+        # A misspelled option would otherwise be ignored, and the query would silently read something else.
         known = {field.lower(): field for field in cls.__struct_encode_fields__}
         unknown = sorted(key for key in given if key.lower() not in known)
         if unknown:
-            raise ConfigError("option", f"there is no {', '.join(unknown)}; there are {', '.join(known.values())}")
+            raise ConfigError("option", f"unknown option {', '.join(unknown)}; choose from {', '.join(known.values())}")
         spelled = {known[key.lower()]: value for key, value in given.items()}
         if not spelled.get("path"):
-            raise ConfigError("path", "say where the logs are: .load('/path/of/the/logs')")
+            raise ConfigError("path", "is required; pass the directory of the logs: .load('/var/lib/meshbus')")
         try:
             options = msgspec.convert(spelled, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -110,38 +112,38 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         if options.rows_per_partition < 1 or (
             options.max_rows_per_trigger is not None and options.max_rows_per_trigger < 1
         ):
-            raise ConfigError("option", "rowsPerPartition and maxRowsPerTrigger must be 1 or more")
+            raise ConfigError("option", "rowsPerPartition and maxRowsPerTrigger must be at least 1")
         of_events = (options.channels, options.starting_seq, options.ending_seq)
         if options.table != EVENTS.name and of_events != ("*", None, None):
             raise ConfigError(
-                "option", "channels, startingSeq and endingSeq are for events: filter packets by a column"
+                "option", "channels, startingSeq and endingSeq apply to events only; filter packets by a column"
             )
         if os.sep in options.consumer:
-            raise ConfigError("consumer", f"{options.consumer!r} must be a name, not a path")
+            raise ConfigError("consumer", f"must be a name, not a path, got {options.consumer!r}")
         return options
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that are wanted."""
+        """The requested columns; empty for all."""
         return tuple(name.strip() for name in self.columns.split(",") if name.strip())
 
     def shape(self) -> Table:
-        """Give the columns that are read; raises ConfigError for one that the table does not have."""
+        """Return the table reduced to the requested columns; raises ConfigError for an unknown column."""
         table = TABLES[self.table]
         if not self.names:
             return table
         known = {column.name: column for column in table}
         unknown = [name for name in self.names if name not in known]
         if unknown:
-            raise ConfigError("columns", f"there is no {', '.join(unknown)}; there are {', '.join(known)}")
+            raise ConfigError("columns", f"unknown column {', '.join(unknown)}; choose from {', '.join(known)}")
         return Table(table.name, table.doc, tuple(known[name] for name in self.names))
 
     def input(self) -> Input:
-        """Give what is read."""
+        """Return the input that the options choose."""
         return Logs(self.path, self.wants) if self.table == EVENTS.name else Records(self.path)
 
     def wants(self, channel: str) -> bool:
-        """Say whether a channel is wanted."""
+        """Return whether a channel matches one of the patterns."""
         return any(fnmatchcase(channel, pattern.strip()) for pattern in self.channels.split(","))
 
 
@@ -150,28 +152,28 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the word for `format`."""
+        """Return the name for `format`."""
         return "meshbus"
 
     def schema(self) -> str:
-        """Give the columns."""
+        """Return the columns in Spark's DDL syntax."""
         return spark_ddl(Options.read(self.options).shape())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read once."""
+        """Return the reader of batch queries."""
         return BatchReader(Options.read(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Follow."""
+        """Return the reader of streaming queries."""
         return StreamReader(Options.read(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Write back into a log."""
+        """Return the writer of streaming queries."""
         return StreamWriter(SinkOptions.read(self.options), schema)
 
 
 class BatchReader(DataSourceReader):
-    """Reads what is there at the moment of planning."""
+    """Reads the rows that are there when the query is planned."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -183,7 +185,10 @@ class BatchReader(DataSourceReader):
         self._conditions: list[Comparison] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Read less by conditions on channel, seq, recorder and times; Spark checks them all again."""
+        """Skip rows by conditions on channel, seq, recorder and time columns.
+
+        All filters are returned, so Spark applies them again: skipping is only an optimization.
+        """
         for condition in filters:
             self._take(condition)
         return filters
@@ -198,6 +203,7 @@ class BatchReader(DataSourceReader):
                 self._keep(condition.value)
             case EqualTo() | GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual() if name == "seq":
                 self._cut(condition, int(value))
+            # Times cannot be skipped by sequence, but dropping rows here saves the hand-over to the JVM.
             case _ if name in _TIMES and type(condition) in _COMPARISONS and isinstance(value, int | datetime):
                 self._conditions.append(Comparison(name, _COMPARISONS[type(condition)], value))
 
@@ -219,13 +225,13 @@ class BatchReader(DataSourceReader):
             case _:
                 high = value + 1
         if low is not None:
-            # A condition may reach below what is there; only an option is a demand for it.
+            # Unlike startingSeq, a filter below the first available sequence is not an error.
             self._low = max(self._low, low)
         if high is not None:
             self._end = high if self._end is None else min(self._end, high)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Divide what is there."""
+        """Divide the rows into tasks."""
         found = []
         for seen in self._options.input().look().values():
             if self._whose is None or seen.whose in self._whose:
@@ -239,13 +245,14 @@ class BatchReader(DataSourceReader):
         return max(rows.first if wanted is None else wanted, self._low)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one part, in a worker; Spark makes a part of nothing when there is none."""
+        """Read the rows of one task, in a worker."""
+        # spark.md §2: an empty list of partitions reaches the workers as one partition without a value.
         if partition.value is not None:
             yield from read_rows(partition.value, self._table, self._conditions)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows what is there from offset to offset."""
+    """Reads new rows from offset to offset."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -254,11 +261,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Say where a new query begins."""
+        """Return the offset at which a new query starts."""
         return first_offset(self._extents(), self._options.starting_offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the limit that the options ask for."""
+        """Return the limit that the options set."""
         if self._options.max_rows_per_trigger is not None:
             return ReadMaxRows(self._options.max_rows_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -266,13 +273,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remember how far everything reaches now: a run that ends by itself does not chase its writer."""
+        """Remember the present ends, so that a run that stops by itself does not follow new rows forever."""
         self._until = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Say how far the next batch reads."""
+        """Return the end offset of the next batch."""
         extents = self._extents()
         if self._until is not None:
+            # Channels that appeared since then are left for the next run.
             until = next_of(self._until)
             extents = {
                 channel: msgspec.structs.replace(extent, end=min(extent.end, until[channel]))
@@ -288,11 +296,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return advance(start, extents)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Say how far everything reaches, so that lag can be seen."""
+        """Return the end of all inputs, from which Spark's progress shows the lag."""
         return self._latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Divide what lies between two offsets; raises LogError where that is gone and gaps are errors."""
+        """Divide the rows between two offsets into tasks; raises LogError if some are gone and `failOnGap` is set."""
         found = self._input.look()
         wanted, gaps = ranges(start, end, {name: seen.extent for name, seen in found.items()})
         if gaps and self._options.fail_on_gap:
@@ -304,12 +312,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(together) for together in pack(splits, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one part, in a worker."""
+        """Read the rows of one task, in a worker."""
         if partition.value is not None:
             yield from read_rows(partition.value, self._table)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish how far this query has read."""
+        """Publish how far this query has read, under the name `consumer`."""
         if self._options.consumer:
             publish_consumer(Path(self._options.path), self._options.consumer, next_of(end), time.time_ns())
 

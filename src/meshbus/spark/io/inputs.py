@@ -1,12 +1,12 @@
-"""What the source reads, as named ranges of numbered rows: logs of channels, and what nodes recorded about packets.
+"""Inputs of the data source: logs of channels and packet records, as named ranges of numbered rows.
 
-    <path>/<slug>-<hash>/                 log of a channel: rows are its sequences (log/reader.py), its name the channel
-    <path>/published/<slug>-<hash>/       the same below a node's log_dir: named `published:<channel>`
-    <path>/received/<slug>-<hash>/        and `received:<channel>`
-    <path>/_packets/<16 hex>/             record of a node: rows are numbered (log/packets/reader.py), named in hex
+    <path>/<slug>-<hash>/                 log of a channel, rows numbered by sequence (log/reader.py); named by its channel
+    <path>/published/<slug>-<hash>/       the same below a node's log_dir; named `published:<channel>`
+    <path>/received/<slug>-<hash>/        the same; named `received:<channel>`
+    <path>/_packets/<16 hex>/             packet record of a node (log/packets/reader.py); named by the node id in hex
 
-Both are sealed files and a hot tail that are read as one, without a lock and without disturbing the writer. Splits are
-plain dicts, which workers read wherever the rows are by then. What has been read so far is in spark/io/offsets.py.
+Sealed files and the hot tail are read as one range, without a lock and without disturbing the writer. Splits are plain
+dicts; a worker finds their rows even if they were sealed or compacted in the meantime. Offsets are in spark/io/offsets.py.
 """
 
 from __future__ import annotations
@@ -34,66 +34,68 @@ if TYPE_CHECKING:
     from meshbus.policy.gatewaypolicy import GatewayPolicy
 
 _KINDS: Final = ("published", "received")
-"""Folders of logs below the log_dir of a node."""
+"""Directories of logs below the log_dir of a node."""
 TABLES: Final = {table.name: table for table in (EVENTS, PACKETS)}
+"""What the option `table` of the data source chooses from."""
 
 
 class Rows(Protocol):
-    """What was there at a moment."""
+    """A snapshot of the rows of one log or record."""
 
     @property
     def first(self) -> int:
-        """The number of the first row."""
+        """Number of the first row."""
 
     @property
     def end(self) -> int:
-        """One past the number of the last."""
+        """One past the number of the last row."""
 
     def splits(self, start: int, stop: int | None, *, rows: int) -> list[dict[str, Any]]:
-        """Divide a range into parts of about so many rows."""
+        """Divide a range into splits of about `rows` rows."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """One log or record, as it is now."""
+    """A snapshot of one log or record, with its extent."""
 
     whose: str | int
-    """The channel, or the recorder as tables store it."""
+    """The channel of a log, or the recorder of a record as tables store it (bit-cast)."""
     rows: Rows
     extent: Extent
 
 
 class Input(Protocol):
-    """What lies below a path."""
+    """All logs, or all records, below a path."""
 
     def look(self) -> dict[str, Seen]:
-        """See all of it by name; raises LogError when the path is no folder, or something in it cannot be read."""
+        """Return a snapshot of each by name; raises LogError if the path is not a directory or cannot be read."""
 
     def gap_error(self, gap: Gap) -> LogError:
-        """Say that rows went before they were read."""
+        """Return the error for rows that are gone before they were read."""
 
 
 class Logs:
-    """The logs of the channels that are wanted."""
+    """The logs of the channels for which `wants` returns True."""
 
     def __init__(self, path: str, wants: Callable[[str], bool]) -> None:
         self._root, self._wants = Path(path), wants
         self._readers: dict[str, LogReader] = {}
 
     def look(self) -> dict[str, Seen]:
-        """See them as they are now."""
+        """Return a snapshot of each log by name."""
         found = {}
         for prefix, root in self._roots():
             for entry in list_channels(root):
                 if self._wants(entry.channel):
                     name = prefix + entry.channel
+                    # A reader is kept because it caches the manifest between polls.
                     snapshot = self._readers.setdefault(name, LogReader(root, entry.channel)).snapshot()
                     found[name] = Seen(entry.channel, snapshot, _extent_of_log(snapshot))
         return found
 
     def gap_error(self, gap: Gap) -> LogError:
-        """Say that sequences expired, or that the whole log is gone."""
+        """Return the error for sequences that expired, or for a log that is gone."""
         if gap.channel not in self.look():
-            return _gone(f"channel {gap.channel!r} is gone from {self._root}, sequences", gap)
+            return _gone(f"channel {gap.channel!r} is gone from {self._root}; sequences", gap)
         return _overtaken(f"channel {gap.channel!r}: sequences", gap)
 
     def _roots(self) -> Iterator[tuple[str, Path]]:
@@ -104,39 +106,40 @@ class Logs:
 
 
 class Records:
-    """The records of all nodes that record their packets here."""
+    """The packet records of all nodes below a path."""
 
     def __init__(self, path: str) -> None:
         self._root = Path(path)
 
     def look(self) -> dict[str, Seen]:
-        """See them as they are now; the name of a record is its recorder in hex."""
+        """Return a snapshot of each record by the node id of its recorder in hex."""
         if not self._root.is_dir():
-            raise LogError(LogFault.UNKNOWN, f"{self._root} is no folder of logs: check the path")
+            raise LogError(LogFault.UNKNOWN, f"{self._root} is not a directory of logs; check the path")
         found = {}
         for recorder in packets.list_recorders(self._root):
             reader, name = packets.PacketReader(self._root, recorder), f"{recorder:016x}"
-            newest = max((first for first, _ in hot_files(reader.folder)), default=0)  # looked at before the rest
+            # Listed before the snapshot, so that `newest` is never beyond rows that the snapshot misses.
+            newest = max((first for first, _ in hot_files(reader.folder)), default=0)
             snapshot = reader.snapshot()
-            # A record of which everything expired goes on where its newest file begins.
+            # A record whose rows have all expired continues at the first number of its newest file.
             first, end = (snapshot.first, snapshot.end) if snapshot.parts else (newest, newest)
             found[name] = Seen(stored(recorder), snapshot, Extent(first, end, name, ROW_BYTES))
         return found
 
     def gap_error(self, gap: Gap) -> LogError:
-        """Say that rows expired, or that the whole record is gone."""
+        """Return the error for rows that expired, or for a record that is gone."""
         if int(gap.channel, 16) not in packets.list_recorders(self._root):
-            return _gone(f"the record of {gap.channel} is gone from {self._root}, rows", gap)
-        return _overtaken(f"the record of {gap.channel}: rows", gap)
+            return _gone(f"the packet record of {gap.channel} is gone from {self._root}; rows", gap)
+        return _overtaken(f"packet record of {gap.channel}: rows", gap)
 
 
 def stored(number: int) -> int:
-    """Give an id of 64 bits as tables store it."""
+    """Return a 64-bit id as tables store it, bit-cast to a signed number."""
     return int(signed(np.array([number], np.uint64))[0])
 
 
 def recorded_policies(path: str) -> dict[tuple[int, int], GatewayPolicy]:
-    """Read what the recorders of a folder judged by, by recorder as tables store it and version."""
+    """Return the recorded policies of a directory, by recorder (as tables store it) and policy version."""
     return {
         (stored(recorder), version): policy
         for recorder in packets.list_recorders(path)
@@ -145,7 +148,7 @@ def recorded_policies(path: str) -> dict[tuple[int, int], GatewayPolicy]:
 
 
 def pack(splits: Iterable[dict[str, Any]], rows: int) -> list[list[dict[str, Any]]]:
-    """Put splits together, in order, that have about so many rows: many small ones would be many small tasks."""
+    """Group consecutive splits into tasks of about `rows` rows, because each task has a fixed cost."""
     packed: list[list[dict[str, Any]]] = []
     room = 0
     for split in splits:
@@ -159,7 +162,7 @@ def pack(splits: Iterable[dict[str, Any]], rows: int) -> list[list[dict[str, Any
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A condition on a column of times, checked before rows are handed to Spark."""
+    """A condition on a time column that is applied before rows are passed to Spark."""
 
     column: str
     kind: str
@@ -169,12 +172,13 @@ class Comparison(msgspec.Struct, frozen=True):
 def read_rows(
     splits: Iterable[Mapping[str, Any]], table: Table, conditions: Sequence[Comparison] = ()
 ) -> Iterator[Any]:
-    """Give the rows of splits as Spark wants them: plain text, and no binary of fixed length."""
+    """Yield record batches of the rows of splits, in the types that Spark takes: no dictionaries, no fixed-size binary."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     read = packets.read_split if table.name == PACKETS.name else read_split
     schema = pa.schema([_plain(field) for field in arrow_schema(table, dictionaries=False)])
+    # Conditions may be on columns that were not requested.
     names = dict.fromkeys([*schema.names, *(condition.column for condition in conditions)])
     for whole in chain.from_iterable(read(split, list(names), dictionaries=False) for split in splits):
         batch = whole
@@ -202,14 +206,14 @@ def _extent_of_log(snapshot: Snapshot) -> Extent:
 def _gone(what: str, gap: Gap) -> LogError:
     return LogError(
         LogFault.UNKNOWN,
-        f"{what} {gap.first} to {gap.end - 1} were not read: put it back, or set failOnGap to false to go on without them",
+        f"{what} {gap.first} to {gap.end - 1} were not read; restore it, or set failOnGap to false to continue without it",
     )
 
 
 def _overtaken(what: str, gap: Gap) -> LogError:
     return LogError(
         LogFault.RANGE_GONE,
-        f"{what} {gap.first} to {gap.end - 1} expired before they were read, the first available is {gap.end}:"
-        " set failOnGap to false to go on there, and keep more",
+        f"{what} {gap.first} to {gap.end - 1} expired before they were read, the first available is {gap.end};"
+        " set failOnGap to false to continue there, and increase the retention",
         first_available=gap.end,
     )

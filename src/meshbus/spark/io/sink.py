@@ -1,17 +1,16 @@
-"""The Spark sink `meshbus`: rows of a streaming query back into the log of a channel, each batch exactly once.
+"""The Spark sink `meshbus`: append the rows of a streaming query to the log of a channel, each batch exactly once.
 
     query.writeStream.format("meshbus").option("path", "/var/lib/meshbus/log").option("channel", "alerts/summary")
          .option("writerId", "summary").option("checkpointLocation", ...).start()
 
-Workers put their rows into files beside the logs; the driver sorts them, so that a batch that is tried again has the same
-order, and appends. Each event carries writer, batch and place in its headers, so the log itself says how much of a batch
-it has: after a crash only the rest is appended (log/once.py). One query per writerId.
+Workers write their rows to staging files beside the logs. The driver sorts them, so that a retried batch has the same
+order, and appends them. Each event carries writer, batch and position in its headers, so the log itself shows how much of
+a batch it has, and after a crash only the rest is appended (log/once.py). Use each writerId for one query only.
 
-A channel that a node has open for writing belongs to that node: with `.option("admin", "/path/of/its/admin.sock")` the
-node appends the rows to its own log, and sends them to the channel's subscribers. Otherwise the sink takes the log's lock
-while it appends.
+If a node has the channel open for writing, set `.option("admin", "/path/of/its/admin.sock")`: the node then appends the
+rows to its own log and sends them to the channel's subscribers. Without it, the sink locks the log while it appends.
 
-Columns: `payload` (required), `ts_ns`, `headers`, and anything else, which only decides the order.
+Columns: `payload` (required), `ts_ns` and `headers`; any other column only affects the order.
 """
 
 from __future__ import annotations
@@ -35,26 +34,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STAGING = "_staging"
+"""Directory of the staging files, below the directory of the logs."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What `.option(...)` takes."""
+    """The options of the sink."""
 
     path: str
-    """The folder of the logs."""
+    """The directory of the logs."""
     channel: str
     writer_id: str
-    """Names this query for ever."""
+    """Name of this query; must never change or be reused, because the log remembers its batches by it."""
     admin: str = ""
-    """The admin socket of the node that publishes the rows; without it the log is written here."""
+    """The admin socket of the node that publishes the rows; empty to write to the log directly."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Check what Spark hands over, whose keys come in any case; raises ConfigError."""
+        """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError."""
         spelled = {key.lower(): value for key, value in given.items()}
         missing = [name for name in ("path", "channel", "writerId") if not spelled.get(name.lower())]
         if missing:
-            raise ConfigError("option", f"{', '.join(missing)} must be given to write to a log")
+            raise ConfigError("option", f"{', '.join(missing)} must be set to write to a log")
         options = cls(
             path=spelled["path"],
             channel=spelled["channel"],
@@ -63,12 +63,12 @@ class SinkOptions(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         )
         ChannelName(options.channel)
         if "/" in options.writer_id:
-            raise ConfigError("writerId", f"{options.writer_id!r} must be a name, not a path")
+            raise ConfigError("writerId", f"must be a name, not a path, got {options.writer_id!r}")
         return options
 
 
 class Staged(WriterCommitMessage):
-    """Where a task put its rows."""
+    """The staging file of a task."""
 
     def __init__(self, path: str, rows: int) -> None:
         self.path = path
@@ -81,18 +81,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         names = [field.name for field in schema.fields]
         if "payload" not in names:
-            raise ConfigError("payload", f"is no column of the query; there are {', '.join(names)}")
+            raise ConfigError("payload", f"must be a column of the query, which has {', '.join(names)}")
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> Staged:
-        """Put the rows of a task aside, in a worker."""
+        """Stage the rows of a task, in a worker."""
+        # spark.md §2: the batch id is known only in `commit`, which runs in another process with a new writer. So rows
+        # travel through a file, and its path in the commit message.
         batches = [batch for batch in iterator if len(batch)]
         if not batches:
             return Staged("", 0)
         return Staged(str(self._stage(batches)), sum(map(len, batches)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the rows of a batch, but for those that the log has already; on the driver."""
+        """Append the rows of a batch that the log does not have yet, on the driver."""
         import pyarrow as pa
 
         paths = [message.path for message in messages if isinstance(message, Staged) and message.path]
@@ -106,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._clear(paths)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Forget what was put aside."""
+        """Remove the staging files of a failed batch."""
         self._clear([message.path for message in messages if isinstance(message, Staged) and message.path])
 
     def _stage(self, rows: Sequence[Any]) -> Path:
@@ -121,7 +123,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return path
 
     def _clear(self, paths: list[str]) -> None:
-        """Remove staged files, also those of tries that died: this writer has no other query."""
+        """Remove staging files, including those of attempts that crashed: no other query uses this writer."""
         for path in paths:
             Path(path).unlink(missing_ok=True)
         folder = self._staging()
@@ -134,26 +136,28 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def ordered(rows: Any) -> Any:
-    """Sort rows by every column that can be sorted, the payload last: the same rows always have the same order."""
+    """Sort rows by every sortable column, the payload last, so that the same rows always have the same order."""
     import pyarrow as pa
 
+    # spark.md §6: the order of tasks and rows differs between attempts, and the log skips rows by position.
     names = [name for name in rows.column_names if name != "payload"]
     sortable = [name for name in names if not pa.types.is_nested(rows.schema.field(name).type)]
     return rows.sort_by([(name, "ascending") for name in [*sortable, "payload"]])
 
 
 def append_once(options: SinkOptions, rows: Any, batch: int) -> int:
-    """Append those rows of a batch that the log does not have yet, and give how many those were."""
+    """Append the rows of a batch that the log does not have yet, and return their number."""
     with Redex(options.path, background=False) as redex:
+        # Durable before Spark commits the batch: it will not be offered again.
         log = redex.open(options.channel, fsync=every_n(1))
         slices = slices_left(log, rows, options.writer_id, batch)
         return sum(len(log.append_batch(payloads, **columns)) for payloads, columns in slices)
 
 
 def publish_once(options: SinkOptions, path: Path, batch: int) -> int:
-    """Have the node publish those rows of an Arrow file that its log does not have yet, and give how many those were.
+    """Ask a node to publish the rows of an Arrow file that its log does not have yet, and return their number.
 
-    Raises PipelineError when it is not there, or refuses.
+    Raises PipelineError if the node does not answer or refuses.
     """
     request = {
         "do": "publish_once",
@@ -167,10 +171,12 @@ def publish_once(options: SinkOptions, path: Path, batch: int) -> int:
     except OSError as error:
         raise PipelineError(
             PipelineFault.FAILED,
-            f"the node at {options.admin} does not answer ({error.strerror or error}): start it with `meshbus up`",
+            f"the node at {options.admin} does not answer ({error.strerror or error}); start it with 'meshbus up'",
         ) from None
     if not line:
-        raise PipelineError(PipelineFault.FAILED, f"the node at {options.admin} went away before it answered")
+        raise PipelineError(
+            PipelineFault.FAILED, f"the node at {options.admin} closed the connection before it answered; check its log"
+        )
     answer: dict[str, Any] = msgspec.json.decode(line)
     if not answer["ok"]:
         raise PipelineError(PipelineFault.FAILED, f"the node at {options.admin} refused: {answer['problem']}")

@@ -23,6 +23,7 @@ class Catalog(Mapping[str, TableSpec]):
         """Raise PipelineError if a gold table repeats a name or has an unknown source."""
         self.gold: dict[str, GoldTable] = {}
         """Gold tables by qualified name."""
+        # Gold is computed from bronze and silver only, so that the tables can be refreshed in any order.
         fixed = {spec.name: spec for spec in FIXED_TABLES}
         for table in gold_tables:
             name = table.spec.name

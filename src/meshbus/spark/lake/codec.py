@@ -1,8 +1,8 @@
-"""What payloads mean: the codec and the columns that a channel declares, and the decoding of a column of payloads.
+"""Payload codecs: declarations of codec and columns per channel, and the decoding of a column of payloads.
 
-A declaration is for one channel or for every name with a prefix; the longest wins, and without any a payload is raw.
-Decoding gives text (JSON but for utf8) or a problem, never an exception: what cannot be decoded goes to quarantine.
-Runs inside Spark's workers; imports nothing heavy before a column comes.
+A declaration applies to one channel or to every channel with a prefix. A channel's own declaration wins, then the longest
+prefix; a channel without a declaration is raw. Decoding returns text (JSON, except for utf8) or a problem and never
+raises: payloads that cannot be decoded go to silver.quarantine. Runs in Spark workers; pyarrow is imported on first use.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import msgspec
 from meshbus.errors import ConfigError
 
 _LONGEST_PROBLEM = 200
+"""Characters of a decoding error kept in quarantine: one sentence, so that a hostile payload cannot bloat the table."""
 
 
 class Codec(StrEnum):
-    """How payloads are written."""
+    """How payloads are encoded."""
 
     RAW = "raw"
-    """Bytes that nobody looks into."""
+    """Bytes that are not decoded."""
     UTF8 = "utf8"
     JSON = "json"
     MSGPACK = "msgpack"
@@ -31,20 +32,20 @@ class Codec(StrEnum):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the payloads of some channels are."""
+    """The declaration of the payloads of one channel, or of all channels with a prefix."""
 
     name: str | None = None
     prefix: str | None = None
-    """In place of a name: every channel that starts with it."""
+    """Instead of a name: applies to every channel that starts with it."""
     codec: Codec = Codec.RAW
     schema: str = ""
-    """Columns that json, msgpack and arrow payloads must have, as Spark writes them: `temp DOUBLE NOT NULL, unit STRING`."""
+    """Columns that json, msgpack and arrow payloads must have, in Spark's DDL syntax: `temp DOUBLE NOT NULL, unit STRING`."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
-            raise ConfigError("channels", "give either 'name' or 'prefix', to say which channels this is about")
+            raise ConfigError("channels", "each entry must have either 'name' or 'prefix', not both")
         if self.schema and self.codec in {Codec.RAW, Codec.UTF8}:
-            raise ConfigError("schema", f"{self.codec} payloads have no columns: choose json, msgpack or arrow")
+            raise ConfigError("schema", f"{self.codec} payloads have no columns; choose json, msgpack or arrow")
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def choose(declarations: Iterable[Declaration], channel: str) -> Declaration:
-    """Find the declaration of a channel: its own, or that of the longest prefix, or raw."""
+    """Return the declaration of a channel: its own, else that of the longest prefix, else raw."""
     best, length = Declaration(prefix=""), -1
     for declaration in declarations:
         if declaration.name == channel:
@@ -72,7 +73,7 @@ def choose(declarations: Iterable[Declaration], channel: str) -> Declaration:
 
 
 def fields_of(schema: str) -> tuple[Field, ...]:
-    """Read a declared schema; raises ConfigError when Spark would not."""
+    """Parse a declared schema; raises ConfigError if Spark cannot parse it."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StructType
@@ -83,11 +84,11 @@ def fields_of(schema: str) -> tuple[Field, ...]:
         struct = cast("StructType", StructType.fromDDL(schema))
         return tuple(Field(field.name, to_arrow_type(field.dataType), field.nullable) for field in struct.fields)
     except PySparkException as error:
-        raise ConfigError("schema", f"{schema!r} is no list of columns: {str(error).splitlines()[0]}") from None
+        raise ConfigError("schema", f"cannot parse {schema!r} as columns: {str(error).splitlines()[0]}") from None
 
 
 def decode(codec: Codec, payload: bytes, fields: Sequence[Field] = ()) -> tuple[str | None, str | None]:
-    """Give a payload as text, or the problem with it; one of the two is None, and both for raw."""
+    """Return the decoded text and None, or None and the problem; for raw, both are None."""
     try:
         match codec:
             case Codec.RAW:
@@ -98,11 +99,12 @@ def decode(codec: Codec, payload: bytes, fields: Sequence[Field] = ()) -> tuple[
                 value = msgspec.json.decode(payload) if codec is Codec.JSON else msgspec.msgpack.decode(payload)
                 _check(value, fields)
             case _:
+                # One event may hold many rows, and one bad row puts the whole event into quarantine.
                 value = _rows_of(payload)
                 for row in value:
                     _check(row, fields)
         return msgspec.json.encode(value).decode(), None
-    except Exception as error:  # noqa: BLE001 - hostile bytes are a row in quarantine, whatever a decoder makes of them
+    except Exception as error:  # noqa: BLE001 - hostile bytes may raise anything; the row goes to quarantine
         return None, " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_PROBLEM]
 
 
@@ -119,7 +121,7 @@ def _check(value: Any, fields: Sequence[Field]) -> None:
             raise ValueError(f"{field.name} is missing")
         try:
             if isinstance(given, float) and pa.types.is_integer(field.kind):
-                raise TypeError(f"{given} is no whole number")  # noqa: TRY301 - pyarrow would cut it off
+                raise TypeError(f"{given} is not an integer")  # noqa: TRY301 - pyarrow would truncate it
             pa.scalar(given, field.kind)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ValueError(f"{field.name}: {error}") from None
@@ -134,9 +136,9 @@ def _rows_of(payload: bytes) -> list[dict[str, Any]]:
 
 
 def decoder(declarations: Sequence[Declaration]) -> Callable[[Any, Any], Any]:
-    """Make the function that decodes a column of payloads by a column of channels, both as Arrow arrays.
+    """Return a function that decodes a column of payloads, given a column of channels, both as Arrow arrays.
 
-    It gives an Arrow array of {codec, value, problem}.
+    The function returns an Arrow array of {codec, value, problem}.
     """
     import pyarrow as pa
 
@@ -158,6 +160,7 @@ def decoder(declarations: Sequence[Declaration]) -> Callable[[Any, Any], Any]:
             ["codec", "value", "problem"],
         )
 
-    # Spark reads from these what kind of function it is; as text, which they are here, it could not.
+    # Spark infers the kind of function from its annotations, and cannot use the strings that
+    # `from __future__ import annotations` makes of them.
     decode_column.__annotations__ = dict.fromkeys(("channels", "payloads", "return"), pa.Array)
     return decode_column

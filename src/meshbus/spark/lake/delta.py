@@ -1,11 +1,11 @@
-"""The tables as Delta Lake, for those who read Delta: a copy that is brought up to date by delta-rs, without Spark.
+"""Copy the tables to Delta Lake, and update the copy, with delta-rs and without Spark.
 
-    <target>/silver/events/_delta_log/…    one Delta table for each of ours, divided by hour as ours are
-    <target>/_copied.json                  which files each hour was copied from
+    <target>/silver/events/_delta_log/…    one Delta table per table, partitioned by hour
+    <target>/_copied.json                  the source files of each copied hour
 
-An hour is replaced as a whole, in one commit, when its files are others than the last time; one that expired is removed.
-So a copy that died is simply made again, and readers never see half an hour. Delta has no binary of fixed size: log ids
-become plain binary. Needs meshbus[delta].
+An hour is replaced as a whole, in one commit, when its source files have changed, and deleted when it has expired. A copy
+that crashed is completed by the next one, and readers never see a partial hour. Delta has no fixed-size binary type, so
+log ids become plain binary. Requires meshbus[delta].
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from meshbus.spark.lake.tablestore import Store
 
 COPIED = "_copied.json"
+"""The file that says what has been copied; it also marks a directory as ours."""
 
 
 def copy_to_delta(store: Store, target: Path) -> dict[str, int]:
-    """Bring the copy of every table up to date, and say how many hours of each were written or removed.
+    """Update the copy of every table, and return how many hours of each were written or deleted.
 
-    Raises PipelineError when delta-rs is not installed, or the target is none of ours.
+    Raises PipelineError if delta-rs is not installed or the target is a directory of something else.
     """
     try:
         import deltalake
     except ImportError:
         raise PipelineError(
-            PipelineFault.FAILED, "the package deltalake is not installed: pip install 'meshbus[delta]'"
+            PipelineFault.FAILED, "the package deltalake is not installed; run: pip install 'meshbus[delta]'"
         ) from None
     copied = _read_copied(target)
     target.mkdir(parents=True, exist_ok=True)
-    _write_copied(target, copied)  # so that a copy that dies is known as one
+    _write_copied(target, copied)  # first, so that the next run recognizes a copy that crashed
     changed: dict[str, int] = {}
     for name, spec in store.catalog.items():
         with store.reading():
@@ -49,6 +50,7 @@ def copy_to_delta(store: Store, target: Path) -> dict[str, int]:
             stale = [hour for hour in now.keys() | before.keys() if now.get(hour) != before.get(hour)]
             for hour in sorted(stale):
                 _replace(deltalake, place, spec, hour, files.get(hour, []))
+                # After the commit: a crash in between copies the hour again, which gives the same rows.
                 copied.setdefault(name, {}).pop(hour, None)
                 if hour in now:
                     copied[name][hour] = now[hour]
@@ -79,6 +81,7 @@ def _batches(files: list[Path], schema: Any, hour: str) -> Iterator[Any]:
 
     for file in files:
         for batch in pq.ParquetFile(file).iter_batches():
+            # Files of older versions may lack columns, and files of bronze and silver have the hour in their path only.
             held = set(batch.schema.names)
             columns = [
                 batch.column(field.name).cast(field.type)
@@ -100,7 +103,7 @@ def _delta_schema(spec: TableSpec) -> Any:
 
 
 def _stamp(files: list[Path]) -> str:
-    """Name what an hour is made of: files of tables are never changed, only replaced by others."""
+    """Return a fingerprint of the files of an hour; files of tables are replaced, never modified."""
     return " ".join(sorted(f"{file.parent.parent.name}/{file.name}:{file.stat().st_mtime_ns}" for file in files))
 
 
@@ -110,12 +113,12 @@ def _read_copied(target: Path) -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         if target.is_dir() and any(target.iterdir()):
             raise PipelineError(
-                PipelineFault.BAD_TABLE, f"{target} is not empty and no copy of tables: choose another folder"
+                PipelineFault.BAD_TABLE, f"{target} is not empty and not a copy of tables; choose another directory"
             ) from None
         return {}
     except msgspec.MsgspecError:
         raise PipelineError(
-            PipelineFault.BAD_TABLE, f"{target / COPIED} is damaged: remove {target} and copy again"
+            PipelineFault.BAD_TABLE, f"{target / COPIED} is damaged; remove {target} and copy again"
         ) from None
 
 

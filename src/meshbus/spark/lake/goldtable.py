@@ -23,7 +23,7 @@ from meshbus.spark.lake.tableschema import Layer, TableSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from meshbus.spark.lake.subscribers import PrefixSubscription
+    from meshbus.spark.lake.subscribercount import PrefixSubscription
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 """All rows of a gold table, as the report reads them."""

@@ -1,9 +1,9 @@
-"""From bronze to silver: which rows of a batch are new, and what they say.
+"""From bronze to silver: remove duplicate events, and decode payloads.
 
-An event is the same event when publisher, channel and publish number are (across nodes), when log and sequence are
-(across replicas), or, where no number is known, when the place in a session's stream is. All functions take DataFrames
-and give DataFrames; when they run and where rows are kept is spark/run/batches.py's business, and what need not be looked
-at is spark/lake/stretches.py's.
+Two rows are the same event if publisher, channel and publish number are equal (across nodes), if log and sequence are
+equal (across replicas), or, for rows without a publish number, if their position in a session's stream is equal. All
+functions take and return DataFrames. spark/run/batches.py calls them and writes the results; spark/lake/stretches.py
+decides when a comparison with all of silver can be skipped.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from meshbus.spark.lake.tableschema import QUARANTINE, SILVER_EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# The three keys that identify an event (spark.md §3): across nodes, across replicas, and without a publish number.
 _PUBLISHED = ["origin", "channel", "pub_seq"]
 _LOGGED = ["log_id", "seq"]
 _PLACED = ["recorder", "session_id", "stream_id", "packet_seq", "event_index"]
@@ -26,14 +27,14 @@ _DECODED = "codec STRING, value STRING, problem STRING"
 
 
 def with_hour(rows: DataFrame, time: str) -> DataFrame:
-    """Add the hour that rows belong to, by the recorder's own clock, which no publisher can set."""
+    """Add the hour of a time column; callers pass the recorder's clock, which publishers cannot set."""
     from pyspark.sql import functions as F
 
     return rows.withColumn("hour", F.date_format(time, "yyyy-MM-dd'T'HH"))
 
 
 def first_of_each(bronze: DataFrame) -> DataFrame:
-    """Keep one row of each event of a batch: the one that stands first in its log."""
+    """Keep one row per event of a batch, the one that was received first."""
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
@@ -46,13 +47,14 @@ def first_of_each(bronze: DataFrame) -> DataFrame:
 
 
 def without(rows: DataFrame, known: DataFrame, channels: Sequence[str]) -> DataFrame:
-    """Leave out the rows of some channels whose event is among the known ones."""
+    """Remove rows whose event is among the `known` rows of the given channels."""
     from pyspark.sql import functions as F
 
     there = known.where(F.col("channel").isin(*channels))
     for keys in (_LOGGED, _PUBLISHED):
         complete = there.where(F.col(keys[-1]).isNotNull()).select(*keys)
         rows = rows.join(complete, keys, "left_anti")
+    # Packet sequences are per session, so a position identifies an event only together with recorder and session.
     nameless = there.where(F.col("pub_seq").isNull() & F.col("session_id").isNotNull()).select(
         *(F.col(name).alias(f"_{name}") for name in _PLACED)
     )
@@ -61,7 +63,7 @@ def without(rows: DataFrame, known: DataFrame, channels: Sequence[str]) -> DataF
 
 
 def decode_rows(rows: DataFrame, declarations: Sequence[Declaration]) -> DataFrame:
-    """Add codec, value and problem as each channel declares; rows of raw channels never leave the JVM."""
+    """Add the columns codec, value and problem; rows of raw channels never leave the JVM."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
@@ -81,7 +83,7 @@ def decode_rows(rows: DataFrame, declarations: Sequence[Declaration]) -> DataFra
             for declaration in declared
         ),
     )
-    # It reads the kind from the annotations of the function, which its stubs do not know.
+    # arrow_udf infers the kind of function from its annotations, which its type stubs do not express.
     decode = arrow_udf(decoder(tuple(declarations)), _DECODED)  # type: ignore[call-overload]
     decoded = rows.where(concerned).withColumn("_decoded", decode("channel", "payload"))
     return decoded.select(*rows.columns, "_decoded.codec", "_decoded.value", "_decoded.problem").unionByName(
@@ -90,7 +92,7 @@ def decode_rows(rows: DataFrame, declarations: Sequence[Declaration]) -> DataFra
 
 
 def accepted(decoded: DataFrame) -> DataFrame:
-    """Give the rows of silver.events among decoded ones."""
+    """Return the decoded rows that belong to silver.events."""
     from pyspark.sql import functions as F
 
     names = [column.name for column in SILVER_EVENTS]
@@ -98,7 +100,7 @@ def accepted(decoded: DataFrame) -> DataFrame:
 
 
 def refused(decoded: DataFrame) -> DataFrame:
-    """Give the rows of silver.quarantine among decoded ones."""
+    """Return the decoded rows that belong to silver.quarantine."""
     from pyspark.sql import functions as F
 
     return decoded.where(F.col("problem").isNotNull()).select(*(column.name for column in QUARANTINE), "hour")

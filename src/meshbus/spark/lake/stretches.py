@@ -1,10 +1,10 @@
-"""Stretches of numbers: which a batch holds, and what they say about events that are there twice.
+"""Ranges of consecutive numbers in a batch (rows of silver.runs), and what they tell about duplicate events.
 
-Looking up every key of every batch in all of silver would cost more each day. `silver.runs` holds the stretches that are
-there already: only a batch whose stretches overlap one of them is compared, and only with the channels concerned. A batch
-that repeats no number of its own, as almost all do, needs no look for copies in itself either.
+Looking up every key of every batch in all of silver would become slower every day. Instead, silver.runs keeps the ranges
+that are already there: a batch is compared with silver only if one of its ranges overlaps, and only for the channels
+concerned. A batch that repeats no number, as almost all do, is not searched for duplicates within itself either.
 
-A batch is bounded, so its numbers are sorted here, in one process, in the time that Spark takes to plan it.
+A batch is bounded, so its numbers are sorted here, in one process, in the time that Spark takes to plan a query.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ Run: TypeAlias = Mapping[str, Any]
 """A row of silver.runs."""
 
 BY_LOG, BY_PUBLISHER = "log", "publisher"
+"""Kinds of ranges: positions in a log, and numbers that publishers assign to their events."""
 COLUMNS = ("channel", "log_id", "origin", "seq", "pub_seq")
-"""What `runs_of` reads of bronze.events."""
+"""The columns of bronze.events that `runs_of` needs."""
 
 _NOTHING = np.iinfo(np.int64).min
+"""Lower than any number: the highest number of an owner that has none."""
 
 
 def runs_of(rows: Any, earlier: Sequence[Run]) -> Any:
-    """Give the stretches of numbers of a batch, an Arrow table with COLUMNS, as a table of silver.runs.
+    """Return the ranges of a batch, given as an Arrow table with COLUMNS, as an Arrow table of silver.runs.
 
-    `earlier` are those of the batches before: a number below one that they have came late.
+    `earlier` are the ranges of earlier batches: a publish number below their highest one counts as reordered.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -47,15 +49,16 @@ def runs_of(rows: Any, earlier: Sequence[Run]) -> Any:
         if run["kind"] == BY_PUBLISHER:
             whose = run["channel"], run["log_id"], run["origin"]
             highest[whose] = max(run["last"], highest.get(whose, _NOTHING))
+    # Positions in a log are never late (their order is the log's order), so `highest` matters for publishers only.
     numbered = rows.filter(pc.is_valid(rows["pub_seq"]))
     parts = [
-        _stretches(rows, BY_LOG, ["channel", "log_id"], "seq", {}),
-        _stretches(numbered, BY_PUBLISHER, ["channel", "log_id", "origin"], "pub_seq", highest),
+        _ranges(rows, BY_LOG, ["channel", "log_id"], "seq", {}),
+        _ranges(numbered, BY_PUBLISHER, ["channel", "log_id", "origin"], "pub_seq", highest),
     ]
     return pa.concat_tables(parts)
 
 
-def _stretches(rows: Any, kind: str, whose: list[str], number: str, highest: Mapping[tuple[object, ...], int]) -> Any:
+def _ranges(rows: Any, kind: str, whose: list[str], number: str, highest: Mapping[tuple[object, ...], int]) -> Any:
     import pyarrow as pa
 
     schema = arrow_schema(RUNS, dictionaries=False)
@@ -83,7 +86,7 @@ def _stretches(rows: Any, kind: str, whose: list[str], number: str, highest: Map
 
 
 def _groups(rows: Any, names: list[str]) -> tuple[NDArray[np.int64], Any]:
-    """Give equal numbers to rows that are equal in some columns, and for each number a row."""
+    """Return a group number for each row, equal where the named columns are equal, and one row per group."""
     codes, first = np.zeros(len(rows), np.int64), np.zeros(0, np.int64)
     for name in names:
         encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
@@ -93,17 +96,17 @@ def _groups(rows: Any, names: list[str]) -> tuple[NDArray[np.int64], Any]:
 
 
 def _late(codes: NDArray[np.int64], numbers: NDArray[np.int64], seq: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Say which rows stand behind a higher number of the same owner."""
+    """Return which rows follow a higher number of the same owner."""
     order = np.lexsort((seq, codes))
     _, rank = np.unique(numbers[order], return_inverse=True)
-    place = codes[order] * len(order) + rank  # numbers of the owners before are all lower
+    place = codes[order] * len(order) + rank  # owner-major, so that a running maximum never crosses owners
     late = np.zeros(len(order), np.bool_)
     late[order[1:]] = np.maximum.accumulate(place)[:-1] > place[1:]
     return late
 
 
 def merge_runs(runs: DataFrame) -> DataFrame:
-    """Put stretches together that touch or overlap: the same numbers seen as often, in fewer rows."""
+    """Merge ranges that touch or overlap; the counts stay the same, in fewer rows."""
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
@@ -121,18 +124,18 @@ def merge_runs(runs: DataFrame) -> DataFrame:
 
 
 def channels_to_compare(runs: Sequence[Run], earlier: Sequence[Run]) -> list[str]:
-    """Give the channels of a batch some of whose events silver may have already, by the stretches of both.
+    """Return the channels of a batch with events that silver may already have, judged by their ranges.
 
-    Channels with rows that carry no publish number are among them: only a look at silver tells about those.
+    Includes channels with rows that have no publish number, because ranges say nothing about those.
     """
     known: dict[tuple[object, ...], list[tuple[int, int]]] = {}
     for run in earlier:
         known.setdefault(_whose(run), []).append((run["first"], run["last"]))
-    # Reaching how far, stretch by stretch: then one look finds whether any begins before an end and reaches its start.
+    # Sorted starts and the running maximum of ends: one binary search finds whether any range overlaps.
     reach = {}
-    for whose, stretches in known.items():
-        stretches.sort()
-        reach[whose] = ([first for first, _ in stretches], list(accumulate((last for _, last in stretches), max)))
+    for whose, ranges in known.items():
+        ranges.sort()
+        reach[whose] = ([first for first, _ in ranges], list(accumulate((last for _, last in ranges), max)))
     found = _without_numbers(runs)
     for run in runs:
         firsts, lasts = reach.get(_whose(run), ([], []))
@@ -143,12 +146,13 @@ def channels_to_compare(runs: Sequence[Run], earlier: Sequence[Run]) -> list[str
 
 
 def may_repeat(runs: Sequence[Run]) -> bool:
-    """Say whether a batch may hold an event more than once, by its stretches."""
+    """Return whether a batch may have an event more than once, judged by its ranges."""
     if _without_numbers(runs):
         return True
     reached: dict[tuple[object, ...], int] = {}
     for run in sorted(runs, key=lambda run: int(run["first"])):
         whose = _whose(run)
+        # More rows than numbers: a number is repeated. A range that starts inside an earlier one: the same, across logs.
         if run["events"] > run["last"] - run["first"] + 1 or run["first"] <= reached.get(whose, run["first"] - 1):
             return True
         reached[whose] = run["last"]
@@ -156,7 +160,7 @@ def may_repeat(runs: Sequence[Run]) -> bool:
 
 
 def _without_numbers(runs: Sequence[Run]) -> set[str]:
-    """Give the channels with rows that carry no publish number."""
+    """Return the channels with rows that have no publish number."""
     numbered: Counter[tuple[str, object]] = Counter()
     logged: Counter[tuple[str, object]] = Counter()
     for run in runs:
@@ -165,5 +169,5 @@ def _without_numbers(runs: Sequence[Run]) -> set[str]:
 
 
 def _whose(run: Run) -> tuple[object, ...]:
-    """Say what the numbers of a stretch count: a log, or a publisher's events wherever they were seen."""
+    """Return the key of the numbering: a log, or a publisher's events in whichever log they are."""
     return (run["kind"], run["channel"], run["log_id"] if run["kind"] == BY_LOG else run["origin"])

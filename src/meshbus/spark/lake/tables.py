@@ -1,6 +1,6 @@
-"""The tables for people who ask questions: by name, as DataFrames, in a notebook or a script.
+"""Access to the tables by name, as DataFrames, for notebooks and scripts.
 
-Reads what spark/lake/tablestore.py keeps; writes nothing.
+Read-only. The files are managed by spark/lake/tablestore.py.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshbus.errors import PipelineError, PipelineFault
-from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.lake.tablestore import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 class Tables(Mapping[str, "DataFrame"]):
-    """All tables of a pipeline by name, such as `gold.channel_stats`; each look gives the table as it is then."""
+    """The tables of a pipeline by name, such as `gold.channel_stats`; each lookup returns the current rows."""
 
     def __init__(self, spark: SparkSession, store: Store) -> None:
         self._spark = spark
@@ -34,13 +33,13 @@ class Tables(Mapping[str, "DataFrame"]):
         return len(self._store.catalog)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Keep the files of tables that were looked up in the block until it ends, while a pipeline runs on."""
+        """Keep the files of tables that are looked up in the `with` block until it ends, while a pipeline runs."""
         return self._store.reading()
 
     def channel(self, channel: str, schema: str) -> DataFrame:
-        """Give the events of a channel with json, msgpack or arrow payloads, these parsed into a column `data`.
+        """Return the events of a channel with json, msgpack or arrow payloads, parsed into a column `data`.
 
-        `schema` is what the payloads hold, as Spark writes it: `temp DOUBLE, unit STRING`.
+        `schema` has the fields of the payloads in Spark's DDL syntax: `temp DOUBLE, unit STRING`.
         """
         from pyspark.sql import functions as F
 
@@ -48,7 +47,7 @@ class Tables(Mapping[str, "DataFrame"]):
         return events.withColumn("data", F.from_json("value", schema))
 
     def create_views(self) -> list[str]:
-        """Make a temporary view of each table for SQL, such as `gold_channel_stats`, and give their names."""
+        """Create a temporary SQL view of each table, such as `gold_channel_stats`, and return their names."""
         names = []
         for name in self:
             view = name.replace(".", "_")
@@ -58,9 +57,5 @@ class Tables(Mapping[str, "DataFrame"]):
 
 
 def tables(spark: SparkSession, path: Path | str) -> Tables:
-    """Give the tables below a folder; raises PipelineError when it is no folder."""
-    if not Path(path).is_dir():
-        raise PipelineError(
-            PipelineFault.BAD_TABLE, f"{path} is no folder of tables: `meshbus pipeline run` makes them"
-        )
-    return Tables(spark, Store(path))
+    """Return the tables in a directory; raises PipelineError if it does not exist."""
+    return Tables(spark, open_store(path))

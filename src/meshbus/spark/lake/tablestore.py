@@ -1,16 +1,17 @@
-"""Where the tables are, and how rows get into them exactly once, with nothing but folders of Parquet.
+"""Storage of the tables: directories of Parquet files that are written exactly once.
 
     <root>/silver/events/batch=events-000000000012/hour=2026-11-15T23/part-….parquet   a batch of the query `events`
-    <root>/silver/events/batch=events-000000000000-000000000011/…                       older batches, made one
+    <root>/silver/events/batch=events-000000000000-000000000011/…                       compacted batches
     <root>/gold/channel_stats/hour=2026-11-15T23.parquet                                one hour, replaced as a whole
-    <root>/_checkpoints/  <root>/_lock  <root>/_status.json                             the runner's own
+    <root>/_checkpoints/  <root>/_lock  <root>/_status.json                             files of the runner
 
-The name of a folder is its commit: a batch is written aside and then renamed, so a folder that is there is whole, and a
-batch that is tried again after a crash finds it and does nothing. A folder whose range lies inside that of another has
-been replaced by it. Every reader of Parquet can read the files; `Store.read` is the reader that never sees a batch twice
-while folders are being replaced, and who says so with `Store.reading` has no folder removed below a running query.
+A rename is the commit: a batch is written to a temporary directory and then renamed, so a directory `batch=…` is always
+complete, and a batch that is retried after a crash finds it and does nothing. A directory whose range of batches lies
+inside that of another has been replaced by it. Any Parquet reader can read the files, but only `Store.read` never sees
+rows twice during a compaction, and only inside `Store.reading` do the files of a running query stay in place.
 
-The folder must be on storage that the driver and all workers share. Which rows go where is not decided here.
+The root must be on storage that the driver and all workers share. Rows are computed elsewhere (spark/run/batches.py,
+spark/run/refresh.py); the tables themselves are listed in spark/lake/catalog.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.schema import arrow_schema
 from meshbus.spark.lake.catalog import CATALOG, Catalog
 from meshbus.spark.lake.tableschema import Layer, TableSpec
@@ -32,18 +34,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ASIDE = "_aside"
+"""Directory of unfinished and discarded files, inside the directory of a table."""
 _READERS = "_readers.lock"
 _PART = re.compile(r"batch=([a-z0-9_]+)-(\d{12})(?:-(\d{12}))?")
 _HOUR = re.compile(r"hour=([^.]+?)(?:\.parquet)?")
 _WHOLE = "all"
-"""What stands for the hour in tables that have none."""
+"""The hour in file names of tables that are not hourly."""
 _SOURCES_KEY = b"meshbus.sources"
 _FILE_BYTES = 256 << 20
-"""About the size of files that compaction writes."""
+"""Approximate size of compacted files: large enough for scans, small enough for several tasks per day of rows."""
 
 
 class Part(NamedTuple):
-    """One folder of a table: the rows of some batches."""
+    """One directory of a table: the rows of one batch, or of several compacted ones."""
 
     path: Path
     query: str
@@ -51,35 +54,35 @@ class Part(NamedTuple):
     last: int
 
     def hours(self) -> list[str]:
-        """Give the hours that it has rows of."""
+        """Return the hours that have rows."""
         return sorted(match[1] for entry in self.path.iterdir() if (match := _HOUR.fullmatch(entry.name)))
 
     def made_ns(self, hour: str) -> int:
-        """Say when the rows of an hour were written; the whole part where it is not divided."""
+        """Return the modification time of an hour, or of the whole part if it is not hourly."""
         place = self.path / f"hour={hour}"
         return (place if place.is_dir() else self.path).stat().st_mtime_ns
 
 
 class Store:
-    """The tables below one folder."""
+    """The tables in one directory."""
 
     def __init__(self, root: Path | str, catalog: Catalog = CATALOG) -> None:
         self.root = Path(root)
         self.catalog = catalog
         self._sources: dict[Path, tuple[int, str]] = {}
-        """What gold files said they were made of, and when they were written: a look at thousands of them is cheap."""
+        """Cache of the fingerprints in gold files, with the time of writing: there may be thousands of files."""
 
     def folder(self, name: str) -> Path:
-        """Give the folder of a table."""
+        """Return the directory of a table; raises PipelineError if the table is unknown."""
         spec = self.catalog.spec(name)
         return self.root / spec.layer / spec.table.name
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep every folder in place while the block runs: Spark lists files when it plans, and opens them later.
+        """Keep all files in place while the block runs: Spark lists files when it plans a query and opens them later.
 
-        Nobody waits for that: who would remove a folder leaves it for another time. A reader who may not write below the
-        root, or whose file system has no locks, goes without.
+        Writers do not wait: they postpone the removal of replaced directories. A reader that may not write to the root,
+        or whose file system has no locks, runs without this protection.
         """
         with ExitStack() as held:
             with suppress(OSError):
@@ -96,7 +99,7 @@ class Store:
     # ── batches ─────────────────────────────────────────────────────────────────────────────
 
     def parts(self, name: str) -> list[Part]:
-        """Give the live parts of a table of bronze or silver, in order of their batches."""
+        """Return the parts of a bronze or silver table that are in effect, ordered by query and batch."""
         try:
             entries = list(self.folder(name).iterdir())
         except FileNotFoundError:
@@ -106,6 +109,7 @@ class Store:
             for entry in entries
             if (match := _PART.fullmatch(entry.name))
         ]
+        # Wider ranges first: a part that ends inside the one before it has been replaced by compaction.
         found.sort(key=lambda part: (part.query, part.first, -part.last))
         live: list[Part] = []
         for part in found:
@@ -114,18 +118,21 @@ class Store:
         return live
 
     def has(self, name: str, query: str, batch: int) -> bool:
-        """Say whether the rows of a batch of a query are in a table."""
+        """Return whether a table has the rows of a batch of a query."""
         return any(part.query == query and part.first <= batch <= part.last for part in self.parts(name))
 
     def add(self, name: str, query: str, batch: int, rows: Callable[[], DataFrame]) -> bool:
-        """Write the rows of a batch, unless they are there; says whether it did. `rows` is asked only if needed."""
+        """Write the rows of a batch unless they are there, and return whether they were written.
+
+        `rows` is called only if needed.
+        """
         if self.has(name, query, batch):
             return False
         self._write(rows(), name, self.folder(name) / f"batch={query}-{batch:012d}")
         return True
 
     def put(self, name: str, query: str, batch: int, table: Any) -> None:
-        """Write the rows of a batch of a table that is not divided by hours, given as an Arrow table."""
+        """Write the rows of a batch, given as an Arrow table, to a table that is not hourly."""
         import pyarrow.parquet as pq
 
         aside = self._new_aside(name)
@@ -134,14 +141,14 @@ class Store:
         self._name(aside, self.folder(name) / f"batch={query}-{batch:012d}")
 
     def append(self, name: str, query: str, rows: DataFrame) -> None:
-        """Write rows that no query numbers, as the next batch of a name of their own."""
+        """Write rows that do not come from a streaming query, as the next batch of the given name."""
         batch = max((part.last + 1 for part in self.parts(name) if part.query == query), default=0)
         self.add(name, query, batch, lambda: rows)
 
     def rows(
         self, name: str, *, only: tuple[str, int] | None = None, but: tuple[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """Give the rows of a small table without Spark: all, those of one batch, or all but those of one batch."""
+        """Return the rows of a small table without Spark: all, only those of one batch, or all but those of one batch."""
         import pyarrow.parquet as pq
 
         found: list[dict[str, Any]] = []
@@ -153,7 +160,7 @@ class Store:
         return found
 
     def table(self, name: str, query: str, batch: int, columns: Sequence[str]) -> Any:
-        """Give some columns of one batch as an Arrow table, without Spark."""
+        """Return some columns of one batch as an Arrow table, without Spark."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -174,7 +181,7 @@ class Store:
         *,
         but: tuple[str, int] | None = None,
     ) -> DataFrame:
-        """Give a table as it is now, or some hours of it; `but` leaves out a batch of a query."""
+        """Return a table, or some hours of it, as it is now; `but` leaves out a batch of a query."""
         spec = self.catalog.spec(name)
         if spec.layer is Layer.GOLD:
             paths = [str(path) for hour, path in self.gold_files(name).items() if hours is None or hour in set(hours)]
@@ -189,16 +196,16 @@ class Store:
         return _load(spark, spec, paths, base=str(self.folder(name)))
 
     def read_batch(self, spark: SparkSession, name: str, query: str, batch: int) -> DataFrame:
-        """Give the rows of one batch, which must not have been made one with others."""
+        """Return the rows of one batch, which must not have been compacted yet."""
         folder = self.folder(name)
         return _load(spark, self.catalog.spec(name), [str(folder / f"batch={query}-{batch:012d}")], base=str(folder))
 
     def read_part(self, spark: SparkSession, name: str, part: Part) -> DataFrame:
-        """Give the rows of one part."""
+        """Return the rows of one part."""
         return _load(spark, self.catalog.spec(name), [str(part.path)], base=str(self.folder(name)))
 
     def files(self, name: str) -> dict[str, list[Path]]:
-        """Give the Parquet files of a table as it is now, by hour; `all` for a table that is not divided."""
+        """Return the present Parquet files of a table by hour; the hour is `all` if the table is not hourly."""
         found = {hour: [path] for hour, path in self.gold_files(name).items()}
         for part in self.parts(name):
             for file in sorted(part.path.rglob("*.parquet")):
@@ -216,12 +223,13 @@ class Store:
         merge: Callable[[DataFrame], DataFrame] = lambda rows: rows,
         keep: int = 2,
     ) -> int:
-        """Make one part of `fewest` that follow each other and span equally many batches; the newest stay as they are.
+        """Combine `fewest` consecutive parts that span equally many batches; the newest `keep` parts stay as they are.
 
-        Gives how many went. Parts of parts are made one in turn, so a table has few of them however long it grows.
-        `merge` may say the same in fewer rows. The old folders go when the new one has its name and nobody reads.
+        Returns the number of parts that were combined. Combined parts are combined again in turn, so the number of parts
+        grows with the logarithm of the number of batches. `merge` may reduce the rows. The old directories are removed
+        after the new one is committed, when no reader is active.
         """
-        self._drop_replaced(name)
+        self._drop_replaced(name)  # what an earlier compaction could not remove because of a reader
         parts = [part for part in self.parts(name) if part.query == query]
         run = _equal_run(parts[: max(len(parts) - keep, 0)], fewest)
         if not run:
@@ -236,15 +244,16 @@ class Store:
         return len(run)
 
     def replace(self, name: str, part: Part, rows: DataFrame) -> None:
-        """Put other rows in the place of a part: for what people decided, never for what a query wrote."""
+        """Replace the rows of a part: for repairs by an operator, never from a streaming query."""
         place = self._new_aside(name)
+        # Staged first: `rows` may be computed from the part that is about to be renamed.
         staged = self._stage(rows, name)
         part.path.rename(place)
         staged.rename(part.path)
         shutil.rmtree(place)
 
     def expire(self, name: str, before_hour: str) -> int:
-        """Remove what is older than an hour from a table that is divided by hours; gives how many folders went."""
+        """Remove all hours before an hour from an hourly table, and return how many directories were removed."""
         gone = 0
         for part in self.parts(name):
             for hour in part.hours():
@@ -257,7 +266,7 @@ class Store:
         return gone
 
     def sweep(self, name: str) -> None:
-        """Remove folders that others have replaced, and what crashes left aside; only for who holds the lock."""
+        """Remove replaced directories and leftovers of crashes; the caller must hold the lock of the tables."""
         shutil.rmtree(self.folder(name) / _ASIDE, ignore_errors=True)
         self._drop_replaced(name)
 
@@ -268,10 +277,11 @@ class Store:
                 self._discard(entry, name)
 
     def _discard(self, path: Path, name: str) -> bool:
-        """Remove a folder so that nobody sees half of it, unless somebody reads; says whether it did."""
+        """Remove a directory atomically unless a reader is active, and return whether it was removed."""
         aside = self._new_aside(name)
         aside.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # Only the rename needs the lock: what has been renamed is no longer found by a new reader.
             with self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 path.rename(aside)
         except BlockingIOError:
@@ -290,25 +300,25 @@ class Store:
         return aside
 
     def _new_aside(self, name: str) -> Path:
-        """Name a folder to write to: a new one, for a dead driver's Java may still be writing to its own."""
+        """Return a new temporary directory; never reused, because the Java of a killed driver may still be writing."""
         return self.folder(name) / _ASIDE / uuid.uuid4().hex
 
     def _write(self, rows: DataFrame, name: str, place: Path, *, files: int | None = None) -> None:
         self._name(self._stage(rows, name, files=files), place)
 
     def _name(self, aside: Path, place: Path) -> None:
-        """Give what was written its name, which commits it."""
+        """Rename a temporary directory, which commits it."""
         try:
             aside.rename(place)
         except OSError:
             if not place.exists():
                 raise
-            shutil.rmtree(aside)  # somebody was first; both hold the same rows
+            shutil.rmtree(aside)  # another attempt committed first, with the same rows
 
     # ── gold ────────────────────────────────────────────────────────────────────────────────
 
     def gold_files(self, name: str) -> dict[str, Path]:
-        """Give the files of a gold table by hour; `all` for one that is not divided."""
+        """Return the files of a gold table by hour; the hour is `all` if the table is not hourly."""
         folder = self.folder(name)
         if self.catalog.spec(name).layer is not Layer.GOLD or not folder.is_dir():
             return {}
@@ -316,7 +326,7 @@ class Store:
         return {match[1]: entry for entry, match in sorted(found.items()) if match}
 
     def gold_sources(self, name: str, hour: str | None) -> str:
-        """Say what a gold file was made of, as `put_gold` was told; nothing when there is none."""
+        """Return the fingerprint that `put_gold` stored, or an empty string if there is no file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -326,12 +336,12 @@ class Store:
             if self._sources.get(path, (0, ""))[0] != written:
                 metadata = pq.read_schema(path).metadata or {}
                 self._sources[path] = written, str(metadata.get(_SOURCES_KEY, b""), "utf-8")
-        except (FileNotFoundError, pa.ArrowInvalid):
+        except (FileNotFoundError, pa.ArrowInvalid):  # deleted or damaged: it will be recomputed
             return ""
         return self._sources[path][1]
 
     def put_gold(self, name: str, hour: str | None, rows: Any, sources: str) -> None:
-        """Replace an hour of a gold table by an Arrow table, in one step; `sources` says what it was made of."""
+        """Replace an hour of a gold table by an Arrow table, atomically; `sources` is the fingerprint of its inputs."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -352,18 +362,29 @@ class Store:
         return self.folder(name) / f"hour={hour or _WHOLE}.parquet"
 
 
+def open_store(path: Path | str) -> Store:
+    """Return the store of tables that exist; raises PipelineError if `path` is not a directory."""
+    if not Path(path).is_dir():
+        raise PipelineError(
+            PipelineFault.BAD_TABLE, f"{path} is not a table directory; run 'meshbus pipeline run' first"
+        )
+    return Store(path)
+
+
 def _load(spark: SparkSession, spec: TableSpec, paths: Sequence[str], *, base: str | None = None) -> DataFrame:
-    if not paths:
+    if not paths:  # Spark cannot read an empty list of files
         return spark.createDataFrame([], spec.struct())
     struct = spec.struct()
     reader = spark.read.schema(struct)
     if base is not None:
         reader = reader.option("basePath", base)
-    return reader.parquet(*paths).select(*struct.fieldNames())  # not the batch, which is only the name of a folder
+    return reader.parquet(*paths).select(
+        *struct.fieldNames()
+    )  # without `batch`, which is only part of a directory name
 
 
 def _equal_run(parts: Sequence[Part], fewest: int) -> list[Part]:
-    """Find so many parts that follow each other without a gap and span equally many batches; empty if there are none."""
+    """Return the first `fewest` parts that are adjacent and span equally many batches; empty if there are none."""
     run: list[Part] = []
     for part in parts:
         follows = run and part.first == run[-1].last + 1 and part.last - part.first == run[-1].last - run[-1].first

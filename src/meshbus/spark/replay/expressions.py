@@ -1,11 +1,11 @@
-"""The gateway over recorded packets, as expressions of Spark: for tables that it holds anyway, so nothing leaves the JVM.
+"""The gateway's verdict on recorded packets as Spark expressions, so that rows never leave the JVM.
 
-Verdicts are those of the node's kernel (spark/replay/kernelgateway.py), null where a gateway has nothing to say. The rules and their
-order are policy/verdict.py's; this file only finds the same answer with Spark's operators.
+The verdicts equal those of the node's kernel (spark/replay/kernelgateway.py) and are null where no gateway judges. The
+rules and their order are defined in policy/verdict.py; this module expresses them with Spark's operators.
 
-One policy is written into the query itself (`judge_frame`): a join would cost as much as judging. That is for packets that
-are read from files; rows that were handed over from Python, Spark judges while it plans, and builds the tables anew for each.
-Policies of many recorders and times are too many for a query, and are joined (`judge_versions`).
+`judge_frame` writes one policy into the query itself, because a join would cost as much as the judging. Use it for packets
+that Spark reads from files: rows created from Python data are evaluated by Spark's planner, row by row and much slower.
+`judge_versions` joins the policies of many recorders and times, which are too many for the text of a query.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.verdict import EXPORTED, GLOBAL, LOCAL, PARENT, VERDICTS, ChannelRule, DropReason
 from meshbus.spark.replay.kernelgateway import FOR_NULL
-from meshbus.spark.replay.perfecthash import Places, arrange, array_sql
+from meshbus.spark.replay.perfecthash import PerfectHash, array_sql, build_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NOBODY, _GUARD, _LIST = range(3)
-"""Who is asked about a publisher."""
+"""How a channel authorizes publishers: not at all, by the recorded answer of the guard, or by a list."""
+# SQL over the columns of `_without_nulls`.
 _MEANT = f"_verdict <> {int(Fate.DELIVERED)} AND (_reason < {VERDICTS} OR _reason = {int(TransitReason.CROWDED)})"
 _EXPIRED = "_route_ttl = 0 OR (_ttl > 0 AND _hops >= _ttl)"
 _PUBLICATION = f"_subprotocol_id = 0 AND _stream_id & {PUBLISH_STREAM_BIT} <> 0 AND _stream_id & 65535 = _chash"
@@ -38,29 +39,29 @@ _DEPTH_MASK = (
     f"CASE WHEN _dst & {0xFF} <> 0 THEN -1 WHEN _dst & {0xFF00} <> 0 THEN -{0x100}"
     f" WHEN _dst & {0xFF0000} <> 0 THEN -{0x10000} WHEN _dst <> 0 THEN -{0x1000000} ELSE 0 END"
 )
-"""Of the destination: what keeps its levels."""
+"""Mask of the levels of the destination subnet."""
 Versions = Mapping[tuple[int, int], GatewayPolicy]
-"""Policies by the recorder, as it is stored, and the version of its policy."""
+"""Policies by recorder (as tables store it) and policy version."""
 
 
 # ── one policy, in the query ────────────────────────────────────────────────────────────────
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """A policy as tables for a query. A row is the place of a channel; the one behind the last is that of all others."""
+    """A policy as lookup tables. A row is the slot of a channel; the row after the last slot is for unknown channels."""
 
-    channels: Places
-    subnets: Places
+    channels: PerfectHash
+    subnets: PerfectHash
     rules: tuple[int, ...]
-    """By row: visibility | who is asked << 2 | number of the list of publishers << 4."""
+    """By row: visibility | authorization << 2 | index of the list of publishers << 4."""
     reach: tuple[int, ...]
-    """By row, then by the place of a source: a bit for each place of a destination, in words of 64."""
+    """By row, then by the slot of a source subnet: one bit per slot of a destination subnet, in 64-bit words."""
     lists: tuple[tuple[int, ...], ...]
-    """Publishers that channels name."""
+    """The distinct lists of publishers."""
 
 
 def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged") -> DataFrame:
-    """Add a column with the verdict of one policy on each packet."""
+    """Add a column with the verdict of one policy on each packet: 0, a DropReason, or null."""
     written = _write(policy)
     channels, subnets, others = written.channels, written.subnets, len(written.channels.table)
     found = _without_nulls(packets)
@@ -72,7 +73,7 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
     )
     found = found.selectExpr("*", f"IF({channels.holds_sql('_stream_id', '_place')}, _place, {others}) AS _row")
     found = found.selectExpr("*", f"get({array_sql(written.rules)}, _row) AS _rule")
-    # How far a channel reaches depends on the source where that is what is above the source.
+    # With PARENT visibility the reach depends on the source: the subnets above it.
     row = f"IF(_rule & 3 = {PARENT}, _source + {others + 1}, _row)"
     word = f"get({array_sql(written.reach)}, {row} * {_words(subnets)} + shiftright(_dest, 6))"
     listed = "false"
@@ -83,7 +84,7 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
         found,
         name,
         known=f"{subnets.holds_sql('_from', '_source')} AND {subnets.holds_sql('_to', '_dest')}",
-        stays=f"WHEN shiftright({word}, _dest & 63) & 1 = 0 THEN (_rule & 3) + 1",  # reasons follow visibilities
+        stays=f"WHEN shiftright({word}, _dest & 63) & 1 = 0 THEN (_rule & 3) + 1",  # LOCAL, PARENT, EXPORTED are dropped for reason 1, 2, 3
         refused=_refused("shiftright(_rule, 2) & 3", listed),
     )
     return judged.select(*packets.columns, name)
@@ -92,7 +93,7 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
 def _write(policy: GatewayPolicy) -> _Written:
     rules = {_signed64([stream])[0]: rule for stream, rule in policy.rules().items()}
     known = [SubnetId(subnet) for subnet in {0, policy.local_subnet, *policy.peer_subnets}]
-    channels, subnets = arrange(rules), arrange(known)
+    channels, subnets = build_hash(rules), build_hash(known)
     bits = {subnet: 1 << subnets.where(subnet) for subnet in known}
     everywhere = sum(bits.values())
     publishers = _publishers(policy)
@@ -114,7 +115,7 @@ def _write(policy: GatewayPolicy) -> _Written:
     return _Written(channels, subnets, tuple(rows), tuple(_signed64(words)), lists)
 
 
-def _words(subnets: Places) -> int:
+def _words(subnets: PerfectHash) -> int:
     return -(-len(subnets.table) // 64)
 
 
@@ -122,7 +123,7 @@ def _words(subnets: Places) -> int:
 
 
 def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged") -> DataFrame:
-    """Add a column with the verdict of the policy that was in force at the recorder; null where it is not known."""
+    """Add a column with the verdict of the policy that was in force at the recorder; null if it is unknown."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -147,16 +148,16 @@ def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged")
         stays=f"""WHEN _visibility = {LOCAL} THEN {int(DropReason.SUBNET_LOCAL)}
             WHEN _visibility = {PARENT} AND (_src ^ _dst) & {_DEPTH_MASK} <> 0 THEN {int(DropReason.NOT_ANCESTOR)}
             WHEN _visibility = {EXPORTED} AND NOT ({exported}) THEN {int(DropReason.NOT_EXPORTED)}""",
-        # The list is named once: Spark then unpacks it only where it is looked at.
+        # The list occurs once in the expression: otherwise Spark would unpack it for every row.
         refused=_refused("_asked", "array_contains(_publishers, _origin)"),
     )
     return judged.select(*packets.columns, F.when(F.col("_known").isNotNull(), F.col(name)).alias(name))
 
 
 def _rules(spark: SparkSession, policies: Versions) -> tuple[DataFrame, int]:
-    """Give the rules of channels as a small table, and how many export targets its rows have room for.
+    """Return the rules of channels as a small table, and the maximum number of export targets.
 
-    Numbers in columns of their own: texts would be compared and arrays unpacked for every packet.
+    Targets are numbers in columns of their own: arrays would be unpacked for every packet.
     """
     import pyarrow as pa
 
@@ -184,7 +185,7 @@ def _rules(spark: SparkSession, policies: Versions) -> tuple[DataFrame, int]:
 
 
 def _small_table(spark: SparkSession, kinds: Mapping[str, Any], rows: Sequence[tuple[Any, ...]]) -> DataFrame:
-    """Give a few rows to Spark as Arrow: it keeps them in its plan, and broadcasts them without a job of their own."""
+    """Return a DataFrame made from Arrow: Spark keeps it in the plan and broadcasts it without a job of its own."""
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
@@ -196,7 +197,7 @@ def _small_table(spark: SparkSession, kinds: Mapping[str, Any], rows: Sequence[t
 
 
 def _judged(packets: DataFrame, name: str, *, known: str, stays: str, refused: str) -> DataFrame:
-    """Add the verdict: what all forms have in common, and the rules that need to know the policy."""
+    """Add the verdict: the rules common to both forms, in the kernel's order, and the policy's own as SQL."""
     return packets.selectExpr(
         "*",
         f"""CASE WHEN {_MEANT} THEN CAST(CASE
@@ -210,17 +211,17 @@ def _judged(packets: DataFrame, name: str, *, known: str, stays: str, refused: s
 
 
 def _without_nulls(packets: DataFrame) -> DataFrame:
-    """Add what a verdict depends on once more, as the kernel sees it: Spark then looks for a null once, not at every comparison."""
+    """Add copies of the inputs with nulls replaced as for the kernel; Spark then checks for null once per column."""
     return packets.selectExpr("*", *(f"coalesce({name}, {stand_in}) AS _{name}" for name, stand_in in FOR_NULL.items()))
 
 
 def _without_rule(policy: GatewayPolicy) -> int:
-    """Give the visibility of channels that a policy does not know."""
+    """Return the visibility of channels that a policy does not know."""
     return GLOBAL if policy.forward_unknown else LOCAL
 
 
 def _publishers(policy: GatewayPolicy) -> dict[int, tuple[int, ...]]:
-    """Give the publishers that channels name, by stream id, as they are stored."""
+    """Return the lists of publishers by stream id, both as tables store them."""
     return {
         _signed64([ChannelName(channel.name).stream_id])[0]: tuple(_signed64(channel.publishers))
         for channel in policy.channels

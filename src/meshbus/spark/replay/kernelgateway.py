@@ -1,10 +1,10 @@
-"""The gateway over recorded packets, by the node's own kernel: for Python that reads files itself (spark/replay/tally.py).
+"""The gateway's verdict on recorded packets by the node's own kernel, for workers that read files (spark/replay/tally.py).
 
-It takes the packets of log/schema.py and gives 0 for forward or a DropReason; and for which packets that is meant: not for
-those that were for the node itself, or that were dropped before a gateway was asked. A subnet that is not recorded played
-no part, and counts as GLOBAL.
+`Judge` takes columns of the packet table (log/schema.py) and returns 0 (forward) or a DropReason per row, and a mask of the
+rows that a gateway judges: not packets addressed to the node itself, nor packets dropped before the gateway. A subnet that
+was not recorded had no influence and counts as GLOBAL.
 
-The counterpart that stays in the JVM is spark/replay/expressions.py; the rules and their order are policy/verdict.py's.
+The counterpart inside the JVM is spark/replay/expressions.py. The rules and their order are in policy/verdict.py.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ COLUMNS = (
     "verdict", "reason", "route_ttl", "ttl", "hops", "subprotocol_id", "chash", "stream_id", "origin", "src", "dst",
     "guard",
 )  # fmt: skip
-"""What a verdict depends on, and which packets a gateway judged."""
+"""Columns that a verdict, or the choice of packets to judge, depends on."""
 
 FOR_NULL = dict.fromkeys(COLUMNS, -1) | {"src": 0, "dst": 0, "route_ttl": 1}
-"""What stands for a null: GLOBAL, a packet that has hops left because none are counted, no answer of the guard."""
+"""Replacement of nulls: GLOBAL subnets, a routing TTL that has not expired, and no answer of the guard."""
 _HEADER = ("ttl", "hops", "subprotocol_id", "chash", "stream_id", "origin")
 _HOPS_AT, _IDS_AT, _STREAM_AT, _ORIGIN_AT = 4, 8, 32, 48
-"""Where `lay` writes in a header."""
+"""Offsets in the header where `lay` writes (transport.md §3)."""
 
 
 def _lay_reference(
@@ -62,7 +62,7 @@ def lay(
     stream: NDArray[np.int64],
     origin: NDArray[np.int64],
 ) -> None:
-    """Lay stored columns into headers: what the kernel and the lists of publishers read. The rest stays as it is."""
+    """Write stored columns into headers, only the fields that the kernel and the lists of publishers read."""
     at = rows.ctypes.data
     for i in range(len(ttl)):
         jit.store_u32(at + _HOPS_AT, int(ttl[i]) << 8 | int(hops[i]) << 16)
@@ -75,22 +75,23 @@ def lay(
 
 
 class Judge:
-    """One policy, ready to judge columns of recorded packets by the node's kernel. Picklable; for one thread."""
+    """Judges columns of recorded packets by one policy, with the node's kernel. Picklable; not thread-safe."""
 
     def __init__(self, policy: GatewayPolicy) -> None:
         self._policy = policy
         self._words = policy.words()
         self._headers = np.zeros(0, HEADER_DTYPE)
-        """Kept from batch to batch: fresh memory costs more than what is written to it."""
+        """Reused between batches: allocating memory costs more than filling it."""
 
     def __reduce__(self) -> tuple[type[Judge], tuple[GatewayPolicy]]:
-        """Send the policy alone."""
+        """Pickle the policy only; the rest is derived from it."""
         return Judge, (self._policy,)
 
     def judge_batch(self, batch: Any) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """Judge a pyarrow batch or table that has COLUMNS; gives verdicts, and for which rows they are meant."""
+        """Judge a pyarrow batch or table with COLUMNS; returns the verdicts and a mask of the rows that they apply to."""
         columns = {name: numbers(batch.column(name), FOR_NULL[name]) for name in COLUMNS}
         reason = columns["reason"]
+        # Reasons from VERDICTS on were given before or after the gateway; CROWDED packets had been forwarded by it.
         meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == TransitReason.CROWDED))
         if len(self._headers) < len(meant):
             self._headers = np.zeros(len(meant), HEADER_DTYPE)
@@ -102,7 +103,7 @@ class Judge:
 
 
 def numbers(column: Any, for_null: int = 0) -> NDArray[Any]:
-    """See a pyarrow column of numbers as numpy, with a number in the place of nulls; a view where there are none."""
+    """Return a pyarrow column of numbers as a numpy array with nulls replaced; a view if there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,10 +1,10 @@
-"""What would a policy have done? The node's own kernels over what was recorded, and the difference to what was done.
+"""Replay: apply a proposed policy to recorded packets and events, and compare it with what happened.
 
-Packets are judged where they lie (spark/replay/tally.py): nothing but counts and a few samples leaves a worker, and that is what
-makes it quicker than any form in which rows cross into the JVM (docs/decisions/0020). Events are few kinds: they are
-counted by Spark, and each kind is matched once.
+Packets are judged in the workers that read their files (spark/replay/tally.py). Only counts and a few samples leave a
+worker, which is faster than any form in which rows cross into the JVM (docs/decisions/0020). Events are first counted by
+channel and publisher in Spark, and each pair is then matched once on the driver.
 
-The policy and its two forms are in spark/replay/kernelgateway.py. Nothing here changes a table.
+Verdicts come from spark/replay/kernelgateway.py. Read-only: no table is changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.fate import REASONS
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
-from meshbus.spark.lake.subscribers import PrefixSubscription, count_subscribers
+from meshbus.spark.lake.subscribercount import PrefixSubscription, count_subscribers
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.kernelgateway import Judge
 from meshbus.spark.replay.tally import COUNTED, SAMPLES, Chosen, Piece, judge_task, plan
@@ -35,27 +35,27 @@ _KEYS = ("channel", "src", "dst", "reason", "proposed")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Packets that had one fate and would have another; the same fate twice where nothing changes."""
+    """Packets with the same recorded and proposed verdict, which are equal if the policy changes nothing for them."""
 
     channel: str | None
     src: str
     dst: str
     recorded: str
-    """`forward`, or the reason of the drop."""
+    """`forward`, or the drop reason."""
     proposed: str
     packets: int
     bytes: int
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """What came out."""
+    """The result of a replay of packets."""
 
     packets: int
     changed: int
     changes: tuple[Change, ...]
-    """Every combination, the largest difference first."""
+    """Every combination; changed verdicts first, then by number of packets."""
     samples: tuple[dict[str, Any], ...]
-    """Some packets that would fare differently."""
+    """Some packets whose verdict would change."""
 
 
 def replay_packets(
@@ -67,9 +67,10 @@ def replay_packets(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Replay:
-    """Judge the recorded packets of a time span, of one gateway or all, by a policy, and compare."""
+    """Judge recorded packets by a policy and compare; optionally those of one recorder, or from `start` until `end`."""
     with store.reading():
         files = [file for part in store.parts("bronze.packets") for file in sorted(part.path.rglob("*.parquet"))]
+        # Persisted, because the summary runs two queries over it.
         counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
         try:
             return _summarize(counted)
@@ -80,10 +81,10 @@ def replay_packets(
 def judge_files(
     spark: SparkSession, files: Sequence[Path], policy: GatewayPolicy, chosen: Chosen | None = None
 ) -> DataFrame:
-    """Judge the packets in some Parquet files, in the workers; gives counts and samples."""
+    """Judge the packets of Parquet files in the workers; returns a DataFrame of counts and samples (COUNTED)."""
     chosen = chosen or Chosen()
     tasks = plan(files, chosen)
-    # A row for each task, in a partition of its own: nothing is shuffled, and a worker finds its task by the number.
+    # One row and one partition per task: nothing is shuffled, and a worker finds its task by the row's number.
     numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
     return numbers.mapInArrow(_worker(tasks, Judge(policy), chosen), COUNTED)
 
@@ -137,7 +138,7 @@ def _summarize(counted: DataFrame) -> Replay:
 
 
 def fate(reason: int) -> str:
-    """Name a verdict."""
+    """Return the name of a verdict: `forward` or the drop reason."""
     return REASONS[reason] if reason else "forward"
 
 
@@ -146,16 +147,16 @@ def _subnet(stored: int) -> str:
 
 
 class EventChange(msgspec.Struct, frozen=True):
-    """What would become of the events of one publisher on one channel."""
+    """The recorded and proposed deliveries of one publisher on one channel."""
 
     channel: str
     origin: str
     events: int
     deliveries: int
-    """Under the subscriptions that are in force."""
+    """Deliveries under the present subscriptions."""
     proposed_deliveries: int
     allowed: bool
-    """Whether the proposed policy lets this publisher publish here."""
+    """Whether the proposed policy authorizes this publisher on this channel."""
 
 
 def replay_events(
@@ -164,10 +165,14 @@ def replay_events(
     subscriptions: Sequence[PrefixSubscription],
     proposed: Sequence[PrefixSubscription],
 ) -> list[EventChange]:
-    """Match recorded events against other subscriptions and other publishers, by the node's prefix and guard kernels."""
+    """Compare deliveries of recorded events under present and proposed subscriptions and publishers.
+
+    Matching uses the node's own prefix index and guard.
+    """
     kinds = events.groupBy("channel", "origin").count().orderBy("channel", "origin").collect()
     names = sorted({row["channel"] for row in kinds})
     before, after = count_subscribers(names, subscriptions), count_subscribers(names, proposed)
+    # Channels without a list of publishers are judged by tokens, which a log does not have: they count as allowed.
     guard, enforced = AuthGuard(), set()
     for rule in policy.channels:
         if rule.enforced and rule.publishers is not None:

@@ -1,11 +1,10 @@
-"""Judging packets where their files are: what runs inside a worker, on files and arrays, without Spark.
+"""Judge and count recorded packets inside a worker, on files and arrays, without Spark.
 
-A task is some row groups of Parquet files. Of each, the columns that a verdict and its count depend on are read, a batch
-of rows at a time and by one thread, since Spark gives a task one core. Verdicts are counted in one small table for the
-whole task, so what leaves a worker does not grow with the rows; what only samples need is read for the few row groups
-that samples are taken from.
+A task is a list of row groups of Parquet files. Only the columns that verdicts and counts depend on are read, in batches
+and by one thread, because Spark assigns one core to a task. Verdicts are counted in one hash table per task, so the
+output of a worker does not grow with its rows. Columns that only samples need are read only for row groups with samples.
 
-Which files there are, and what becomes of the counts, is in spark/replay/replay.py; the verdicts are those of spark/replay/kernelgateway.py.
+spark/replay/replay.py chooses the files and adds up the counts; spark/replay/kernelgateway.py judges.
 """
 
 from __future__ import annotations
@@ -30,41 +29,42 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint64]
 
 SAMPLES = 20
-"""Packets shown of each kind of change."""
+"""Packets sampled per pair of recorded and proposed verdict: enough to see a pattern, few enough to print."""
 READ = (*COLUMNS, "channel", "sampling_rate", "payload_len")
-"""What is read of every row group."""
+"""Columns that are read of every row group."""
 COUNTED = (
     "sample BOOLEAN, channel STRING, src INT, dst INT, reason SMALLINT, proposed SMALLINT, packets BIGINT, bytes BIGINT,"
     " ts TIMESTAMP, origin BIGINT, stream_id BIGINT, packet_seq BIGINT"
 )
-"""What a task gives: counts, and samples, which have the last four instead of packets and bytes."""
+"""Columns of a task's output. Rows are counts, or samples, which have the last four columns instead of packets and bytes."""
 
 _TASK_ROWS = 1 << 20
-"""About so many: a fraction of a second of work."""
+"""Approximate rows per task: a fraction of a second of work, so that tasks balance over the cores."""
 BATCH_ROWS = 1 << 16
+"""Rows judged at a time; bounds the memory of a task."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = np.iinfo(np.int64)
 _SHOWN = ("channel", "src", "dst", "origin", "stream_id")
 _SHOWN_TOO = ("ts_ns", "packet_seq")
-"""What samples show, and what of that is not in READ."""
-# A row of the table of counts, open-addressed; a kind of 0 marks a free one.
+"""Columns of samples: those in READ, and those read in addition."""
+# Row of the hash table of counts (open addressing); kind 0 marks a free row.
 _ROW_WORDS = 4
 _SUBNETS, _KIND, _PACKETS, _BYTES = range(_ROW_WORDS)
-"""_SUBNETS is source << 32 | destination, _KIND is channel + 1 << 16 | recorded << 8 | proposed."""
+"""Columns of a row: source << 32 | destination; (channel + 1) << 16 | recorded << 8 | proposed; and the two counts."""
 _FEWEST_ROWS = 1 << 10
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD_SHIFT = np.uint64(32)
 
 
 class Chosen(NamedTuple):
-    """Which packets are judged: those of one gateway, and of a stretch of time without its end; None is all."""
+    """Which packets are judged: of one recorder, from `start` until before `end`; None is no restriction."""
 
     recorder: int | None = None
     start: datetime | None = None
     end: datetime | None = None
 
     def bounds(self) -> list[Bound]:
-        """Give it as the lowest and the highest number that a column may have."""
+        """Return the restrictions as ranges of column values."""
         found = []
         if self.recorder is not None:
             found.append(Bound("recorder", stored(self.recorder), stored(self.recorder)))
@@ -76,7 +76,7 @@ class Chosen(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a column may have, both included."""
+    """Range of the allowed values of a column, inclusive."""
 
     column: str
     low: int
@@ -88,14 +88,14 @@ def _ns(moment: datetime) -> int:
 
 
 class Piece(NamedTuple):
-    """Row groups of a file."""
+    """Some row groups of a file."""
 
     path: str
     groups: tuple[int, ...]
 
 
 def plan(files: Iterable[Path], chosen: Chosen) -> list[list[Piece]]:
-    """Divide files into tasks of about equally many rows, without row groups that have nothing of what is chosen."""
+    """Divide files into tasks of about _TASK_ROWS rows, skipping row groups without chosen rows."""
     import pyarrow.parquet as pq
 
     bounds = chosen.bounds()
@@ -105,6 +105,7 @@ def plan(files: Iterable[Path], chosen: Chosen) -> list[list[Piece]]:
         metadata = pq.read_metadata(file)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
+            # Rows are nearly in time order, so most row groups lie outside a short time span.
             if not all(_may_hold(group, bound) for bound in bounds):
                 continue
             if room <= 0:
@@ -118,7 +119,7 @@ def plan(files: Iterable[Path], chosen: Chosen) -> list[list[Piece]]:
 
 
 def _may_hold(group: Any, bound: Bound) -> bool:
-    """Say whether a row group can have rows within a bound, by the lowest and the highest that its file names."""
+    """Return whether a row group may have rows within a bound, by the statistics in its file."""
     columns = (group.column(place) for place in range(group.num_columns))
     found = next((column.statistics for column in columns if column.path_in_schema == bound.column), None)
     if found is None or not found.has_min_max:
@@ -127,7 +128,7 @@ def _may_hold(group: Any, bound: Bound) -> bool:
 
 
 def judge_task(task: Iterable[Piece], judge: Judge, chosen: Chosen) -> Iterator[Any]:
-    """Judge the packets of a task; gives record batches of COUNTED: the counts last, samples before them."""
+    """Judge the packets of a task, and yield record batches of COUNTED: samples first, the counts last."""
     import pyarrow.parquet as pq
 
     tally, chooser, bounds = Tally(), _Chooser(), chosen.bounds()
@@ -152,18 +153,18 @@ class Judged(NamedTuple):
     recorded: NDArray[np.int16]
     proposed: NDArray[np.uint8]
     meant: NDArray[np.bool_]
-    """For which rows they are: those that were chosen, that a gateway judged, and whose subnets played a part."""
+    """Mask of the rows to count: chosen, judged by a gateway, and with recorded subnets."""
 
 
 def _judge(batch: Any, judge: Judge, bounds: Iterable[Bound]) -> Judged:
     proposed, meant = judge.judge_batch(batch)
-    if batch.column("src").null_count:  # no policy decides otherwise
+    if batch.column("src").null_count:  # subnets were not looked at, so no policy would decide otherwise
         meant &= batch.column("src").is_valid().to_numpy(zero_copy_only=False)
     for bound in bounds:
         found = numbers(batch.column(bound.column))
         meant &= (found >= bound.low) & (found <= bound.high)
     recorded = numbers(batch.column("reason"))
-    # The gateway let pass what then found no room.
+    # CROWDED: the gateway forwarded the packet, and it was dropped afterwards for lack of room.
     return Judged(np.where(recorded == TransitReason.CROWDED, 0, recorded), proposed, meant)
 
 
@@ -178,7 +179,7 @@ class Tally:
         self._table = _table(_FEWEST_ROWS)
 
     def add(self, batch: Any, judged: Judged) -> None:
-        """Count the rows of a batch that has READ, those that the verdicts are meant for."""
+        """Count the rows of a batch with READ for which `judged.meant` is set."""
         columns = (
             self._codes(batch.column("channel")),
             unsigned(numbers(batch.column("src"))),
@@ -189,6 +190,7 @@ class Tally:
         )
         done = 0
         while done < len(batch):
+            # At most half full: open addressing degrades quickly beyond that.
             room = len(self._table) // 2 - int(np.count_nonzero(self._table[:, _KIND]))
             done = count.run(*columns, self._table, done, room)
             if done < len(batch):
@@ -197,14 +199,14 @@ class Tally:
                 self._table = larger
 
     def _codes(self, channel: Any) -> NDArray[np.int32]:
-        """Give the names of a dictionary column as numbers that hold for the whole tally."""
+        """Return the channels of a dictionary column as numbers that are valid for the whole tally."""
         names = [*channel.dictionary.to_pylist(), None]
         numbered = [self._channels.setdefault(name, len(self._channels)) for name in names]
         codes: NDArray[np.int32] = np.array(numbered, np.int32)[numbers(channel.indices, len(names) - 1)]
         return codes
 
     def to_batch(self) -> Any:
-        """Give the counts as a record batch of COUNTED."""
+        """Return the counts as a record batch of COUNTED."""
         import pyarrow as pa
 
         rows = self._table[self._table[:, _KIND] != 0]
@@ -229,7 +231,7 @@ def _table(rows: int) -> Words:
 
 @jit.helper
 def _row_of(table: Any, subnets: Any, kind: Any) -> Any:
-    """Find the row of a key, or the free one that it gets."""
+    """Return the row of a key, or the free row where it belongs."""
     mask = np.uint64(len(table) - 1)
     row = ((subnets ^ kind * _SPREAD) * _SPREAD >> _SPREAD_SHIFT) & mask
     while table[row, _KIND] != 0 and (table[row, _KIND] != kind or table[row, _SUBNETS] != subnets):
@@ -245,7 +247,7 @@ def _move_reference(table: Words, larger: Words) -> None:
 
 @jit.kernel(_move_reference)
 def move(table: Words, larger: Words) -> None:
-    """Put the counts of a table into a larger one that is empty."""
+    """Copy the counts of a table into a larger, empty one."""
     for i in range(len(table)):
         if table[i, _KIND] != 0:
             row = _row_of(larger, table[i, _SUBNETS], table[i, _KIND])
@@ -300,7 +302,7 @@ def count(
     start: int,
     room: int,
 ) -> int:
-    """Add rows from `start` on to a table that has room for so many new keys; gives the first row that found none."""
+    """Count rows from `start` on, adding at most `room` new keys; returns the first row that was not counted."""
     for i in range(start, len(meant)):
         if not meant[i]:
             continue
@@ -324,14 +326,14 @@ def count(
 
 
 class _Shown(NamedTuple):
-    """Rows of a row group that are shown."""
+    """Sampled rows of a row group."""
 
     places: list[int]
     parts: list[Any]
-    """Of each batch, a table of those rows, with what was recorded and what is proposed."""
+    """One table per batch, with the recorded and the proposed verdict."""
 
     def add(self, at: int, batch: Any, places: NDArray[np.intp], judged: Judged) -> None:
-        """Add rows of the batch that begins at a row."""
+        """Add rows of a batch, which begins at row `at` of the row group."""
         import pyarrow as pa
 
         if len(places):
@@ -343,14 +345,14 @@ class _Shown(NamedTuple):
 
 
 class _Chooser:
-    """Chooses the first packets of each kind of change."""
+    """Selects the first packets of each pair of different verdicts as samples."""
 
     def __init__(self) -> None:
         recorded, proposed = np.divmod(np.arange(VERDICTS * VERDICTS), VERDICTS)
         self._left = np.where(recorded != proposed, SAMPLES, 0)
 
     def choose(self, judged: Judged) -> NDArray[np.intp]:
-        """Give the places of rows to show."""
+        """Return the positions of the rows to sample."""
         recorded, proposed, meant = judged
         kinds = np.where(meant, recorded, 0).astype(np.uint8) * np.uint8(VERDICTS) + proposed
         candidates = np.flatnonzero((self._left > 0)[kinds] & meant)
@@ -363,7 +365,7 @@ class _Chooser:
 
 
 def _samples(file: Any, group: int, shown: _Shown) -> Any:
-    """Read what is not known yet of the rows that are shown."""
+    """Read the remaining columns of the sampled rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -381,7 +383,7 @@ def _samples(file: Any, group: int, shown: _Shown) -> Any:
 
 
 def _counted(rows: int, *, sample: bool, **known: Any) -> Any:
-    """Give columns as a record batch of COUNTED, with nulls for those that are not known."""
+    """Return a record batch of COUNTED, with nulls in the columns that are not given."""
     import pyarrow as pa
 
     schema = pa.schema(

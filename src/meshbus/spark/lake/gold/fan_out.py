@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake.goldtable import GoldTable, Section
-from meshbus.spark.lake.subscribers import PrefixSubscription, count_subscribers
+from meshbus.spark.lake.subscribercount import PrefixSubscription, count_subscribers
 from meshbus.spark.lake.tableschema import CHANNEL
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ def replication_lag(bronze: DataFrame) -> DataFrame:
     from pyspark.sql.window import Window
 
     slim = bronze.select("hour", "channel", "log_id", "seq", "recorder", "recv_ts", "recv_ts_ns")
+    # Most logs have one replica; leave them out before the sort by sequence.
     replicated = (
         slim.groupBy("hour", "log_id").agg(F.countDistinct("recorder").alias("_replicas")).where("_replicas > 1")
     )
@@ -32,6 +33,7 @@ def replication_lag(bronze: DataFrame) -> DataFrame:
         F.percentile("_delay", 0.5).alias("delay_p50_us"),
         F.percentile("_delay", 0.99).alias("delay_p99_us"),
     )
+    # A replica may have written nothing in the last minute, so compare with the highest sequence so far.
     so_far = Window.partitionBy("hour", "log_id").orderBy("window_start").rangeBetween(Window.unboundedPreceding, 0)
     return stats.withColumn("behind", F.max("last_seq").over(so_far) - F.col("last_seq"))
 

@@ -27,6 +27,7 @@ def top_talkers(events: DataFrame) -> DataFrame:
         F.count("*").alias("events"),
         F.sum(F.octet_length("payload")).cast("bigint").alias("bytes"),
     )
+    # The origin breaks ties, so that recomputing an hour gives the same ranks.
     order = Window.partitionBy("hour").orderBy(F.desc("bytes"), F.desc("events"), "origin")
     return summed.withColumn("rank", F.row_number().over(order)).where(f"rank <= {TALKERS}")
 

@@ -23,6 +23,7 @@ def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
     arrived = events.groupBy(*keys).agg(
         F.count("*").alias("events"), F.sum(F.octet_length("payload")).cast("bigint").alias("bytes")
     )
+    # Packets without recorded subnets have no place in the matrix.
     judged = (
         packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull())
         .groupBy(*keys)

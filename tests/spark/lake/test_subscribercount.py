@@ -1,6 +1,6 @@
 """Channels are matched by prefix, and each peer counts once."""
 
-from meshbus.spark.lake.subscribers import PrefixSubscription, count_subscribers
+from meshbus.spark.lake.subscribercount import PrefixSubscription, count_subscribers
 
 
 def test_channels_are_matched_by_prefix_each_peer_once() -> None:
