@@ -84,7 +84,8 @@ def fields_of(schema: str) -> tuple[Field, ...]:
         struct = cast("StructType", StructType.fromDDL(schema))
         return tuple(Field(field.name, to_arrow_type(field.dataType), field.nullable) for field in struct.fields)
     except PySparkException as error:
-        raise ConfigError("schema", f"cannot parse {schema!r} as columns: {str(error).splitlines()[0]}") from None
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigError("schema", f"cannot parse {schema!r} as columns: {reason}") from None
 
 
 def decode(codec: Codec, payload: bytes, fields: Sequence[Field] = ()) -> tuple[str | None, str | None]:
