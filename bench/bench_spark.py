@@ -46,16 +46,16 @@ from meshbus.policy.fate import Fate
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.verdict import VERDICTS
-from meshbus.spark import silver
-from meshbus.spark.expressions import judge_frame
-from meshbus.spark.gateway import COLUMNS, Judge
-from meshbus.spark.replay import judge_files
-from meshbus.spark.runner import run as run_pipeline
-from meshbus.spark.runner import stop
-from meshbus.spark.session import LOCAL, session
-from meshbus.spark.settings import PipelineConfig
-from meshbus.spark.store import Store
-from meshbus.spark.tally import BATCH_ROWS, READ, Chosen, plan
+from meshbus.spark.lake import silver
+from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.replay.expressions import judge_frame
+from meshbus.spark.replay.kernelgateway import COLUMNS, Judge
+from meshbus.spark.replay.replay import judge_files
+from meshbus.spark.replay.tally import BATCH_ROWS, READ, Chosen, plan
+from meshbus.spark.run.control import stop
+from meshbus.spark.run.pipelineconfig import PipelineConfig
+from meshbus.spark.run.runner import run as run_pipeline
+from meshbus.spark.run.sparksession import LOCAL, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,5 +1,5 @@
-"""By its name Spark finds the data source `meshbus` in this package, without registration."""
+"""Entry point through which Spark finds the data source `meshbus` by the name of this package, without registration."""
 
-from meshbus.spark.source import DefaultSource
+from meshbus.spark.io.datasource import DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -50,13 +50,16 @@ def test_from_a_log_to_tables_and_a_report_without_a_system_java(home: Path, too
 
 def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
     assert meshbus("pipeline", "status", "tables").err == (
-        "meshbus: no pipeline has run on tables: check the path, or `meshbus pipeline run`\n"
+        "meshbus: no pipeline has run on tables; check the path, or run 'meshbus pipeline run'\n"
     )
-    assert "is no folder of tables" in meshbus("pipeline", "report", "tables").err
+    assert (
+        "tables is not a table directory; run 'meshbus pipeline run' first"
+        in meshbus("pipeline", "report", "tables").err
+    )
     assert "cannot be read" in meshbus("pipeline", "run", "none.toml").err
     refused = meshbus("pipeline", "replay", "tables", "--policy", "none.toml")
     assert refused.code == Exit.USAGE
     Path("policy.toml").write_text('subnet = "1"\n')
     unknown = meshbus("pipeline", "replay", "tables", "--policy", "policy.toml", "--recorder", "gateway")
-    assert "expected a node id of 16 hex digits, got 'gateway'" in unknown.err
-    assert "no pipeline was running" in meshbus("pipeline", "stop", "tables").err
+    assert "must be a node id of 16 hex digits, got 'gateway'" in unknown.err
+    assert "no pipeline is running on tables" in meshbus("pipeline", "stop", "tables").err

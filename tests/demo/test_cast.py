@@ -22,7 +22,7 @@ from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
-from meshbus.spark.settings import load_config, load_policy
+from meshbus.spark.run.pipelineconfig import load_config, load_policy
 from meshbus.wire.messages.token import Scope
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshbus.demo.lake import ANSWER, Found, Read, Ready, lake_process, pack
 from meshbus.errors import MeshError
-from meshbus.spark.replay import Change, Replay
+from meshbus.spark.replay.replay import Change, Replay
 
 REPLAY = Replay(4, 3, (Change("a\nb", "3.1", "3.2", "forward", "not_ancestor", 3, 99),), ({"channel": "a"},))
 
@@ -26,6 +26,8 @@ async def test_what_spark_is_missing_is_one_sentence(tmp_path: Path, monkeypatch
     (empty / "pyspark").mkdir()
     (empty / "pyspark" / "__init__.py").write_text("raise ImportError('broken')")
     async with lake_process(tmp_path, lambda _: False) as spark:
-        with pytest.raises(MeshError, match=r"the process of spark has ended: pyspark is not installed: pip install"):
+        with pytest.raises(
+            MeshError, match=r"the process of spark has ended: pyspark is not installed; run: pip install"
+        ):
             await spark.answer()
     assert "Traceback" in (tmp_path / "spark-stderr.txt").read_text()

@@ -3,13 +3,15 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from meshbus.spark.java import find_java
-from meshbus.spark.runner import run
-from meshbus.spark.session import LOCAL, session
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.run.java import find_java
+from meshbus.spark.run.runner import run
+from meshbus.spark.run.sparksession import LOCAL, session
 from tests.spark.quick import COMPILING, quick_settings
 from tests.spark.world import World, build_world
 
@@ -60,5 +62,11 @@ def compiled(spark: SparkSession) -> Iterator[SparkSession]:
 def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A small fleet's logs and packets, and the tables that one run made of them."""
     built = build_world(tmp_path_factory.mktemp("world"))
-    run(spark, built.config, once=True, told=built.lines.append)
+    run(spark, built.config, once=True, on_progress=built.lines.append)
     return built
+
+
+@pytest.fixture(scope="session")
+def read(spark: SparkSession, world: World) -> dict[str, list[dict[str, Any]]]:
+    """Every table of the world as plain rows."""
+    return {name: table.toArrow().to_pylist() for name, table in tables(spark, world.tables).items()}

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from meshbus.spark.runner import run
-from meshbus.spark.session import session
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.run.pipelineconfig import PipelineConfig
+from meshbus.spark.run.runner import run
+from meshbus.spark.run.sparksession import session
 from tests.spark.quick import quick_settings
 
 
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     """Run until killed."""
     spark = session(settings=quick_settings())
     start_copy(spark, folder, processingTime="0 seconds")
-    run(spark, config_of(folder), told=tell)
+    run(spark, config_of(folder), on_progress=tell)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from meshbus.policy.gateway import SubnetGateway
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard
 from meshbus.policy.reason import BEFORE_GATEWAY, Reason
-from meshbus.spark.gateway import Judge
+from meshbus.spark.replay.kernelgateway import Judge
 from meshbus.wire.constants import NET_MAGIC, VERSION
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE

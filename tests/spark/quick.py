@@ -1,6 +1,6 @@
 """Spark for tests: what makes it quick over few rows, wherever a test starts one."""
 
-from meshbus.spark.session import java_options
+from meshbus.spark.run.sparksession import java_options
 
 COMPILING = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
 """Whether Spark makes Java of a query."""

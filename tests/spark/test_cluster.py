@@ -17,8 +17,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from meshbus.spark.runner import run
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.run.pipelineconfig import PipelineConfig
+from meshbus.spark.run.runner import run
 from tests.children import child
 from tests.house.tree import ROOT
 from tests.spark.quick import quick_settings
@@ -27,9 +27,9 @@ from tests.spark.world import World
 SPARK_HOME = Path(pyspark.__file__).parent
 PROGRAM = """
 import sys, msgspec
-from meshbus.spark.runner import run
-from meshbus.spark.session import session
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.run.runner import run
+from meshbus.spark.run.sparksession import session
+from meshbus.spark.run.pipelineconfig import PipelineConfig
 
 def place(batches):
     import os, time, pyarrow
@@ -40,7 +40,7 @@ def place(batches):
 config = msgspec.json.decode(sys.argv[1], type=PipelineConfig)
 spark = session(**msgspec.json.decode(sys.argv[2]))
 try:
-    run(spark, config, once=True, told=print)
+    run(spark, config, once=True, on_progress=print)
     hosts = spark.range(8, numPartitions=8).mapInArrow(place, "worker STRING")
     print("WORKERS", len({row["worker"] for row in hosts.collect()}))
 finally:

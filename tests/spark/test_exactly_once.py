@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
-from meshbus.spark.runner import run
-from meshbus.spark.store import Store
-from meshbus.spark.tables import tables
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.run.runner import run
 from tests.children import child
 from tests.house.tree import ROOT
 from tests.spark.killing import config_of, start_copy

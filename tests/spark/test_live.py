@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from meshbus.log.schema import PACKETS, arrow_schema
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.gatewaypolicy import GatewayPolicy
-from meshbus.spark.gateway import Judge
-from meshbus.spark.inputs import recorded_policies
-from meshbus.spark.replay import fate, replay_packets
-from meshbus.spark.runner import run
-from meshbus.spark.schema import DECISIONS
-from meshbus.spark.settings import PipelineConfig, load_policy
-from meshbus.spark.store import Store
-from meshbus.spark.tables import Tables, tables
+from meshbus.spark.io.inputs import recorded_policies
+from meshbus.spark.lake.tables import Tables, tables
+from meshbus.spark.lake.tableschema import DECISIONS
+from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.replay.kernelgateway import Judge
+from meshbus.spark.replay.replay import fate, replay_packets
+from meshbus.spark.run.pipelineconfig import PipelineConfig, load_policy
+from meshbus.spark.run.runner import run
 from tests.spark import oracle
 from tests.spark.live import FIRST, PROPOSED, READERS, Fleet, Rules, gateway_settings, run_fleet
 from tests.spark.oracle import as_set, plain

@@ -14,9 +14,9 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.log import Redex
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.policy.gatewaypolicy import GatewayPolicy
-from meshbus.spark.codec import Codec, Declaration
-from meshbus.spark.gold import PrefixSubscription
-from meshbus.spark.settings import PipelineConfig
+from meshbus.spark.lake.codec import Codec, Declaration
+from meshbus.spark.lake.subscribercount import PrefixSubscription
+from meshbus.spark.run.pipelineconfig import PipelineConfig
 from tests.spark.packets import Clock, gateway_of, random_policy, read_record, record
 
 RECORDERS = (2**63 + 5, 77)

@@ -155,8 +155,8 @@ def _flow(counts: Mapping[str, Counts]) -> str:
 
 def _show_gold(cast: Cast, found: Found) -> None:
     """Show the gold tables, with names in place of ids."""
-    from meshbus.spark.report import rows_of
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.tablestore import Store
+    from meshbus.spark.run.report import rows_of
 
     for name, (about, columns) in _GOLD.items():
         rows = [_named(cast, row) for row in rows_of(Store(found.tables), name)]

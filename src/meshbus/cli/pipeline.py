@@ -1,4 +1,7 @@
-"""`meshbus pipeline`: logs and recorded packets become Spark tables; policies are replayed over them."""
+"""`meshbus pipeline`: turn logs and recorded packets into Spark tables, and replay policies over them.
+
+Imports of Spark are inside the commands, so that `meshbus --help` stays fast.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,34 @@ from meshbus.cli.output import Json, for_people, note, show_facts, show_line, sh
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from meshbus.spark.settings import PipelineConfig
+    from meshbus.spark.run.pipelineconfig import PipelineConfig
 
 app = App(name="pipeline")
 
-Tables: TypeAlias = Annotated[Path, Parameter(help="The folder of the tables.")]
+Tables: TypeAlias = Annotated[Path, Parameter(help="Directory of the tables.")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The options that say where Spark runs."""
+    """Options for where Spark runs."""
 
     master: Annotated[
-        str | None, Parameter(help="A cluster, such as spark://host:7077; otherwise in this process.")
+        str | None, Parameter(help="Spark cluster, such as spark://host:7077. By default Spark runs in this process.")
     ] = None
-    remote: Annotated[str | None, Parameter(help="A Spark Connect server, such as sc://host.")] = None
+    remote: Annotated[str | None, Parameter(help="Spark Connect server, such as sc://host.")] = None
 
     def session(self) -> SparkSession:
-        """Start Spark there."""
-        from meshbus.spark.session import session
+        """Start Spark."""
+        from meshbus.spark.run.sparksession import session
 
-        note("starting Spark, a few seconds")
+        note("starting Spark, which takes a few seconds")
         return session(master=self.master, remote=self.remote)
 
 
 @app.command
 def check(*, where: Where | None = None, json: Json = False) -> Exit:
-    """Look for what a pipeline needs, and say what is missing; ends with 1 when something is."""
+    """Check that everything a pipeline needs is installed; exits with status 1 if a check fails."""
     findings = [_package("pyspark", "meshbus[spark]"), _package("pyarrow", "meshbus[spark]"), _java()]
     if all(finding.result is Result.GOOD for finding in findings):
         findings.append(_worker(where or Where()))
@@ -56,34 +59,34 @@ def check(*, where: Where | None = None, json: Json = False) -> Exit:
 
 @app.command
 def run(
-    config: Annotated[Path | None, Parameter(help="A pipeline's TOML file; options go over it.")] = None,
+    config: Annotated[Path | None, Parameter(help="TOML file of the pipeline. Options override it.")] = None,
     /,
     *,
     log: Annotated[
-        list[Path] | None, Parameter(help="The log_dir of a node: its logs and recorded packets; may be repeated.")
+        list[Path] | None, Parameter(help="log_dir of a node, with its logs and packet records. May be repeated.")
     ] = None,
-    tables: Annotated[Path | None, Parameter(help="The folder of the tables.")] = None,
-    once: Annotated[bool, Parameter(help="End when everything that is there has been read.")] = False,
+    tables: Annotated[Path | None, Parameter(help="Directory of the tables. Default: tables.")] = None,
+    once: Annotated[bool, Parameter(help="Stop when everything has been read.")] = False,
     where: Where | None = None,
     json: Json = False,
 ) -> None:
-    """Fill the tables: once, or until `meshbus pipeline stop` or Ctrl-C."""
-    from meshbus.spark.runner import run as run_pipeline
+    """Read logs into the tables, once or until `meshbus pipeline stop` or Ctrl-C."""
+    from meshbus.spark.run.runner import run as run_pipeline
 
     settings = _settings(config, log=log, tables=tables)
     spark = (where or Where()).session()
     try:
-        status = run_pipeline(spark, settings, once=once, told=_teller(json))
+        status = run_pipeline(spark, settings, once=once, on_progress=_progress_printer(json))
     finally:
         spark.stop()
     _show_status(status, json)
-    note(f"tables are in {settings.tables}: `meshbus pipeline report {settings.tables}` draws them")
+    note(f"the tables are in {settings.tables}; run 'meshbus pipeline report {settings.tables}' for a report")
 
 
 @app.command
 def status(tables: Tables, /, *, json: Json = False) -> None:
-    """Show what a pipeline is doing: batches, rows a second, lag, restarts."""
-    from meshbus.spark.runner import status as read_status
+    """Show the state of a pipeline: batches, rows per second, lag and restarts of each query."""
+    from meshbus.spark.run.control import status as read_status
 
     _show_status(read_status(tables), json)
 
@@ -93,12 +96,12 @@ def stop(
     tables: Tables,
     /,
     *,
-    timeout_s: Annotated[float, Parameter(help="How long to wait for running batches.")] = 60.0,
+    timeout_s: Annotated[float, Parameter(help="Seconds to wait for running batches.")] = 60.0,
 ) -> None:
-    """End a running pipeline after its running batches."""
-    from meshbus.spark.runner import stop as stop_pipeline
+    """Stop a running pipeline after its running batches."""
+    from meshbus.spark.run.control import stop as stop_pipeline
 
-    note("stopped" if stop_pipeline(tables, timeout_s=timeout_s) else "no pipeline was running")
+    note("stopped" if stop_pipeline(tables, timeout_s=timeout_s) else f"no pipeline is running on {tables}")
 
 
 @app.command
@@ -106,35 +109,35 @@ def report(
     tables: Tables,
     /,
     *,
-    output: Annotated[Path | None, Parameter(help="Where to write it; by default report.html in the folder.")] = None,
+    output: Annotated[
+        Path | None, Parameter(help="File to write. Default: report.html in the directory of the tables.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Write the gold tables and plots of them as one HTML file that needs no network."""
-    from meshbus.spark.report import write_report
-    from meshbus.spark.store import Store
+    """Write the gold tables as one HTML file with tables and charts, readable offline."""
+    from meshbus.spark.lake.tablestore import open_store
+    from meshbus.spark.run.report import write_report
 
     place = output or tables / "report.html"
-    _require_tables(tables)
-    place.write_text(write_report(Store(tables)), "utf-8")
+    place.write_text(write_report(open_store(tables)), "utf-8")
     show_facts({"report": str(place)}, json=json)
 
 
 @app.command
 def delta(
     tables: Tables,
-    target: Annotated[Path, Parameter(help="The folder of the Delta tables.")],
+    target: Annotated[Path, Parameter(help="Directory of the Delta tables.")],
     /,
     *,
     json: Json = False,
 ) -> None:
-    """Copy the tables to Delta Lake, or bring a copy up to date: hours that changed are replaced, one commit each."""
-    from meshbus.spark.delta import copy_to_delta
-    from meshbus.spark.store import Store
+    """Copy the tables to Delta Lake, or update a copy: each hour that changed is replaced in one commit."""
+    from meshbus.spark.lake.delta import copy_to_delta
+    from meshbus.spark.lake.tablestore import open_store
 
-    _require_tables(tables)
-    changed = copy_to_delta(Store(tables), target)
+    changed = copy_to_delta(open_store(tables), target)
     rows = [{"table": name, "hours": hours} for name, hours in changed.items() if hours]
-    show_rows(rows, ("table", "hours"), json=json, empty=f"{target} was up to date")
+    show_rows(rows, ("table", "hours"), json=json, empty=f"{target} is up to date")
 
 
 @app.command
@@ -142,57 +145,57 @@ def replay(
     tables: Tables,
     /,
     *,
-    policy: Annotated[Path, Parameter(help="The proposed policy: a node's TOML file, or a recorded policy.")],
+    policy: Annotated[Path, Parameter(help="Proposed policy: TOML file of a node, or a recorded policy in JSON.")],
     recorder: Annotated[
-        str | None, Parameter(help="Only what this gateway recorded: its node id in hex. By default all of them.")
+        str | None,
+        Parameter(help="Only packets recorded by this gateway, given by its node id in hex. Default: all gateways."),
     ] = None,
-    start: Annotated[datetime | None, Parameter("--from", help="Only packets from this time on, UTC.")] = None,
-    end: Annotated[datetime | None, Parameter("--to", help="Only packets before this time, UTC.")] = None,
+    start: Annotated[datetime | None, Parameter("--from", help="Only packets from this time on (UTC).")] = None,
+    end: Annotated[datetime | None, Parameter("--to", help="Only packets before this time (UTC).")] = None,
     where: Where | None = None,
     json: Json = False,
 ) -> None:
-    """Say what a policy would have done with the packets that were recorded, beside what was done."""
+    """Replay recorded packets under a proposed policy, and show the packets whose verdict changes."""
     import msgspec
 
-    from meshbus.spark.replay import replay_packets
-    from meshbus.spark.settings import load_policy
-    from meshbus.spark.store import Store
+    from meshbus.spark.lake.tablestore import open_store
+    from meshbus.spark.replay.replay import replay_packets
+    from meshbus.spark.run.pipelineconfig import load_policy
 
     proposed, gateway = load_policy(policy), None if recorder is None else _node_id(recorder)
-    _require_tables(tables)
+    store = open_store(tables)
     spark = (where or Where()).session()
     try:
-        outcome = replay_packets(spark, Store(tables), proposed, recorder=gateway, start=_utc(start), end=_utc(end))
+        outcome = replay_packets(spark, store, proposed, recorder=gateway, start=_utc(start), end=_utc(end))
     finally:
         spark.stop()
     rows = [msgspec.to_builtins(change) for change in outcome.changes if change.recorded != change.proposed]
     columns = ("channel", "src", "dst", "recorded", "proposed", "packets", "bytes")
-    show_rows(rows, columns, json=json, empty="the policy would have decided everything in the same way")
+    show_rows(rows, columns, json=json, empty="the policy changes no verdict")
     if for_people(json):
         for sample in outcome.samples[:5]:
-            note("for example " + ", ".join(f"{key} {value}" for key, value in sample.items()))
-    note(f"{outcome.changed} of {outcome.packets} packets would have been decided otherwise")
+            note("example: " + ", ".join(f"{key} {value}" for key, value in sample.items()))
+    note(f"the policy changes the verdict of {outcome.changed} of {outcome.packets} packets")
 
 
 @app.command
 def repair(
-    config: Annotated[Path, Parameter(help="The pipeline's TOML file, with the corrected declarations.")],
+    config: Annotated[Path, Parameter(help="TOML file of the pipeline, with the corrected declarations.")],
     /,
     *,
     where: Where | None = None,
     json: Json = False,
 ) -> None:
-    """Decode what is in quarantine anew, after the declaration of a channel was corrected."""
-    from meshbus.spark.batches import repair as repair_tables
-    from meshbus.spark.refresh import refresh
-    from meshbus.spark.runner import alone
-    from meshbus.spark.settings import load_config
-    from meshbus.spark.store import Store
+    """Decode quarantined events again, after the declaration of a channel was corrected."""
+    from meshbus.spark.lake.tablestore import open_store
+    from meshbus.spark.run.batches import repair as repair_tables
+    from meshbus.spark.run.control import exclusive
+    from meshbus.spark.run.pipelineconfig import load_config
+    from meshbus.spark.run.refresh import refresh
 
     settings = load_config(config)
-    _require_tables(Path(settings.tables))
-    store = Store(settings.tables)
-    with alone(store.root):
+    store = open_store(settings.tables)
+    with exclusive(store.root):
         spark = (where or Where()).session()
         try:
             moved = repair_tables(store, spark, settings.channels)
@@ -205,7 +208,7 @@ def repair(
 def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None) -> PipelineConfig:
     import msgspec
 
-    from meshbus.spark.settings import PipelineConfig, load_config
+    from meshbus.spark.run.pipelineconfig import PipelineConfig, load_config
 
     settings = load_config(config) if config else PipelineConfig()
     changes: dict[str, Any] = {}
@@ -216,8 +219,8 @@ def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Pat
     return msgspec.structs.replace(settings, **changes)
 
 
-def _teller(json: bool) -> Callable[[dict[str, Any]], None]:
-    """Say how batches go: lines of JSON for programs, one line that is written over for people."""
+def _progress_printer(json: bool) -> Callable[[dict[str, Any]], None]:
+    """Return a function that prints progress: lines of JSON for programs, notes for people."""
     if not for_people(json):
         return show_line
     return lambda line: note(", ".join(f"{key} {value}" for key, value in line.items() if key != "at"))
@@ -226,19 +229,10 @@ def _teller(json: bool) -> Callable[[dict[str, Any]], None]:
 def _show_status(found: dict[str, Any], json: bool) -> None:
     columns = ("name", "state", "batch", "rows", "rows_per_s", "lag", "restarts", "problem")
     if for_people(json):
-        note(f"pipeline {found['state']}, process {found['pid']}, at {found['at']}")
-        show_rows(found["queries"], columns, json=False, empty="no query")
+        note(f"pipeline {found['state']} (process {found['pid']}, {found['at']})")
+        show_rows(found["queries"], columns, json=False, empty="no queries")
     else:
         show_line(found)
-
-
-def _require_tables(tables: Path) -> None:
-    from meshbus.errors import PipelineError, PipelineFault
-
-    if not tables.is_dir():
-        raise PipelineError(
-            PipelineFault.BAD_TABLE, f"{tables} is no folder of tables: `meshbus pipeline run` makes them"
-        )
 
 
 def _node_id(text: str) -> int:
@@ -247,7 +241,7 @@ def _node_id(text: str) -> int:
     try:
         return int(text, 16)
     except ValueError:
-        raise ConfigError("recorder", f"expected a node id of 16 hex digits, got {text!r}") from None
+        raise ConfigError("recorder", f"must be a node id of 16 hex digits, got {text!r}") from None
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -267,7 +261,7 @@ def _package(name: str, extra: str) -> Finding:
 
 def _java() -> Finding:
     from meshbus.errors import PipelineError
-    from meshbus.spark.java import find_java
+    from meshbus.spark.run.java import find_java
 
     try:
         java = find_java()
@@ -277,27 +271,32 @@ def _java() -> Finding:
 
 
 def _worker(where: Where) -> Finding:
-    """Start Spark and let a worker say what it is."""
+    """Start Spark and run a worker, which reports its Python version."""
     from meshbus.errors import PipelineError
-    from meshbus.spark.failure import sentence_of_failure
+    from meshbus.spark.run.failure import sentence_of_failure
 
     try:
         spark = where.session()
     except PipelineError as error:
-        return Finding("spark", Result.BAD, str(error), "correct it as said")
+        return Finding("spark", Result.BAD, str(error), "correct the problem and check again")
     try:
-        version = spark.range(1).mapInArrow(_tell_version, "python STRING").collect()[0]["python"]
-    except Exception as error:  # noqa: BLE001 - whatever a cluster answers is a finding
-        return Finding("workers", Result.BAD, sentence_of_failure(error), "set PYSPARK_PYTHON to this Python's like")
+        version = spark.range(1).mapInArrow(_report_version, "python STRING").collect()[0]["python"]
+    except Exception as error:  # noqa: BLE001 - any error of a cluster is a finding
+        return Finding(
+            "workers",
+            Result.BAD,
+            sentence_of_failure(error),
+            "set PYSPARK_PYTHON to a Python of the same version, with meshbus installed",
+        )
     finally:
         spark.stop()
     return Finding("workers", Result.GOOD, f"Spark {spark.version}, Python {version} with meshbus")
 
 
-def _tell_version(batches: Any) -> Any:
+def _report_version(batches: Any) -> Any:
     import pyarrow as pa
 
-    import meshbus.spark.source  # noqa: F401 - what every worker needs
+    import meshbus.spark.io.datasource  # noqa: F401 - checks that workers can import it
 
     for _ in batches:
         yield pa.RecordBatch.from_pydict({"python": [".".join(map(str, sys.version_info[:3]))]})

@@ -1,10 +1,11 @@
-"""The demo's lake: the pipeline, embedded, over what the fleet logged; were the verdicts right; and what if.
+"""The Spark process of the demo: run the pipeline over the fleet's logs, replay a proposed policy, write the report.
 
-    python -m meshbus.demo.lake FOLDER
+    python -m meshbus.demo.lake DIRECTORY
 
-Everything here is what `meshbus pipeline run`, `replay` and `report` do, in one Spark, so that it starts once. It has a
-process of its own, so that it can start while the fleet runs, be ended at any moment together with its Java, and keep
-what Spark writes to itself. It says `Ready`, waits for a line, and says `Read` now and then and `Found` at the end.
+It does what `meshbus pipeline run`, `replay` and `report` do, in one Spark session, so that Spark starts only once. It is a
+process of its own so that it can start while the fleet runs, be ended at any moment together with its Java, and keep
+Spark's output out of the demo's. It prints `Ready`, waits for a line on standard input, prints `Read` for each step of
+progress and `Found` at the end.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ import msgspec
 
 from meshbus.demo.cast import PIPELINE, PROPOSED_POLICY, REPORT
 from meshbus.demo.process import Process, follow_parent, run_child, say
-from meshbus.spark.replay import Replay, replay_packets
-from meshbus.spark.report import write_report
-from meshbus.spark.session import java_options, session
-from meshbus.spark.settings import load_config, load_policy
-from meshbus.spark.store import Store
-from meshbus.spark.tables import tables
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.replay.replay import Replay, replay_packets
+from meshbus.spark.run.pipelineconfig import load_config, load_policy
+from meshbus.spark.run.report import write_report
+from meshbus.spark.run.sparksession import java_options, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_ENDS_S = 10.0
-"""Before it is killed."""
+"""How long Java may take to exit before it is killed; it usually takes less than a second."""
 
 
 def _settings() -> dict[str, str]:
-    """Give what suits seconds of work: code that runs a few times is not worth compiling well, or at all."""
+    """Return Spark settings for seconds of work: code that runs a few times is not worth compiling."""
     return {
         "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",
@@ -47,41 +48,42 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
-    """So many rows are in silver."""
+    """Progress: the number of rows read so far."""
 
     rows: int
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
-    """The tables and the report are there."""
+    """The tables and the report are complete."""
 
     tables: str
     rows: int
     judged: int
-    """Verdicts that were recomputed from the policy in force then."""
+    """Recorded verdicts that were recomputed."""
     same: int
-    """Those that came out as they were recorded."""
+    """Recomputed verdicts that equal the recorded ones."""
     replay: Replay
-    """What the proposed policy would have done."""
+    """The result of the proposed policy."""
 
 
 ANSWER: msgspec.json.Decoder[Ready | Read | Found] = msgspec.json.Decoder(Ready | Read | Found)
 GO = b"go\n"
+"""The line that tells the process to read the logs."""
 
 
 def make_tables(spark: SparkSession, folder: Path) -> Found:
-    """Fill the tables, judge every verdict again, replay the proposed policy, write the report."""
-    from meshbus.spark.runner import run  # it needs pyspark, and by now that is there
+    """Fill the tables, compare verdicts, replay the proposed policy, and write the report."""
+    from meshbus.spark.run.runner import run  # imports pyspark, which `session` has checked by now
 
     settings = load_config(folder / PIPELINE)
     rows = 0
 
-    def told(news: Mapping[str, Any]) -> None:
+    def progressed(line: Mapping[str, Any]) -> None:
         nonlocal rows
-        rows += news.get("rows", 0)
+        rows += line.get("rows", 0)
         say(pack(Read(rows)))
 
-    run(spark, settings, once=True, told=told)
+    run(spark, settings, once=True, on_progress=progressed)
     store = Store(settings.tables)
     same, judged = _agreement(spark, store)
     replay = replay_packets(spark, store, load_policy(folder / PROPOSED_POLICY))
@@ -98,10 +100,10 @@ def _agreement(spark: SparkSession, store: Store) -> tuple[int, int]:
 
 
 def _end(spark: SparkSession) -> None:
-    """Stop Spark, and wait for the end of its Java, which otherwise outlives this process by a moment."""
+    """Stop Spark and wait for its Java process, which otherwise outlives this process by a moment."""
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway  # Spark keeps the process that it started nowhere else
+    gateway = SparkContext._gateway  # the only place where Spark keeps the process
     spark.stop()
     if gateway is None:
         return
@@ -115,22 +117,22 @@ def _end(spark: SparkSession) -> None:
 
 
 def pack(line: Ready | Read | Found) -> bytes:
-    """Write a line."""
+    """Encode a message as one line."""
     return msgspec.json.encode(line) + b"\n"
 
 
 def lake_process(folder: Path, news: Callable[[Ready | Read | Found], bool]) -> Process[Ready | Read | Found]:
-    """Prepare the process for a demo's folder."""
+    """Prepare the process for the directory of a demo."""
     command = ("-m", "meshbus.demo.lake", str(folder))
     return Process("spark", *command, says=ANSWER.decode, errors=folder / "spark-stderr.txt", news=news)
 
 
 def main() -> None:
-    """Start Spark, wait to be told to go on, and say what was found."""
-    told = follow_parent()
+    """Start Spark, wait for a line, and report what was found."""
+    go = follow_parent()
     spark = session(name="meshbus demo", settings=_settings())
     say(pack(Ready()))
-    told.wait()
+    go.wait()
     found = make_tables(spark, Path(sys.argv[1]))
     _end(spark)
     say(pack(found))

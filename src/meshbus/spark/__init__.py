@@ -1,15 +1,16 @@
-"""The lake: logs and recorded packets as Spark tables, and policy replayed over them.
+"""Logs and recorded packets as Spark tables, and the replay of policies over them.
 
     import meshbus.spark
     spark = meshbus.spark.session()
     tables = meshbus.spark.tables(spark, "tables")
     tables["gold.channel_stats"].show()
 
-Importing this loads neither pyspark nor pyarrow. Never imports the engine, the node or asyncio: a Spark worker needs none
-of them.
+The rooms, from the top down: `run` (the pipeline and Spark itself), `replay` (policies over recorded packets), `io` (the
+data source and sink) and `lake` (the bronze, silver and gold tables). Importing this package loads neither pyspark nor
+pyarrow, and never the engine or the node: a Spark worker needs neither.
 """
 
-from meshbus.spark.session import session
-from meshbus.spark.tables import tables
+from meshbus.spark.lake.tables import tables
+from meshbus.spark.run.sparksession import session
 
 __all__ = ["session", "tables"]

@@ -1,0 +1,332 @@
+"""The Spark data source `meshbus`: the logs and packet records of a node as a batch or streaming DataFrame.
+
+    spark.read.format("meshbus").load("/var/lib/meshbus")
+    spark.readStream.format("meshbus").option("channels", "sensors/*").load("/var/lib/meshbus")
+    spark.readStream.format("meshbus").option("table", "packets").load("/var/lib/meshbus")
+
+The layout below the path is described in spark/io/inputs.py. Sealed files and the hot tail form one range of numbers, so
+no row is read twice or left out. Offsets are in spark/io/offsets.py; writing into a log is in spark/io/sink.py. Spark
+finds `DefaultSource` through the package pyspark_meshbus, without registration.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from meshbus.errors import ConfigError
+from meshbus.log.consumers import publish_consumer
+from meshbus.log.schema import EVENTS, Table, spark_ddl
+from meshbus.spark.io.inputs import TABLES, Comparison, Input, Logs, Records, pack, read_rows
+from meshbus.spark.io.offsets import Extent, advance, first_offset, next_of, offset_of, ranges
+from meshbus.spark.io.sink import SinkOptions, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from meshbus.spark.io.inputs import Rows
+
+_ROWS_PER_PARTITION = 131_072
+"""Two Arrow batches of 65,536 rows each (spark/run/sparksession.py)."""
+_TIMES = ("ts", "recv_ts", "ts_ns", "recv_ts_ns")
+_COMPARISONS: dict[type[Filter], str] = {
+    EqualTo: "equal",
+    GreaterThan: "greater",
+    GreaterThanOrEqual: "greater_equal",
+    LessThan: "less",
+    LessThanOrEqual: "less_equal",
+}
+
+
+class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The options of the data source, in camelCase as usual in Spark."""
+
+    path: str
+    """The directory that nodes log to."""
+    table: Literal["events", "packets"] = "events"
+    """`events` reads the logs of channels, `packets` the packet records of nodes."""
+    channels: str = "*"
+    """Events only: comma-separated patterns such as `sensors/*,alarms`; `*` also matches slashes."""
+    columns: str = ""
+    """Columns to read, in this order; Spark does not tell a Python source which columns a query needs."""
+    starting_seq: int | None = None
+    """Batch queries of events only: the first sequence to read of each channel."""
+    ending_seq: int | None = None
+    """Batch queries of events only: one past the last sequence to read of each channel."""
+    starting_offsets: str = "earliest"
+    """Streaming queries with a new checkpoint only: earliest, latest, or {"channel": sequence} as JSON, with the names
+    of spark/io/inputs.py."""
+    max_rows_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    """Approximate bytes on disk."""
+    rows_per_partition: int = _ROWS_PER_PARTITION
+    """Approximate rows per task; small splits are combined."""
+    fail_on_gap: bool = True
+    """Whether rows that expired before they were read are an error; if not, gold.gaps lists them."""
+    consumer: str = ""
+    """Streaming queries only: the name under which progress is published beside the logs."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Options:
+        """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError."""
+        # A misspelled option would otherwise be ignored, and the query would silently read something else.
+        known = {field.lower(): field for field in cls.__struct_encode_fields__}
+        unknown = sorted(key for key in given if key.lower() not in known)
+        if unknown:
+            raise ConfigError("option", f"unknown option {', '.join(unknown)}; choose from {', '.join(known.values())}")
+        spelled = {known[key.lower()]: value for key, value in given.items()}
+        if not spelled.get("path"):
+            raise ConfigError("path", "is required; pass the directory of the logs: .load('/var/lib/meshbus')")
+        try:
+            options = msgspec.convert(spelled, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError("option", str(error)) from None
+        if options.rows_per_partition < 1 or (
+            options.max_rows_per_trigger is not None and options.max_rows_per_trigger < 1
+        ):
+            raise ConfigError("option", "rowsPerPartition and maxRowsPerTrigger must be at least 1")
+        of_events = (options.channels, options.starting_seq, options.ending_seq)
+        if options.table != EVENTS.name and of_events != ("*", None, None):
+            raise ConfigError(
+                "option", "channels, startingSeq and endingSeq apply to events only; filter packets by a column"
+            )
+        if os.sep in options.consumer:
+            raise ConfigError("consumer", f"must be a name, not a path, got {options.consumer!r}")
+        return options
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The requested columns; empty for all."""
+        return tuple(name.strip() for name in self.columns.split(",") if name.strip())
+
+    def shape(self) -> Table:
+        """Return the table reduced to the requested columns; raises ConfigError for an unknown column."""
+        table = TABLES[self.table]
+        if not self.names:
+            return table
+        known = {column.name: column for column in table}
+        unknown = [name for name in self.names if name not in known]
+        if unknown:
+            raise ConfigError("columns", f"unknown column {', '.join(unknown)}; choose from {', '.join(known)}")
+        return Table(table.name, table.doc, tuple(known[name] for name in self.names))
+
+    def input(self) -> Input:
+        """Return the input that the options choose."""
+        return Logs(self.path, self.wants) if self.table == EVENTS.name else Records(self.path)
+
+    def wants(self, channel: str) -> bool:
+        """Return whether a channel matches one of the patterns."""
+        return any(fnmatchcase(channel, pattern.strip()) for pattern in self.channels.split(","))
+
+
+class DefaultSource(DataSource):
+    """`format("meshbus")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "meshbus"
+
+    def schema(self) -> str:
+        """Return the columns in Spark's DDL syntax."""
+        return spark_ddl(Options.read(self.options).shape())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of batch queries."""
+        return BatchReader(Options.read(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of streaming queries."""
+        return StreamReader(Options.read(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of streaming queries."""
+        return StreamWriter(SinkOptions.read(self.options), schema)
+
+
+class BatchReader(DataSourceReader):
+    """Reads the rows that are there when the query is planned."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._table = options.shape()
+        self._named_by = "channel" if options.table == EVENTS.name else "recorder"
+        self._first, self._end = options.starting_seq, options.ending_seq
+        self._low = 0
+        self._whose: set[Any] | None = None
+        self._conditions: list[Comparison] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Skip rows by conditions on channel, seq, recorder and time columns.
+
+        All filters are returned, so Spark applies them again: skipping is only an optimization.
+        """
+        for condition in filters:
+            self._take(condition)
+        return filters
+
+    def _take(self, condition: Filter) -> None:
+        name = getattr(condition, "attribute", ("",))[0]
+        value: Any = getattr(condition, "value", None)
+        match condition:
+            case EqualTo() if name == self._named_by:
+                self._keep([value])
+            case In() if name == self._named_by:
+                self._keep(condition.value)
+            case EqualTo() | GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual() if name == "seq":
+                self._cut(condition, int(value))
+            # Times cannot be skipped by sequence, but dropping rows here saves the hand-over to the JVM.
+            case _ if name in _TIMES and type(condition) in _COMPARISONS and isinstance(value, int | datetime):
+                self._conditions.append(Comparison(name, _COMPARISONS[type(condition)], value))
+
+    def _keep(self, values: Iterable[Any]) -> None:
+        self._whose = set(values) if self._whose is None else self._whose & set(values)
+
+    def _cut(self, condition: Filter, value: int) -> None:
+        low: int | None = None
+        high: int | None = None
+        match condition:
+            case EqualTo():
+                low, high = value, value + 1
+            case GreaterThan():
+                low = value + 1
+            case GreaterThanOrEqual():
+                low = value
+            case LessThan():
+                high = value
+            case _:
+                high = value + 1
+        if low is not None:
+            # Unlike startingSeq, a filter below the first available sequence is not an error.
+            self._low = max(self._low, low)
+        if high is not None:
+            self._end = high if self._end is None else min(self._end, high)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the rows into tasks."""
+        found = []
+        for seen in self._options.input().look().values():
+            if self._whose is None or seen.whose in self._whose:
+                found += seen.rows.splits(self._start(seen.rows), self._end, rows=self._options.rows_per_partition)
+        return [InputPartition(splits) for splits in pack(found, self._options.rows_per_partition)]
+
+    def _start(self, rows: Rows) -> int:
+        wanted = self._first
+        if wanted is not None and not self._options.fail_on_gap:
+            wanted = max(wanted, rows.first)
+        return max(rows.first if wanted is None else wanted, self._low)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read the rows of one task, in a worker."""
+        # spark.md §2: an empty list of partitions reaches the workers as one partition without a value.
+        if partition.value is not None:
+            yield from read_rows(partition.value, self._table, self._conditions)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads new rows from offset to offset."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._table = options.shape()
+        self._input = options.input()
+        self._until: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offset at which a new query starts."""
+        return first_offset(self._extents(), self._options.starting_offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options set."""
+        if self._options.max_rows_per_trigger is not None:
+            return ReadMaxRows(self._options.max_rows_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember the present ends, so that a run that stops by itself does not follow new rows forever."""
+        self._until = self._latest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end offset of the next batch."""
+        extents = self._extents()
+        if self._until is not None:
+            # Channels that appeared since then are left for the next run.
+            until = next_of(self._until)
+            extents = {
+                channel: msgspec.structs.replace(extent, end=min(extent.end, until[channel]))
+                for channel, extent in extents.items()
+                if channel in until
+            }
+        match limit:
+            case ReadMaxRows():
+                return advance(start, extents, rows=limit.max_rows)
+            case ReadMaxBytes():
+                return advance(start, extents, size=limit.max_bytes)
+            case _:
+                return advance(start, extents)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the end of all inputs, from which Spark's progress shows the lag."""
+        return self._latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Divide the rows between two offsets into tasks; raises LogError if some are gone and `failOnGap` is set."""
+        found = self._input.look()
+        wanted, gaps = ranges(start, end, {name: seen.extent for name, seen in found.items()})
+        if gaps and self._options.fail_on_gap:
+            raise self._input.gap_error(gaps[0])
+        rows = self._options.rows_per_partition
+        splits = [
+            split for name, (first, stop) in wanted.items() for split in found[name].rows.splits(first, stop, rows=rows)
+        ]
+        return [InputPartition(together) for together in pack(splits, rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read the rows of one task, in a worker."""
+        if partition.value is not None:
+            yield from read_rows(partition.value, self._table)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Publish how far this query has read, under the name `consumer`."""
+        if self._options.consumer:
+            publish_consumer(Path(self._options.path), self._options.consumer, next_of(end), time.time_ns())
+
+    def _extents(self) -> dict[str, Extent]:
+        return {name: seen.extent for name, seen in self._input.look().items()}
+
+    def _latest(self) -> dict[str, Any]:
+        extents = self._extents()
+        return offset_of(
+            {channel: extent.end for channel, extent in extents.items()},
+            {channel: extent.log_id for channel, extent in extents.items()},
+        )

@@ -1,0 +1,78 @@
+"""gold.channel_stats: rate, volume and latency of each channel, per minute."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from meshbus.log.schema import Column, ColumnType
+from meshbus.spark.lake import charts
+from meshbus.spark.lake.goldtable import WINDOW_S, WINDOW_START, GoldTable, Rows, Section
+from meshbus.spark.lake.tableschema import CHANNEL
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+_PERCENTILES = (50, 95, 99)
+
+
+def channel_stats(events: DataFrame) -> DataFrame:
+    """Aggregate events by minute and channel."""
+    from pyspark.sql import functions as F
+
+    latency = (F.col("recv_ts_ns") - F.col("ts_ns")) / 1000
+    # By the recorder's clock, which is also that of the hour: a window never spans two hours.
+    size = F.octet_length("payload")
+    stats = events.groupBy("hour", F.window("recv_ts", f"{WINDOW_S} seconds").alias("_window"), "channel").agg(
+        F.count("*").alias("events"),
+        F.sum(size).cast("bigint").alias("bytes"),
+        F.countDistinct("origin").alias("publishers"),
+        (F.count("*") / WINDOW_S).alias("events_per_s"),
+        (F.sum(size) / WINDOW_S).alias("bytes_per_s"),
+        F.percentile(latency, [share / 100 for share in _PERCENTILES]).alias("_latency"),
+    )
+    latencies = {f"latency_p{share}_us": F.get("_latency", F.lit(at)) for at, share in enumerate(_PERCENTILES)}
+    return stats.withColumns({"window_start": F.col("_window.start"), **latencies})
+
+
+def _draw(rows: Rows) -> str:
+    series: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
+    for row in rows:
+        series[row["channel"]].append((row["window_start"], row["events"]))
+    return charts.lines(series, "channels")
+
+
+def _facts(rows: Rows) -> dict[str, int]:
+    return {
+        "events": sum(row["events"] for row in rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "channels": len({row["channel"] for row in rows}),
+        "hours": len({row["hour"] for row in rows}),
+    }
+
+
+TABLE = GoldTable(
+    name="channel_stats",
+    doc="Events, bytes and latency of each channel, per minute of receipt.",
+    columns=(
+        WINDOW_START,
+        CHANNEL,
+        Column("events", ColumnType.BIGINT, "Number of events."),
+        Column("bytes", ColumnType.BIGINT, "Payload bytes."),
+        Column("publishers", ColumnType.BIGINT, "Number of distinct publishers."),
+        Column("events_per_s", ColumnType.DOUBLE, "Events per second, averaged over the minute."),
+        Column("bytes_per_s", ColumnType.DOUBLE, "Payload bytes per second, averaged over the minute."),
+        Column("latency_p50_us", ColumnType.DOUBLE, "Median time from event to receipt, in microseconds."),
+        Column("latency_p95_us", ColumnType.DOUBLE, "95th percentile of the same."),
+        Column("latency_p99_us", ColumnType.DOUBLE, "99th percentile of the same."),
+    ),
+    sources=("silver.events",),
+    compute=channel_stats,
+    question="Which channels had the highest rate in a minute?",
+    query="""\
+SELECT channel, max(events_per_s) AS events_per_s, max(latency_p99_us) AS latency_p99_us
+FROM gold_channel_stats GROUP BY channel ORDER BY events_per_s DESC LIMIT 10""",
+    section=Section("Events per minute", "No events have been read.", _draw, _facts),
+)

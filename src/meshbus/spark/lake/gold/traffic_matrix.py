@@ -1,0 +1,82 @@
+"""gold.traffic_matrix: events and packets between each pair of subnets, per channel and hour."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from meshbus.log.schema import Column, ColumnType
+from meshbus.policy.fate import Fate
+from meshbus.spark.lake import charts
+from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+
+def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
+    """Add up events that arrived and packets that gateways judged, by source, destination and channel."""
+    from pyspark.sql import functions as F
+
+    keys = ["hour", "src", "dst", "channel"]
+    arrived = events.groupBy(*keys).agg(
+        F.count("*").alias("events"), F.sum(F.octet_length("payload")).cast("bigint").alias("bytes")
+    )
+    # Packets without recorded subnets have no place in the matrix.
+    judged = (
+        packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull())
+        .groupBy(*keys)
+        .agg(
+            _sampled(F.col("verdict") == int(Fate.FORWARDED)).alias("forwarded"),
+            _sampled(F.col("verdict") == int(Fate.DROPPED)).alias("dropped"),
+        )
+    )
+    counts = ["events", "bytes", "forwarded", "dropped"]
+    both = arrived.unionByName(judged, allowMissingColumns=True)
+    return both.groupBy(*keys).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts))
+
+
+def _sampled(condition: SparkColumn) -> SparkColumn:
+    """Count the packets that meet a condition; a recorded packet stands for `sampling_rate` packets."""
+    from pyspark.sql import functions as F
+
+    return F.sum(F.when(condition, F.col("sampling_rate")).otherwise(0)).cast("bigint")
+
+
+def _draw(rows: Rows) -> str:
+    passed: dict[tuple[str, str], int] = defaultdict(int)
+    dropped: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        pair = charts.subnet_label(row["src"]), charts.subnet_label(row["dst"])
+        passed[pair] += row["events"] + row["forwarded"]
+        dropped[pair] += row["dropped"]
+    caption = "Rows are sources, columns are destinations. Blue: traffic that passed. Red: everything was dropped."
+    return charts.heat_map(passed, dropped) + charts.note(caption)
+
+
+TABLE = GoldTable(
+    name="traffic_matrix",
+    doc="Events and packets by source subnet, destination subnet and channel, per hour.",
+    columns=(
+        Column("src", ColumnType.INT, "Source subnet.", nullable=True, bit_cast=True),
+        Column("dst", ColumnType.INT, "Destination subnet.", nullable=True, bit_cast=True),
+        Column(
+            "channel",
+            ColumnType.STRING,
+            "Name of the channel; null for packets whose channel is unknown.",
+            nullable=True,
+        ),
+        Column("events", ColumnType.BIGINT, "Events that arrived."),
+        Column("bytes", ColumnType.BIGINT, "Payload bytes that arrived."),
+        Column("forwarded", ColumnType.BIGINT, "Packets that gateways forwarded, multiplied by the sampling rate."),
+        Column("dropped", ColumnType.BIGINT, "Packets that were dropped, multiplied by the sampling rate."),
+    ),
+    sources=("silver.events", "bronze.packets"),
+    compute=traffic_matrix,
+    question="Between which subnets were most packets dropped?",
+    query="""\
+SELECT hex(src) AS src, hex(dst) AS dst, sum(forwarded) AS forwarded, sum(dropped) AS dropped
+FROM gold_traffic_matrix GROUP BY src, dst ORDER BY dropped DESC LIMIT 10""",
+    section=Section("Traffic between subnets", "No traffic has been read.", _draw),
+)

@@ -1,0 +1,84 @@
+"""Definition of a gold table: columns, sources, computation, and its text in the guide and in the report.
+
+Each module in spark/lake/gold/ defines one `TABLE` of this type, and nothing else has to be edited to add a table:
+spark/lake/catalog.py discovers it, spark/run/refresh.py computes it, spark/lake/guide.py documents it and
+spark/run/report.py draws it.
+
+`compute` is a pure function of DataFrames. It receives the rows of some hours (all rows if the table is not hourly) and
+returns the result rows of those hours. Hours are always recomputed as a whole, never updated in place, so late rows,
+repairs and retries need no special handling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from meshbus.log.schema import Column, ColumnType, Table
+from meshbus.spark.lake.charts import table_of
+from meshbus.spark.lake.tableschema import Layer, TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from meshbus.spark.lake.subscribercount import PrefixSubscription
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+"""All rows of a gold table, as the report reads them."""
+
+WINDOW_S = 60
+"""Width of the time windows of per-minute tables, in seconds."""
+WINDOW_START = Column("window_start", ColumnType.TIMESTAMP, "Start of the minute.")
+
+
+def _no_facts(_: Rows) -> dict[str, int]:
+    return {}
+
+
+class Section(msgspec.Struct, frozen=True):
+    """How the report shows a gold table."""
+
+    title: str
+    empty: str
+    """Text shown instead of the rows when there are none."""
+    draw: Callable[[Rows], str] = table_of
+    """Returns HTML for at least one row; must escape every value (spark/lake/charts.py does)."""
+    facts: Callable[[Rows], Mapping[str, int]] = _no_facts
+    """Returns numbers for the summary at the top of the report, by label."""
+
+
+class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One gold table."""
+
+    name: str
+    """Without the layer, such as `channel_stats`; also the name of the module."""
+    doc: str
+    """One sentence for the guide; also stored in the table's files."""
+    columns: tuple[Column, ...]
+    sources: tuple[str, ...]
+    """Qualified names of the bronze and silver tables that it is computed from."""
+    compute: Callable[..., DataFrame]
+    """Takes one DataFrame per source, in order, and `subscriptions` if `with_subscriptions` is set."""
+    question: str
+    """A question that the table answers, for the guide and examples/gold_tables.py."""
+    query: str
+    """SQL over the views of `Tables.create_views` that answers the question."""
+    section: Section
+    hourly: bool = True
+    with_subscriptions: bool = False
+    """Whether the table depends on the subscriptions in the pipeline's configuration; if they change, it is recomputed."""
+
+    @property
+    def spec(self) -> TableSpec:
+        """The columns and layout of the table."""
+        return TableSpec(Layer.GOLD, Table(self.name, self.doc, self.columns), hourly=self.hourly)
+
+    def rows(self, frames: Sequence[DataFrame], subscriptions: Sequence[PrefixSubscription] = ()) -> DataFrame:
+        """Compute the rows from one DataFrame per source, with the columns and types of the table."""
+        from pyspark.sql import functions as F
+
+        options = {"subscriptions": subscriptions} if self.with_subscriptions else {}
+        computed = self.compute(*frames, **options)
+        return computed.select(*(F.col(field.name).cast(field.dataType) for field in self.spec.struct()))

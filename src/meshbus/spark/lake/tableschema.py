@@ -1,0 +1,146 @@
+"""Columns of the bronze and silver tables, and the type that describes any table of the pipeline.
+
+Bronze holds what nodes wrote, unchanged. Silver holds each event once, decoded, and each recorded verdict beside the
+recomputed one. Gold tables are defined one per file in spark/lake/gold/; spark/lake/catalog.py lists all tables.
+Column types and the bit-cast of unsigned ids come from log/schema.py. File paths are in spark/lake/tablestore.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from meshbus.log.schema import EVENTS, PACKETS, Column, ColumnType, Table, spark_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class Layer(StrEnum):
+    """The stage of processing of a table; also the name of its directory."""
+
+    BRONZE = "bronze"
+    SILVER = "silver"
+    GOLD = "gold"
+
+
+class TableSpec(msgspec.Struct, frozen=True):
+    """One table of the pipeline."""
+
+    layer: Layer
+    table: Table
+    hourly: bool = True
+    """Whether the table is partitioned by hour; one that is not has few rows, which cover all time."""
+
+    @property
+    def name(self) -> str:
+        """The qualified name, such as `silver.events`."""
+        return f"{self.layer}.{self.table.name}"
+
+    def __iter__(self) -> Iterator[Column]:
+        """Iterate over the columns in order, without the hour."""
+        return iter(self.table)
+
+    @property
+    def ddl(self) -> str:
+        """The columns in Spark's DDL syntax, including the hour."""
+        return spark_ddl(self.table) + (f", {spark_ddl(_HOUR)}" if self.hourly else "")
+
+    def struct(self) -> StructType:
+        """Return the columns as a Spark schema, including the hour.
+
+        Every field is nullable, because Spark makes the columns of any Parquet file nullable.
+        """
+        from pyspark.sql.types import StructField, StructType
+
+        fields = cast("StructType", StructType.fromDDL(self.ddl)).fields
+        return StructType([StructField(field.name, field.dataType, nullable=True) for field in fields])
+
+
+_HOUR = Table(
+    "hour",
+    "The partition of a table.",
+    (Column("hour", ColumnType.STRING, "Hour of receipt in UTC, such as 2026-11-15T23."),),
+)
+
+# Columns that several tables share.
+CHANNEL = Column("channel", ColumnType.STRING, "Name of the channel.")
+ORIGIN = Column("origin", ColumnType.BIGINT, "Origin hash of the publisher.", bit_cast=True)
+SEEN_IN_LOG = Column("log_id", ColumnType.BINARY_16, "Id of the log that holds the rows.")
+NUMBERED_BY = Column(
+    "origin", ColumnType.BIGINT, "Origin hash of the publisher, for kind `publisher`.", nullable=True, bit_cast=True
+)
+_CODEC = Column("codec", ColumnType.STRING, "Declared codec of the channel: raw, utf8, json, msgpack or arrow.")
+
+_RECORDED = {
+    "recorder", "ts", "ts_ns", "sampling_rate", "previous_hop", "next_hop", "subprotocol_id", "session_id", "stream_id",
+    "packet_seq", "counter", "origin", "payload_len", "event_count", "verdict", "reason", "policy_version", "channel",
+    "chash64", "src", "dst", "guard",
+}  # fmt: skip
+"""Columns of bronze.packets that silver.decisions keeps."""
+
+SILVER_EVENTS = Table(
+    "events",
+    "Each event once, with its payload decoded as declared for its channel.",
+    (
+        *EVENTS,
+        _CODEC,
+        Column(
+            "value",
+            ColumnType.STRING,
+            "Decoded payload: the text for utf8, JSON for json, msgpack and arrow, null for raw.",
+            nullable=True,
+        ),
+    ),
+)
+QUARANTINE = Table(
+    "quarantine",
+    "Events whose payload does not match the declaration of their channel; `meshbus pipeline repair` decodes them again.",
+    (*EVENTS, _CODEC, Column("problem", ColumnType.STRING, "Why the payload could not be decoded.")),
+)
+RUNS = Table(
+    "runs",
+    "Ranges of consecutive numbers in each batch; gold.gaps is computed from them.",
+    (
+        Column("kind", ColumnType.STRING, "`log` for positions in a log, `publisher` for publish numbers."),
+        CHANNEL,
+        SEEN_IN_LOG,
+        NUMBERED_BY,
+        Column("first", ColumnType.BIGINT, "First number of the range."),
+        Column("last", ColumnType.BIGINT, "Last number of the range."),
+        Column("events", ColumnType.BIGINT, "Rows in the range, including repeated numbers."),
+        Column("reordered", ColumnType.BIGINT, "Rows that follow a higher number in their log."),
+    ),
+)
+DECISIONS = Table(
+    "decisions",
+    "Each recorded verdict beside the verdict recomputed from the policy that was in force.",
+    (
+        *(column for column in PACKETS if column.name in _RECORDED),
+        Column(
+            "recomputed",
+            ColumnType.SMALLINT,
+            "0 for forward, or a DropReason; null if no gateway judged the packet or its policy is unknown.",
+            nullable=True,
+        ),
+        Column(
+            "agrees",
+            ColumnType.BOOLEAN,
+            "Whether both verdicts are equal; a packet dropped for lack of room counts as forwarded.",
+            nullable=True,
+        ),
+    ),
+)
+
+FIXED_TABLES = (
+    TableSpec(Layer.BRONZE, EVENTS),
+    TableSpec(Layer.BRONZE, PACKETS),
+    TableSpec(Layer.SILVER, SILVER_EVENTS),
+    TableSpec(Layer.SILVER, QUARANTINE),
+    TableSpec(Layer.SILVER, RUNS, hourly=False),
+    TableSpec(Layer.SILVER, DECISIONS),
+)
+"""Every bronze and silver table, in processing order. The streaming queries write these; gold tables derive from them."""

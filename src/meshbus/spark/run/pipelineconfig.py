@@ -1,0 +1,154 @@
+"""Configuration of a pipeline, and loading of policies for a replay.
+
+`PipelineConfig` is a plain value: the command line reads it from a TOML file and options (cli/pipeline.py), programs
+create it directly. `load_policy` reads the part of a node's configuration that its gateway judges by.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from meshbus.errors import ConfigError, MeshError
+from meshbus.names.channel import ChannelName
+from meshbus.names.subnet import SubnetId
+from meshbus.policy.channels import Visibility
+from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
+from meshbus.spark.lake.codec import Declaration
+from meshbus.spark.lake.subscribercount import PrefixSubscription
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one pipeline."""
+
+    tables: str = "tables"
+    """The directory of the tables."""
+    logs: tuple[str, ...] = ()
+    """Directories that nodes log to (`log_dir`), with their logs and packet records."""
+    channels: tuple[Declaration, ...] = ()
+    """Declarations of payloads, by channel or prefix."""
+    subscriptions: tuple[PrefixSubscription, ...] = ()
+    """Subscriptions for gold.fan_out."""
+    read_channels: str = "*"
+    """Comma-separated patterns of the channels to read."""
+    max_rows_per_batch: int = 1_000_000
+    fail_on_gap: bool = False
+    """Whether rows that expired before they were read stop the pipeline; if not, gold.gaps lists those of logs."""
+    trigger_s: float = 1.0
+    """Interval at which a continuous run looks for new rows."""
+    refresh_s: float = 2.0
+    """Interval at which a continuous run refreshes gold tables whose sources changed."""
+    stall_s: float = 300.0
+    """A query that has rows to read and completes no batch for this long is restarted."""
+    restarts: int = 5
+    """How many times a query is restarted without progress before the pipeline fails."""
+    compact_batches: int = 32
+    """Number of batches of a table that are compacted into one part."""
+    keep_days: float | None = None
+    """Hours older than this are removed from all hourly tables; None keeps everything."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_rows_per_batch", 1), ("compact_batches", 2), ("restarts", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(name, f"must be at least {least}, got {value}")
+
+
+def load_config(path: Path) -> PipelineConfig:
+    """Read a pipeline's TOML file; paths in it are relative to the file. Raises ConfigError."""
+    content = _read_toml(path)
+    try:
+        config = msgspec.convert(content, PipelineConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError("pipeline", str(error), source=str(path)) from None
+    # Relative to the file, not to the working directory, so that a service can run it from anywhere.
+    base = path.parent
+    return msgspec.structs.replace(
+        config,
+        tables=str(base / config.tables),
+        logs=tuple(str(base / log) for log in config.logs),
+    )
+
+
+class _Export(msgspec.Struct, frozen=True):
+    channel: str
+    subnets: tuple[str, ...]
+
+
+class _Channel(msgspec.Struct, frozen=True):
+    name: str | None = None
+    visibility: Visibility = Visibility.GLOBAL
+    publish_caps: dict[str, Any] | None = None
+    require_token: bool = False
+    publishers: tuple[str, ...] | None = None
+    """Only for replays: origin hashes of the authorized publishers, which a node learns from their tokens."""
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """The part of a node's configuration that concerns forwarding; other keys are ignored."""
+
+    subnet: str = "global"
+    peer_subnets: tuple[str, ...] = ()
+    unknown_channels: Literal["drop", "forward"] = "drop"
+    enforce_publishers: bool = True
+    exports: tuple[_Export, ...] = ()
+    channels: tuple[_Channel, ...] = ()
+
+
+def load_policy(path: Path) -> GatewayPolicy:
+    """Read a policy from a node's TOML configuration or from a recorded policy in JSON. Raises ConfigError."""
+    content = _read(path) if path.suffix == ".json" else _read_toml(path)
+    try:
+        policy = (
+            msgspec.json.decode(content, type=GatewayPolicy)
+            if isinstance(content, bytes)
+            else _policy_of(msgspec.convert(content, _Node))
+        )
+        names = Counter(ChannelName(channel.name) for channel in policy.channels)
+    except (msgspec.MsgspecError, MeshError, ValueError) as error:
+        raise ConfigError("policy", str(error), source=str(path)) from None
+    # A node refuses such a configuration; a recorded policy is not checked elsewhere.
+    for name, rules in names.items():
+        if rules > 1:
+            raise ConfigError("channels", f"{name} has {rules} rules; keep one of them", source=str(path))
+    return policy
+
+
+def _policy_of(node: _Node) -> GatewayPolicy:
+    return GatewayPolicy(
+        local_subnet=SubnetId.parse(node.subnet),
+        peer_subnets=tuple(map(SubnetId.parse, node.peer_subnets)),
+        forward_unknown=node.unknown_channels == "forward",
+        channels=tuple(_rule(channel, node) for channel in node.channels if channel.name is not None),
+    )
+
+
+def _rule(channel: _Channel, node: _Node) -> ChannelPolicy:
+    # Any of the three makes a node ask its guard about publishers.
+    named = channel.publish_caps is not None or channel.require_token or channel.publishers is not None
+    exports = {entry.channel: entry.subnets for entry in node.exports}
+    return ChannelPolicy(
+        name=channel.name or "",
+        visibility=channel.visibility,
+        exports=tuple(map(SubnetId.parse, exports.get(channel.name or "", ()))),
+        enforced=named and node.enforce_publishers,
+        publishers=None if channel.publishers is None else tuple(int(origin, 16) for origin in channel.publishers),
+    )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_read(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("file", f"is not valid TOML: {error}", source=str(path)) from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError("file", f"cannot be read: {error.strerror}", source=str(path)) from None

@@ -1,0 +1,269 @@
+"""The source: what Spark reads is what the log holds, in a batch, in steps, and while the log goes on."""
+
+import datetime as dt
+import json
+import shutil
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from meshbus.errors import ConfigError, LogError
+from meshbus.log.durability import LogConfig, Retention
+from meshbus.log.log import Redex
+from meshbus.spark.io.datasource import BatchReader, Options, StreamReader
+from meshbus.spark.run.failure import sentence_of_failure
+from tests.log.packets.making import CHANNELS, KINDS, traffic
+from tests.log.packets.test_parquet import sealed
+from tests.spark.world import World, rows_of_logs
+
+FIRST = "alarms"
+SECOND = "sensors/lidar"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Two logs, half sealed and half hot."""
+    root = tmp_path / "log"
+    with Redex(root, recorder=2**63 + 5, background=False) as redex:
+        for channel, rows in ((FIRST, 40), (SECOND, 100)):
+            log = redex.open(channel, origin=2**64 - 3)
+            log.append_batch([b"%d" % number for number in range(rows // 2)], headers={"k": b"v"})
+            log.seal()
+            log.append_batch([b"%d" % number for number in range(rows // 2, rows)])
+    return root
+
+
+def options(root: Path, **given: str) -> Options:
+    return Options.read({"path": str(root), **given})
+
+
+def rows_read(reader: Any, partitions: Any) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for partition in partitions:
+        for batch in reader.read(partition):
+            found += zip(batch.column("channel").to_pylist(), batch.column("seq").to_pylist(), strict=True)
+    return found
+
+
+def everything(*, first: int = 0) -> list[tuple[str, int]]:
+    return [(FIRST, seq) for seq in range(first, 40)] + [(SECOND, seq) for seq in range(first, 100)]
+
+
+def test_spark_reads_every_cell_as_the_log_has_it(spark: SparkSession, world: World) -> None:
+    root = Path(world.config.logs[0])
+    read = spark.read.format("meshbus").load(str(root)).toArrow().to_pylist()
+    for row in read:
+        row["headers"] = None if row["headers"] is None else list(row["headers"])
+    order = itemgetter("channel", "seq")
+    assert sorted(read, key=order) == sorted(rows_of_logs(root), key=order)
+
+
+def test_spark_alone_reads_sealed_packets(spark: SparkSession, tmp_path: Path) -> None:
+    """Without us: all encodings of our files, and a condition that row groups answer by what they say of themselves."""
+    path = tmp_path / "a.parquet"
+    rows = np.concatenate([traffic(kind, 1000, seed=1)[0] for kind in KINDS])
+    recorded = sealed(path, rows, {channel.hash: str(channel) for channel in CHANNELS}, group=1000).drop(["ts"])
+    table = spark.read.parquet(str(path)).withColumn("ts", F.unix_micros("ts"))
+    found = [row.asDict() for row in table.collect()]
+    assert [row.pop("ts") for row in found] == [row["ts_ns"] // 1000 for row in found]
+    assert found == recorded.to_pylist()
+    counter, channel = next((row["counter"], row["channel"]) for row in found[1700:] if row["channel"])
+    chosen = table.where((F.col("counter") == counter) & (F.col("channel") == channel)).collect()
+    expected = [row for row in found if (row["counter"], row["channel"]) == (counter, channel)]
+    assert [row["packet_seq"] for row in chosen] == [row["packet_seq"] for row in expected]
+
+
+def test_conditions_are_pushed_down_and_still_true(spark: SparkSession, logs: Path) -> None:
+    table = spark.read.format("meshbus").option("columns", "channel,seq,payload").load(str(logs))
+    assert table.columns == ["channel", "seq", "payload"]
+    chosen = table.where((F.col("channel") == SECOND) & (F.col("seq") >= 90) & (F.col("payload") != b"95"))
+    assert sorted(row["seq"] for row in chosen.collect()) == [90, 91, 92, 93, 94, 96, 97, 98, 99]
+    later = spark.read.format("meshbus").load(str(logs)).where(F.col("recv_ts") > "2100-01-01")
+    assert later.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("channel",), FIRST)], [(FIRST, seq) for seq in range(40)]),
+        ([In(("channel",), (SECOND, "x")), LessThan(("seq",), 3)], [(SECOND, seq) for seq in range(3)]),
+        ([GreaterThan(("seq",), 97)], [(SECOND, 98), (SECOND, 99)]),
+        ([GreaterThanOrEqual(("seq",), 38), LessThanOrEqual(("seq",), 39)], [(FIRST, 38), (FIRST, 39), (SECOND, 38), (SECOND, 39)]),
+        ([EqualTo(("seq",), 7)], [(FIRST, 7), (SECOND, 7)]),
+        ([EqualTo(("channel",), FIRST), EqualTo(("channel",), SECOND)], []),
+        ([GreaterThan(("recv_ts_ns",), 2**62)], []),
+        ([LessThan(("ts",), dt.datetime(2000, 1, 1, tzinfo=dt.UTC))], []),
+        ([LessThan(("origin",), 5)], everything()),
+    ],
+)  # fmt: skip
+def test_a_condition_reads_less_without_spark_s_help(logs: Path, filters: list[Any], expected: list[Any]) -> None:
+    reader = BatchReader(options(logs))
+    assert list(reader.pushFilters(filters)) == filters
+    assert rows_read(reader, reader.partitions()) == expected
+
+
+def test_a_range_of_sequences_can_be_asked_for(logs: Path) -> None:
+    reader = BatchReader(options(logs, startingSeq="10", endingSeq="12"))
+    assert rows_read(reader, reader.partitions()) == [(FIRST, 10), (FIRST, 11), (SECOND, 10), (SECOND, 11)]
+
+
+def expire(root: Path) -> int:
+    """Let the first sequences of a log go, and say which is the first that is left."""
+    with Redex(root, background=False) as redex:
+        log = redex.open(FIRST, LogConfig(retention=Retention(max_events=1)))
+        log.seal()
+        log.expire()
+        return log.first_seq
+
+
+def test_a_range_that_expired_is_an_error_or_is_passed_over(logs: Path) -> None:
+    first = expire(logs)
+    assert first > 0
+    reader = BatchReader(options(logs, startingSeq="0", channels=FIRST))
+    with pytest.raises(LogError, match=f"the first available is {first}"):
+        reader.partitions()
+    patient = BatchReader(options(logs, startingSeq="0", channels=FIRST, failOnGap="false"))
+    assert rows_read(patient, patient.partitions()) == [(FIRST, seq) for seq in range(first, 40)]
+
+
+@pytest.mark.parametrize("rows", ["1", "7", "1000"])
+def test_parts_cover_everything_once(logs: Path, rows: str) -> None:
+    reader = BatchReader(options(logs, rowsPerPartition=rows))
+    assert rows_read(reader, reader.partitions()) == everything()
+
+
+def test_a_stream_reads_in_steps_and_sees_what_is_appended(logs: Path) -> None:
+    reader = StreamReader(options(logs, maxRowsPerTrigger="33"))
+    limit = reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxRows)
+    at, found = reader.initialOffset(), []
+    for step in range(100):
+        following = reader.latestOffset(at, limit)
+        if following == at:
+            break
+        found += rows_read(reader, reader.partitions(at, following))
+        reader.commit(following)
+        at = following
+        if step == 1:
+            with Redex(logs, background=False) as redex:
+                log = redex.open("new/one")
+                log.append_batch([b"x"] * 5)
+                redex.open(SECOND).seal()
+    assert sorted(found) == sorted([*everything(), *(("new/one", seq) for seq in range(5))])
+    assert reader.reportLatestOffset() == at
+
+
+def test_a_run_that_ends_by_itself_does_not_chase_the_writer(logs: Path) -> None:
+    reader = StreamReader(options(logs))
+    reader.prepareForTriggerAvailableNow()
+    with Redex(logs, background=False) as redex:
+        redex.open(FIRST).append(b"later")
+        redex.open("later").append(b"later")
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, ReadAllAvailable())
+    assert end["next"] == {FIRST: 40, SECOND: 100, "later": 0}
+
+
+def test_bytes_can_limit_a_step(logs: Path) -> None:
+    reader = StreamReader(options(logs, maxBytesPerTrigger="500"))
+    limit = reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxBytes)
+    at = reader.initialOffset()
+    step = reader.latestOffset(at, limit)
+    assert 0 < sum(step["next"].values()) < 140
+
+
+def test_the_offset_is_published_beside_the_logs(logs: Path) -> None:
+    reader = StreamReader(options(logs, consumer="dashboard"))
+    reader.commit(reader.reportLatestOffset())
+    published = json.loads((logs / "_consumers" / "dashboard.json").read_text())
+    assert published["next"] == {FIRST: 40, SECOND: 100}
+    assert published["consumer"] == "dashboard"
+
+
+def test_a_stream_that_was_overtaken_says_so(logs: Path) -> None:
+    reader = StreamReader(options(logs, channels=FIRST))
+    at = reader.initialOffset()
+    first = expire(logs)
+    end = reader.latestOffset(at, ReadAllAvailable())
+    with pytest.raises(LogError, match=f"sequences 0 to {first - 1} expired .* first available is {first}") as caught:
+        reader.partitions(at, end)
+    assert caught.value.first_available == first
+    patient = StreamReader(options(logs, channels=FIRST, failOnGap="false"))
+    assert rows_read(patient, patient.partitions(at, end)) == [(FIRST, seq) for seq in range(first, 40)]
+
+
+def test_a_damaged_block_is_named(logs: Path) -> None:
+    reader = StreamReader(options(logs, channels=FIRST))
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, ReadAllAvailable())
+    (hot,) = logs.glob("alarms-*/_hot/*.hot")
+    content = bytearray(hot.read_bytes())
+    content[len(content) // 2] ^= 1
+    hot.write_bytes(content)
+    other = StreamReader(options(logs, channels=FIRST))
+    with pytest.raises(
+        LogError, match="'alarms': the log ends before sequence 20, but 39 was there: a block is damaged"
+    ):
+        other.partitions(at, end)
+
+
+def test_a_channel_that_disappears_is_named(logs: Path) -> None:
+    reader = StreamReader(options(logs))
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, ReadAllAvailable())
+    shutil.rmtree(next(logs.glob("alarms-*")))
+    with pytest.raises(LogError, match="'alarms' is gone"):
+        StreamReader(options(logs)).partitions(at, end)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, "is required; pass the directory"),
+        ({"path": "x", "channel": "a"}, "unknown option channel; choose from path, table"),
+        ({"path": "x", "maxRowsPerTrigger": "many"}, "maxRowsPerTrigger"),
+        ({"path": "x", "maxRowsPerTrigger": "0"}, "must be at least 1"),
+        ({"path": "x", "consumer": "../up"}, "not a path"),
+        ({"path": "x", "table": "peers"}, "peers"),
+        ({"path": "x", "table": "packets", "channels": "a"}, "apply to events only"),
+        ({"path": "x", "table": "packets", "startingSeq": "1"}, "apply to events only"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Options.read(given)
+
+
+def test_an_unknown_column_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown column temperature; choose from channel"):
+        Options.read({"path": "x", "columns": "seq, temperature"}).shape()
+
+
+def test_options_come_in_any_case() -> None:
+    assert Options.read({"PATH": "x", "maxrowspertrigger": "5"}).max_rows_per_trigger == 5
+
+
+def fails(table: DataFrame) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's own classes differ between releases
+        table.count()
+    return sentence_of_failure(caught.value)
+
+
+def test_through_spark_every_mistake_is_one_sentence(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    read = spark.read.format("meshbus")
+    assert fails(read.load(str(tmp_path / "none"))) == f"{tmp_path}/none is not a folder of logs: check the path"
+    segment = next(logs.glob("alarms-*/*.parquet"))
+    content = bytearray(segment.read_bytes())
+    content[-200:] = bytes(200)
+    segment.write_bytes(content)
+    assert "is damaged" in fails(read.load(str(logs)))
+    (next(logs.glob("alarms-*")) / "_manifest.json").write_text("{}")
+    assert "not a manifest" in fails(read.load(str(logs)))

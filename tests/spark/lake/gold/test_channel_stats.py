@@ -1,0 +1,41 @@
+"""Per-minute statistics equal those of plain Python, and extreme numbers fail no query."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.gold.channel_stats import TABLE
+from tests.spark import oracle
+from tests.spark.oracle import as_set
+
+START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
+
+
+def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
+    assert as_set(read["gold.channel_stats"]) == as_set(oracle.channel_stats(read["silver.events"]))
+
+
+def test_times_at_their_limits_fail_no_query(spark: SparkSession) -> None:
+    struct = CATALOG["bronze.events"].struct()
+    blank = {field.name: None for field in struct}
+    rows = [
+        {**blank, "channel": "a", "ts_ns": ts_ns, "recv_ts_ns": recv_ts_ns, "recv_ts": START, "payload": b"",
+         "hour": "2026-11-15T23"}
+        for ts_ns in (-(2**63), 5)
+        for recv_ts_ns in (-(2**63), -1, 0, 2**63 - 1)
+    ]  # fmt: skip
+    (row,) = TABLE.rows([spark.createDataFrame(rows, struct)]).collect()
+    assert row["events"] == 8
+
+
+def test_the_section_draws_a_line_for_each_channel() -> None:
+    rows = [
+        {"channel": channel, "window_start": START.replace(minute=minute), "events": minute, "bytes": 8, "hour": "h"}
+        for channel in ("a", "b")
+        for minute in range(3)
+    ]
+    text = TABLE.section.draw(rows)
+    assert text.count("<polyline") == 2
+    assert TABLE.section.facts(rows) == {"events": 6, "bytes": 48, "channels": 2, "hours": 1}

@@ -1,0 +1,35 @@
+"""Replicas are compared with the first replica that has an event."""
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.gold.replication_lag import TABLE
+
+START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
+
+
+def test_replicas_are_compared_with_the_first(spark: SparkSession) -> None:
+    struct = CATALOG["bronze.events"].struct()
+    blank = {field.name: None for field in struct}
+    rows = []
+    for recorder, log, delay_us, count in ((1, b"A" * 16, 0, 30), (2, b"A" * 16, 500, 20), (1, b"B" * 16, 0, 5)):
+        for seq in range(count):
+            at = START + timedelta(seconds=4 * seq, microseconds=delay_us)
+            rows.append(
+                {**blank, "channel": "a", "log_id": log, "seq": seq, "recorder": recorder, "recv_ts": at,
+                 "recv_ts_ns": int(at.timestamp()) * 10**9 + delay_us * 1000, "hour": "2026-11-15T23"}
+            )  # fmt: skip
+    found = TABLE.rows([spark.createDataFrame(rows, struct)]).collect()
+    assert sorted(
+        (
+            row["window_start"].minute,
+            row["recorder"],
+            row["events"],
+            row["last_seq"],
+            row["behind"],
+            row["delay_p50_us"],
+        )
+        for row in found
+    ) == [(0, 1, 15, 14, 0, 0.0), (0, 2, 15, 14, 0, 500.0), (1, 1, 15, 29, 0, 0.0), (1, 2, 5, 19, 10, 500.0)]

@@ -1,0 +1,108 @@
+"""Stretches of numbers: they add up to what plain Python counts, and say where events may be there twice."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from meshbus.log.schema import EVENTS, arrow_schema
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.gold.gaps import gaps
+from meshbus.spark.lake.stretches import COLUMNS, channels_to_compare, may_repeat, merge_runs, runs_of
+from tests.spark import oracle
+
+STRETCHES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 6)), max_size=12)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "channel": st.sampled_from("ab"),
+            "log_id": st.sampled_from([b"L" * 16, b"M" * 16]),
+            "origin": st.sampled_from([None, -5, 5]),
+            "pub_seq": st.one_of(st.none(), st.integers(0, 12)),
+        }
+    ),
+    max_size=40,
+)
+
+
+def table_of(rows: list[dict[str, Any]]) -> pa.Table:
+    schema = arrow_schema(EVENTS, dictionaries=False)
+    return pa.Table.from_pylist(rows, pa.schema([schema.field(name).with_nullable(True) for name in COLUMNS]))
+
+
+def run_of(channel: str, first: int, length: int, *, log: bytes = b"1") -> dict[str, object]:
+    last = first + length
+    return {"kind": "log", "channel": channel, "log_id": log, "origin": None, "first": first, "last": last, "events": 0}
+
+
+@given(ROWS, st.lists(st.integers(0, 40), max_size=3))
+def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict[str, Any]], cuts: list[int]) -> None:
+    for seq, row in enumerate(rows):
+        row["seq"] = seq
+    found: list[dict[str, Any]] = []
+    for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
+        made = runs_of(table_of(rows[start:stop]), found)
+        assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
+        found += made.to_pylist()
+    whose = ("kind", "channel", "log_id", "origin")
+    expected = {tuple(row[name] for name in whose): row for row in oracle.gaps(rows)}
+    assert {tuple(run[name] for name in whose) for run in found} == set(expected)
+    for owner, row in expected.items():
+        own = [run for run in found if tuple(run[name] for name in whose) == owner]
+        covered = {number for run in own for number in range(run["first"], run["last"] + 1)}
+        assert len(covered) == row["events"]
+        assert sum(run["events"] for run in own) == row["events"] + row["duplicates"]
+        assert sum(run["reordered"] for run in own) == row["reordered"]
+
+
+@given(ROWS)
+def test_a_batch_repeats_nothing_exactly_when_its_stretches_say_so(rows: list[dict[str, Any]]) -> None:
+    for seq, row in enumerate(rows):
+        row["seq"] = seq
+    numbers = Counter((row["channel"], row["origin"], row["pub_seq"]) for row in rows)
+    repeats = any(count > 1 for count in numbers.values()) or any(row["pub_seq"] is None for row in rows)
+    assert may_repeat(runs_of(table_of(rows), []).to_pylist()) is repeats
+
+
+@given(STRETCHES, STRETCHES)
+def test_only_channels_with_common_numbers_are_compared(
+    new: list[tuple[str, int, int]], old: list[tuple[str, int, int]]
+) -> None:
+    expected = {
+        channel
+        for channel, first, length in new
+        for other, start, size in old
+        if channel == other and first <= start + size and start <= first + length
+    }
+    found = channels_to_compare([run_of(*run) for run in new], [run_of(*run) for run in old])
+    assert set(found) == expected
+
+
+def test_the_same_numbers_in_another_log_say_nothing() -> None:
+    assert channels_to_compare([run_of("a", 0, 9)], [run_of("a", 0, 9, log=b"2")]) == []
+
+
+def test_channels_without_numbers_are_always_compared() -> None:
+    logged = {**run_of("a", 0, 9), "events": 10}
+    numbered = {**logged, "kind": "publisher", "origin": 5, "events": 9}
+    assert channels_to_compare([logged, numbered], []) == ["a"]
+    assert channels_to_compare([logged, {**numbered, "events": 10}], []) == []
+
+
+def test_merged_stretches_say_the_same_in_fewer_rows(spark: SparkSession) -> None:
+    def run(first: int, last: int, events: int) -> tuple[object, ...]:
+        return ("publisher", "a", b"L" * 16, 5, first, last, events, 1)
+
+    runs = [run(20, 29, 10), run(0, 9, 12), run(5, 12, 8), run(13, 13, 1), run(40, 40, 1)]
+    frame = spark.createDataFrame(runs, CATALOG["silver.runs"].struct())
+    merged = merge_runs(frame)
+    assert sorted((row["first"], row["last"], row["events"], row["reordered"]) for row in merged.collect()) == [
+        (0, 13, 21, 3),
+        (20, 29, 10, 1),
+        (40, 40, 1, 1),
+    ]
+    assert gaps(merged).collect() == gaps(frame).collect()
