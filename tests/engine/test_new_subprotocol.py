@@ -148,9 +148,9 @@ def test_a_peer_that_did_not_negotiate_it_is_not_heard() -> None:
     net.run(for_s=0.1)
     for kind in (Echoes, SureEchoes):
         assert right.engine.services[kind].asked == []
-    # An id of the vendor range may be the application's, so it gets what no service took.
-    assert right.engine.counters.get("opaque", "not_negotiated") == 2
-    assert {batch.subprotocol_id for batch in right.events} == {ECHO, SURE_ECHO}
+    # A row of the table makes the id the profile's: no application gets its messages.
+    assert right.engine.counters.get("drop", "not_negotiated") == 2
+    assert right.events == []
 
 
 def test_without_the_profile_it_is_not_offered() -> None:

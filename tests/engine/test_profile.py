@@ -126,7 +126,7 @@ def test_incompatible_minimums_leave_a_subprotocol_out_on_both_sides(side: str) 
     assert agreed(left, right).incompatible == (Mismatch(Subprotocol.RELIABLE, mine, theirs),)
     assert agreed(right, left).incompatible == (Mismatch(Subprotocol.RELIABLE, theirs, mine),)
     # Requests travel on reliable streams, so they are out as well; prefixes are not.
-    left_over = frozenset({*PLAIN_SERVICES, Subprotocol.HANDSHAKE_RELAY, Subprotocol.INTEREST})
+    left_over = frozenset({*PLAIN_SERVICES, Subprotocol.HANDSHAKE_RELAY, Subprotocol.INTEREST, Subprotocol.PRESENCE})
     assert agreed(left, right).compatible == agreed(right, left).compatible == left_over
     use_everything(net, left, right)
     for one, other in ((left, right), (right, left)):

@@ -30,6 +30,7 @@ from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator, Profile
 from meshbus.engine.session.peer import PeerClaims
+from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
@@ -187,9 +188,15 @@ class Facade:
         self.peers.require(node_id).send_events(events, out)
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
-        """Remove a peer; it is not told."""
-        # transport.md §16: there is no close message on the wire.
-        if self.peers.remove(node_id) is not None:
+        """Remove a peer; a meshbus peer is told."""
+        # transport.md §16: there is no close message on the 0.23 wire.
+        peer = self.peers.remove(node_id)
+        if peer is not None:
+            self.services[Presence].say_goodbye(peer, out)
             verdict = PeerGone(node_id, DownReason.CLOSED)
             out.control.append(verdict)
             self.services.peer_down(verdict, now, out)
+
+    def close(self, now: float, out: Output) -> None:
+        """Say goodbye; send the output before the socket is closed."""
+        self.services.closing(now, out)

@@ -26,6 +26,7 @@ from meshbus.engine.routes.relay import HandshakeRelay
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
 from meshbus.engine.session.negotiate import Negotiator
+from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
@@ -105,4 +106,6 @@ SERVICES: tuple[Row, ...] = (
     Row(_replays),
     Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     Row(_publications),
+    # Last: a goodbye must not overtake what the others still have to say.
+    Row(Presence, Subprotocol.PRESENCE, "presence", profile=True),
 )

@@ -191,7 +191,7 @@ class Node:
         parts.pages.cancel()
         if parts.logs is not None:
             await parts.logs.drain()  # what waits for a sync is still sent
-        parts.live.act(lambda engine, now, out: engine.history.close(now, out))
+        parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
         self._connecting.cancel()
         parts.live.close()

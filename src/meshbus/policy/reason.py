@@ -299,6 +299,13 @@ class Reason(Enum):
     REFUSE_REQUEST_EXPIRED = 0, "refuse", "request_expired", (
         "The request came with no time left to answer it; raise its timeout.")
 
+    # ── presence (0x4D08) ───────────────────────────────────────────────────────────────────
+
+    PRESENCE_MALFORMED = 0, "drop", "presence_malformed", (
+        "A presence message cannot be read; look at the peer's version.")
+    PRESENCE_UNEXPECTED_ECHO = 0, "drop", "presence_unexpected_echo", (
+        "A clock answer belongs to no open question; late answers are normal, many of them are not.")
+
     # ── reading logs of other nodes ─────────────────────────────────────────────────────────
 
     HISTORY_MALFORMED = 0, "drop", "history_malformed", (

@@ -243,17 +243,23 @@ class FakeNet:
         entropy: Entropy | None = None,
         announces: bool = True,
         table: Sequence[Row] = SERVICES,
+        clock_ahead_ns: int = 0,
         **settings: Any,
     ) -> FakeNode:
         """Make an engine and put it on the net; settings are the fields of EngineSettings.
 
         Its identity and its randomness follow from the seed and the name, unless given. It announces itself, so that
-        others find out what it speaks. Its services are those of `table`.
+        others find out what it speaks. Its services are those of `table`. Its wall clock is
+        `clock_ahead_ns` ahead of the net's.
         """
         chance = entropy or self.entropy(name)
         who = identity or Identity.generate(chance)
         chosen = EngineSettings(**{"psk": PSK, **settings})
-        engine = Engine(who, chosen, now=self.clock.now, wall=self.clock.wall, entropy=chance, table=table)
+
+        def wall(now: float) -> int:
+            return self.clock.wall(now) + clock_ahead_ns
+
+        engine = Engine(who, chosen, now=self.clock.now, wall=wall, entropy=chance, table=table)
         node = self.add(name, engine)
         if announces:
             with node.turn() as (engine, now, out):

@@ -88,3 +88,4 @@ class Subprotocol:
     LEADERSHIP = 0x4D05
     REQUEST = 0x4D06
     GROUPS = 0x4D07
+    PRESENCE = 0x4D08

@@ -38,6 +38,8 @@ class Packed(msgspec.Struct, frozen=True):
     """Payload `i` is `data[bounds[i] : bounds[i + 1]]`."""
     counts: NDArray[np.int64]
     """Events in each payload."""
+    stamp: int = 0
+    """When they were published, as wire/stamp.py writes it; 0 is unknown."""
 
     def __len__(self) -> int:
         return len(self.counts)

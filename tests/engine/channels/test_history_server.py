@@ -515,7 +515,7 @@ def test_a_log_that_is_closed_is_asked_for_again_and_goes_on() -> None:
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= 5)
     with publisher.turn() as (engine, now, out):
-        engine.history.close(now, out)
+        engine.history.closing(now, out)
     assert len(publisher.engine.history) == 0
     archive.append(numbered(5, first=5))
     until(net, archive, lambda: reader.received >= 10)

@@ -177,7 +177,7 @@ def test_lost_messages_are_made_up_for() -> None:
     paths = []
     for seed in range(8):
         town = Town(PORT, PORT, seed=seed)
-        town.net.path = FakePath(loss=0.2)
+        town.net.path = FakePath(loss=0.15)
         paths.append(town.reach())
     assert None not in paths
     assert paths.count(P) >= 6

@@ -36,11 +36,11 @@ def test_plain_events_and_services_have_their_way() -> None:
 
 def test_the_profile_is_served_only_when_negotiated() -> None:
     agreed = NegotiatedSet(frozenset({Subprotocol.RELIABLE, 0x5000}))
-    for dispatch in (STRICT, COMPATIBLE):
+    for dispatch, way in ((STRICT, Way.DROP), (COMPATIBLE, Way.OPAQUE)):
         assert dispatch.disposition(Subprotocol.RELIABLE, agreed).way is Way.SERVICE
         for subprotocol_id, negotiated in ((Subprotocol.RELIABLE, NOTHING), (Subprotocol.REQUEST, agreed)):
             assert dispatch.disposition(subprotocol_id, negotiated) == Disposition(
-                Way.OPAQUE, owes_grant=True, reason=Reason.NOT_NEGOTIATED
+                way, owes_grant=True, reason=Reason.NOT_NEGOTIATED
             )
         assert dispatch.disposition(0x5000, agreed).way is Way.OPAQUE, "agreed on, but nobody here serves it"
 

@@ -81,6 +81,10 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Wall clock at receipt (Unix nanoseconds)."""
     reading: int | None = None
     """The reading of a publisher's log that returned the events; None for events that were published to this node."""
+    lost: int = 0
+    """Packets of a best-effort stream found missing since the batch before; negative if more came late than are missing."""
+    packet_times: NDArray[np.int64] | None = None
+    """When the events of each packet were published (Unix nanoseconds, the publisher's clock), where that is known."""
     times: NDArray[np.int64] | None = None
     """When the publisher logged each event (Unix nanoseconds), for events from a log."""
 
@@ -103,10 +107,17 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; costs one object per event."""
-        times = repeat(None) if self.times is None else self.times.tolist()
+        known = self.event_times()
+        times = repeat(None) if known is None else known.tolist()
         for number, (payload, ts_ns) in enumerate(zip(self.payloads(), times, strict=False)):
             pub_seq = None if self.pub_seq is None else self.pub_seq + number
             yield Event(payload, self.channel, self.publisher, pub_seq, self.subprotocol_id, ts_ns)
+
+    def event_times(self) -> NDArray[np.int64] | None:
+        """Return when each event was published or logged by its publisher (Unix nanoseconds); None if unknown."""
+        if self.times is not None or self.packet_times is None:
+            return self.times
+        return np.repeat(self.packet_times, self.packet_events)
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return a range of the events as a batch that shares the memory of this one."""
@@ -124,6 +135,8 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             packet_seqs=self.packet_seqs[first:last],
             packet_events=counts,
             pub_seq=None if self.pub_seq is None else self.pub_seq + start,
+            lost=self.lost if start == 0 else 0,
+            packet_times=None if self.packet_times is None else self.packet_times[first:last],
             times=None if self.times is None else self.times[start:stop],
         )
 

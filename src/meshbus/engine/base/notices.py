@@ -41,6 +41,8 @@ class DownReason(StrEnum):
     """Its session was idle for too long, or was never proved."""
     CLOSED = "closed"
     """This node disconnected it."""
+    LEFT = "left"
+    """It said goodbye."""
 
 
 class PeerFailed(msgspec.Struct, frozen=True):

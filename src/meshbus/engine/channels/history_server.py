@@ -238,7 +238,7 @@ class History(Service):
             if reader.stream_id == stream_id:
                 self._end(reader, ErrorCode.CLOSED, now, out)
 
-    def close(self, now: float, out: Output) -> None:
+    def closing(self, now: float, out: Output) -> None:
         """Tell all readers that our logs are being closed."""
         for node_id in list(self._readers):
             self._end_all(node_id, now, out)

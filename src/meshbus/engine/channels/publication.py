@@ -25,6 +25,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST
 from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
 from meshbus.wire.header import Header
+from meshbus.wire.stamp import stamp_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,8 +144,9 @@ class Publications(Service):
             if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload)):
                 return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
             ways.append(traffic)
+        stamp = stamp_of(self._wall(now))
         for traffic in ways:
-            traffic.send_one(header, payload, number, now, out)
+            traffic.send_one(header, payload, number, stamp, now, out)
         return PublishReport(len(ways), len(ways), (), plan.filtered)
 
     def _number(self, channel: ChannelName, events: int, now: float) -> int:
@@ -158,7 +160,8 @@ class Publications(Service):
     def _send(
         self, plan: PublishPlan, config: PublishConfig, packed: Packed, number: int, now: float, out: Output
     ) -> Publication:
-        publication = Publication(plan, config, Load(self._pattern(plan), packed, number))
+        stamped = Packed(packed.data, packed.bounds, packed.counts, stamp_of(self._wall(now)))
+        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number))
         self._run(publication, now, out)
         return publication
 

@@ -4,8 +4,8 @@
     an id with a service here      the service; a profile id only if it was negotiated with the peer
     anything else is opaque        delivered with its id, never among plain events, or dropped and counted
 
-Strict mode, the default, drops opaque packets below the vendor range. Compatible mode delivers all of them, as a 0.23
-node does (subprotocols.md §3). A 0.23 sender spends credit on everything that its receiver would count as events,
+Strict mode, the default, drops opaque packets below the vendor range, and those of the profile that were not
+negotiated. Compatible mode delivers all of them, as a 0.23 node does (subprotocols.md §3). A 0.23 sender spends credit on everything that its receiver would count as events,
 whatever the id, so it gets grants for such packets even if they are dropped here (transport.md §14). Packets for other
 nodes never come here: engine/routes/forward.py forwards them, whatever their id.
 """
@@ -93,7 +93,9 @@ class Dispatch:
         if subprotocol_id in self._services or (subprotocol_id in self._profile and subprotocol_id in negotiated):
             return _SERVED
         reason = Reason.NOT_NEGOTIATED if subprotocol_id in self._profile else Reason.UNKNOWN_SUBPROTOCOL
-        dropped = self._mode is OpaqueMode.STRICT and subprotocol_id < FIRST_VENDOR_ID
+        # A message of our own profile is never an application's, not even while both sides have yet to agree.
+        ours = subprotocol_id < FIRST_VENDOR_ID or subprotocol_id in self._profile
+        dropped = self._mode is OpaqueMode.STRICT and ours
         return Disposition(Way.DROP if dropped else Way.OPAQUE, subprotocol_id not in self._uncredited, reason)
 
 

@@ -41,6 +41,9 @@ MAX_PADDING = 8
 
 _SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
 _NUMBER, _SIZES = struct.Struct("<Q"), struct.Struct("<HH")
+_STAMP = struct.Struct("<I")
+_STAMP_AT = 60
+"""Where the fragment fields of a header are, which hold the stamp (wire/stamp.py)."""
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 
 
@@ -58,7 +61,19 @@ class Opening(NamedTuple):
 class Link:
     """The keys of one session, its address, and the routing header for a peer behind a relay."""
 
-    __slots__ = ("_known", "address", "ephemeral", "home", "opener", "role", "route", "sealer", "session_id", "used_at")
+    __slots__ = (
+        "_known",
+        "address",
+        "ephemeral",
+        "home",
+        "opener",
+        "role",
+        "route",
+        "sealer",
+        "session_id",
+        "stamped",
+        "used_at",
+    )
 
     def __init__(
         self, keys: SessionKeys, role: Role, address: Address, now: float, *, route: RouteHeader | None = None
@@ -75,6 +90,8 @@ class Link:
         """Routing header in front of every packet to a peer behind a relay; empty for a direct peer.
 
         transport.md §7: 0.23 nodes never send it on ordinary traffic, but accept it."""
+        self.stamped = False
+        """Whether packets carry the publisher's time: both sides negotiated presence."""
         self.ephemeral = b""
         """The initiator's ephemeral key of the handshake, to recognize a replay of message 1."""
         self.used_at = now
@@ -92,7 +109,9 @@ class Link:
         datagram = self.route + self.sealer.seal(header, payload)
         return Train(self.address, datagram, len(datagram))
 
-    def seal_one(self, header: Header, payload: bytes, sequence: int) -> Train:  # hot: bench_publish
+    def seal_one(  # hot: bench_publish
+        self, header: Header, payload: bytes, sequence: int, stamp: int = 0
+    ) -> Train:
         """Seal one event as a packet of its own; `header` is the pattern, as for `seal_batch`."""
         pattern = self._pattern(header)
         ahead = len(self.route)
@@ -100,6 +119,7 @@ class Link:
         # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
         _NUMBER.pack_into(head, ahead + 16, self.sealer.take())
         _NUMBER.pack_into(head, ahead + 40, sequence)
+        _STAMP.pack_into(head, ahead + _STAMP_AT, stamp if self.stamped else 0)
         _SIZES.pack_into(head, ahead + 64, len(payload), 1)
         # transport.md §4: the associated data is the header without the nonce, and with hop_count 0.
         aad = head[ahead : ahead + 12] + head[ahead + 24 :]
@@ -118,8 +138,10 @@ class Link:
         # Not a bytearray, which would be zeroed: every byte is written below.
         wire = np.empty(edges[-1] - edges[0] + count * (offset + TAG_BYTES), _U8)
         dressed = np.empty(count * SEAL_BYTES, _U8)
+        pattern = self._pattern(header)
+        _STAMP.pack_into(pattern.data, len(self.route) + _STAMP_AT, packed.stamp if self.stamped else 0)
         stride = _dress.run(
-            self._pattern(header), packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
+            pattern, packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
         )
         view, source = wire.data, packed.data.data
         sizes = [end - at for at, end in pairwise(edges)]
@@ -255,12 +277,12 @@ def equalize(packed: Packed) -> Packed:  # hot: bench_stream
     bounds[-1] += last - width
     data = np.empty(bounds.item(count), _U8)
     _spread.run(packed.data, packed.bounds, width, data)
-    return Packed(data, bounds, packed.counts)
+    return Packed(data, bounds, packed.counts, packed.stamp)
 
 
 def part_of(packed: Packed, start: int, stop: int) -> Packed:
     """Return a range of the payloads, which shares their memory."""
-    return Packed(packed.data, packed.bounds[start : stop + 1], packed.counts[start:stop])
+    return Packed(packed.data, packed.bounds[start : stop + 1], packed.counts[start:stop], packed.stamp)
 
 
 def _dress_reference(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.notices import Negotiated, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer, PeerClaims
@@ -34,7 +35,12 @@ from meshbus.wire.subprotocol import TAG_PREFIX, SubprotocolManifest, capability
 
 # profile.md §1: a peer that does not answer within 3 × 1 s stays plain.
 TRIES = 3
+TRIES_AGAIN = 15
+"""Offers to a peer that agreed in an earlier session: its reliable streams wait for the answer for RESUME_S
+(engine/streams/reliable.py), so none of that time is wasted."""
 RETRY_S = 1.0
+MAX_KNOWN = 65_536
+"""Peers remembered as meshbus nodes."""
 
 _ASKS = capability_tag(Subprotocol.NEGOTIATION)
 
@@ -80,6 +86,7 @@ class Negotiator(Service):
         self._announces = context.settings.announce.enrich
         """Whether our announcement carries the tags; without them only a peer that is configured would answer."""
         self._profiles: dict[int, Profile] = {}
+        self._agreed_before: BoundedMap[int, None] = BoundedMap(MAX_KNOWN)
         self._talks: dict[int, _Talk] = {}
         self._due: dict[int, float] = {}
         """When the next manifest is due, by node id."""
@@ -166,7 +173,7 @@ class Negotiator(Service):
             peer, talk = self._peers.get(node_id), self._talks[node_id]
             if peer is None:
                 self._forget(node_id)
-            elif talk.tries < TRIES:
+            elif talk.tries < (TRIES_AGAIN if talk.theirs is None and self._offers_again(peer) else TRIES):
                 self._send(peer, talk, now, out)
             elif talk.theirs is None:
                 self._counters.add("negotiation", "no_answer")
@@ -214,6 +221,8 @@ class Negotiator(Service):
         self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:
+        if agreed.compatible:
+            self._agreed_before.put(peer.node_id, None)
         changed = agreed != peer.negotiated
         peer.negotiated = agreed
         if changed:
@@ -233,6 +242,9 @@ class Negotiator(Service):
         profile = self._profiles.get(peer.node_id, Profile.AUTO)
         asked = self._announces and talk.announced and _ASKS in peer.claims.capabilities.tags
         return profile is Profile.MESHBUS or (profile is Profile.AUTO and asked)
+
+    def _offers_again(self, peer: Peer) -> bool:
+        return self._offers_to(peer) and peer.node_id in self._agreed_before
 
     def _offers_to(self, peer: Peer) -> bool:
         return self._node_id < peer.node_id

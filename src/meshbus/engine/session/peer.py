@@ -45,11 +45,21 @@ class PeerClaims(msgspec.Struct, frozen=True):
     subnet: SubnetId = SubnetId.GLOBAL
 
 
+class PeerClock(msgspec.Struct, frozen=True):
+    """How far a peer's wall clock is from ours, as measured by presence."""
+
+    offset_ns: int
+    """Their clock minus ours."""
+    error_ns: int
+    """The offset is wrong by at most this much: half a round trip."""
+
+
 class Peer:
     """One other node."""
 
     __slots__ = (
         "claims",
+        "clock",
         "health",
         "heard_at",
         "link",
@@ -66,6 +76,8 @@ class Peer:
         self.claims = PeerClaims()
         self.negotiated = NegotiatedSet()
         """The profile subprotocols that both sides may use; empty for a plain 0.23 peer."""
+        self.clock: PeerClock | None = None
+        """The offset of its clock; None while it is unknown, and for a plain 0.23 peer."""
         self.health = Health.ALIVE
         self.heard_at = now
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""

@@ -10,7 +10,7 @@ engine/streams/retransmit.py and engine/streams/reorder.py.
 
 from __future__ import annotations
 
-from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW
+from meshbus.wire.constants import MAX_REPLAY_JUMP, PACKET_COST, STREAM_WINDOW
 
 GRANT_SHARE = 4
 """A grant is due at once when this fraction of the window (one in four) was consumed since the last grant.
@@ -18,6 +18,10 @@ GRANT_SHARE = 4
 Our choice: transport.md §14 allows several packets to share a grant, and a quarter keeps the sender from stalling."""
 GRANT_DELAY_S = 0.005
 """Otherwise a grant is due this long after the first packet that is not granted yet; the delay of an ACK, too."""
+
+
+MAX_JUMP = MAX_REPLAY_JUMP
+"""A jump of the sequence beyond this is a new count, not a loss: no session loses so many packets in a row and lives."""
 
 
 class TxStream:
@@ -78,7 +82,18 @@ class TxStream:
 class RxStream:
     """The receiving side of one stream."""
 
-    __slots__ = ("consumed", "grant_due", "granted", "held", "stream_id", "window")
+    __slots__ = (
+        "_first",
+        "_next",
+        "_received",
+        "consumed",
+        "grant_due",
+        "granted",
+        "held",
+        "lost",
+        "stream_id",
+        "window",
+    )
 
     def __init__(self, stream_id: int, window: int = STREAM_WINDOW) -> None:
         self.stream_id = stream_id
@@ -91,6 +106,12 @@ class RxStream:
         """When the next grant is due at the latest, or None."""
         self.held = False
         """Whether the application cannot take more now; then nothing is granted."""
+        self.lost = 0
+        """Packets of this session that are missing, of those sent since the first that arrived."""
+        self._first: int | None = None
+        self._next = 0
+        """One past the highest sequence that arrived."""
+        self._received = 0
 
     def absorb(self, packets: int, payload_bytes: int) -> None:
         """Count packets that are confirmed by an ACK instead of a grant.
@@ -109,9 +130,23 @@ class RxStream:
         elif self.grant_due is None:
             self.grant_due = now + GRANT_DELAY_S
 
+    def observe(self, lowest: int, highest: int, packets: int) -> int:  # hot: bench_stream
+        """Count the sequences of packets that arrived, and return by how many packets `lost` changed.
+
+        A sender numbers the packets of a stream without holes, so what is missing was lost or is late.
+        """
+        if self._first is None or highest - self._next > MAX_JUMP:
+            self._first, self._next, self._received, self.lost = lowest, lowest, 0, 0
+        self._first = min(self._first, lowest)
+        self._next = max(self._next, highest + 1)
+        self._received += packets
+        before, self.lost = self.lost, self._next - self._first - self._received
+        return self.lost - before
+
     def restart(self) -> None:
         """Reset the totals for a new session."""
         self.consumed, self.granted, self.grant_due = 0, 0, None
+        self.lost, self._first, self._next, self._received = 0, None, 0, 0
 
     def granting(self) -> int:
         """Record that a grant is being sent, and return its total."""

@@ -34,6 +34,7 @@ from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subp
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
+from meshbus.wire.stamp import restore_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,6 +87,7 @@ class Delivery(Service):
                 starts[rows],
                 headers["payload_len"][rows].astype(np.int64),
                 headers["event_count"][rows].astype(np.int64),
+                stamps=_stamps_of(peer, headers[rows].tobytes()),
             )
             stamp = Stamp.of_row(headers[rows[-1]].tobytes())
             came = Ready(subprotocol_id, stream_id, origin_hash, [payloads], stamp)
@@ -103,7 +105,8 @@ class Delivery(Service):
                 headers = np.frombuffer(run.rows, HEADER_DTYPE)
                 self.take(peer, run.subprotocol_id, headers, data, run.places, now, out)
                 return
-        payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts)
+        stamps = _stamps_of(peer, run.rows)
+        payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts, stamps=stamps)
         stamp = Stamp.of_row(run.rows[-HEADER_BYTES:].tobytes())
         ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads], stamp)
         self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
@@ -121,11 +124,13 @@ class Delivery(Service):
         whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
         if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
             start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
-            payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts)
+            stamps = np.array((_stamp_of(header),), np.uint32) if peer.link.stamped else None
+            payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
             came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
             self._take_stream(peer, came, size, reliable, now, out)
             return
         self._streams.traffic_of(peer).consumed(stream_id, 1, size, now)
+        lost = self._observe(peer, stream_id, sequences)
         out.events.append(
             EventBatch(
                 offsets=np.array((0, framed), np.int64),
@@ -139,6 +144,8 @@ class Delivery(Service):
                 packet_events=counts,
                 stamp=Stamp.of(header),
                 received_ns=self._wall(now),
+                lost=lost,
+                packet_times=self._times(peer, np.array((_stamp_of(header),), np.uint32), now),
             )
         )
 
@@ -182,11 +189,13 @@ class Delivery(Service):
         traffic = self._streams.traffic_of(peer)
         if reliable:
             came = traffic.reliable.receive(came, now)
+            lost = 0
         else:
             traffic.consumed(stream_id, len(payloads), nbytes, now)
-        self._deliver(peer, came, now, out)
+            lost = self._observe(peer, stream_id, payloads.sequences)
+        self._deliver(peer, came, now, out, lost)
 
-    def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output) -> None:
+    def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output, lost: int = 0) -> None:
         subprotocol_id, stream_id, origin_hash, runs, stamp = ready
         if subprotocol_id in self._served and peer.uses(subprotocol_id):
             service = self._services.by_subprotocol[subprotocol_id]
@@ -218,14 +227,42 @@ class Delivery(Service):
                     pub_seq=payloads.pub_seq,
                     stamp=stamp,
                     received_ns=self._wall(now),
+                    lost=lost,
+                    packet_times=None if payloads.stamps is None else self._times(peer, payloads.stamps, now),
                 )
             )
+            lost = 0
+
+    def _observe(self, peer: Peer, stream_id: int, sequences: NDArray[np.uint64]) -> int:
+        """Count what is missing on a best-effort stream, and return the change."""
+        change = peer.rx_stream(stream_id).observe(int(sequences.min()), int(sequences.max()), len(sequences))
+        if change:
+            self._counters.add("loss", "missing_packets" if change > 0 else "late_packets", abs(change))
+        return change
+
+    def _times(self, peer: Peer, stamps: NDArray[np.uint32], now: float) -> NDArray[np.int64] | None:
+        """Return when packets were published by the publisher's clock; None where that is not known."""
+        if not peer.link.stamped or peer.clock is None or not stamps.all():
+            return None
+        return restore_times(stamps, self._wall(now) + peer.clock.offset_ns)
 
     def _is_unasked(self, peer: Peer, subprotocol_id: int, stream_id: int, origin_hash: int) -> bool:
         """Return whether packets belong to a publication that this node did not subscribe to."""
         # transport.md §18: channel_hash may be stale, so a publication is known by its stream id and origin_hash.
         publication = stream_id & PUBLISH_STREAM_BIT and origin_hash and subprotocol_id == Subprotocol.EVENTS
         return bool(publication) and self.joined.channel_of(peer.node_id, stream_id) is None
+
+
+def _stamps_of(peer: Peer, rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32] | None:
+    """Return the stamps of packets by their headers; None from a peer that writes none."""
+    if not peer.link.stamped:
+        return None
+    headers = np.frombuffer(rows, HEADER_DTYPE)
+    return headers["fragment_id"].astype(np.uint32) | headers["fragment_offset"].astype(np.uint32) << np.uint32(16)
+
+
+def _stamp_of(header: Header) -> int:
+    return header.fragment_id | header.fragment_offset << 16
 
 
 def _messages(payloads: Payloads) -> Iterator[memoryview]:

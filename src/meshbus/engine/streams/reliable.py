@@ -138,10 +138,10 @@ class Reliable:
         tx.sent(first_sequence, part, now)
         self._time(tx)
 
-    def sent_one(self, stream_id: int, sequence: int, payload: bytes, now: float) -> None:
+    def sent_one(self, stream_id: int, sequence: int, payload: bytes, stamp: int, now: float) -> None:
         """Keep a packet with one event that is being sent, for retransmission."""
         tx = self._sending[stream_id].tx
-        tx.sent_one(sequence, payload, 1, now)
+        tx.sent_one(sequence, payload, 1, now, stamp)
         self._time(tx)
 
     def finish(self, stream_id: int, now: float, out: Output) -> None:
@@ -338,8 +338,15 @@ class Reliable:
     def _resend(self, sending: _Sending, resend: Resend, out: Output) -> None:
         self._say(resend.messages, out)
         for packet in resend.packets:
-            header = msgspec.structs.replace(sending.header, sequence=packet.sequence, event_count=packet.event_count)
-            out.trains.append(self._peer.link.seal(header, bytes(packet.payload)))
+            link, stamp = self._peer.link, packet.stamp if self._peer.link.stamped else 0
+            header = msgspec.structs.replace(
+                sending.header,
+                sequence=packet.sequence,
+                event_count=packet.event_count,
+                fragment_id=stamp & 0xFFFF,
+                fragment_offset=stamp >> 16,
+            )
+            out.trains.append(link.seal(header, bytes(packet.payload)))
         self._update(sending, out)
 
     def _update(self, sending: _Sending, out: Output) -> None:

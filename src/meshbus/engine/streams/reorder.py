@@ -29,6 +29,7 @@ Rules:
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -65,6 +66,8 @@ class Payloads(msgspec.Struct, frozen=True, eq=False):
     """Events in each packet, according to its header."""
     pub_seq: int | None = None
     """The publisher's number of the first event, if known; the following ones are numbered consecutively."""
+    stamps: NDArray[np.uint32] | None = None
+    """When the events of each packet were published, as wire/stamp.py writes it; None where stamps mean nothing."""
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -87,17 +90,17 @@ class _Assembly:
 
     def __init__(self, pub_seq: int | None) -> None:
         self.runs: list[Payloads] = []
-        self._packets: list[tuple[int, bytes | memoryview, int]] = []
+        self._packets: list[tuple[int, bytes | memoryview, int, int]] = []
         self._pub_seq = pub_seq
 
-    def add(self, sequence: int, payload: bytes | memoryview, count: int) -> None:
+    def add(self, sequence: int, payload: bytes | memoryview, count: int, stamp: int) -> None:
         """Add the next packet."""
-        self._packets.append((sequence, payload, count))
+        self._packets.append((sequence, payload, count, stamp))
 
     def cut(self, pub_seq: int | None) -> None:
         """End the current run; the next one starts with this event number."""
         if self._packets:
-            sequences, payloads, counts = zip(*self._packets, strict=True)
+            sequences, payloads, counts, stamps = zip(*self._packets, strict=True)
             lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
             self.runs.append(
                 Payloads(
@@ -107,6 +110,7 @@ class _Assembly:
                     lengths,
                     np.array(counts, np.int64),
                     self._pub_seq,
+                    np.array(stamps, np.uint32),
                 )
             )
             self._packets = []
@@ -143,8 +147,8 @@ class ReliableRx:
         """The sequence to deliver next; None before the stream starts."""
         self._number: int | None = None
         """The number of the next event, if events are numbered."""
-        self._waiting: dict[int, tuple[bytes, int] | Base] = {}
-        """Payload and event count by sequence, or the BASE that has this sequence."""
+        self._waiting: dict[int, tuple[bytes, int, int] | Base] = {}
+        """Payload, event count and stamp by sequence, or the BASE that has this sequence."""
         self._held = False
         self._pending = 0
         """Number of packets since the last acknowledgement."""
@@ -179,7 +183,7 @@ class ReliableRx:
         if number is not None:
             self._number = number + int(batch.counts.sum())
         self._note(count, now, at_once=False)
-        return [Payloads(batch.sequences, batch.data, batch.starts, batch.lengths, batch.counts, number)]
+        return [Payloads(batch.sequences, batch.data, batch.starts, batch.lengths, batch.counts, number, batch.stamps)]
 
     def on_base(self, base: Base, now: float) -> list[Payloads]:
         """Handle a BASE, and return what can be delivered because of it."""
@@ -267,16 +271,16 @@ class ReliableRx:
         """Handle packets that are not simply the next ones."""
         view = batch.data.data
         out = _Assembly(self._number)
-        for sequence, start, length, count in zip(
-            batch.sequences.tolist(), batch.starts.tolist(), batch.lengths.tolist(), batch.counts.tolist(), strict=True
-        ):
+        stamps = repeat(0) if batch.stamps is None else batch.stamps.tolist()
+        sizes = zip(batch.starts.tolist(), batch.lengths.tolist(), batch.counts.tolist(), strict=True)
+        for sequence, (start, length, count), stamp in zip(batch.sequences.tolist(), sizes, stamps, strict=False):
             payload = view[start : start + length]
             # The next packet needs no room, even if the budget is used up: it frees memory by what follows it.
             if sequence == self._next:
-                self._deliver(sequence, payload, count, out)
+                self._deliver(sequence, payload, count, stamp, out)
                 self._drain(out)
             elif self._has_room(sequence, length):
-                self._waiting[sequence] = (bytes(payload), count)
+                self._waiting[sequence] = (bytes(payload), count, stamp)
                 self._budget.left -= length + PACKET_COST
         self._note(len(batch), now, at_once=True)
         return self._delivered(out)
@@ -302,8 +306,8 @@ class ReliableRx:
             else:
                 self._deliver(self._next, *held, out)
 
-    def _deliver(self, sequence: int, payload: bytes | memoryview, count: int, out: _Assembly) -> None:
-        out.add(sequence, payload, count)
+    def _deliver(self, sequence: int, payload: bytes | memoryview, count: int, stamp: int, out: _Assembly) -> None:
+        out.add(sequence, payload, count, stamp)
         self._next = sequence + 1
         if self._number is not None:
             self._number += count
@@ -342,5 +346,5 @@ def _consecutive(sequences: NDArray[np.uint64]) -> bool:
     return int(sequences[-1]) - int(sequences[0]) == count - 1 and bool((sequences[1:] > sequences[:-1]).all())
 
 
-def _cost(held: tuple[bytes, int] | Base) -> int:
+def _cost(held: tuple[bytes, int, int] | Base) -> int:
     return 0 if isinstance(held, Base) else len(held[0]) + PACKET_COST

@@ -204,16 +204,24 @@ class ReliableTx:
         """Keep packets that are being sent, starting with `next_sequence`; their memory must not change."""
         self._check_next(first_sequence)
         self._keep(
-            Flight(first_sequence, packed.data.data, packed.bounds, packed.counts, pub_seq=self._number, now=now)
+            Flight(
+                first_sequence,
+                packed.data.data,
+                packed.bounds,
+                packed.counts,
+                pub_seq=self._number,
+                now=now,
+                stamp=packed.stamp,
+            )
         )
         if self._number is not None:
             self._number += int(packed.counts.sum())
 
-    def sent_one(self, sequence: int, payload: bytes, event_count: int, now: float) -> None:
+    def sent_one(self, sequence: int, payload: bytes, event_count: int, now: float, stamp: int = 0) -> None:
         """Keep a single packet that is being sent, with `next_sequence`."""
         self._check_next(sequence)
         bounds, counts = (0, len(payload)), (event_count,)
-        self._keep(Flight(sequence, memoryview(payload), bounds, counts, pub_seq=self._number, now=now))
+        self._keep(Flight(sequence, memoryview(payload), bounds, counts, pub_seq=self._number, now=now, stamp=stamp))
         if self._number is not None:
             self._number += event_count
 

@@ -37,6 +37,7 @@ class Outstanding(msgspec.Struct, frozen=True, eq=False):
     sequence: int
     payload: memoryview
     event_count: int
+    stamp: int = 0
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Settled(msgspec.Struct, frozen=True):
 class Flight:
     """Packets that were sent together; or one BASE, which has a sequence like a packet."""
 
-    __slots__ = ("base", "bounds", "counts", "data", "end", "first", "pub_seq", "sent_at")
+    __slots__ = ("base", "bounds", "counts", "data", "end", "first", "pub_seq", "sent_at", "stamp")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Flight:
         *,
         pub_seq: int | None,
         now: float,
+        stamp: int = 0,
     ) -> None:
         self.first = first
         self.end = first + len(counts)
@@ -75,6 +77,8 @@ class Flight:
         self.pub_seq = pub_seq
         """The number of the first event, if events are numbered."""
         self.sent_at = now
+        self.stamp = stamp
+        """When the events were published (wire/stamp.py)."""
         self.base: Base | None = None
 
     @classmethod
@@ -87,7 +91,8 @@ class Flight:
     def packet(self, sequence: int) -> Outstanding:
         """Return one of the packets."""
         i = sequence - self.first
-        return Outstanding(sequence, self.data[int(self.bounds[i]) : int(self.bounds[i + 1])], int(self.counts[i]))
+        payload = self.data[int(self.bounds[i]) : int(self.bounds[i + 1])]
+        return Outstanding(sequence, payload, int(self.counts[i]), self.stamp)
 
     def wire_bytes(self, start: int, end: int) -> int:
         """Return the cost in credit of the packets in [start, end); a BASE costs none."""

@@ -64,7 +64,7 @@ class Traffic:
         return not header.flags & _RELIABLE or self._room(header) > 0
 
     def send_one(  # hot: bench_publish
-        self, header: Header, payload: bytes, pub_seq: int, now: float, out: Output
+        self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output
     ) -> None:
         """Send one event as a packet of its own; call it only if `admits` returned True."""
         stream_id = header.stream_id
@@ -73,9 +73,9 @@ class Traffic:
         reliable = self._is_reliable(header)
         if reliable:
             sequence = self.reliable.prepare(header, pub_seq, now, out)
-        out.trains.append(self.peer.link.seal_one(header, payload, sequence))
+        out.trains.append(self.peer.link.seal_one(header, payload, sequence, stamp))
         if reliable:
-            self.reliable.sent_one(stream_id, sequence, payload, now)
+            self.reliable.sent_one(stream_id, sequence, payload, stamp, now)
 
     def send_reliable(self, subprotocol_id: int, message: bytes, now: float, out: Output) -> None:
         """Send one message on the reliable stream of its subprotocol; it is retransmitted until it arrives.
