@@ -461,7 +461,7 @@ def test_requests_end_with_the_peer() -> None:
 
 def test_a_plain_peer_takes_no_requests() -> None:
     _, left, right = pair(right={"profile": False})
-    with pytest.raises(PeerError, match="does not take requests"):
+    with pytest.raises(PeerError, match="does not accept requests"):
         ask(left, right, "planner/plan", b"?")
 
 

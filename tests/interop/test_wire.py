@@ -110,7 +110,7 @@ async def test_a_plain_peer_never_gets_a_byte_of_the_profile(lab: Lab) -> None:
             assert await asyncio.to_thread(peer.publish_all, "wire/theirs", [b"x"] * 20) == 20
             assert await take(here, 20) == [b"x"] * 20
         assert len(await asyncio.to_thread(peer.collect, 20)) == 20
-        with pytest.raises(PeerError, match="does not take requests"):
+        with pytest.raises(PeerError, match="does not accept requests"):
             await node.request(peer.node_id, CHANNEL, b"it knows none")
         with pytest.raises(ChannelError, match="no_responder"):
             await node.request(other.node_id, CHANNEL, b"nobody is there for it")

@@ -1,4 +1,4 @@
-"""Letting in and out: throttle and cap, roster and guard in step, re-checks, and the filter of a publish."""
+"""Admission of subscribers: throttle and limit, roster and guard in step, later checks, and the filter of a publish."""
 
 from typing import Any
 

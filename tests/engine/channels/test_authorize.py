@@ -1,4 +1,4 @@
-"""The decisions: their order, tokens as observed at a reference node and as we judge them, visibility, publishing."""
+"""Authorization: the order of the checks, tokens as a reference node and as we judge them, visibility, publishing."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reading the log of a publisher that may send anything: what is whole and in order is delivered, nothing else."""
+"""Reading the log of a publisher that may send anything: only complete events in order are delivered."""
 
 from __future__ import annotations
 

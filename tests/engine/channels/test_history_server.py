@@ -1,4 +1,4 @@
-"""Readers of a log: history joined to live, under loss and retention, within bounds and under policy."""
+"""Readers of a log: history joined to live events under loss and retention, limits, and policy."""
 
 from __future__ import annotations
 

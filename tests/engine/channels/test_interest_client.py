@@ -1,4 +1,4 @@
-"""Playbooks of following a prefix: asked until answered, repeated for what was lost, and taken back for sure."""
+"""Following a prefix: repeated until answered, refreshed, and canceled reliably."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Playbooks of being followed: what prefixes bring, hide and lose; and both sides together over a lossy line."""
+"""Interests of peers: which channels a prefix adds, hides and removes; and both sides together over a lossy link."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Channels that appear and vanish, and prefixes over them."""
+"""The channels of a node: channels that appear and vanish, and lookups by prefix."""
 
 from hypothesis import given
 from hypothesis import strategies as st

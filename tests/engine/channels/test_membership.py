@@ -1,4 +1,4 @@
-"""Playbooks of 0x0A00: asking and being asked, answers that count and those that do not, and what was observed."""
+"""Membership (0x0A00): requests and answers on both sides, valid and invalid Acks, and observed packets."""
 
 import pytest
 

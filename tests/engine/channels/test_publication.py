@@ -1,4 +1,4 @@
-"""Publishes under way: fan-out, its bound, what a slow or lost subscriber means, and who waits for the end."""
+"""Running publishes: fan-out and its limit, slow and lost subscribers, and callbacks at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans, legs and reports: who gets a publish, in which form, at which rate, and what failed legs mean."""
+"""Publish plans, legs and reports: recipients, header fields, rate limits, and failed legs."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_bad_values_are_named_and_too_few_legs_are_one() -> None:
     assert PublishConfig(max_inflight=0).max_inflight == 1
     assert PublishConfig(on_failure="collect").on_failure is OnFailure.COLLECT  # type: ignore[arg-type]
     for options, problem in [
-        ({"on_failure": "never"}, "on_failure: 'never' is none of best-effort, fail-fast, collect"),
+        ({"on_failure": "never"}, "on_failure: unknown value 'never'; choose from best-effort, fail-fast, collect"),
         ({"reliability": "mostly"}, "reliability: 'mostly'"),
         ({"wait_s": -1.0}, "wait_s: -1.0"),
         ({"wait_s": float("nan")}, "wait_s: nan"),
@@ -242,11 +242,11 @@ def test_the_rate_counts_packets_of_all_legs_and_refuses_before_sending() -> Non
         join(scene, scene.peer(number))
     assert len(planner.plan(A, DEFAULT, 0.0, packets=4).legs) == 2
     planner.plan(A, DEFAULT, 0.0)
-    with pytest.raises(ChannelError, match="2 packets are beyond max_rate_pps = 10 now: slow down") as caught:
+    with pytest.raises(ChannelError, match="2 packets exceed max_rate_pps = 10 at this moment; publish more slowly") as caught:
         planner.plan(A, DEFAULT, 0.0)
     assert caught.value.fault is ChannelFault.RATE_LIMITED
     planner.plan(A, DEFAULT, 0.2)
-    with pytest.raises(ChannelError, match=r"12 packets .* send fewer events at once or raise it"):
+    with pytest.raises(ChannelError, match=r"12 packets .* publish fewer events at once or raise max_rate_pps"):
         planner.plan(A, DEFAULT, 100.0, packets=6)
     assert scene.counters.get("refuse", "publish_rate") == 2
     planner.plan(A, DEFAULT, 100.0, packets=5)
@@ -304,7 +304,7 @@ def test_failed_legs_mean_what_was_observed() -> None:
         assert fanout.report().errors == (LegError(1, "backpressure", str(STALLED)),)
     fanout, _ = fan_out(DEFAULT, (1,), {1})
     with pytest.raises(
-        PartialDelivery, match=r"0 of 1 subscribers reached: every leg failed, the first to 0+1: "
+        PartialDelivery, match=r"0 of 1 subscribers reached: every peer failed; the first was 0+1: "
     ) as all_:
         fanout.report()
     assert "all 1 peers failed" in outcomes["best_effort"]["text"]

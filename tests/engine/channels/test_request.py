@@ -1,4 +1,4 @@
-"""Request and reply, as playbooks between two sides joined by a stream that loses nothing."""
+"""Request and reply between two engines over a stream without loss."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_who_left_gets_no_more_messages() -> None:
 def test_only_a_peer_that_agreed_is_asked() -> None:
     alice, _ = pair()
     alice.peer(BOB).negotiated = NegotiatedSet()
-    with pytest.raises(PeerError, match="does not take requests"):
+    with pytest.raises(PeerError, match="does not accept requests"):
         alice.ask(BOB)
     assert not alice.wire
 

@@ -1,4 +1,4 @@
-"""The roster: modes and groups as observed at a reference node, fair turns, and equality with a plain model."""
+"""Roster: modes and groups as observed at a reference node, fair turns, and a comparison with a plain model."""
 
 from collections import Counter
 from collections.abc import Callable

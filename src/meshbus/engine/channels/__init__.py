@@ -1,1 +1,1 @@
-"""Channels: who may subscribe and publish, who does, publishing, requests, interest in prefixes, reading history."""
+"""Channels: authorization, subscriptions, publishing, requests and replies, interest in prefixes, and history."""

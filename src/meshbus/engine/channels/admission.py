@@ -1,13 +1,19 @@
-"""Letting subscribers in and out: roster and auth guard, kept to what engine/channels/authorize.py decides.
+"""Admission of subscribers: keeps the roster and the auth guard in line with the decisions of authorize.py.
 
-A peer that may subscribe goes into the roster and, as (node id, channel), into the guard; it leaves both together.
-Before it is judged at all it must not be throttled (too many refusals in a short time) nor be in too many channels.
-Every refusal is counted under "refuse", and those that the peer could have avoided count against it.
+A peer that may subscribe is added to the roster and, as (node id, channel), to the guard; it leaves both together.
+Before it is judged, it must not be throttled (too many refusals in a short time) nor be in too many channels
+(policy.md §4.4). Every refusal is counted under "refuse"; those that the peer could have avoided count in the throttle.
 
-No decision lasts by itself. Everyone is judged again when its claims change (`recheck`) and every 30 s (`tick`), and
-tokens at each publish too (`filter`). A peer that moved to a subnet from which the channel is not visible stays, and
-gets nothing until it is back. An expired or revoked token shuts its subject out at once, and out of the roster with the
-next tick. The 0.23 wire has no message for any of this.
+Decisions are not permanent. A peer is checked again when its claims change, and every 30 s (`tick`); tokens also at each
+publish (`filter`, policy.md §4.6):
+
+    channel not visible from the peer's subnet     the subscription stays, but gets no events until it is visible again
+    token expired or revoked                       no events from the next publish on; removed from the roster at the
+                                                   next tick
+    capabilities no longer match, or the channel   removed from the roster
+    is no longer configured
+
+The 0.23 wire has no message that tells a subscriber about any of this. The decisions are in engine/channels/authorize.py.
 """
 
 from __future__ import annotations
@@ -33,24 +39,28 @@ from meshbus.policy.tokens import Presented
 from meshbus.wire.messages.membership import AckReason
 
 MIN_SWEEP_INTERVAL_S = 1.0
+"""Shortest interval between two checks of all subscriptions (policy.md §4.6: an interval of 0 means 1 s)."""
 MIN_REBUILD = 1024
-"""Revocations before the guard's bloom filter is made anew, when they also outnumber its entries."""
+"""Revocations after which the bloom filter of the guard is rebuilt, if they also outnumber its entries. Our choice:
+nothing in policy.md §3.2 rebuilds it, and the false positives would only grow."""
 
+# policy.md §4.4: only these two count as failures in the throttle.
 _AGAINST_PEER = frozenset({AckReason.UNAUTHORIZED, AckReason.UNKNOWN_CHANNEL})
 
 
 class Ending(StrEnum):
-    """Why a subscription ended, beside a LAPSE reason of a re-check and the loss of the peer."""
+    """Why a subscription ended, if neither a check (then a LAPSE reason) nor the loss of the peer ended it."""
 
     ASKED = "asked"
+    """The peer unsubscribed."""
     CANCELED = "canceled"
-    """The interest that brought it ended."""
+    """The interest that created the subscription ended."""
     CLOSED = "closed"
-    """We no longer publish the channel."""
+    """This node no longer publishes the channel."""
 
 
 class Lapse(msgspec.Struct, frozen=True):
-    """A subscription that a re-check ended."""
+    """A subscription that a later check ended."""
 
     node_id: int
     channel: ChannelName
@@ -58,21 +68,21 @@ class Lapse(msgspec.Struct, frozen=True):
 
 
 class Admission(Service):
-    """The door of our channels: who is in, who comes in, who must leave."""
+    """The subscribers of this node's channels: adds them, checks them again, and removes them."""
 
     def __init__(self, context: Context, throttle: FailureThrottle[int] | None = None) -> None:
-        """Set up an empty roster."""
+        """Start with an empty roster."""
         self.authorizer = Authorizer(context)
         self.roster = SubscriberRoster()
         self.guard = AuthGuard()
         self.on_lapse: Callable[[list[Lapse], Output], None] = lambda _lapses, _out: None
-        """Called with the subscriptions that a re-check ended."""
+        """Called with the subscriptions that a later check ended."""
         self._peers = context.peers
         self._counters = context.counters
         self._throttle = FailureThrottle[int]() if throttle is None else throttle
         self._max_channels = context.settings.max_channels_per_peer
         self._sweep_interval_s = context.settings.token_sweep_s
-        """None never looks at tokens again by itself; a publish still does."""
+        """Interval between checks of all subscriptions; with None, tokens are checked only when publishing."""
         self._sweep_at: float | None = None
 
     def subscribe(
@@ -85,13 +95,16 @@ class Admission(Service):
         token: bytes = b"",
         queue_group: str = BROADCAST,
     ) -> Reason | None:
-        """Answer a peer's subscribe: None is yes."""
+        """Handle a subscribe request of a peer, and return the reason to refuse it, or None if it was accepted."""
         if self.throttled(peer, now):
             return Reason.REFUSE_THROTTLED
         return self._note(peer, self.admit(peer, channel, now, out, token=token, queue_group=queue_group), now)
 
     def vet(self, peer: Peer, channel: ChannelName, now: float, *, token: bytes = b"") -> Reason | None:
-        """Judge someone who wants to read a channel in another way than by being in the roster; None is yes."""
+        """Return the reason to refuse a peer that wants to read a channel without a subscription, or None.
+
+        The checks are those of a subscribe request, throttle included.
+        """
         if self.throttled(peer, now):
             return Reason.REFUSE_THROTTLED
         refusal = self.authorizer.judge(peer.claims, channel, now, token)
@@ -100,12 +113,12 @@ class Admission(Service):
         return self._note(peer, refusal, now)
 
     def may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
-        """Judge a question by the policy of its channel: NONE is yes."""
+        """Return the reason to refuse a request on a channel, or AckReason.NONE."""
         refusal = self.authorizer.judge(peer.claims, channel, now)
         return AckReason.NONE if refusal is None else ack_of(refusal)
 
     def _note(self, peer: Peer, refusal: Reason | None, now: float) -> Reason | None:
-        """Count an answer for or against a peer, and give it on."""
+        """Record the outcome in the throttle, and return it."""
         if refusal is None:
             self.note_success(peer)
         elif ack_of(refusal) in _AGAINST_PEER:
@@ -113,18 +126,18 @@ class Admission(Service):
         return refusal
 
     def throttled(self, peer: Peer, now: float) -> bool:
-        """Return whether a peer was refused so often that it is not heard now; a yes is counted as a refusal."""
+        """Return whether a peer was refused too often lately; if so, count one more refusal."""
         throttled = self._throttle.throttled(peer.node_id, now)
         if throttled:
             self._counters.count(Reason.REFUSE_THROTTLED)
         return throttled
 
     def note_success(self, peer: Peer) -> None:
-        """Forget the failures of a peer."""
+        """Clear the failures of a peer in the throttle."""
         self._throttle.succeed(peer.node_id)
 
     def note_failure(self, peer: Peer, now: float) -> None:
-        """Count a refusal against a peer."""
+        """Record a failure of a peer in the throttle."""
         self._throttle.fail(peer.node_id, now)
 
     def admit(
@@ -138,7 +151,7 @@ class Admission(Service):
         queue_group: str = BROADCAST,
         request: Request = None,
     ) -> Reason | None:
-        """Judge one subscription, the throttle aside, and let the peer in when it passes."""
+        """Judge one subscription without the throttle, and add the peer to the channel if it passes."""
         refusal = self._judge(peer, channel, token, now)
         if refusal is not None:
             self._counters.count(refusal)
@@ -153,7 +166,7 @@ class Admission(Service):
     def release(
         self, node_id: int, channel: ChannelName, out: Output, *, request: Request = None, why: str = Ending.ASKED
     ) -> bool:
-        """End one request of a peer for a channel; True when its subscription ended by that."""
+        """End one request of a peer for a channel, and return whether that ended its subscription."""
         gone = self.roster.release(channel, node_id, request=request)
         if gone:
             self._left(node_id, channel, why, out)
@@ -165,25 +178,25 @@ class Admission(Service):
             self._left(down.node_id, channel, down.reason, out)
 
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
-        """Install channel configurations, and check every subscription by them."""
+        """Install channel configurations, and check every subscription against them."""
         self.authorizer.registry = registry
         self._recheck(self.roster.peers(), now, out)
 
     def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
-        """Check the subscriptions of a peer again."""
+        """Check the subscriptions of a peer whose claims changed."""
         self._recheck([peer.node_id], now, out)
 
     def next_timer(self) -> float | None:
-        """Return when the next check of all subscriptions is due."""
+        """Return the time of the next check of all subscriptions, or None."""
         return self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
-        """Check all subscriptions again if that is due."""
+        """Check all subscriptions if that is due."""
         if self._sweep_at is not None and now >= self._sweep_at:
             self.tokens_changed(now, out)
 
     def tokens_changed(self, now: float, out: Output) -> None:
-        """Check all subscriptions again, and drop expired tokens and traces of revoked pairs."""
+        """Check all subscriptions, remove expired tokens, and rebuild the guard if it holds too many revoked pairs."""
         self._recheck(self.roster.peers(), now, out)
         self.authorizer.evict_expired(now)
         if self.guard.revocations_since_rebuild > max(MIN_REBUILD, len(self.guard)):
@@ -193,12 +206,16 @@ class Admission(Service):
     def filter(  # hot: bench_publish
         self, node_id: int, channel: ChannelName, canonical: int, config: ChannelConfig | None, now: float
     ) -> Reason | None:
-        """Judge one leg of a publish: None lets it through. `canonical` is the channel's hash, `config` its own."""
+        """Return the reason to leave a subscriber out of a publish, or None.
+
+        `canonical` is the hash of the channel name and `config` its configuration; callers pass both, because they need
+        them only once per publish.
+        """
         if not self.authorizer.sees(self._claims(node_id), config):
             return Reason.FILTER_NOT_VISIBLE
         guard = self.guard
         verdict = guard.check_fast(node_id, canonical)
-        # The exact name is asked even when the hash is allowed: another name may have the same one.
+        # policy.md §3.2: an allowed hash is confirmed by the exact name, because another name may have the same hash.
         if verdict is AuthVerdict.DENIED or not guard.is_authorized_full(node_id, channel):
             return Reason.FILTER_NOT_AUTHORIZED
         if verdict is AuthVerdict.NEEDS_FULL_CHECK:
@@ -207,12 +224,14 @@ class Admission(Service):
             return None
         if self.authorizer.holds_token(self._claims(node_id), channel, now):
             return None
+        # policy.md §4.6: the expiry takes effect at once in the guard; the roster entry goes with the next check.
         guard.revoke_channel(node_id, channel)
         self._hurry_sweep(now)
         return Reason.FILTER_TOKEN
 
     def _judge(self, peer: Peer, channel: ChannelName, token: bytes | Presented | None, now: float) -> Reason | None:
         full = self.roster.count(peer.node_id) >= self._max_channels
+        # policy.md §4.4: a peer at its limit may still renew a subscription that it has.
         if full and self.roster.group_of(channel, peer.node_id) is None:
             return Reason.REFUSE_TOO_MANY_CHANNELS
         return self.authorizer.judge(peer.claims, channel, now, token)

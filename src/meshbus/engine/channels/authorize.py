@@ -1,15 +1,21 @@
-"""Who may subscribe to and publish on our channels: the decisions of the authorization flow, none of its bookkeeping.
+"""Authorization on this node's channels: decides who may subscribe and publish, and keeps no state about it.
 
-A subscriber is judged in this order, and the first failure is the answer:
+A subscriber is judged in this order (policy.md §4.4); the first line that applies decides:
 
-    (no configurations: yes) · unknown channel · not visible from its subnet · (an open channel: yes) ·
-    no pinned entity where a token is needed · capabilities · token
+    1  no channel configurations are installed                accept
+    2  the channel is not configured                          refuse: unknown channel
+    3  the channel is not visible from the peer's subnet      refuse: not visible
+    4  the channel is open                                    accept
+    5  a token is required and the peer's entity is unknown   refuse: unpinned
+    6  the capabilities do not match                          refuse: capability
+    7  a token is required and none is valid                  refuse: token
 
-Tokens: the presented one counts only when its subject is the peer and its issuer is trusted (policy/tokens.py), and it
-is kept only when it is what made the check pass. With a cache that takes `any_issuer`, every genuine token is kept, as
-the other implementation does. The name that was asked for is what is hashed, also behind a prefix configuration.
+Two rules are stricter than on 0.23 nodes (policy.md §7.5). A presented token counts only if its subject is the peer and
+its issuer is trusted (policy/tokens.py), and it is cached only if it made the check pass. With `any_issuer`, every
+token with a valid signature is cached, as on 0.23 nodes. And the requested name is hashed even if a prefix configuration
+applies (policy.md §2.1), so that one token is valid at every check.
 
-The counterpart is engine/channels/admission.py, which throttles, counts and remembers who was let in, and asks again later.
+The counterpart is engine/channels/admission.py: it throttles, counts, keeps the roster, and checks again later.
 """
 
 from __future__ import annotations
@@ -37,33 +43,33 @@ _ACKS = {
 
 
 def ack_of(refusal: Reason) -> AckReason:
-    """Return how the wire tells a subscriber why it was refused: by few words, so that it learns little about policy."""
+    """Return the Ack reason for a refusal. Most become UNAUTHORIZED, so that a peer learns little about the policy."""
     return _ACKS.get(refusal, AckReason.UNAUTHORIZED)
 
 
 class Authorizer:
-    """Judge by configuration, capabilities, tokens and subnets."""
+    """Decides by channel configuration, capabilities, tokens and subnets."""
 
     def __init__(self, context: Context) -> None:
-        """Set up without channel configurations: everyone may subscribe to everything."""
+        """Start without channel configurations: every peer may subscribe to every channel."""
         self.tokens = context.tokens
         self.own = PeerClaims(context.identity.entity_id, CapabilitySet(), context.settings.subnet)
-        """This node's own entity, announced capabilities and subnet; replace it when they change."""
+        """Entity, announced capabilities and subnet of this node; replace it when they change."""
         self.registry: ChannelConfigRegistry | None = None
-        """The configurations of our channels, if there are any."""
+        """Configurations of this node's channels, or None."""
         self.default_visibility = Visibility.GLOBAL
-        """Of channels without a configuration."""
+        """Visibility of channels without a configuration (policy.md §2.3)."""
         self._counters = context.counters
         self._wall = context.wall
 
     def config_of(self, channel: str) -> ChannelConfig | None:
-        """Find the configuration of a channel of ours."""
+        """Return the configuration of a channel of this node, or None."""
         return None if self.registry is None else self.registry.get_by_name(channel)
 
     def judge(
         self, claims: PeerClaims, channel: ChannelName, now: float, token: bytes | Presented | None = None
     ) -> Reason | None:
-        """Judge a subscriber by its claims and the token it presents: None is yes."""
+        """Return the reason to refuse a subscriber with these claims and this token, or None."""
         if self.registry is None:
             return None
         config = self.registry.get_by_name(channel)
@@ -80,9 +86,9 @@ class Authorizer:
         return self._judge_token(claims, channel, config, token, now)
 
     def lapse(self, claims: PeerClaims, channel: ChannelName, now: float) -> Reason | None:
-        """Judge a peer that was let in before: None lets it stay.
+        """Return the reason to end a subscription that was accepted before, or None.
 
-        Visibility is not asked: it suspends a subscription and does not end it.
+        Visibility is not checked: a channel that is not visible suspends the subscription and does not end it.
         """
         if self.registry is None:
             return None
@@ -94,12 +100,12 @@ class Authorizer:
         return Reason.LAPSE_TOKEN if config.require_token and not self.holds_token(claims, channel, now) else None
 
     def sees(self, claims: PeerClaims, config: ChannelConfig | None) -> bool:
-        """Return whether a channel of ours is visible from a peer's subnet."""
+        """Return whether a channel of this node is visible from the peer's subnet."""
         visibility = self.default_visibility if config is None else config.visibility
         return visibility is Visibility.GLOBAL or visible(visibility, self.own.subnet, claims.subnet)
 
     def holds_token(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
-        """Return whether a kept token lets a peer subscribe to a channel now."""
+        """Return whether a cached token lets the peer subscribe to a channel now."""
         entity = claims.entity_id
         return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel.hash, self._unix(now))
 
@@ -111,7 +117,7 @@ class Authorizer:
         return config.can_publish(channel, self.own.capabilities, self.own.entity_id, self.tokens, self._unix(now))
 
     def present(self, claims: PeerClaims, token: bytes) -> Presented | None:
-        """Prove a token once for many channels; None, and counted, when it is of no use to this peer."""
+        """Verify a token once, to use it for many channels; count and return None if this peer cannot use it."""
         tokens = self._read(token)
         if tokens is None:
             return None
@@ -121,7 +127,7 @@ class Authorizer:
         return self._prove(tokens)
 
     def evict_expired(self, now: float) -> int:
-        """Drop the kept tokens whose time is over."""
+        """Remove the expired tokens from the cache, and return how many there were."""
         return self.tokens.evict_expired(self._unix(now))
 
     def _judge_token(
@@ -132,7 +138,7 @@ class Authorizer:
         token: bytes | Presented | None,
         now: float,
     ) -> Reason | None:
-        """Judge by the presented token alone, then by what is kept; the capabilities have passed."""
+        """Judge by the presented token alone, then by the cached ones; the capabilities have passed."""
         if not config.require_token and not self.tokens.any_issuer:
             return None
         unix = self._unix(now)
@@ -141,6 +147,7 @@ class Authorizer:
         def passes(tokens: TokenCache | Presented) -> bool:
             return config.can_subscribe(channel, claims.capabilities, claims.entity_id, tokens, unix)
 
+        # policy.md §4.4, steps 9 and 10: first the presented token alone, then the shared cache.
         by_itself = presented is not None and passes(presented)
         if not by_itself and not passes(self.tokens):
             return Reason.REFUSE_TOKEN
@@ -149,7 +156,7 @@ class Authorizer:
         return None
 
     def _examine(self, token: bytes, claims: PeerClaims, channel: ChannelName, unix: int) -> Presented | None:
-        """Read and prove a token for one channel; what is cheap is looked at before the signature."""
+        """Decode and verify a token for one channel; the cheap checks come before the signature."""
         tokens = self._read(token)
         if tokens is None:
             return None
@@ -161,7 +168,7 @@ class Authorizer:
         return self._prove(tokens)
 
     def _fault(self, token: PermissionToken, claims: PeerClaims, channel: ChannelName, unix: int) -> Reason | None:
-        """Return what makes a token useless for this peer and channel, its signature and issuer aside."""
+        """Return why this peer cannot use a token for this channel, or None; signature and issuer are not checked."""
         skew_s = self.tokens.skew_s
         if token.subject != claims.entity_id:
             return Reason.TOKEN_WRONG_SUBJECT
@@ -176,6 +183,7 @@ class Authorizer:
     def _read(self, token: bytes) -> tuple[PermissionToken, ...] | None:
         if not token:
             return None
+        # policy.md §4.2: a token that cannot be read counts as no token, so that an open channel still accepts.
         try:
             return decode_chain(token)
         except RemoteProtocolError:

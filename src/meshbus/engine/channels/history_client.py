@@ -1,12 +1,14 @@
-"""History (0x4D02) at the reader: the logs of publishers that we read, and follow.
+"""History (0x4D02), the reader's side: reads the logs of publishers from a sequence on, and follows them.
 
-A *reading* is one channel at one publisher from one sequence on. Its position moves with every event that came whole and
-in order, and it is all that a reading needs: when the publisher comes back in a new session, closes its log or loses the
-thread, it is asked again from there, under a new number on the wire. So every event from the start on comes once and in
-order, or a `HistoryGap` says what retention took away before it could be read.
+A *reading* is one channel at one publisher, from one sequence on. Its only state is its position, the next sequence,
+which advances with every complete event. When the publisher gets a new session, closes its log or sends chunks out of
+order, the reading asks again from there under a new request id. So every event arrives once and in order, or a
+`HistoryGap` names the events that retention removed before they were read.
 
-What a publisher sends out of order is never delivered: the reading asks again, and ends as broken when that does not
-help. The publisher's side is engine/channels/history_server.py, which hands answers on to this file.
+Chunks that are out of order are never delivered: the reading asks again, and ends as broken if that does not help.
+
+The publisher's side is engine/channels/history_server.py; it receives all messages of the subprotocol and passes the
+answers to this file. The messages are described in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -44,26 +46,28 @@ from meshbus.wire.messages.history import (
 )
 
 MAX_READINGS = 256
+"""Readings of this node. Our choice: with a full window each, 128 MiB are on the way."""
 WANTED_BYTES = 128 * 1024
-"""How much may wait for us at a publisher; what is on its way is bounded by the window of the stream."""
+"""Bytes that may wait for us at a publisher: one of its pages (MAX_PAGE_BYTES). What is on the way is limited by the
+window of the stream."""
 MAX_EVENT_BYTES = 1 << 30
-"""The largest event that a log takes: a publisher that sends more of one is broken."""
+"""The largest event that a log accepts; a publisher that sends a larger one is broken."""
 RETRY_S = 1.0
-"""Before a publisher that could not go on is asked again."""
+"""Pause before a publisher is asked again. Our choice."""
 MAX_DISORDERS = 5
-"""Askings that brought nothing but disorder, before a publisher counts as broken."""
+"""Requests in a row that were answered out of order before the publisher counts as broken. Our choice."""
 
 _ENDS = {
     ErrorCode.UNKNOWN_CHANNEL: HistoryFault.UNKNOWN_CHANNEL,
     ErrorCode.DENIED: HistoryFault.DENIED,
     ErrorCode.RANGE_GONE: HistoryFault.RANGE_GONE,
 }
-"""Answers that are final; with the others we ask again."""
+"""Errors that end a reading; after the others it asks again."""
 _NO_PACKETS = np.empty(0, np.uint64), np.empty(0, np.int64)
 
 
 class _Reading:
-    """One channel at one publisher."""
+    """One channel read at one publisher."""
 
     __slots__ = (
         "caught_up",
@@ -89,17 +93,17 @@ class _Reading:
         self.flags = flags
         self.token = token
         self.req: int | None = None
-        """Its number on the wire; None while it is not asked for."""
+        """Request id on the wire; None while no request is open."""
         self.opened = self.caught_up = self.held = False
         self.part: list[bytes] = []
-        """What came of the event at `next_seq`."""
+        """Received parts of the event at `next_seq`, if it is split over several chunks."""
         self.part_bytes = 0
         self.disorders = 0
-        """How often it lost the thread since the last event that came."""
+        """Chunks out of order since the last delivered event."""
 
 
 class Replays(Service):
-    """Our readings of the logs of others."""
+    """The readings of this node in the logs of other nodes."""
 
     def __init__(self, context: Context, streams: Streams) -> None:
         self._streams = streams
@@ -110,11 +114,11 @@ class Replays(Service):
         self._numbers = count(1)
         self._readings: dict[int, _Reading] = {}
         self._by_req: dict[tuple[int, int], _Reading] = {}
-        """By publisher and number on the wire."""
+        """Readings by publisher and request id."""
         self._due: Deadlines[int] = Deadlines()
-        """When each of those that wait is asked for again."""
+        """When each waiting reading asks again."""
         self._strays: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_READINGS)
-        """When a publisher was last told that we do not read this."""
+        """When a CANCEL was last sent for an unknown request, by publisher and request id."""
 
     def __len__(self) -> int:
         return len(self._readings)
@@ -131,19 +135,20 @@ class Replays(Service):
         from_first: bool = False,
         token: bytes = b"",
     ) -> int:
-        """Read a publisher's log from a sequence on, and return the number that batches and control events carry.
+        """Read the log of a publisher from a sequence on, and return the number that batches and notices carry.
 
-        `follow` goes on with what is published later, else `HistoryEnded` tells the end. `from_first` begins at the
-        first event that is left when the start is gone; without it that is RANGE_GONE. Raises PeerError when the peer
-        cannot serve history, LocalProtocolError for what does not fit.
+        With `follow`, the reading continues with new events; without it, `HistoryEnded` reports the end. If the start
+        was removed by retention, `from_first` begins at the first event left; without it the reading fails with
+        RANGE_GONE. Raises PeerError if the peer cannot serve history, and LocalProtocolError if `since` or the number of
+        readings is out of range.
         """
         if not peer.uses(Subprotocol.HISTORY):
-            problem = "it cannot serve history (0x4d02 is not negotiated): subscribe without `since`"
+            problem = "it cannot serve history (0x4d02 is not negotiated); subscribe without `since`"
             raise PeerError(PeerFault.UNREACHABLE, peer.node_id, problem)
         if not 0 <= since <= MAX_SEQ:
-            raise LocalProtocolError(f"since = {since} is no publish number: they count from 0")
+            raise LocalProtocolError(f"since must be in [0, {MAX_SEQ}], got {since}")
         if len(self._readings) >= MAX_READINGS:
-            raise LocalProtocolError(f"{MAX_READINGS} logs are being read already: close some first")
+            raise LocalProtocolError(f"this node already reads {MAX_READINGS} logs, the limit; close some first")
         flags = (ReadFlags.FOLLOW if follow else ReadFlags.NONE) | (
             ReadFlags.FROM_FIRST if from_first else ReadFlags.NONE
         )
@@ -153,7 +158,7 @@ class Replays(Service):
         return reading.number
 
     def close(self, number: int, now: float, out: Output) -> bool:
-        """Stop reading; False when that is over already."""
+        """Stop a reading, and return whether it existed."""
         reading = self._readings.get(number)
         if reading is None:
             return False
@@ -162,14 +167,14 @@ class Replays(Service):
         return True
 
     def hold(self, number: int, now: float, *, held: bool) -> None:
-        """Stop taking events of a reading while the application cannot take more, or go on."""
+        """Pause a reading while the application cannot accept more events, or resume it."""
         reading = self._readings.get(number)
         if reading is not None:
             reading.held = held
             self._apply_hold(reading, now)
 
     def on_answer(self, peer: Peer, message: HistoryMessage, now: float, out: Output) -> None:
-        """Take what a publisher says about a reading of ours."""
+        """Handle an answer of a publisher to one of our readings."""
         reading = self._by_req.get((peer.node_id, message.req))
         if reading is not None and isinstance(message, Chunk):
             self._take_chunk(peer, reading, message, now, out)
@@ -185,40 +190,40 @@ class Replays(Service):
         self.agreed(peer, now, out)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
-        """Continue every reading at a publisher with whom history was negotiated, from the next sequence on."""
+        """Continue every reading at a publisher that negotiated history, from its next sequence on."""
         if peer.uses(Subprotocol.HISTORY):
             for reading in self._readings.values():
                 if reading.node_id == peer.node_id:
                     self._ask(peer, reading, now, out)
 
     def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
-        """Take note that a stream to a publisher ended early, perhaps with a question of ours."""
+        """Handle the failure of a stream to a publisher: ask again if it carried one of our requests."""
         for (of, req), reading in list(self._by_req.items()):
             if of == node_id and history_stream(req) == stream_id:
                 self._retry(reading, now)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the earliest time to ask again, or None."""
         return self._due.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """Ask again where that is due; a publisher that is not there is asked when it comes back."""
+        """Ask again where that is due. A publisher without a session is asked when it has one again (`agreed`)."""
         for number in self._due.over(now):
             reading = self._readings[number]
             peer = self._peers.get(reading.node_id)
             if peer is not None and peer.uses(Subprotocol.HISTORY):
                 self._ask(peer, reading, now, out)
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────────
 
     def _ask(self, peer: Peer, reading: _Reading, now: float, out: Output) -> None:
-        """Ask for a log from where we are, under a new number: nothing of an earlier asking can be taken for ours."""
+        """Ask for the log from the current position, under a new request id: late chunks of an old one cannot match."""
         self._leave(reading, now, out)
         self._due.drop(reading.number)
         reading.req = req = int.from_bytes(self._entropy(8), "little")
         reading.part, reading.part_bytes = [], 0
         self._by_req[peer.node_id, req] = reading
-        # Whoever has read a part of the log wants to go on after a gap; only the first asking may fail by one.
+        # A reading that has started continues after a gap; only its first request may fail because the start is gone.
         flags = reading.flags | (ReadFlags.FROM_FIRST if reading.opened else ReadFlags.NONE)
         read = Read(
             req=req,
@@ -233,7 +238,7 @@ class Replays(Service):
             self._apply_hold(reading, now)
 
     def _leave(self, reading: _Reading, now: float, out: Output) -> None:
-        """Tell a publisher that what we asked for is no longer wanted."""
+        """Cancel the open request of a reading at its publisher, if there is one."""
         if reading.req is None:
             return
         req, reading.req = reading.req, None
@@ -241,6 +246,7 @@ class Replays(Service):
         peer = self._peers.get(reading.node_id)
         if peer is not None:
             traffic = self._streams.traffic_of(peer)
+            # A held stream is not confirmed, so the publisher could never finish it.
             if reading.held:
                 traffic.hold(history_stream(req), now, held=False)
             if peer.uses(Subprotocol.HISTORY):
@@ -254,18 +260,18 @@ class Replays(Service):
         self._due.drop(reading.number)
 
     def _retry(self, reading: _Reading, now: float) -> None:
-        """Ask again, in a moment."""
+        """Schedule another request."""
         if reading.number in self._readings and reading.number not in self._due:
             self._due.set(reading.number, now + RETRY_S)
 
     def _apply_hold(self, reading: _Reading, now: float) -> None:
-        """Have the stream of a reading held as the reading is."""
+        """Hold or release the stream of a reading."""
         peer = self._peers.get(reading.node_id)
         if peer is not None and reading.req is not None:
             self._streams.traffic_of(peer).hold(history_stream(reading.req), now, held=reading.held)
 
     def _receive_stray(self, peer: Peer, req: int, now: float, out: Output) -> None:
-        """Stop a publisher that sends what we do not read any more, or never did; once a second is enough."""
+        """Cancel a request that we do not know, at most once a second: the publisher sends many chunks for it."""
         self._counters.count(Reason.HISTORY_STRAY)
         told = self._strays.get((peer.node_id, req))
         if told is None or now - told >= RETRY_S:
@@ -320,8 +326,12 @@ class Replays(Service):
                 self._fail(reading, None, now, out)
 
     def _take_events(self, peer: Peer, reading: _Reading, chunk: Chunk, now: float, out: Output) -> bool:
-        """Deliver the events that are whole, and keep the part of one that is not; False when that grows too large."""
+        """Deliver the complete events of a chunk, and keep the part of an incomplete one.
+
+        Returns False if that event grows beyond `MAX_EVENT_BYTES`.
+        """
         continues = ChunkFlags.CONTINUES in chunk.flags
+        # A chunk with one incomplete event is only collected, so that a large event is joined once and not per chunk.
         if continues and len(chunk) == 1:
             reading.part.append(chunk.data)
             reading.part_bytes += len(chunk.data)
@@ -360,4 +370,4 @@ class Replays(Service):
 
 
 def _forget(_leg: Leg, _sent: bool) -> None:
-    """End a message whose outcome shows in what follows."""
+    """Ignore the outcome of a message: its answer, or a failed stream, shows what became of it."""

@@ -1,20 +1,21 @@
-"""History (0x4D02) at the publisher: peers that read our logs from a sequence on, and follow their ends.
+"""History (0x4D02), the publisher's side: serves the logs of this node to peers, which may follow them.
 
-    reader                          publisher                              whoever keeps the logs
-    READ ─────────────────────────► judged as a subscribe ── no ──► ERROR
+    reader                          publisher                              owner of the logs (the node)
+    READ ─────────────────────────► judged like a subscribe ── no ──► ERROR
                                     HistoryWanted ────────────────────────► reads a page
     CHUNK, CHUNK, … ◄────────────── page ◄────────────────────────────────
-                                    as soon as they are sent: HistoryWanted, until the reader has caught up
-                                    grew ◄──────────────────────────────── something was appended
-    CANCEL ───────────────────────► forgotten
+                                    when they are sent: HistoryWanted, until the reader has caught up
+                                    grew ◄──────────────────────────────── events were appended
+    CANCEL ───────────────────────► removed
 
-This file never touches a log: it asks for a page at a time, and for the next one when the last has gone out, so a slow
-reader costs one page of memory and the window of its stream. What a reader lacks is in the log, so following it needs
-no second way for what is new, and there is neither a gap nor a duplicate where history meets live.
+This file never reads a log. It asks for one page at a time, and for the next one when the last was sent, so a slow
+reader costs one page of memory and the window of its stream. New events are read from the log too, so a reader that
+follows gets neither gaps nor duplicates where history meets live events (profile.md §3).
 
-A reader may read what it may subscribe to. It is judged again before every page and whenever subscribers are; it ends
-with DENIED then, or waits while the channel is not visible from its subnet. A reader belongs to one session: in a new
-one the peer asks again from where it is. The reader's side is engine/channels/history_client.py.
+A peer may read what it may subscribe to. It is judged again before every page, and whenever subscribers are: then the
+request ends with DENIED, or waits while the channel is not visible from its subnet. A request belongs to one session; in
+a new one the peer asks again from its position. The reader's side is engine/channels/history_client.py; the messages are
+described in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -54,20 +55,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_READERS = 512
-"""Over all peers; with pages of the largest size they take 64 MiB."""
+"""Readers of all peers. Our choice: with pages of the largest size they take 64 MiB."""
 MAX_READERS_PER_PEER = 64
+"""Our choice: an eighth of all readers, so that one peer cannot take them all."""
 MAX_PAGE_BYTES = 128 * 1024
-"""Payloads of one page, about: a quarter of a stream's window, so that reading and sending overlap."""
+"""Approximate payload bytes of one page: a quarter of a stream's window, so that reading and sending overlap."""
 SWEEP_INTERVAL_S = 30.0
+"""Interval between checks of all readers: that of subscribers (policy.md §4.6)."""
 _MIN_MESSAGE = 128
-"""Smaller packets than this carry mostly headers."""
+"""Smallest size of a chunk, even if the packets of this node are smaller. Our choice: below it, headers dominate."""
 
 _CODES = {
     Reason.REFUSE_UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
     Reason.REFUSE_THROTTLED: ErrorCode.BUSY,
     Reason.LAPSE_UNKNOWN_CHANNEL: ErrorCode.UNKNOWN_CHANNEL,
 }
-"""How the wire tells a reader why it was refused; any other reason is DENIED."""
+"""Error codes that a refused reader gets; all other reasons become DENIED."""
 _REASONS = {
     ErrorCode.UNKNOWN_CHANNEL: Reason.REFUSE_HISTORY_UNKNOWN_CHANNEL,
     ErrorCode.DENIED: Reason.REFUSE_HISTORY_DENIED,
@@ -75,30 +78,30 @@ _REASONS = {
     ErrorCode.BUSY: Reason.REFUSE_HISTORY_BUSY,
     ErrorCode.CLOSED: Reason.REFUSE_HISTORY_CLOSED,
 }
-"""How an error that was sent to a reader is counted."""
+"""The reason under which an error that was sent to a reader is counted."""
 
 
 class Page(msgspec.Struct, frozen=True, eq=False):
-    """What a log holds from the wanted sequence on, or from the first that is left when that is gone."""
+    """Events of a log from the wanted sequence on, or from the first one left if that was removed."""
 
     first_seq: int
-    """Of the first event, or of the next one when there is none."""
+    """Sequence of the first event, or of the next one if the page is empty."""
     offsets: NDArray[np.int64]
     """Event `i` is `data[offsets[i] : offsets[i + 1]]`."""
     data: NDArray[np.uint8]
     times: NDArray[np.int64]
-    """When each event was logged, unix nanoseconds."""
+    """Time at which each event was logged, in unix nanoseconds."""
     first_available: int
-    """The first sequence that is left in the log."""
+    """The first sequence left in the log."""
     end: int
-    """One past the last sequence that may be read now."""
+    """One past the last sequence that can be read now."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
 
 class _Reader:
-    """One reading of one peer."""
+    """One open READ of one peer."""
 
     __slots__ = ("asked", "end", "next_seq", "node_id", "opened", "over", "read", "sending")
 
@@ -107,15 +110,15 @@ class _Reader:
         self.read = read
         self.next_seq = read.since
         self.end = 0
-        """One past the last sequence that is known to be there, and wanted."""
+        """One past the last sequence that is available and wanted."""
         self.opened = False
-        """It got its first answer."""
+        """The first answer was sent."""
         self.asked = False
-        """A page of the log was asked for."""
+        """A page of the log is being read."""
         self.sending = False
-        """The last page has not gone out entirely."""
+        """The last page is not sent completely."""
         self.over = False
-        """Nothing follows what is being sent."""
+        """Nothing follows after what is being sent."""
 
     @property
     def follows(self) -> bool:
@@ -127,7 +130,7 @@ class _Reader:
 
 
 class History(Service):
-    """The readers of our logs."""
+    """The readers of this node's logs."""
 
     def __init__(self, context: Context, admission: Admission, streams: Streams, replays: Replays) -> None:
         self._admission = admission
@@ -137,17 +140,17 @@ class History(Service):
         self._counters = context.counters
         self._max_message = max(context.settings.max_payload - FRAME_PREFIX_BYTES, _MIN_MESSAGE)
         self._readers: dict[int, dict[int, _Reader]] = {}
-        """By peer and request."""
+        """Readers by peer and request id."""
         self._by_channel: dict[ChannelName, dict[_Reader, None]] = {}
         self._moved: dict[_Reader, None] = {}
-        """Those whose page has gone out."""
+        """Readers whose page was sent, so that the next one can be read."""
         self._sweep_at: float | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._readers.values()))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take one message of the subprotocol that came from a peer, for either side."""
+        """Handle one message of the subprotocol; answers go to the reader's side."""
         try:
             decoded = decode_history(message)
         except RemoteProtocolError:
@@ -165,10 +168,10 @@ class History(Service):
             case _:
                 self._replays.on_answer(peer, decoded, now, out)
 
-    # ── what the keeper of the logs calls ───────────────────────────────────────────────────
+    # ── called by the owner of the logs ─────────────────────────────────────────────────────
 
     def page(self, node_id: int, request: int, page: Page, now: float, out: Output) -> None:
-        """Take the page of a log that was wanted; it is nobody's any more when the reader has left."""
+        """Send a page that `HistoryWanted` asked for; count and ignore it if the reader is gone."""
         reader = self._readers.get(node_id, {}).get(request)
         peer = self._peers.get(node_id)
         if reader is None or peer is None or not reader.asked:
@@ -185,14 +188,14 @@ class History(Service):
         self.finish(now, out)
 
     def refuse(self, node_id: int, request: int, code: ErrorCode, now: float, out: Output) -> None:
-        """End a reader whose log cannot be read: there is none, or it was closed."""
+        """End a reader whose log does not exist or was closed."""
         reader = self._readers.get(node_id, {}).get(request)
         if reader is not None:
             self._end(reader, code, now, out)
             self.finish(now, out)
 
     def grew(self, channel: ChannelName, end: int, now: float, out: Output) -> None:
-        """Take note that the log of a channel may be read up to a sequence, which is excluded."""
+        """Record that the log of a channel can be read up to `end`, exclusive, and continue the readers that follow."""
         for reader in list(self._by_channel.get(channel, ())):
             if reader.follows:
                 reader.end = max(reader.end, end)
@@ -201,15 +204,15 @@ class History(Service):
     # ── peers, policy and time ──────────────────────────────────────────────────────────────
 
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
-        """Check all readers by new channel configurations."""
+        """Check all readers against new channel configurations."""
         self._recheck(list(self._readers), now, out)
 
     def tokens_changed(self, now: float, out: Output) -> None:
-        """Check all readers again."""
+        """Check all readers because tokens changed."""
         self._recheck(list(self._readers), now, out)
 
     def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
-        """Check the readers of a peer again."""
+        """Check the readers of a peer whose claims changed."""
         self._recheck([peer.node_id], now, out)
 
     def _recheck(self, node_ids: list[int], now: float, out: Output) -> None:
@@ -220,12 +223,12 @@ class History(Service):
         self.finish(now, out)
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Drop the readers of a peer that has a new session; it asks again."""
+        """Remove the readers of a peer that has a new session; it asks again."""
         for reader in list(self._readers.get(peer.node_id, {}).values()):
             self._abandon(reader, out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """End the readers of a peer that failed or is gone; if it comes back, it is told to ask again."""
+        """End the readers of a peer that failed or is gone. CLOSED lets it ask again if it recovers."""
         self._end_all(down.node_id, now, out)
 
     def _end_all(self, node_id: int, now: float, out: Output) -> None:
@@ -233,34 +236,34 @@ class History(Service):
             self._end(reader, ErrorCode.CLOSED, now, out)
 
     def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
-        """Take note that a stream to a peer ended early, perhaps one of ours."""
+        """Handle the failure of a stream to a peer: end the reader that used it."""
         for reader in list(self._readers.get(node_id, {}).values()):
             if reader.stream_id == stream_id:
                 self._end(reader, ErrorCode.CLOSED, now, out)
 
     def closing(self, now: float, out: Output) -> None:
-        """Tell all readers that our logs are being closed."""
+        """End all readers because the logs are being closed."""
         for node_id in list(self._readers):
             self._end_all(node_id, now, out)
 
     def next_timer(self) -> float | None:
-        """Return when readers must be checked, or 0 if one can go on at once."""
+        """Return the time of the next check of all readers, 0 if one can continue at once, or None."""
         return 0.0 if self._moved else self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
-        """Check the readers again if that is due."""
+        """Check all readers if that is due."""
         if self._sweep_at is not None and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_INTERVAL_S if len(self) else None
             self.tokens_changed(now, out)
 
     def finish(self, now: float, out: Output) -> None:
-        """Go on with the readers whose page has gone out."""
+        """Continue with the readers whose page was sent."""
         while self._moved:
             reader = next(iter(self._moved))
             del self._moved[reader]
             self._go_on(reader, now, out)
 
-    # ── inside ──────────────────────────────────────────────────────────────────────────────
+    # ── internals ───────────────────────────────────────────────────────────────────────────
 
     def _take_read(self, peer: Peer, read: Read, now: float, out: Output) -> None:
         readers = self._readers.get(peer.node_id, {})
@@ -281,7 +284,7 @@ class History(Service):
         self._go_on(reader, now, out)
 
     def _go_on(self, reader: _Reader, now: float, out: Output) -> None:
-        """Ask for the next page of a reader that is ready for it."""
+        """Ask for the next page of a reader if it is ready for one."""
         if reader.over or reader.asked or reader.sending or (reader.opened and reader.next_seq >= reader.end):
             return
         if not self._still_may(reader, now, out):
@@ -292,7 +295,7 @@ class History(Service):
         out.control.append(HistoryWanted(reader.node_id, read.req, read.channel, reader.next_seq, size))
 
     def _still_may(self, reader: _Reader, now: float, out: Output) -> bool:
-        """Return whether a reader may have the next page; ends it when it has lost the permission."""
+        """Return whether a reader may get the next page; end it if it lost the permission."""
         peer, authorizer, channel = self._peers.get(reader.node_id), self._admission.authorizer, reader.read.channel
         if peer is None:
             return False
@@ -304,7 +307,7 @@ class History(Service):
         return authorizer.sees(peer.claims, authorizer.config_of(channel))
 
     def _send_page(self, peer: Peer, reader: _Reader, page: Page, gone: bool, now: float, out: Output) -> None:
-        """Send what a reader lacks of a page: events, a gap, or that there is nothing yet."""
+        """Send the part of a page that a reader needs: events, a gap, or an empty first answer."""
         count = min(len(page), max(reader.end - page.first_seq, 0))
         answer = count or gone or not reader.opened
         reader.opened = True
@@ -313,7 +316,8 @@ class History(Service):
         reader.next_seq = max(reader.next_seq, page.first_seq) + count
         caught_up = reader.next_seq >= reader.end
         if not answer:
-            if not caught_up and page.end > reader.next_seq:  # so that it is not asked in vain for ever
+            # The log says that there is more but returned nothing: asking for it again would never end.
+            if not caught_up and page.end > reader.next_seq:
                 self._end(reader, ErrorCode.CLOSED, now, out)
             return
         chunks = split_chunks(
@@ -332,7 +336,7 @@ class History(Service):
         self._send(peer, reader, [encode_history(chunk) for chunk in chunks], now, out)
 
     def _end(self, reader: _Reader, code: ErrorCode, now: float, out: Output, *, first_available: int = 0) -> None:
-        """End a reader, and tell it why as long as it is a peer; it gets no more of the page that is being sent."""
+        """End a reader and send it the error code, if its peer exists; the rest of its current page is not sent."""
         self._forget(reader)
         peer = self._peers.get(reader.node_id)
         if peer is not None:
@@ -348,7 +352,7 @@ class History(Service):
         self._send(peer, reader, [encode_history(error)], now, out)
 
     def _abandon(self, reader: _Reader, out: Output) -> None:
-        """End a reader that does not want to hear more."""
+        """End a reader without an answer: it canceled, or its session ended."""
         self._forget(reader)
         peer = self._peers.get(reader.node_id)
         if peer is not None:

@@ -1,12 +1,13 @@
-"""Interest (0x4D03) at the subscriber: the prefixes that we follow at publishers.
+"""Interest (0x4D03), the subscriber's side: follows all channels of a publisher under a prefix.
 
-An INTEREST is sent until it is answered, once a second and for 5 s at most, and again every 30 s from then on, because
-neither it nor its answers are confirmed: a repetition brings back whatever was lost, and renews the lease that the
-publisher gives. The publisher subscribes us before it answers, so the first answer means that everything under the
-prefix is live, whatever of the answer is still on its way. `Matched` tells every change. A CANCEL is repeated in the
-same way until it is answered, because the share of a queue group must not go to one who left.
+An INTEREST is sent once a second until it is answered, for at most 5 s, and refreshed every 30 s. The messages are not
+reliable: a repetition recovers whatever was lost, and renews the lease at the publisher. The publisher subscribes this
+node before it answers, so from the first answer on all channels under the prefix are live, even if the rest of the
+answer is still on the way. `Matched` reports every change. A CANCEL is repeated until it is answered too, because a
+queue group would otherwise lose the events that still go to a member that left.
 
-The publisher's side is engine/channels/interest_server.py, which hands answers on to this file.
+The publisher's side is engine/channels/interest_server.py; it receives all messages of the subprotocol and passes the
+answers to this file. The messages are described in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.interest import Cancel, Interest, Matches, Verdict, encode_interest
 from meshbus.wire.messages.membership import AckReason
 
+# The times are those of docs/wire/profile.md.
 RETRY_S = 1.0
+"""Interval between tries that were not answered."""
 TRIES = 5
+"""Tries before an interest that was never answered fails."""
 REFRESH_S = 30.0
+"""Interval between refreshes of an answered interest."""
 MAX_FOLLOWED = 256
-"""Prefixes at one publisher: as many as it takes."""
+"""Prefixes followed at one publisher: as many as a publisher accepts (MAX_INTERESTS)."""
 MAX_CANCELED = 4096
-"""Interests that publishers believe in and we do not, taken back at once."""
+"""Interests for which an unconfirmed CANCEL is repeated. Our choice: publishers can add to them with false answers."""
 MAX_CHANNELS = 65_536
-"""Channels of one prefix that we keep track of."""
+"""Channels recorded for one prefix. Our choice: a publisher decides how many it names."""
 
 
 class _Wish:
-    """One prefix at one publisher."""
+    """One prefix followed at one publisher."""
 
     __slots__ = ("added", "answered", "due", "node_id", "order", "refused", "sent_at", "tries")
 
@@ -45,7 +50,7 @@ class _Wish:
         self.order = order
         self.answered = False
         self.tries = 0
-        """Since the last answer."""
+        """Tries since the last answer."""
         self.sent_at = 0.0
         self.due = 0.0
         self.added: set[ChannelName] = set()
@@ -53,7 +58,7 @@ class _Wish:
 
 
 class Following(Service):
-    """Our interests at others."""
+    """The interests of this node at publishers."""
 
     def __init__(self, context: Context, joined: JoinedChannels) -> None:
         self._peers = context.peers
@@ -61,27 +66,31 @@ class Following(Service):
         self._counters = context.counters
         self._entropy = context.entropy
         self._wishes: dict[int, dict[int, _Wish]] = {}
-        """By publisher and request."""
+        """Interests by publisher and request id."""
         self._due: Deadlines[tuple[int, int]] = Deadlines()
-        """When each of them is sent again."""
+        """When each interest is sent again."""
         self._canceled: dict[tuple[int, int], int] = {}
-        """How often the CANCEL of those taken back was sent."""
+        """How often the CANCEL of each canceled interest was sent."""
         self._cancel_due: Deadlines[tuple[int, int]] = Deadlines()
 
     def follow(
         self, peer: Peer, prefix: str, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
     ) -> int:
-        """Ask a publisher for all its channels under a prefix, and return the number that `Matched` will repeat.
+        """Follow all channels of a publisher under a prefix, and return the number that `Matched` carries.
 
-        Raises LocalProtocolError when the peer does not speak the subprotocol, and for what does not fit.
+        Raises LocalProtocolError if the peer did not negotiate the subprotocol, if too many prefixes are followed, or if
+        the message does not fit one packet.
         """
         if not peer.uses(Subprotocol.INTEREST):
             raise LocalProtocolError(
-                f"peer {peer.node_id:016x} did not negotiate prefixes (0x4d03): subscribe to its channels one by one"
+                f"peer {peer.node_id:016x} did not negotiate prefixes (0x4d03); subscribe to its channels one by one"
             )
         wishes = self._wishes.setdefault(peer.node_id, {})
         if len(wishes) >= MAX_FOLLOWED:
-            raise LocalProtocolError(f"{MAX_FOLLOWED} prefixes are followed at peer {peer.node_id:016x} already")
+            raise LocalProtocolError(
+                f"this node already follows {MAX_FOLLOWED} prefixes at peer {peer.node_id:016x}, the limit;"
+                " unfollow some first"
+            )
         request = int.from_bytes(self._entropy(8), "little")
         while request in wishes:
             request = request + 1 & 0xFFFFFFFFFFFFFFFF
@@ -91,7 +100,7 @@ class Following(Service):
         return request
 
     def unfollow(self, node_id: int, request: int, now: float, out: Output) -> bool:
-        """Take an interest back; False when there is none. What still arrives no longer counts as ours."""
+        """Cancel an interest, and return whether it existed. Events that still arrive are no longer delivered for it."""
         wish = self._wishes.get(node_id, {}).pop(request, None)
         if wish is None:
             return False
@@ -103,7 +112,7 @@ class Following(Service):
         return True
 
     def followed(self, node_id: int) -> dict[int, str]:
-        """Return the prefixes that we follow at a publisher, by request."""
+        """Return the prefixes followed at a publisher, by request id."""
         return {request: wish.order.prefix for request, wish in self._wishes.get(node_id, {}).items()}
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
@@ -111,15 +120,15 @@ class Following(Service):
         self.agreed(peer, now, out)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
-        """Send all interests again to a publisher with whom interest was negotiated."""
+        """Send all interests again to a publisher that negotiated the subprotocol."""
         if peer.uses(Subprotocol.INTEREST):
             for wish in self._wishes.get(peer.node_id, {}).values():
                 self._send(peer, wish, now, out)
 
     def unknown_stream(self, node_id: int, now: float) -> bool:
-        """Note a publication on a stream without a name: an answer may have been lost, so ask again soon.
+        """Handle a publication on a stream of unknown name: an answer may be lost, so ask again soon.
 
-        False when we follow nothing there, so that no name is to be expected.
+        Returns False if nothing is followed at this publisher, so that no answer can name the stream.
         """
         wishes = self._wishes.get(node_id)
         if not wishes:
@@ -131,7 +140,7 @@ class Following(Service):
         return True
 
     def on_matches(self, peer: Peer, answer: Matches, now: float, out: Output) -> None:
-        """Take what a publisher says about an interest of ours."""
+        """Handle the answer of a publisher to an interest."""
         wish = self._wishes.get(peer.node_id, {}).get(answer.req)
         if wish is None:
             self._receive_late(peer, answer, now, out)
@@ -143,12 +152,12 @@ class Following(Service):
             out.control.append(news)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the earliest time to send something again, or None."""
         times = (self._due.next(), self._cancel_due.next())
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Repeat what is due, and give up on what was never answered."""
+        """Send again what is due, and give up interests that were never answered."""
         for node_id, request in self._cancel_due.over(now):
             self._cancel(node_id, request, now, out)
         for node_id, request in self._due.over(now):
@@ -168,7 +177,7 @@ class Following(Service):
         self._wait(wish, now)
 
     def _wait(self, wish: _Wish, now: float) -> None:
-        """Come back soon for the answer, and later when many tries got none."""
+        """Schedule the next try: soon at first, and at the refresh interval after many tries without an answer."""
         wish.tries += 1
         self._send_at(wish, now + (RETRY_S if wish.tries <= TRIES else REFRESH_S))
 
@@ -177,7 +186,7 @@ class Following(Service):
         self._due.set((wish.node_id, wish.order.req), time)
 
     def _cancel(self, node_id: int, request: int, now: float, out: Output) -> None:
-        """Send a CANCEL that is not confirmed yet, or give up on it."""
+        """Send an unconfirmed CANCEL again, or give it up."""
         peer = self._peers.get(node_id)
         tries = self._canceled[node_id, request]
         if tries >= TRIES or peer is None or not peer.uses(Subprotocol.INTEREST):
@@ -188,25 +197,27 @@ class Following(Service):
         self._cancel_due.set((node_id, request), now + RETRY_S)
 
     def _receive_late(self, peer: Peer, answer: Matches, now: float, out: Output) -> None:
-        """Take an answer to an interest that we have taken back, or never had."""
+        """Handle an answer to an interest that was canceled or never existed."""
         key = (peer.node_id, answer.req)
         if key in self._canceled:
+            # docs/wire/profile.md: an empty MATCHES confirms a CANCEL.
             if not answer.matches:
                 del self._canceled[key]
                 self._cancel_due.drop(key)
             return
         self._counters.count(Reason.INTEREST_UNEXPECTED_MATCHES)
         if answer.matches and len(self._canceled) < MAX_CANCELED:
-            # The publisher still believes in it: all our CANCELs were lost.
+            # The publisher still has the interest, so all our CANCELs were lost.
             self._canceled[key] = 0
             self._cancel(*key, now, out)
 
     def _apply(self, wish: _Wish, answer: Matches) -> Matched:
-        """Take the verdicts over, and return those that are news."""
+        """Apply the verdicts of an answer, and return those that change something."""
         node_id, request = wish.node_id, wish.order.req
         added, removed, refused = [], [], []
         for match in answer.matches:
             channel, verdict = match.channel, match.verdict
+            # A publisher must not make us join channels that we did not ask for.
             if not channel.startswith(wish.order.prefix):
                 self._counters.count(Reason.INTEREST_FOREIGN_MATCH)
             elif verdict is Verdict.ADDED:

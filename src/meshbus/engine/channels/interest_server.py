@@ -1,17 +1,18 @@
-"""Interest (0x4D03) at the publisher: peers that want every channel of ours under a prefix, now and when more appear.
+"""Interest (0x4D03), the publisher's side: subscribes peers to every channel of this node under a prefix.
 
-An interest is a standing order: each channel under its prefix is judged as if the peer had subscribed to it
-(engine/channels/admission.py), and the peer is told what became of it. Rules beyond that:
+Each channel under the prefix of an interest, now and when channels appear, is judged as if the peer had subscribed to
+it (engine/channels/admission.py), and the peer gets the verdict in MATCHES. Further rules:
 
-* Channels that are not visible from the peer's subnet are not mentioned: a prefix is no way to list them.
-* An interest as a whole counts once in the throttle: for the peer when a channel was added, against it when all that it
-  may know of were refused.
-* Messages get lost, so the same interest may come again: what it did not get is judged again, all is answered again,
-  and it lasts longer by that. One that is not repeated ends when its lease is over. A CANCEL is confirmed by an answer
+* Channels that are not visible from the peer's subnet are not named, so that a prefix cannot be used to list them.
+* An interest counts once in the throttle: as a success if a channel was added, as a failure if all channels that may be
+  named were refused.
+* Messages may be lost, so a peer repeats its interest. Each repetition judges the channels that it lacks, answers for
+  all, and renews the lease; an interest that is not repeated ends with its lease. A CANCEL is confirmed by an answer
   without matches.
-* The work that one peer can cause is limited; what exceeds it is dropped, and asked again by the peer.
+* The work that one peer can cause is limited; an interest beyond the limit is dropped, and repeated by the peer.
 
-Only for peers with whom the subprotocol was negotiated. The subscriber's side is engine/channels/interest_client.py.
+All this is only for peers that negotiated the subprotocol. The subscriber's side is engine/channels/interest_client.py;
+the messages are described in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -49,31 +50,32 @@ from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import TOKEN_BYTES
 
 MAX_INTERESTS = 256
-"""Of one peer."""
+"""Interests of one peer. Our choice."""
 LEASE_S = 100.0
-"""How long an interest lasts that is not repeated: three repetitions may get lost."""
+"""How long an interest lasts without a repetition: it survives the loss of two refreshes, which come every 30 s."""
 CHECKS_PER_S = 5_000.0
-"""Channels judged for the interests of one peer; a hundredth of a core."""
+"""Channels judged per second for the interests of one peer. Our choice: about a hundredth of a core."""
 CHECKS_AT_ONCE = 50_000
+"""Channels judged in one burst. Our choice: ten seconds of the rate."""
 TOKEN_CHECKS = 20
-"""A signature costs as much as judging so many channels."""
+"""Channels whose judging costs as much as verifying one signature."""
 
 
 class _Standing:
-    """One interest of a peer."""
+    """One accepted interest of a peer."""
 
     __slots__ = ("held", "order", "presented")
 
     def __init__(self, order: Interest, presented: Presented | None) -> None:
         self.order = order
         self.presented = presented
-        """Its token, proven once for all channels."""
+        """Its token, verified once for all channels."""
         self.held: set[ChannelName] = set()
-        """The channels it brought."""
+        """The channels to which it subscribed the peer."""
 
 
 class _Book:
-    """The interests of one peer."""
+    """The interests of one peer, and the limit of the work for them."""
 
     __slots__ = ("rate", "standing")
 
@@ -83,7 +85,7 @@ class _Book:
 
 
 class Interests(Service):
-    """The prefixes that peers are interested in, and the subscriptions that come of them."""
+    """The interests of peers, and the subscriptions that they create."""
 
     def __init__(self, context: Context, admission: Admission, following: Following) -> None:
         self.channels = LocalChannels()
@@ -100,7 +102,7 @@ class Interests(Service):
         return len(self._leases)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take one message of the subprotocol that came from a peer, for either side."""
+        """Handle one message of the subprotocol; answers go to the subscriber's side."""
         try:
             decoded = decode_interest(message)
         except RemoteProtocolError:
@@ -126,7 +128,7 @@ class Interests(Service):
             self._channel_vanished(channel, out)
 
     def _channel_appeared(self, channel: ChannelName, now: float, out: Output) -> None:
-        """Return a channel that we publish from now on to those who are interested in it."""
+        """Subscribe the peers whose interests match a new channel, and tell them."""
         for node_id, book in self._books.items():
             peer = self._peers.get(node_id)
             if peer is None or not peer.uses(Subprotocol.INTEREST):
@@ -136,7 +138,7 @@ class Interests(Service):
                     self._tell(peer, standing, self._judge(peer, standing, [channel], now, out), out)
 
     def _channel_vanished(self, channel: ChannelName, out: Output) -> None:
-        """End the subscriptions that interests brought to a channel that we no longer publish."""
+        """End the subscriptions that interests created for a channel that this node no longer publishes."""
         for node_id, book in self._books.items():
             for req, standing in book.standing.items():
                 if channel in standing.held:
@@ -144,9 +146,9 @@ class Interests(Service):
                     self._take_away(node_id, standing, [channel], out)
 
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
-        """Follow a change of configurations: channels come and go, and others become allowed.
+        """Handle new channel configurations: channels appear and vanish, and others become allowed.
 
-        Admission has ended what is no longer allowed.
+        Admission runs before this service and has already ended what is no longer allowed.
         """
         _, vanished = self.channels.configure(registry)
         for channel in vanished:
@@ -157,9 +159,9 @@ class Interests(Service):
                 self.claims_changed(peer, now, out)
 
     def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
-        """Judge the channels that a peer's interests did not get, because its claims changed.
+        """Judge again the channels that a peer's interests lack, because its claims changed.
 
-        Admission has ended what is no longer allowed.
+        Admission runs before this service and has already ended what is no longer allowed.
         """
         for standing in self._standing_of(peer.node_id):
             if standing.presented is None and standing.order.token:
@@ -169,25 +171,25 @@ class Interests(Service):
             self._tell(peer, standing, [match for match in news if match.verdict is Verdict.ADDED], out)
 
     def _lapsed(self, lapses: list[Lapse], out: Output) -> None:
-        """Tell the peers which of the channels that interests brought are lost to them."""
+        """Tell peers which channels of their interests a check has ended."""
         for lapse in lapses:
             for standing in self._standing_of(lapse.node_id):
                 if lapse.channel in standing.held:
                     self._take_away(lapse.node_id, standing, [lapse.channel], out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """Drop the interests of a peer that failed or is gone; admission has ended its subscriptions."""
+        """Remove the interests of a peer that failed or is gone; admission has ended its subscriptions."""
         node_id = down.node_id
         book = self._books.pop(node_id, None)
         for req in book.standing if book is not None else ():
             self._leases.drop((node_id, req))
 
     def next_timer(self) -> float | None:
-        """Return when the next lease ends."""
+        """Return when the next lease ends, or None."""
         return self._leases.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """End the interests that were not repeated."""
+        """End the interests whose lease is over."""
         for node_id, req in self._leases.over(now):
             self._counters.add("expire", "interest")
             self._end(node_id, req, Ending.CANCELED, out)
@@ -216,7 +218,7 @@ class Interests(Service):
         self._answer(peer, order.req, matches, out)
 
     def _refusal(self, peer: Peer, book: _Book, order: Interest, now: float) -> AckReason | None:
-        """Return the reason to refuse a new interest as a whole."""
+        """Return the reason to refuse a new interest as a whole, or None."""
         if self._admission.throttled(peer, now):
             return AckReason.RATE_LIMITED
         if order.req not in book.standing and len(book.standing) >= MAX_INTERESTS:
@@ -231,13 +233,14 @@ class Interests(Service):
     def _judge(
         self, peer: Peer, standing: _Standing, channels: Iterable[ChannelName], now: float, out: Output
     ) -> list[Match]:
-        """Subscribe a peer to what it may have and does not have yet, and return what there is to tell about all."""
+        """Subscribe a peer to those of the channels that it may have, and return the verdicts that it may know."""
         matches = []
         for channel in channels:
             refusal = None if channel in standing.held else self._admit(peer, standing, channel, now, out)
             if refusal is None:
                 standing.held.add(channel)
                 matches.append(Match(Verdict.ADDED, channel))
+            # docs/wire/profile.md: channels that the peer may not see are never named.
             elif refusal is not Reason.REFUSE_NOT_VISIBLE:
                 matches.append(Match(Verdict.refused(ack_of(refusal)), channel))
         return matches
@@ -249,7 +252,7 @@ class Interests(Service):
         )
 
     def _note_outcome(self, peer: Peer, matches: list[Match], now: float) -> None:
-        """Count a new interest in the throttle, once."""
+        """Record the outcome of a new interest in the throttle, once."""
         verdicts = {match.verdict for match in matches}
         if Verdict.ADDED in verdicts:
             self._admission.note_success(peer)

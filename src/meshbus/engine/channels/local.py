@@ -1,6 +1,6 @@
-"""The channels that this node publishes: what the prefix of an interest is resolved against.
+"""Sorted list of the channels that this node publishes; prefixes of interests are looked up in it.
 
-Nothing here says who may do what: that is engine/channels/authorize.py.
+It knows nothing about permissions: those are decided in engine/channels/authorize.py.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.channels import ChannelConfigRegistry
 
 _BEYOND = "\x7f"
-"""Sorts after every character of a legal name."""
+"""Sorts after every character of a valid channel name (policy.md §1.1)."""
 
 
 class LocalChannels:
-    """The channels this node publishes: those configured by name, and those that publishers were opened for."""
+    """The channels of this node: those configured by name, and those with an open publisher."""
 
     def __init__(self) -> None:
         self._names: list[ChannelName] = []
-        """In order."""
+        """Sorted."""
         self._reasons: Counter[ChannelName] = Counter()
-        """How many publishers, plus one when configured."""
+        """Number of publishers of each channel, plus one if it is configured."""
         self._configured: set[ChannelName] = set()
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class LocalChannels:
         return channel in self._reasons
 
     def open(self, channel: ChannelName) -> bool:
-        """Count a publisher of a channel; True when the channel appeared by it."""
+        """Count one more publisher of a channel, and return whether the channel is new."""
         self._reasons[channel] += 1
         appeared = self._reasons[channel] == 1
         if appeared:
@@ -44,7 +44,7 @@ class LocalChannels:
         return appeared
 
     def close(self, channel: ChannelName) -> bool:
-        """Take back an `open`; True when the channel vanished by it."""
+        """Undo one `open`, and return whether the channel vanished."""
         if channel not in self._reasons:
             return False
         self._reasons[channel] -= 1
@@ -55,9 +55,9 @@ class LocalChannels:
         return vanished
 
     def configure(self, registry: ChannelConfigRegistry | None) -> tuple[list[ChannelName], list[ChannelName]]:
-        """Take the names of a registry in place of the earlier ones, and return the channels that appeared and vanished.
+        """Replace the configured names by those of a registry, and return the channels that appeared and vanished.
 
-        To be called again when the registry has changed.
+        Call it again whenever the registry changes.
         """
         names = set() if registry is None else {config.channel for config in registry}
         appeared = [channel for channel in sorted(names - self._configured) if self.open(channel)]
@@ -66,6 +66,6 @@ class LocalChannels:
         return appeared, vanished
 
     def under(self, prefix: str) -> list[ChannelName]:
-        """List the channels whose names start with a text."""
+        """Return the channels whose names start with a prefix."""
         start = bisect_left(self._names, prefix)
         return self._names[start : bisect_left(self._names, prefix + _BEYOND, start)]

@@ -1,13 +1,13 @@
-"""Channel membership (0x0A00), both sides: asking a publisher for a channel, and answering those who ask us.
+"""Channel membership (0x0A00), both sides: subscribes to channels of publishers, and answers subscribers (policy.md §4).
 
-    asking      one Subscribe or Unsubscribe with a random nonce, sent once; the Ack is awaited for 5 s and counts only
-                from the peer that was asked. `Acked` tells the outcome, also when there was no answer
-    answering   every readable request gets one Ack, in a packet of its own; engine/channels/admission.py decides. What cannot be
-                read is dropped without an answer, as on the wire's other side. Unsubscribing always succeeds
+    subscriber   sends one Subscribe or Unsubscribe with a random nonce, without repetition, and waits 5 s for the Ack,
+                 which counts only if it comes from the same peer. `Acked` reports the outcome, also a timeout
+    publisher    answers every valid request with one Ack in its own packet; engine/channels/admission.py decides.
+                 A malformed request is dropped without an answer, as on 0.23 nodes. Unsubscribe always succeeds
 
-An event may overtake the Ack of its subscription, so a channel counts as joined from the moment it is asked for.
-Subscriptions belong to the peer and not to a session, but a publisher that was restarted or took us for dead has
-forgotten them: they are asked for again with every new session and recovery.
+An event may arrive before the Ack of its subscription, so a channel counts as joined when the request is sent.
+Subscriptions belong to the peer and not to a session. But a publisher that was restarted, or declared us failed, has
+dropped them, so they are requested again with every new session and after every recovery.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from meshbus.wire.messages.membership import (
 )
 
 MAX_PENDING = 65_536
-"""Requests without an answer yet; more than a node can ask for in 5 s."""
+"""Requests that wait for an Ack. Our choice: a bound that ordinary use does not reach within the 5 s of a timeout."""
 
 
 class _Pending(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class _Pending(msgspec.Struct, frozen=True):
 
 
 class Membership(Service):
-    """Our subscriptions at others, and the answers to theirs."""
+    """The subscriptions of this node at publishers, and the answers to its own subscribers."""
 
     def __init__(self, context: Context, admission: Admission, joined: JoinedChannels) -> None:
         self._admission = admission
@@ -55,18 +55,18 @@ class Membership(Service):
         self._entropy = context.entropy
         self._ack_timeout_s = context.settings.ack_timeout_s
         self._pending: dict[int, _Pending] = {}
-        """By nonce, the earliest deadline first: all wait equally long."""
+        """Requests by nonce. All have the same timeout, so the order of insertion is the order of the deadlines."""
         self._asking: dict[tuple[int, ChannelName], set[int]] = {}
-        """The subscribes among them that no unsubscribe has overruled."""
+        """Nonces of the pending Subscribes that no later Unsubscribe has revoked."""
         self._granted: dict[int, dict[ChannelName, Subscribe]] = {}
-        """What publishers granted us, by publisher."""
+        """Accepted subscriptions, by publisher."""
 
     def subscribe(
         self, peer: Peer, channel: ChannelName, now: float, out: Output, *, token: bytes = b"", queue_group: str = ""
     ) -> int:
-        """Ask a publisher for a channel, and return the number that `Acked` will repeat.
+        """Subscribe to a channel of a publisher, and return the number that `Acked` carries.
 
-        Raises LocalProtocolError for a token or a group that does not fit.
+        Raises LocalProtocolError if the token or the queue group is too long, or if too many requests are pending.
         """
         message = Subscribe(nonce=self._nonce(), channel=channel, token=token, queue_group=queue_group)
         self._ask(peer, message, now, out)
@@ -75,7 +75,10 @@ class Membership(Service):
         return message.nonce
 
     def unsubscribe(self, peer: Peer, channel: ChannelName, now: float, out: Output) -> int:
-        """Ask a publisher to stop; what still arrives no longer counts as ours. Gives the number for `Acked`."""
+        """Unsubscribe from a channel, and return the number that `Acked` carries.
+
+        Events that still arrive are no longer delivered.
+        """
         message = Unsubscribe(nonce=self._nonce(), channel=channel)
         self._ask(peer, message, now, out)
         self._asking.pop((peer.node_id, channel), None)
@@ -84,16 +87,16 @@ class Membership(Service):
         return message.nonce
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Subscribe again to every channel that a publisher granted, because it may have forgotten."""
+        """Subscribe again to every accepted channel of a publisher, because it may have dropped them."""
         for one in list(self._granted.get(peer.node_id, {}).values()):
             self.subscribe(peer, one.channel, now, out, token=one.token, queue_group=one.queue_group)
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
-        """Subscribe again: a publisher that took us for failed has dropped our subscriptions."""
+        """Subscribe again: a publisher that declared us failed has dropped our subscriptions (policy.md §5.1)."""
         self.peer_up(peer, now, out)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take one membership message that came from a peer."""
+        """Handle one membership message of a peer."""
         try:
             decoded = decode_membership(message)
         except RemoteProtocolError:
@@ -111,11 +114,11 @@ class Membership(Service):
                 self._take_ack(peer, decoded, out)
 
     def next_timer(self) -> float | None:
-        """Return when the next request runs out of time."""
+        """Return the earliest deadline of a request, or None."""
         return next((pending.deadline for pending in self._pending.values()), None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Give up on the requests whose time is over."""
+        """End the requests whose deadline has passed."""
         while self._pending:
             nonce, pending = next(iter(self._pending.items()))
             if now < pending.deadline:
@@ -137,16 +140,18 @@ class Membership(Service):
         if pending is None:
             self._counters.count(Reason.MEMBERSHIP_UNEXPECTED_ACK)
             return
+        # policy.md §4.3: an Ack counts only on the link to the publisher that was asked.
         if pending.node_id != peer.node_id:
             self._counters.count(Reason.MEMBERSHIP_FOREIGN_ACK)
             return
         del self._pending[ack.nonce]
         self._settle(pending, accepted=ack.accepted)
+        # policy.md §4.3: accepted = 1 is a success, whatever the reason byte says.
         reason = AckReason.NONE if ack.accepted else ack.reason
         out.control.append(Acked(ack.nonce, peer.node_id, pending.message.channel, ack.accepted, reason))
 
     def _settle(self, pending: _Pending, *, accepted: bool) -> None:
-        """Join a channel for good, or leave it when neither a grant nor another request speaks for it."""
+        """Record an accepted subscription, or leave the channel if no other request or subscription needs it."""
         node_id, message = pending.node_id, pending.message
         asking = self._asking.get((node_id, message.channel), set())
         if not isinstance(message, Subscribe) or message.nonce not in asking:
@@ -161,7 +166,9 @@ class Membership(Service):
 
     def _nonce(self) -> int:
         if len(self._pending) >= MAX_PENDING:
-            raise LocalProtocolError(f"{MAX_PENDING} subscribe requests wait for an answer: slow down")
+            raise LocalProtocolError(
+                f"{MAX_PENDING} subscribe requests already wait for an answer, the limit; wait for some of them"
+            )
         nonce = int.from_bytes(self._entropy(8), "little")
         while nonce in self._pending:
             nonce = nonce + 1 & 0xFFFFFFFFFFFFFFFF

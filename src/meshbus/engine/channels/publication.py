@@ -1,8 +1,8 @@
-"""Publishes under way: their legs, the bound on how many run at once, and whoever waits for their end.
+"""Running publishes: packs the events once, and sends them to every subscriber of the plan.
 
-`Publications` packs the events of a publish once and sends them to every subscriber of its plan (engine/channels/publish.py),
-as many at a time as the publisher allows. Whom credit holds up waits in the outbox of his peer; when his leg ends the
-publish goes on, in the call into the engine that ended it.
+The plan comes from engine/channels/publish.py. `Publications` starts as many legs at once as the publisher allows; each
+goes out through engine/streams/traffic.py of its peer. A leg without credit waits in that peer's outbox
+(engine/streams/outbox.py). When it ends, the publish starts its next legs in the same call into the engine (`finish`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HOP_TTL = 16
-"""Stamped on what we publish: as far as any pingwave goes. 0.23 receivers ignore it, our forwarders count by it."""
+"""Hop limit in the inner header of our publications: the largest hop count of a pingwave (mesh.md §4).
+
+0.23 receivers ignore it; meshbus forwarders count against it (profile.md §9)."""
 MAX_NUMBERED = 65_536
-"""Channels whose next number is remembered; one that is forgotten goes on at the wall clock, as after a restart."""
+"""Channels whose next publish number is kept. Our choice; a forgotten one continues at the wall clock, as after a
+restart."""
 
 
 class Publication:
-    """The life of one publish; done at once when nobody has to wait for credit."""
+    """One publish; done at once if no leg has to wait for credit."""
 
     __slots__ = ("_waiting", "config", "done", "fanout", "load", "plan", "running")
 
@@ -48,32 +51,32 @@ class Publication:
         self.fanout = Fanout(plan, config)
         self.done = False
         self.running = False
-        """Legs are being started right now."""
+        """Legs are being started now, so a leg that ends must not schedule another run."""
         self._waiting: Callable[[], None] | None = None
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Have something called when the last leg ends; at once if it has ended."""
+        """Call `call` when the last leg ends, or at once if it has ended."""
         if self.done:
             call()
         else:
             self._waiting = call
 
     def end(self) -> None:
-        """Note that every leg has its outcome."""
+        """Record that every leg has ended, and call the waiting callback."""
         self.done = True
         if self._waiting is not None:
             self._waiting()
 
     def report(self) -> PublishReport:
-        """Return the outcome.
+        """Return the report.
 
-        Raises PartialDelivery when the policy is BEST_EFFORT and nobody was reached.
+        Raises PartialDelivery if `on_failure` is BEST_EFFORT and every attempted leg failed.
         """
         return self.fanout.report()
 
 
 class Prepared(NamedTuple):
-    """A publish that nothing speaks against, before anything of it is sent."""
+    """A publish that passed all checks; nothing of it is sent yet."""
 
     plan: PublishPlan
     config: PublishConfig
@@ -93,11 +96,11 @@ class Publications(Service):
         self._subnet_id = context.settings.subnet
         self._max_payload = context.settings.max_payload
         self._numbers: BoundedMap[ChannelName, int] = BoundedMap(MAX_NUMBERED)
-        """The number of the next event of each channel."""
+        """The publish number of the next event, by channel."""
         self._last: tuple[PublishPlan | None, Header] = (None, Header())
-        """The last plan and the pattern of its packets."""
+        """The last plan and the header of its packets."""
         self._moved: dict[Publication, None] = {}
-        """Those of which a leg has ended and others may start."""
+        """Publishes of which a leg has ended, so that others may start."""
 
     def publish(
         self,
@@ -108,7 +111,7 @@ class Publications(Service):
         now: float,
         out: Output,
     ) -> Publication:
-        """Send events to the subscribers of a channel; errors as in Engine.publish."""
+        """Send events to the subscribers of a channel; raises the errors of Engine.publish."""
         plan, _, packed = self.prepare(channel, offsets, data, config, now)
         return self._send(plan, config, packed, self._number(channel, len(offsets) - 1, now), now, out)
 
@@ -120,19 +123,22 @@ class Publications(Service):
         config: PublishConfig,
         now: float,
     ) -> Prepared:
-        """Do all of a publish that can be refused, and send nothing yet; errors as in Engine.publish."""
+        """Run every step of a publish that can be refused, without sending; raises the errors of Engine.publish.
+
+        The caller can then append to its log between `prepare` and `send`.
+        """
         packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
         return Prepared(self._planner.plan(channel, config, now, packets=max(len(packed), 1)), config, packed)
 
     def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
-        """Send what was prepared, under numbers that somebody else counts: those of the log it was appended to."""
+        """Send a prepared publish. `number` is the publish number of its first event: its sequence in the log."""
         plan = self._planner.narrow(prepared.plan, now)
         return self._send(plan, prepared.config, prepared.packed, number, now, out)
 
     def publish_one(  # hot: bench_publish
         self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
     ) -> PublishReport | Publication:
-        """Send one event, and return the report at once when nobody has to wait for credit."""
+        """Send one event, and return the report at once if no leg has to wait for credit."""
         size = len(event)
         check_event_size(size)
         plan = self._planner.plan(channel, config, now)
@@ -141,6 +147,7 @@ class Publications(Service):
         ways = []
         for node_id in plan.legs:
             peer = self._peers.get(node_id)
+            # One peer without credit is enough to take the general way, which can wait. Nothing was sent so far.
             if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload)):
                 return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
             ways.append(traffic)
@@ -150,9 +157,10 @@ class Publications(Service):
         return PublishReport(len(ways), len(ways), (), plan.filtered)
 
     def _number(self, channel: ChannelName, events: int, now: float) -> int:
-        """Return the number of the next event of a channel, and count on."""
+        """Return the publish number of the next event of a channel, and advance it by `events`."""
         number = self._numbers.get(channel)
         if number is None:
+            # profile.md §2: numbers continue over restarts; the wall clock is above every number used before.
             number = self._wall(now)
         self._numbers.put(channel, number + max(events, 0))
         return number
@@ -166,18 +174,18 @@ class Publications(Service):
         return publication
 
     def next_timer(self) -> float | None:
-        """Return when `finish` has something to do: at once, or not by itself."""
+        """Return 0 if `finish` has work to do, otherwise None."""
         return 0.0 if self._moved else None
 
     def finish(self, now: float, out: Output) -> None:
-        """Go on with the publishes of which a leg has ended."""
+        """Start further legs of the publishes of which a leg has ended."""
         while self._moved:
             publication = next(iter(self._moved))
             del self._moved[publication]
             self._run(publication, now, out)
 
     def _pattern(self, plan: PublishPlan) -> Header:
-        """Return the pattern of the packets of a plan; the same object again while the plan is the same."""
+        """Return the header of the packets of a plan; the same object as long as the plan is the same."""
         known, header = self._last
         if known is not plan:
             header = plan.header(origin_hash=self._origin_hash, subnet_id=self._subnet_id, hop_ttl=HOP_TTL)
@@ -185,7 +193,7 @@ class Publications(Service):
         return header
 
     def _run(self, publication: Publication, now: float, out: Output) -> None:
-        """Start legs until as many are under way as may be, or none is left."""
+        """Start legs up to the limit, and end the publish if all have ended."""
         publication.running = True
         while started := publication.fanout.start():
             for node_id in started:
@@ -207,6 +215,7 @@ class Publications(Service):
         traffic = self._streams.traffic_of(peer)
         traffic.send(Leg(publication.load, now + wait_s, done, wait_s=wait_s), now, out)
         if wait_s == 0:
+            # Its deadline is now: without this, the leg would wait until the next tick.
             traffic.outbox.expire(now)
 
     def _end(self, publication: Publication, node_id: int, error: MeshError | None) -> None:
@@ -219,9 +228,9 @@ class Publications(Service):
             self._moved[publication] = None
 
     def _failure(self, peer: Peer, leg: Leg) -> MeshError:
-        """Return why a leg did not get through."""
+        """Return the error of a leg that was not sent completely."""
         if self._peers.get(peer.node_id) is not peer:
-            return PeerError(PeerFault.FAILED, peer.node_id, "it left while events for it waited")
+            return PeerError(PeerFault.FAILED, peer.node_id, "it was removed while events for it waited for credit")
         bounds = leg.load.packed.bounds
         wanted = int(bounds[leg.sent + 1] - bounds[leg.sent]) + PACKET_COST
         return Backpressure(peer.tx_stream(leg.load.header.stream_id).credit, wanted)

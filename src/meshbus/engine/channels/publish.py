@@ -1,10 +1,16 @@
-"""Publishing: to whom one publish goes, in which form, and what its outcome means.
+"""Publish plans and reports: which subscribers get a publish, with which headers, and how its outcome is reported.
 
-There is no multicast: a publish is one unicast per subscriber. `Planner` makes the plan (may this node publish, is the
-channel within its rate, which subscribers get it), the core seals and sends, `Fanout` keeps count of the legs and how
-many may be under way, and `settle` turns their outcomes into a report or an error. Delivered means handed to the
-socket; when a reliable stream cannot get them acknowledged later on, a `StreamFailed` says so. A subscriber that policy
-keeps from getting the events is *filtered*: not attempted, not an error, but named in the report.
+There is no multicast: a publish is one unicast, a *leg*, per subscriber (policy.md §5.2). This file sends nothing:
+
+    Planner             checks that this node may publish and that the channel is within its rate, and makes a
+                        `PublishPlan`: the subscribers, and the fields of the packet headers
+    Publications        in engine/channels/publication.py: packs the events and starts the legs; each leg is sent through
+                        engine/streams/traffic.py of its peer
+    Fanout              counts the legs of one publish, and limits how many run at once
+    settle              turns the outcomes of the legs into a `PublishReport` or an error
+
+Delivered means handed to the socket. If a reliable stream fails later, a `StreamFailed` notice reports it. A subscriber
+that policy excludes is *filtered*: it is not attempted and is not an error, but the report names it.
 """
 
 from __future__ import annotations
@@ -28,11 +34,13 @@ from meshbus.wire.constants import Flags
 from meshbus.wire.header import Header
 
 MAX_INFLIGHT = 32
+"""Default limit of legs that run at once (policy.md §10)."""
 WAIT_S = 5.0
+"""Default time that a leg waits for credit. Our choice: as long as a subscriber waits for an Ack (policy.md §4.3)."""
 MAX_PLANS = 4096
-"""Plans remembered; a node that publishes on ever new names makes them anew."""
+"""Plans kept; at this number all are dropped and made again as needed. Our choice."""
 MAX_RATES = 65_536
-"""Channels whose rate is remembered, behind a prefix configuration too."""
+"""Channels whose rate limit has state. Our choice; a prefix configuration may cover any number of channels."""
 
 _RELIABLE = int(Flags.RELIABLE)
 _PRIORITY = int(Flags.PRIORITY)
@@ -43,34 +51,34 @@ class Reliability(StrEnum):
 
     FIRE_AND_FORGET = "fire-and-forget"
     RELIABLE = "reliable"
-    """Sent again until acknowledged, towards peers with whom that was negotiated."""
+    """Lost packets are sent again until they are acknowledged, if the peer negotiated 0x4D01."""
 
 
 class OnFailure(StrEnum):
-    """What a failed leg means for a publish."""
+    """What a failed leg means for a publish (policy.md §5.2)."""
 
     BEST_EFFORT = "best-effort"
-    """An error only when every attempted peer failed."""
+    """Raise an error only if every attempted peer failed."""
     FAIL_FAST = "fail-fast"
-    """One peer after the other; stop at the first failure and report."""
+    """Try one peer after the other, stop at the first failure, and return a report."""
     COLLECT = "collect"
-    """Try everyone and report."""
+    """Try all peers and return a report."""
 
 
 class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a publisher publishes."""
+    """Options of a publisher."""
 
     reliable: bool | None = None
-    """None takes the channel's own default."""
+    """Whether to send lost packets again; None means the default of the channel."""
     reliability: Reliability | None = None
-    """The same, by name."""
+    """The same as `reliable`, by name."""
     on_failure: OnFailure = OnFailure.BEST_EFFORT
     max_inflight: int = MAX_INFLIGHT
-    """Legs under way at once; at least 1."""
+    """Legs that may run at once; values below 1 count as 1."""
     wait_s: float = WAIT_S
-    """How long a leg waits for the receiver to grant credit before it counts as backpressured; 0 does not wait.
+    """Seconds that a leg waits for credit before it fails with Backpressure; 0 means that it does not wait.
 
-    Counted from the last packet that went out, so that a large batch may take longer as long as it moves.
+    Counted from the last packet sent, so that a large batch may take longer as long as it makes progress.
     """
 
     def __post_init__(self) -> None:
@@ -79,10 +87,13 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.reliability is not None:
             named = _member(Reliability, "reliability", self.reliability) is Reliability.RELIABLE
             if reliable not in {None, named}:
-                raise ConfigError("reliability", f"{self.reliability!r} and reliable={reliable} contradict each other")
+                raise ConfigError(
+                    "reliability", f"{self.reliability!r} contradicts reliable={reliable}; give only one of them"
+                )
             reliable = named
         if not self.wait_s >= 0:
-            raise ConfigError("wait_s", f"{self.wait_s} is not a time from 0 seconds on")
+            raise ConfigError("wait_s", f"must be 0 or more seconds, got {self.wait_s}")
+        # Normalize both spellings, so that the rest of the code reads `reliable` only.
         settle_field = msgspec.structs.force_setattr
         settle_field(self, "on_failure", on_failure)
         settle_field(self, "reliable", reliable)
@@ -94,55 +105,55 @@ _RELIABILITY = {None: None, True: Reliability.RELIABLE, False: Reliability.FIRE_
 
 
 class LegError(NamedTuple):
-    """Why one peer did not get a publish."""
+    """Why a publish failed for one peer."""
 
     node_id: int
     code: str
-    """The code of the error, as in docs/errors.md."""
+    """Error code, as listed in docs/errors.md."""
     message: str
 
 
 class PublishReport(msgspec.Struct, frozen=True):
-    """What became of one publish."""
+    """The outcome of one publish."""
 
     attempted: int
     delivered: int
     errors: tuple[LegError, ...] = ()
     filtered: tuple[tuple[int, str], ...] = ()
-    """Subscribers that policy left out, each with the reason: `not_visible`, `not_authorized` or `token`."""
+    """Subscribers that policy excluded, each with its reason: `not_visible`, `not_authorized` or `token`."""
 
     @property
     def all_delivered(self) -> bool:
-        """Whether everyone attempted got it; true also when there was nobody."""
+        """Whether every attempted peer got it; also true if there was none (policy.md §5.2)."""
         return self.delivered == self.attempted and not self.errors
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was nobody to send it to."""
+        """Whether there was no peer to send to."""
         return self.attempted == 0
 
 
 class PublishPlan(msgspec.Struct, frozen=True):
-    """To whom a publish goes, and in which form."""
+    """Which subscribers get a publish, and with which header fields."""
 
     channel: ChannelName
     canonical: int
-    """The hash of the channel."""
+    """The 64-bit hash of the channel name."""
     legs: tuple[int, ...]
-    """Node ids, one unicast each."""
+    """Node ids of the subscribers, one unicast each."""
     filtered: tuple[tuple[int, str], ...] = ()
     reliable: bool = False
     priority: int = 0
     max_rate_pps: int | None = None
-    """The channel's limit, already applied."""
+    """The rate limit of the channel; `Planner.plan` has already applied it."""
 
     @property
     def stream_id(self) -> int:
-        """The stream that the packets travel on."""
+        """The stream that carries the packets (policy.md §1.2)."""
         return self.canonical | PUBLISH_STREAM_BIT
 
     def header(self, *, origin_hash: int, subnet_id: int = 0, hop_ttl: int = 0) -> Header:
-        """Return the pattern of the packets' headers."""
+        """Return the header that all packets of the publish share."""
         flags = (_RELIABLE if self.reliable else 0) | (_PRIORITY if self.priority else 0)
         return Header(
             flags=flags,
@@ -156,10 +167,10 @@ class PublishPlan(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """Decides for each publish who gets it; holds the rate of each channel.
+    """Makes publish plans, and enforces the rate limits of channels.
 
-    A channel that is open, visible everywhere and without queue groups goes to the same peers until something changes,
-    so its plan is made once and remembered.
+    On a channel that is open, globally visible and without queue groups, every publish goes to the same peers until
+    the roster or the configuration changes. Such a plan is kept.
     """
 
     def __init__(self, admission: Admission, counters: Counters) -> None:
@@ -168,15 +179,15 @@ class Planner:
         self._rates: BoundedMap[ChannelName, TokenBucket] = BoundedMap(MAX_RATES)
         self._known: dict[tuple[ChannelName, bool | None], PublishPlan] = {}
         self._stamp: tuple[object, ...] = ()
-        """What the remembered plans were made from."""
+        """The versions of all state that the kept plans depend on."""
 
     def plan(  # hot: bench_publish
         self, channel: ChannelName, config: PublishConfig, now: float, *, packets: int = 1
     ) -> PublishPlan:
-        """Plan a publish that takes `packets` packets towards each subscriber.
+        """Return the plan of a publish that takes `packets` packets for each subscriber.
 
-        Raises AuthError when this node may not publish on the channel, and ChannelError when the channel's rate does
-        not admit the packets; nothing is to be sent then.
+        Raises AuthError if this node may not publish on the channel, and ChannelError if the packets exceed the rate
+        limit of the channel. In both cases nothing may be sent.
         """
         stamp = self._state()
         if stamp != self._stamp or len(self._known) >= MAX_PLANS:
@@ -186,11 +197,12 @@ class Planner:
         if plan is None:
             plan = self._make(channel, config, now)
         if plan.max_rate_pps is not None:
+            # policy.md §5.3: the rate counts packets sent, one per recipient.
             self._take_rate(channel, plan.max_rate_pps, len(plan.legs) * packets, now)
         return plan
 
     def narrow(self, plan: PublishPlan, now: float) -> PublishPlan:
-        """Leave out who may no longer have a publish that was planned a while ago."""
+        """Return a plan that was made earlier, without the subscribers that lost their permission since."""
         policy = self._admission.authorizer.config_of(plan.channel)
         verdicts = [
             (node_id, self._admission.filter(node_id, plan.channel, plan.canonical, policy, now))
@@ -208,6 +220,7 @@ class Planner:
     def _make(self, channel: ChannelName, config: PublishConfig, now: float) -> PublishPlan:
         admission, authorizer = self._admission, self._admission.authorizer
         policy = authorizer.config_of(channel)
+        # policy.md §5.2: a publisher must satisfy the policy of its own channel, or nothing is sent.
         if policy is not None and not policy.is_open and not authorizer.can_publish_locally(channel, now):
             self._counters.count(Reason.REFUSE_PUBLISH_DENIED)
             raise AuthError(AuthFault.DENIED, _denial(channel, policy))
@@ -238,7 +251,7 @@ class Planner:
         return plan
 
     def _stays(self, channel: ChannelName, policy: ChannelConfig | None) -> bool:
-        """Return whether a plan holds until the state changes: neither time, nor claims, nor turns matter to it."""
+        """Return whether a plan depends only on versioned state: not on time, the claims of peers, or group turns."""
         visibility = self._admission.authorizer.default_visibility if policy is None else policy.visibility
         return (
             visibility is Visibility.GLOBAL
@@ -261,13 +274,13 @@ class Planner:
         if bucket.take(packets, now):
             return
         self._counters.count(Reason.REFUSE_PUBLISH_RATE)
-        remedy = "send fewer events at once or raise it" if packets > rate else "slow down"
-        problem = f"{packets} packets are beyond max_rate_pps = {rate} now: {remedy}"
+        remedy = "publish fewer events at once or raise max_rate_pps" if packets > rate else "publish more slowly"
+        problem = f"{packets} packets exceed max_rate_pps = {rate} at this moment; {remedy}"
         raise ChannelError(ChannelFault.RATE_LIMITED, channel, problem)
 
 
 class Fanout:
-    """The legs of one publish: which may start, which are under way, and what became of the others."""
+    """The legs of one publish: those that wait, those that run, and the errors of those that ended."""
 
     __slots__ = ("_errors", "_flying", "_limit", "_plan", "_policy", "_started", "_waiting")
 
@@ -281,7 +294,7 @@ class Fanout:
         self._errors: list[LegError] = []
 
     def start(self) -> list[int]:
-        """Return the peers to whom a leg may be started now, each once; to be asked again after every outcome."""
+        """Return the peers whose legs may start now, each once. Call it again after every outcome."""
         started = []
         while self._waiting and len(self._flying) < self._limit:
             node_id = self._waiting.popleft()
@@ -291,11 +304,11 @@ class Fanout:
         return started
 
     def delivered(self, node_id: int) -> None:
-        """Note that a leg arrived."""
+        """Record that a leg was sent completely."""
         self._flying.remove(node_id)
 
     def failed(self, node_id: int, error: MeshError) -> None:
-        """Note that a leg failed; with FAIL_FAST no other starts."""
+        """Record that a leg failed; with FAIL_FAST no other leg starts afterwards."""
         self._flying.remove(node_id)
         self._errors.append(LegError(node_id, error.code, str(error)))
         if self._policy is OnFailure.FAIL_FAST:
@@ -303,13 +316,13 @@ class Fanout:
 
     @property
     def done(self) -> bool:
-        """Whether every leg has its outcome."""
+        """Whether every leg has ended."""
         return not self._waiting and not self._flying
 
     def report(self) -> PublishReport:
-        """Return the outcome of the whole, once it is done.
+        """Return the report of the publish, which must be done.
 
-        Raises PartialDelivery when the policy is BEST_EFFORT and nobody was reached.
+        Raises PartialDelivery if `on_failure` is BEST_EFFORT and every attempted leg failed.
         """
         assert self.done
         return settle(self._policy, self._started, self._errors, self._plan.filtered)
@@ -321,14 +334,14 @@ def settle(
     errors: Sequence[LegError] = (),
     filtered: tuple[tuple[int, str], ...] = (),
 ) -> PublishReport:
-    """Turn the outcomes of all attempted legs into a report.
+    """Return the report of all attempted legs.
 
-    Raises PartialDelivery, with the report in it, when the policy is BEST_EFFORT and every attempted leg failed.
+    Raises PartialDelivery, which holds the report, if the policy is BEST_EFFORT and every attempted leg failed.
     """
     report = PublishReport(attempted, attempted - len(errors), tuple(errors), filtered)
     if policy is OnFailure.BEST_EFFORT and errors and not report.delivered:
         first = errors[0]
-        problem = f"every leg failed, the first to {first.node_id:016x}: {first.message}"
+        problem = f"every peer failed; the first was {first.node_id:016x}: {first.message}"
         raise PartialDelivery(attempted, 0, problem, report=report)
     return report
 
@@ -336,14 +349,14 @@ def settle(
 def _denial(channel: ChannelName, policy: ChannelConfig) -> str:
     needs = []
     if policy.publish_caps is not None:
-        needs.append("announced capabilities that match its publish_caps")
+        needs.append("announced capabilities that match publish_caps")
     if policy.require_token:
-        needs.append("a valid token with PUBLISH for this node in its own cache")
-    return f"this node may not publish on {str(channel)!r}: the channel asks for {' and '.join(needs)}"
+        needs.append("a valid PUBLISH token for this node in its token cache")
+    return f"this node may not publish on {str(channel)!r}: the channel requires {' and '.join(needs)}"
 
 
 def _member(kind: type[StrEnum], key: str, text: str) -> StrEnum:
     try:
         return kind(text)
     except ValueError:
-        raise ConfigError(key, f"{text!r} is none of {', '.join(kind)}") from None
+        raise ConfigError(key, f"unknown value {text!r}; choose from {', '.join(kind)}") from None

@@ -1,14 +1,14 @@
-"""Request and reply (0x4D06): questions to the responder of a channel, and its answers.
+"""Request and reply (0x4D06): sends requests to the responder of a channel at a peer, and returns its replies.
 
     requester                         responder
     ask ──────── REQUEST ───────────► policy? responder? room? ── no ──► REPLY with the reason, at once
                                       Requested
     Replied ◄─── REPLY ────────────── reply, any number of times, until one is the last
-    cancel, or no answer in time ──── CANCEL ──► RequestEnded
+    cancel, or timeout ────────────── CANCEL ──► RequestEnded
 
-Every question ends exactly once at the requester: with a last reply, a `RequestFailed` that says why, or `cancel`;
-replies after that are dropped and counted. The responder forgets a question at its deadline. Messages travel on a
-reliable stream, so nothing is repeated here; the layout is in wire/messages/request.py.
+Every request ends exactly once at the requester: with a last reply, with a `RequestFailed` that says why, or by
+`cancel`. Later replies are counted and dropped. The responder drops a request at its deadline. Messages use a reliable
+stream, so nothing is repeated here. The layout is in wire/messages/request.py and docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ from meshbus.wire.messages.request import (
 )
 
 MAX_PENDING = 4096
-"""Our questions without a last answer, over all peers."""
+"""Open requests of this node, to all peers. Our choice."""
 MAX_SERVING = 4096
-"""Questions to our responders that wait for an answer, over all peers."""
+"""Open requests to this node's responders, from all peers. Our choice: with the largest payloads, 32 MiB."""
 MAX_SERVING_PER_PEER = 256
+"""Our choice: a sixteenth of all, so that one peer cannot take them all."""
 
 _MAX_ID = 0xFFFFFFFFFFFFFFFF
 _MAX_DEADLINE_MS = 0xFFFFFFFF
@@ -74,17 +75,17 @@ _REASONS = {
     ReplyStatus.BUSY: Reason.REFUSE_REQUEST_BUSY,
     ReplyStatus.EXPIRED: Reason.REFUSE_REQUEST_EXPIRED,
 }
-"""How a refusal that was sent to a requester is counted."""
+"""The reason under which a refusal that was sent to a requester is counted."""
 
 MayRequest = Callable[[Peer, ChannelName, float], AckReason]
-"""Judges a question by the channel's policy; `AckReason.NONE` lets it through."""
+"""Returns why the policy of a channel refuses a request, or `AckReason.NONE`."""
 
 
 class SendReliable(Protocol):
     """Sends one message on the peer's reliable stream of a subprotocol."""
 
     def __call__(self, peer: Peer, subprotocol_id: int, message: bytes, now: float, out: Output, /) -> None:
-        """Send, or raise DeliveryError when the stream takes no more."""
+        """Send, or raise DeliveryError if the stream is full."""
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -93,13 +94,13 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 class Requester:
-    """Asks, and matches the answers."""
+    """The requester's side: sends requests, and matches the replies to them."""
 
     def __init__(self, context: Context, send: SendReliable) -> None:
         self._peers = context.peers
         self._counters = context.counters
         self._send = send
-        # Not from zero: an answer to a question of an earlier life must not fit one of this.
+        # A random start: a late reply to a request from before a restart must not match a new one.
         self._next = int.from_bytes(context.entropy(8), "little")
         self._pending: dict[int, _Question] = {}
         self._deadlines: Deadlines[int] = Deadlines()
@@ -110,17 +111,22 @@ class Requester:
     def ask(
         self, peer: Peer, channel: ChannelName, payload: bytes, now: float, out: Output, *, timeout_s: float
     ) -> int:
-        """Ask a peer's responder on a channel, and give the number that the answers carry.
+        """Send a request to the responder of a channel at a peer, and return the number that the replies carry.
 
-        Raises PeerError when the peer does not speak request and reply, LocalProtocolError when the question does not
-        fit one packet, and DeliveryError when too many are open or the stream is full.
+        Raises PeerError if the peer did not negotiate the subprotocol, LocalProtocolError if the timeout is not a
+        positive time or the request does not fit one packet, and DeliveryError if too many requests are open or the
+        stream is full.
         """
         if not peer.uses(Subprotocol.REQUEST):
-            raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "it does not take requests (0x4d06 is not negotiated)")
+            raise PeerError(
+                PeerFault.UNREACHABLE, peer.node_id, "it does not accept requests (0x4d06 is not negotiated)"
+            )
         if not (isfinite(timeout_s) and timeout_s > 0):
-            raise LocalProtocolError(f"a request waits for some time: {timeout_s} s is none")
+            raise LocalProtocolError(f"timeout_s must be positive and finite, got {timeout_s}")
         if len(self._pending) >= MAX_PENDING:
-            raise DeliveryError(f"{len(self._pending)} requests are waiting for their answers: let some finish first")
+            raise DeliveryError(
+                f"{len(self._pending)} requests already wait for a reply, the limit; wait for some of them"
+            )
         request = self._next
         deadline_ms = min(ceil(timeout_s * 1000), _MAX_DEADLINE_MS)
         message = encode_request(Request(req=request, deadline_ms=deadline_ms, channel=channel, payload=payload))
@@ -131,7 +137,7 @@ class Requester:
         return request
 
     def cancel(self, request: int, now: float, out: Output) -> bool:
-        """Give up on a question; False when it is over already."""
+        """Cancel a request, and return whether it was open."""
         question = self._end(request)
         if question is None:
             return False
@@ -139,7 +145,7 @@ class Requester:
         return True
 
     def receive(self, peer: Peer, reply: Reply, out: Output) -> None:
-        """Take a reply."""
+        """Handle a reply of a peer."""
         question = self._pending.get(reply.req)
         if question is None:
             self._counters.count(Reason.REPLY_LATE)
@@ -155,17 +161,17 @@ class Requester:
             )
 
     def peer_gone(self, node_id: int, out: Output) -> None:
-        """Fail the questions to a peer that cannot answer any more."""
+        """Fail all requests to a peer that failed or is gone."""
         for request, question in list(self._pending.items()):
             if question.node_id == node_id:
                 self._fail(request, question, RequestFault.PEER_GONE, out)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the earliest deadline of a request, or None."""
         return self._deadlines.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """Fail the questions whose time is over, and tell the responders."""
+        """Fail the requests whose deadline has passed, and cancel them at the responders."""
         for request in self._deadlines.over(now):
             question = self._pending[request]
             self._fail(request, question, RequestFault.TIMEOUT, out)
@@ -181,7 +187,7 @@ class Requester:
         out.control.append(RequestFailed(request, question.node_id, question.channel, fault, problem))
 
     def _send_cancel(self, node_id: int, request: int, now: float, out: Output) -> None:
-        """Spare the responder its work; when that cannot be said, its deadline does it."""
+        """Cancel a request at the responder; if that cannot be sent, the responder's own deadline ends it."""
         peer = self._peers.get(node_id)
         if peer is None or not peer.uses(Subprotocol.REQUEST):
             return
@@ -192,11 +198,11 @@ class Requester:
 
 
 _Key = tuple[int, int]
-"""Node id and request."""
+"""Node id of the requester, and request id."""
 
 
 class Responder:
-    """Takes questions for channels, and answers them."""
+    """The responder's side: accepts requests on channels, and sends the replies."""
 
     def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
         self._peers = context.peers
@@ -212,19 +218,19 @@ class Responder:
 
     @property
     def channels(self) -> frozenset[ChannelName]:
-        """The channels on which questions are taken."""
+        """The channels that have a responder."""
         return frozenset(self._channels)
 
     def serve(self, channel: ChannelName) -> None:
-        """Take questions on a channel from now on."""
+        """Accept requests on a channel."""
         self._channels.add(channel)
 
     def stop(self, channel: ChannelName) -> None:
-        """Take no more questions on a channel; those that are open can still be answered."""
+        """Accept no more requests on a channel; open ones can still be answered."""
         self._channels.discard(channel)
 
     def receive(self, peer: Peer, message: Request | Cancel, now: float, out: Output) -> None:
-        """Take a question, or the word that an answer is no longer wanted."""
+        """Handle a request, or the cancellation of one."""
         key = (peer.node_id, message.req)
         if isinstance(message, Cancel):
             if self._close(key):
@@ -246,38 +252,41 @@ class Responder:
         out.control.append(Requested(*key, message.channel, message.payload, deadline))
 
     def reply(self, node_id: int, request: int, payload: bytes, now: float, out: Output, *, last: bool = True) -> bool:
-        """Answer a question, in part or in full; False when nobody waits for it any more.
+        """Send a reply to a request, which ends with the last one; return False if the request is no longer open.
 
-        Raises LocalProtocolError when the answer does not fit one packet and DeliveryError when the stream is full; the
-        question stays open then.
+        Raises LocalProtocolError if the reply does not fit one packet, and DeliveryError if the stream is full. In both
+        cases the request stays open.
         """
         return self._finish(node_id, Reply(req=request, last=last, payload=payload), now, out)
 
     def fail(self, node_id: int, request: int, problem: str, now: float, out: Output) -> bool:
-        """Answer that a question could not be answered; False when nobody waits for it any more."""
+        """Reply that a request failed; return False if the request is no longer open."""
         text = problem.encode("utf-8", "replace")[:MAX_REPLY_PAYLOAD]
         reply = Reply(req=request, status=ReplyStatus.FAILED, payload=text)
         return self._finish(node_id, reply, now, out)
 
     def peer_gone(self, node_id: int, out: Output) -> None:
-        """Drop the questions of a peer that cannot hear an answer any more."""
+        """Drop all requests of a peer that failed or is gone."""
         for key in [key for key in self._open if key[0] == node_id]:
             self._close(key)
             out.control.append(RequestEnded(*key, EndReason.PEER_GONE))
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the earliest deadline of an open request, or None."""
         return self._open.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """Drop the questions whose time is over; who asked knows by itself."""
+        """Drop the requests whose deadline has passed; the requester has its own timer, so nothing is sent."""
         for key in self._open.over(now):
             self._uncount(key)
             self._counters.add("request", "unanswered")
             out.control.append(RequestEnded(*key, EndReason.EXPIRED))
 
     def _refusal(self, peer: Peer, message: Request, now: float) -> ReplyStatus | None:
-        """Return why a question is not taken; policy comes first, so that it hides who answers from who may not ask."""
+        """Return the status with which a request is refused, or None.
+
+        Policy is checked first: a peer without permission must not learn whether there is a responder.
+        """
         reason = self._may_request(peer, message.channel, now)
         if reason is not AckReason.NONE:
             return _REFUSALS[reason]
@@ -300,7 +309,7 @@ class Responder:
         return True
 
     def _answer(self, peer: Peer, reply: Reply, now: float, out: Output) -> None:
-        """Send what nobody here waits for; a peer that does not read its answers loses them."""
+        """Send a refusal; if the stream is full because the peer does not read its replies, count and drop it."""
         try:
             self._send(peer, Subprotocol.REQUEST, encode_request(reply), now, out)
         except DeliveryError:
@@ -322,13 +331,13 @@ class Requests(Service):
     """Both sides of request and reply, as one service."""
 
     def __init__(self, context: Context, send: SendReliable, may_request: MayRequest) -> None:
-        """Set up; `send` is the way to reliable streams, `may_request` the policy of channels."""
+        """Use `send` for reliable messages, and `may_request` for the policy of channels."""
         self.requester = Requester(context, send)
         self.responder = Responder(context, send, may_request)
         self._counters = context.counters
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take a message that came from a peer."""
+        """Handle one message of the subprotocol."""
         try:
             decoded: RequestMessage = decode_request(message)
         except RemoteProtocolError:
@@ -340,16 +349,16 @@ class Requests(Service):
             self.responder.receive(peer, decoded, now, out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """End everything with a peer that failed or is gone."""
+        """End all requests to and from a peer that failed or is gone."""
         self.requester.peer_gone(down.node_id, out)
         self.responder.peer_gone(down.node_id, out)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the earliest deadline of both sides, or None."""
         times = (self.requester.next_timer(), self.responder.next_timer())
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Do what is due on both sides."""
+        """End the requests whose deadline has passed, on both sides."""
         self.requester.tick(now, out)
         self.responder.tick(now, out)

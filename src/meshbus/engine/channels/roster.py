@@ -1,13 +1,15 @@
-"""The roster: which peers get the events of which of our channels, all of them or a share.
+"""Roster: the subscribers of this node's channels, with their queue groups (policy.md §5.1).
 
-A peer is in a channel in one *mode*: broadcast (every event) or a named queue group (each event goes to one member).
-Subscribing in another mode moves it. Several *requests* may hold one peer in one channel: its plain subscribe, and
-each interest by prefix that matched the channel (engine/channels/interest_server.py). The latest decides the mode, and the peer leaves
-when the last is released. Whether a peer may be here at all is decided in engine/channels/authorize.py, which also bounds how
-many channels a peer is in.
+A peer is in a channel in one *mode*: broadcast (it gets every event) or a named queue group (each event goes to one
+member). Subscribing in another mode moves it. Several *requests* may hold a peer in a channel: its Subscribe, and each
+interest whose prefix matches the channel (engine/channels/interest_server.py). The latest request decides the mode, and
+the peer leaves when the last one is released.
 
-Groups are served least recently served first. A member that the caller refuses for one publish is passed over and the
-next takes its place, so one member without permission does not swallow the group's events.
+In a group, the member that was served least recently is next. A member that the caller refuses for one publish is
+skipped and the next one takes its place, so that a member without permission does not cost the group its events.
+(A 0.23 node chooses first and does not replace a refused member.)
+
+Permissions are not checked here: engine/channels/admission.py decides who is added, and limits the channels of a peer.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ class _Channel:
 
     def __init__(self) -> None:
         self.broadcast: dict[int, None] = {}
-        """In order of arrival."""
+        """Node ids in the order of subscription."""
         self.groups: dict[str, OrderedDict[int, None]] = {}
-        """Members in the order in which they are served next."""
+        """Members by group, the one to be served next first."""
 
 
 class SubscriberRoster:
@@ -37,25 +39,25 @@ class SubscriberRoster:
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with every change, for those who keep something derived."""
+        """Incremented by every change, so that derived data can be kept until then."""
         self._channels: dict[str, _Channel] = {}
         self._peers: dict[int, dict[ChannelName, dict[Request, str]]] = {}
-        """Per channel of a peer, the requests that hold it there and their modes, the latest last."""
+        """By peer and channel: the requests that hold the peer there, with their modes, the latest last."""
 
     def __len__(self) -> int:
-        """Count the channels that somebody subscribed to."""
+        """Return the number of channels with subscribers."""
         return len(self._channels)
 
     def add(self, channel: ChannelName, node_id: int, queue_group: str = BROADCAST, *, request: Request = None) -> bool:
-        """Put a peer into a channel; False when it was there in the same mode."""
+        """Add a peer to a channel; return False if it was there in the same mode."""
         requests = self._peers.setdefault(node_id, {}).setdefault(channel, {})
         before = _mode(requests)
-        requests.pop(request, None)  # so that this one is the latest
+        requests.pop(request, None)  # the order of insertion matters: this request becomes the latest
         requests[request] = queue_group
         return self._move(channel, node_id, before, queue_group)
 
     def release(self, channel: ChannelName, node_id: int, *, request: Request = None) -> bool:
-        """End one request for a channel; True when the peer left the channel by it."""
+        """End one request for a channel, and return whether the peer left the channel."""
         requests = self._peers.get(node_id, {}).get(channel)
         if requests is None or request not in requests:
             return False
@@ -67,7 +69,7 @@ class SubscriberRoster:
         return False
 
     def remove(self, channel: ChannelName, node_id: int) -> bool:
-        """Take a peer out of a channel, whatever holds it there; False when it was not in it."""
+        """Remove a peer from a channel with all its requests; return False if it was not in it."""
         channels = self._peers.get(node_id, {})
         requests = channels.pop(channel, None)
         if requests is None:
@@ -78,7 +80,7 @@ class SubscriberRoster:
         return True
 
     def remove_peer(self, node_id: int) -> list[ChannelName]:
-        """Take a peer out of every channel, and give those it was in."""
+        """Remove a peer from all channels, and return those that it was in."""
         channels = self.channels_of(node_id)
         for channel in channels:
             self.remove(channel, node_id)
@@ -87,10 +89,9 @@ class SubscriberRoster:
     def dispatch(  # hot: bench_publish
         self, channel: str, allows: Callable[[int], bool] | None = None
     ) -> list[int]:
-        """Return the peers that one publish goes to: everyone in broadcast mode, and one member of each group.
+        """Return the peers that get one publish: all in broadcast mode, and one member of each group.
 
-        `allows` is asked about each peer in turn; whom it refuses gets nothing this time. Groups move on to their next
-        member by this call.
+        Peers for which `allows` returns False are left out. The call counts as a turn of each group.
         """
         entry = self._channels.get(channel)
         if entry is None:
@@ -103,48 +104,48 @@ class SubscriberRoster:
         return legs
 
     def peers(self) -> list[int]:
-        """List the peers that are in some channel."""
+        """Return the peers that are in at least one channel."""
         return list(self._peers)
 
     def channels(self) -> list[ChannelName]:
-        """List the channels that somebody subscribed to, in order."""
+        """Return the channels with subscribers, sorted."""
         return sorted({channel for channels in self._peers.values() for channel in channels})
 
     def channels_of(self, node_id: int) -> list[ChannelName]:
-        """List the channels of a peer, in the order of its subscribing."""
+        """Return the channels of a peer, in the order of subscription."""
         return list(self._peers.get(node_id, ()))
 
     def count(self, node_id: int) -> int:
-        """Count the channels of a peer."""
+        """Return the number of channels of a peer."""
         return len(self._peers.get(node_id, ()))
 
     def members(self, channel: str) -> list[int]:
-        """List the subscribers of a channel in all modes, ascending."""
+        """Return the subscribers of a channel in all modes, sorted by node id."""
         entry = self._channels.get(channel)
         if entry is None:
             return []
         return sorted([*entry.broadcast, *(member for group in entry.groups.values() for member in group)])
 
     def groups(self, channel: str) -> dict[str, list[int]]:
-        """Return the queue groups of a channel and their members, ascending."""
+        """Return the queue groups of a channel with their members, both sorted."""
         entry = self._channels.get(channel)
         return {} if entry is None else {name: sorted(group) for name, group in sorted(entry.groups.items())}
 
     def has_groups(self, channel: str) -> bool:
-        """Return whether the subscribers of a channel are served in turns."""
+        """Return whether a channel has queue groups, so that its publishes go to changing subscribers."""
         entry = self._channels.get(channel)
         return entry is not None and bool(entry.groups)
 
     def group_of(self, channel: ChannelName, node_id: int) -> str | None:
-        """Return the queue group of a peer in a channel: empty for broadcast, None when it is not subscribed."""
+        """Return the queue group of a peer in a channel: empty for broadcast, None if it is not subscribed."""
         return _mode(self._peers.get(node_id, {}).get(channel, {}))
 
     def holds(self, channel: ChannelName, node_id: int, request: Request = None) -> bool:
-        """Return whether this request holds a peer in a channel."""
+        """Return whether a request holds a peer in a channel."""
         return request in self._peers.get(node_id, {}).get(channel, {})
 
     def _move(self, channel: ChannelName, node_id: int, before: str | None, after: str | None) -> bool:
-        """Change the mode of a peer; None is the mode of a peer that is not there. False when nothing changes."""
+        """Change the mode of a peer, where None means not subscribed; return False if nothing changes."""
         if before == after:
             return False
         self.version += 1
@@ -167,7 +168,7 @@ class SubscriberRoster:
 
 
 class RosterView:
-    """The roster for reading: what `node.roster` gives, always up to date."""
+    """Read-only live view of the roster: the value of `node.roster`."""
 
     __slots__ = ("_roster",)
 
@@ -175,11 +176,11 @@ class RosterView:
         self._roster = roster
 
     def __len__(self) -> int:
-        """Count the channels that somebody subscribed to."""
+        """Return the number of channels with subscribers."""
         return len(self._roster)
 
     def __iter__(self) -> Iterator[ChannelName]:
-        """Go through the channels that somebody subscribed to, in order."""
+        """Iterate over the channels with subscribers, sorted."""
         return iter(self._roster.channels())
 
     def __contains__(self, channel: str) -> bool:
@@ -189,15 +190,15 @@ class RosterView:
         return f"RosterView({ {str(channel): self.members(channel) for channel in self} })"
 
     def members(self, channel: str) -> list[int]:
-        """List the subscribers of a channel by node id, in broadcast mode and in groups alike."""
+        """Return the subscribers of a channel, in broadcast mode and in groups, sorted by node id."""
         return self._roster.members(channel)
 
     def groups(self, channel: str) -> dict[str, list[int]]:
-        """Return the queue groups of a channel and their members."""
+        """Return the queue groups of a channel with their members."""
         return self._roster.groups(channel)
 
     def channels_of(self, node_id: int) -> list[ChannelName]:
-        """List the channels a peer subscribed to."""
+        """Return the channels that a peer subscribed to."""
         return self._roster.channels_of(node_id)
 
 
@@ -206,7 +207,7 @@ def _mode(requests: dict[Request, str]) -> str | None:
 
 
 def _next_member(group: OrderedDict[int, None], allows: Callable[[int], bool] | None) -> int | None:
-    """Choose the member served least recently among those allowed; those passed over keep their place."""
+    """Return the allowed member that was served least recently; members that are skipped keep their place."""
     for member in group:
         if allows is None or allows(member):
             group.move_to_end(member)
