@@ -314,5 +314,5 @@ def test_numbers_are_not_used_twice_at_a_time_and_requests_are_bounded(monkeypat
     assert [scene.membership.subscribe(publisher, A, 0.0, out) for _ in range(3)] == [2**64 - 1, 0, 1]
     monkeypatch.setattr("meshbus.engine.channels.membership.MAX_PENDING", 3)
     assert MAX_PENDING > 1024
-    with pytest.raises(LocalProtocolError, match="slow down"):
+    with pytest.raises(LocalProtocolError, match="wait for some of them"):
         scene.membership.subscribe(publisher, A, 0.0, out)

@@ -1,4 +1,4 @@
-"""What the gateway is told: who is where by signed word, and who may publish."""
+"""Inputs of the gateway: subnets from signed announcements, and allowed publishers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packets that wait: fair, bounded, urgent ones first, nobody silenced."""
+"""Fair queue: fairness between streams, limits, urgent packets first, no starvation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packets for others: who may send them, where they go, how they wait, and what a recorder is told."""
+"""Forwarding: allowed senders, next hops, queueing, and what a recorder gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hearing of far nodes: the observed rules of the wire, and where ours are stricter."""
+"""Received pingwaves: the observed rules of the wire, and where ours are stricter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is near whom."""
+"""Proximity graph: nodes, edges, latencies, paths and scores."""
 
 from __future__ import annotations
 

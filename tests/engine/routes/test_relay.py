@@ -1,4 +1,4 @@
-"""Handshake messages through a relay: inside sessions where both sides agreed, in the clear otherwise."""
+"""Handshake messages through a relay: inside sessions if both sides negotiated it, otherwise behind a routing header."""
 
 from __future__ import annotations
 

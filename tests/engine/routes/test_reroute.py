@@ -1,4 +1,4 @@
-"""Routes move off a failed neighbor, and back."""
+"""Rerouting: routes move away from a failed neighbor, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routing table: which way is chosen, kept, given up and forgotten."""
+"""Routing table: which way is used, kept, replaced and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorder is told: every packet for this node and for others, how it came, and what was decided."""
+"""Tap: reports of packets for this node and for others, how they arrived, and what was decided."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Ways beyond neighbors: who is heard, which neighbor leads where, forwarding for others, and the gateway on it."""
+"""Routes to nodes that are not neighbors: pingwaves, the routing table, forwarding, relays, and the subnet gateway."""

@@ -1,10 +1,10 @@
-"""Who is where, and may a packet pass between them: the gateway as the engine runs it on forwarded packets.
+"""Subnet gateway of a node: prepares the inputs of the gateway decision for forwarded packets (profile.md §9).
 
-The judging itself is policy/gateway.py, over columns. This file knows what the judge must be told: the subnet of an
-origin and of a destination, by their signed announcements and never by what a packet claims, and which publishers a
-channel allows. A node that never announced is in no subnet that a gateway with rules for subnets knows.
+The decision itself is policy/gateway.py, over columns. This file supplies its inputs: the subnets of origin and
+destination, which come from signed announcements and never from the packet, and the publishers that a channel allows.
+A node that never announced itself is in the subnet `NOWHERE`, which no gateway knows.
 
-Without a gateway configuration a node is a plain relay: hops are counted and limited, nothing else is judged.
+Without a gateway configuration a node is a plain relay: it counts and limits hops, and judges nothing else.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_ORIGINS = 65_536
+"""Nodes whose entity is known: as many as the index of announcements holds."""
 NOWHERE = 0xFFFFFFFF
-"""The subnet of a node that nothing signed is known about; no gateway knows it."""
+"""Subnet of a node without a signed announcement; no gateway has it in its list, so it becomes UNKNOWN_SUBNET."""
 RECHECK_S = 30.0
-"""How often publishers are judged anew, because tokens and announcements expire."""
+"""Interval between checks of all publishers, whose tokens and announcements expire: that of policy.md §4.6."""
 
 _NANOSECONDS = 1_000_000_000
 _U32, _U8 = np.dtype(np.uint32), np.dtype(np.uint8)
 
 
 class Judgment(NamedTuple):
-    """What was decided about packets, and by what."""
+    """The verdicts about packets, and the inputs that they rest on."""
 
     verdicts: NDArray[np.uint8]
-    """0 to forward, else a DropReason."""
+    """0 to forward, otherwise the code of a drop reason."""
     sources: NDArray[np.uint32]
     dests: NDArray[np.uint32]
-    """Subnets, as judged."""
+    """Subnets of origin and destination that were used."""
     guard: NDArray[np.uint8]
-    """AuthVerdict codes, NOT_ASKED where the guard was not asked."""
+    """AuthVerdict codes, or NOT_ASKED where the guard was not consulted."""
 
 
 class Boundary:
@@ -55,7 +56,7 @@ class Boundary:
     def __init__(self, context: Context) -> None:
         self.config = context.settings.gateway
         self.version = 0
-        """Counts the policies that were in force."""
+        """Incremented with every new policy."""
         self._identity = context.identity
         self._subnet = context.settings.subnet
         self._assignment = context.settings.assignment
@@ -64,9 +65,9 @@ class Boundary:
         self._counters = context.counters
         self._wall = context.wall
         self._origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(MAX_ORIGINS)
-        """Node and entity by origin hash, of those who announced themselves with a signature."""
+        """Node id and entity by origin hash, of nodes with a signed announcement."""
         self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS)
-        """Origin hash by node."""
+        """Origin hash by node id."""
         self._publishers = AuthGuard()
         self._registry = ChannelConfigRegistry()
         self._now = 0.0
@@ -74,7 +75,7 @@ class Boundary:
         self.gateway = self._build()
 
     def set_channels(self, registry: ChannelConfigRegistry | None, now: float) -> None:
-        """Judge by these channel configurations from now on."""
+        """Use these channel configurations, and keep the gateway's counters."""
         self._registry = ChannelConfigRegistry() if registry is None else registry
         self._publishers = AuthGuard()
         counted = self.gateway
@@ -83,7 +84,7 @@ class Boundary:
         self.recheck(now)
 
     def heard(self, node_id: int, entity_id: bytes, now: float) -> None:
-        """Take note of a signed announcement that was kept."""
+        """Record the entity of a signed announcement, and what it may publish on."""
         origin = derive_origin_hash(entity_id)
         self._origins.put(origin, (node_id, entity_id))
         self._nodes.put(node_id, origin)
@@ -91,25 +92,25 @@ class Boundary:
         self._admit(origin)
 
     def recheck(self, now: float) -> None:
-        """Judge all publishers anew."""
+        """Check again what each publisher may publish on."""
         self._now = now
         for origin in list(self._origins):
             self._admit(origin)
         self._recheck_at = now + RECHECK_S if self._enforced() else None
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due."""
+        """Return the time of the next check of publishers, or None."""
         return self._recheck_at
 
     def tick(self, now: float) -> None:
-        """Judge publishers anew when it is time."""
+        """Check all publishers if that is due."""
         if self._recheck_at is not None and now >= self._recheck_at:
             self.recheck(now)
 
     def judge(self, headers: HeaderBatch, dests: NDArray[np.uint64], ttl: NDArray[np.uint8], now: float) -> Judgment:
-        """Judge packets by their inner headers, the nodes they go to and the ttl of their routing headers.
+        """Judge packets by their inner headers, their destinations, and the ttl of their routing headers.
 
-        Nothing is counted yet: each stands for a run of packets, and `count` is called with the length of the run.
+        Nothing is counted here: each packet stands for a run, and `count` is called later with the length of the run.
         """
         asked = np.full(len(headers), NOT_ASKED, _U8)
         if self.config is None:
@@ -120,6 +121,7 @@ class Boundary:
         columns = headers.columns
         sources = _spread(columns["origin_hash"], self._subnet_of_origin)
         where = _spread(dests, self._subnet_of)
+        # profile.md §9: the packet's own subnet_id counts only if the announcement confirms it. 0 means none (0.23).
         claimed = columns["subnet_id"]
         forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
         self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
@@ -127,15 +129,15 @@ class Boundary:
         return Judgment(verdicts, sources, where, asked)
 
     def count(self, verdict: int, packets: int) -> None:
-        """Count packets with the same verdict."""
+        """Count packets with a verdict."""
         self.gateway.count(verdict, packets)
 
     def versions(self) -> tuple[object, ...]:
-        """Give something that differs after every change that may change a verdict, but not with time."""
+        """Return a value that changes whenever a verdict may change for another reason than the time."""
         return self.version, self._index.version, len(self._nodes), self.gateway.version
 
     def holds_until(self, origin: int, dest: int) -> float:
-        """Say until when a verdict about an origin and a destination holds, if nothing changes."""
+        """Return until when a verdict about an origin and a destination is valid if no version changes."""
         if self.config is None:
             return inf
         known = self._origins.get(origin)
@@ -143,7 +145,7 @@ class Boundary:
         return min((entry.expires_at for entry in ends if entry is not None), default=inf)
 
     def subnet_of(self, node_id: int, now: float) -> int:
-        """Return the subnet of a node, or NOWHERE."""
+        """Return the subnet of a node, or NOWHERE if nothing signed is known of it."""
         self._now = now
         return self._subnet_of(node_id)
 
@@ -188,7 +190,7 @@ class Boundary:
         return [config for config in self._registry if config.publish_caps is not None or config.require_token]
 
     def _admit(self, origin: int) -> None:
-        """Enter a publisher for what it may publish on, and only for that."""
+        """Authorize a publisher for the channels that it may publish on, and revoke the others."""
         for config in self._enforced():
             channel = config.channel.hash
             if self._may_publish(origin, channel):
@@ -197,7 +199,7 @@ class Boundary:
                 self._publishers.revoke(origin, channel)
 
     def _may_publish(self, origin: int, channel: int) -> bool:
-        """Run the full check of a publisher."""
+        """Return whether a publisher passes the full check: a valid announcement, capabilities and token."""
         config, known = self._registry.get(channel), self._origins.get(origin)
         entry = None if known is None else self._index.get(known[0])
         if config is None or known is None or entry is None or entry.expired(self._now):
@@ -207,11 +209,11 @@ class Boundary:
 
 
 NOT_ASKED = 0xFF
-"""In place of an AuthVerdict."""
+"""Stands for an AuthVerdict where the guard was not consulted."""
 
 
 def _spread(ids: NDArray[np.uint64], subnet_of: Callable[[int], int]) -> NDArray[np.uint32]:
-    """Look up the subnet of each id; packets that come together mostly share one."""
+    """Return the subnet of each id. Packets of one batch mostly share one id, which is looked up once."""
     first = ids[0]
     if (ids == first).all():
         return np.full(len(ids), subnet_of(int(first)), _U32)

@@ -1,8 +1,9 @@
-"""Forwarded packets that wait for the socket: fair between streams, bounded, urgent ones first.
+"""Fair queue for forwarded packets: bounded, round robin between streams, urgent packets first (mesh.md §7).
 
-Each stream has a queue of its own; they take turns, `QUANTUM` × weight packets each. Urgent packets go before all
-others, but after `URGENT_RUN` of them one ordinary packet has its turn: anybody can call a packet urgent, and nobody
-shall silence the rest. What does not fit is refused, and the caller counts it.
+Each stream has its own queue; the streams take turns of `QUANTUM` × weight packets. Urgent packets go first, but after
+`URGENT_RUN` of them one ordinary packet is sent, because any sender can mark its packets as urgent and must not starve
+the others. A packet that does not fit is refused; the caller counts it. engine/routes/forward.py uses the queue only
+while the socket is full.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 QUANTUM = 16
+"""Packets of one turn at weight 1 (mesh.md §7)."""
 DEPTH = 1024
-"""Packets of one stream that may wait."""
+"""Packets of one stream that may wait (mesh.md §7)."""
 MAX_BYTES = 32 << 20
-"""Of all packets together."""
+"""Bytes that may wait in all streams together. Our choice: the memory that a full socket may cost."""
 URGENT_RUN = 64
+"""Urgent packets in a row before an ordinary one is sent. Our choice: four turns of a stream."""
 
 
 class FairQueue(Generic[Item]):
-    """Queues of many streams that are emptied in turns."""
+    """Queues of many streams that are served in turns."""
 
     __slots__ = ("_bytes", "_streams", "_turns", "_urgent", "_urgent_run", "depth", "max_bytes", "quantum")
 
@@ -41,11 +44,11 @@ class FairQueue(Generic[Item]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything that waits."""
+        """Bytes of all waiting packets."""
         return self._bytes
 
     def push(self, stream: Hashable, item: Item, size: int, *, weight: int = 1, urgent: bool = False) -> bool:
-        """Let a packet wait; False when there is no room for it."""
+        """Append a packet; return False if there is no room for it."""
         if self._bytes + size > self.max_bytes:
             return False
         if urgent:
@@ -65,7 +68,7 @@ class FairQueue(Generic[Item]):
         return True
 
     def pop(self) -> Item | None:
-        """Return the packet whose turn it is; None when nothing waits."""
+        """Remove and return the packet whose turn it is, or None if the queue is empty."""
         if self._urgent and (self._urgent_run < URGENT_RUN or not self._turns):
             self._urgent_run += 1
             return self._take(self._urgent)
@@ -98,4 +101,4 @@ class _Stream(Generic[Item]):
         self.share = share
         """Packets of one turn."""
         self.left = share
-        """Packets left of the present one."""
+        """Packets left in the current turn."""

@@ -1,14 +1,22 @@
-"""Packets for others: judged by their headers, counted on their way, and sent to the next hop as they came.
+"""Forwarding: judges packets for other nodes by their headers, and sends them to the next hop (mesh.md §2.1).
 
-    from a neighbor? → not ours coming back → a next hop, other than where it came from → the gateway's verdict
+The checks, in this order; the first that fails drops the packet with a reason:
 
-What becomes of a packet depends on its routing header and a few fields behind it, so packets that agree in these fare
-alike: they are found as *runs*, judged once, and the decision is kept until something it rests on changes. Runs that
-were not met before are judged together, as columns. A run is rewritten where it lies and leaves as one train of the
-receive buffer itself: nothing is copied or decrypted. Only while the socket takes no more (`hold`) packets are copied
-into a fair queue, from which the driver takes them by `release`. Every drop has a reason and a counter.
+    1  the sender is a neighbor                        STRANGER, unless the node is an open relay
+    2  it is not our own packet that came back         OWN
+    3  there is a route to the destination             NO_ROUTE
+    4  the next hop is not where the packet came from  RETURNING
+    5  the verdict of the gateway                      engine/routes/boundary.py
 
-A recorder, where one is set (engine/routes/tap.py), is told everything that a decision depended on, before packets change.
+A 0.23 node checks only ttl and route; checks 1, 2 and 4 are stricter, and invisible to well-behaved peers.
+
+The decision depends only on the routing header and a few fields of the inner header. So packets that agree in these
+form a *run*, which is judged once, and the decision is kept until something that it rests on changes. All new runs of a
+batch are judged together, as columns. A run is rewritten in place and sent as one train out of the receive buffer:
+nothing is copied or decrypted. Only while the socket is full (`hold`) packets are copied into a fair queue, from which
+the driver sends them with `release`.
+
+If a recorder is set (engine/routes/tap.py), it gets everything that a decision depends on, before the packets change.
 """
 
 from __future__ import annotations
@@ -37,9 +45,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_DECISIONS = 8192
-"""Decisions that are kept: streams that cross a relay at the same time."""
+"""Decisions kept, one per stream that crosses the relay. Our choice."""
 RELEASE_PACKETS = 256
-"""Packets that leave the fair queue at once."""
+"""Packets taken from the fair queue by one `release`. Our choice: a few system calls of the driver."""
 
 _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
@@ -48,19 +56,21 @@ _FORWARDED = ("transit", "forwarded")
 
 
 class _Decision(NamedTuple):
-    """What becomes of packets that agree in what matters."""
+    """The decision about all packets of one key."""
 
     reason: int
+    """Code of the drop reason, or 0 to forward."""
     hop: Address
     judged: bool
-    """Whether the gateway was asked, which counts its verdicts."""
+    """Whether the gateway judged it, so that its verdicts must be counted."""
     until: float
+    """Time until which the decision is valid if nothing changes."""
     decided: Decided
-    """The same, and what it rests on, for a recorder."""
+    """The decision and its inputs, for a recorder."""
 
 
 class _Run(NamedTuple):
-    """Packets in a row that fare alike."""
+    """Consecutive packets with the same key, so that one decision applies to all."""
 
     first: int
     last: int
@@ -71,9 +81,9 @@ class Forwarder:
     """Forwards the packets of one node's peers."""
 
     def __init__(self, context: Context, table: RoutingTable, boundary: Boundary, tap: Tap) -> None:
-        """Set up an empty queue; an open relay forwards for everybody, as 0.23 nodes do."""
+        """Start with an empty queue."""
         self.queue: FairQueue[tuple[Address, bytes]] = FairQueue()
-        """What waits while the socket takes no more."""
+        """Packets that wait while the socket is full."""
         self._routing_id = routing_id(context.identity.node_id)
         self._peers = context.peers
         self._table = table
@@ -84,7 +94,7 @@ class Forwarder:
         self._held = False
         self._decisions: BoundedMap[tuple[Address, bytes], _Decision] = BoundedMap(MAX_DECISIONS)
         self._rests_on: tuple[object, ...] = ()
-        """What the decisions that are kept rest on."""
+        """The versions of all state that the kept decisions depend on."""
 
     def forward(  # hot: bench_forward
         self,
@@ -97,9 +107,9 @@ class Forwarder:
         now: float,
         out: Output,
     ) -> None:
-        """Take routed packets of one source that are for others: some in a row of those that lie in a buffer.
+        """Forward routed packets of one source: those with the indexes `first` to `last`, exclusive, of a buffer.
 
-        The buffer is written to, and what is put into the output is part of it.
+        The packets are changed in the buffer, and the output refers to it.
         """
         rests_on = self._table.version, self._peers.version, self._boundary.versions()
         if rests_on != self._rests_on:
@@ -120,18 +130,18 @@ class Forwarder:
             self._decide(source, data, starts, lengths, missed, now)
         for run in runs:
             decision = self._decisions.get(run.key)
-            if decision is None:  # crowded out by others of this batch
+            if decision is None:  # evicted by other runs of this batch
                 self._decide(source, data, starts, lengths, [run], now)
                 decision = self._decisions.get(run.key)
                 assert decision is not None
             self._carry_out(run, decision, data, starts, lengths, now, out)
 
     def hold(self) -> None:
-        """Let packets wait from now on: the socket is full."""
+        """Queue packets from now on, because the socket is full."""
         self._held = True
 
     def release(self, out: Output) -> None:
-        """Send some of what waits; when nothing is left, packets no longer wait."""
+        """Send some of the queued packets; when none is left, packets are sent directly again."""
         for _ in range(RELEASE_PACKETS):
             item = self.queue.pop()
             if item is None:
@@ -158,6 +168,7 @@ class Forwarder:
             self._counters.add(*_FORWARDED, self._wait(run, decision, data, starts, lengths, now))
             return
         recorder = self._tap.recorder
+        # Before `count_hop`: a record shows the packets as they arrived.
         if recorder is not None:
             recorder.crossed(now, data, begin, size, count, decision.decided)
         if reason:
@@ -177,11 +188,11 @@ class Forwarder:
         runs: list[_Run],
         now: float,
     ) -> None:
-        """Judge runs by their first packets, all together, and keep the decisions."""
+        """Judge runs together, each by its first packet, and keep the decisions."""
         rows = np.array([run.first for run in runs], np.intp)
         begins, sizes = starts[rows], lengths[rows]
         routes = read_routes(data, begins)
-        # What is no header is blanked: such packets are forwarded, and their hops counted.
+        # mesh.md §2.1: the body is never validated. What is not a valid header is blanked, and forwarded as well.
         headers = read_headers(data, begins + ROUTE_BYTES, sizes - ROUTE_BYTES).blanked()
         dests, senders = routes["dest_id"].tolist(), routes["src_id"].tolist()
         hops = [self._table.lookup(dest, now) for dest in dests]
@@ -212,7 +223,10 @@ class Forwarder:
             self._decisions.put(run.key, decision)
 
     def _refuse(self, source: Address, hop: Address | None, sender: int) -> int:
-        """Return the code of the reason to drop a packet before the gateway judges it, or 0."""
+        """Return the code of the reason to drop a packet before the gateway judges it, or 0.
+
+        mesh.md §2.1 has none of these checks but the route: a 0.23 node lets ttl alone end a loop.
+        """
         if not self._open and self._peers.by_address(source) is None:
             return Reason.STRANGER.code
         if sender == self._routing_id:
@@ -230,7 +244,7 @@ class Forwarder:
         lengths: NDArray[np.int64],
         now: float,
     ) -> int:
-        """Copy packets into the fair queue, and return how many found room."""
+        """Copy packets into the fair queue, and return for how many there was room."""
         begin, size = starts.item(run.first), lengths.item(run.first)
         end = starts.item(run.last - 1) + lengths.item(run.last - 1)
         recorder = self._tap.recorder
@@ -253,7 +267,7 @@ class Forwarder:
 def _tell_of_waiting(
     recorder: Recorder, arrived: NDArray[np.uint8], size: int, crowded: list[bool], decided: Decided, now: float
 ) -> None:
-    """Tell a recorder of packets that wait, and of those that found no room to."""
+    """Report queued packets to a recorder, and those for which there was no room."""
     at = 0
     for full, group in groupby(crowded):
         count = len(list(group))

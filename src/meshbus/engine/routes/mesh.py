@@ -1,9 +1,9 @@
-"""The way to other nodes, composed: routes, pingwaves, detours, relays, and packets for others.
+"""Routing service: owns the routing table, pingwaves, rerouting, forwarding and the gateway, and steers the links.
 
-One decision is made here for everything that is sent to a peer: straight to its address, or to a neighbor with a routing
-header in front. It is made when the routing table changes, not when a packet is sent: the peer's link is told, and
-whatever is sealed for it from then on goes there. A session that was begun straight and whose way fails takes a detour;
-it goes straight again with the next heartbeat that arrives.
+It decides how packets reach a peer: directly at its address, or through a neighbor with a routing header in front. The
+decision is made when the routing table changes, not per packet: the link of the peer gets the new address and header,
+and every packet sealed later uses them. If the direct way to a peer fails, its session is routed through a neighbor, and
+it is direct again with the next heartbeat that arrives.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.route import RouteHeader
 
 AGE_MISSES = 3
-"""Session timeouts after which a route is stale, as on the other side of the wire."""
+"""Session timeouts after which a route is stale (mesh.md §5)."""
 
 
 class Mesh(Service):
-    """The ways of one node."""
+    """The routes of one node, and the services built on them."""
 
     def __init__(self, context: Context, handshakes: Handshakes) -> None:
-        """Set up without routes; handshakes under way are redirected when the route to their node changes."""
+        """Start without routes; running handshakes are redirected when the route to their node changes."""
         liveness = context.settings.liveness
         self._node_id = context.identity.node_id
         self._peers = context.peers
@@ -44,7 +44,7 @@ class Mesh(Service):
         self._liveness = liveness
         self._sweep_at = context.started_at + liveness.heartbeat_s
         self._homes: dict[int, Address] = {}
-        """The addresses of our neighbors, also of those that are already gone from the peer table."""
+        """Addresses of the neighbors, including those that were already removed from the peer table."""
         self.boundary = Boundary(context)
         self.tap = Tap(self._peers, lambda: self.boundary.gateway.policy)
         self.table = RoutingTable(
@@ -57,25 +57,25 @@ class Mesh(Service):
         self.forwarder = Forwarder(context, self.table, self.boundary, self.tap)
 
     def way_to(self, node_id: int, now: float) -> Address:
-        """Return the address through which a node is reached; raises PeerError when there is none."""
+        """Return the address of the next hop to a node; raise PeerError if there is no route."""
         hop = self.table.lookup(node_id, now)
         if hop is None:
             raise PeerError(
                 PeerFault.UNREACHABLE,
                 node_id,
-                f"no neighbor has heard of it: it is down, or further away than pingwaves go ({self._liveness.radius} hops from"
-                " here, unless it sends its own further); give an address, or connect to a node that is nearer to it",
+                "there is no route to it: it is down, or further away than its pingwaves travel (this node's travel"
+                f" {self._liveness.radius} hops); give an address, or connect to a node that is nearer to it",
             )
         return hop
 
     def next_hop(self, node_id: int, now: float) -> int | None:
-        """Return the neighbor through which a node is reached."""
+        """Return the neighbor that is the next hop to a node, or None."""
         hop = self.table.lookup(node_id, now)
         neighbor = None if hop is None else self._peers.by_address(hop)
         return None if neighbor is None else neighbor.node_id
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Enter the way that a new session was begun by."""
+        """Install the route by which a new session was established."""
         home, before = peer.link.home, self._homes.get(peer.node_id)
         if home is not None:
             if before is not None and not same_place(before, home):
@@ -85,7 +85,7 @@ class Mesh(Service):
         self.table.install(peer.node_id, peer.link.address, now)
 
     def heard(self, peer: Peer, now: float) -> None:
-        """Note that a neighbor's heartbeat came straight: its way works."""
+        """Record a heartbeat that arrived directly from a neighbor: the direct way works."""
         home = peer.link.home
         if home is None:
             return
@@ -95,24 +95,25 @@ class Mesh(Service):
         self.reroute.recovered(peer.node_id, home, now)
 
     def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
-        """Learn a route from an announcement that a neighbor forwarded, and the entity behind a signed one."""
+        """Learn a route from a forwarded announcement (mesh.md §9), and the entity from a signed one."""
         if heard.hop_count and peer.link.home is not None and heard.node_id != self._node_id:
             self.table.learn(heard.node_id, peer.link.home, heard.hop_count + LEARNED_METRIC, now)
         if heard.signature is not None:
             self.boundary.heard(heard.node_id, heard.entity_id, now)
 
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
-        """Let the gateway judge by new channel configurations."""
+        """Use new channel configurations in the gateway."""
         self.boundary.set_channels(registry, now)
 
     def tokens_changed(self, now: float, out: Output) -> None:
-        """Let the gateway judge all publishers again."""
+        """Check all publishers in the gateway again."""
         self.boundary.recheck(now)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """Take routes off a neighbor that failed, or that is gone for good."""
+        """Move the routes away from a neighbor that failed or was removed."""
         node_id = down.node_id
         home = self._homes.get(node_id)
+        # If another peer has the address by now, the routes through it are that peer's.
         if home is not None and self._peers.by_address(home) in {None, self._peers.get(node_id)}:
             self.reroute.failed(node_id, home, now)
         if isinstance(down, PeerGone):
@@ -120,16 +121,17 @@ class Mesh(Service):
             self.reroute.forget(node_id)
 
     def next_timer(self) -> float:
-        """Return when `tick` is due."""
+        """Return the time of the next sweep or check of publishers."""
         recheck = self.boundary.next_timer()
         return self._sweep_at if recheck is None else min(self._sweep_at, recheck)
 
     def tick(self, now: float, out: Output) -> None:
-        """Sweep routes, graph and the memory of pingwaves, all by one clock."""
+        """Remove stale routes, graph entries and pingwave copies, once per heartbeat interval."""
         self.boundary.tick(now)
         if now < self._sweep_at:
             return
         interval_s = self._liveness.heartbeat_s
+        # Stay on the grid of intervals, however late the call is.
         self._sweep_at += interval_s * ((now - self._sweep_at) // interval_s + 1)
         max_age_s = self.table.config.max_age_s
         self._counters.add("route", "stale", self.table.sweep(now, alive=lambda dest: self._alive(dest, now)))
@@ -137,12 +139,15 @@ class Mesh(Service):
         self.pingwaves.sweep(now, max_age_s)
 
     def _alive(self, dest: int, now: float) -> bool:
-        """Return whether a peer is heard through its session, whatever pingwaves say."""
+        """Return whether a peer was heard lately through its session, even if no pingwave of it arrived.
+
+        A 0.23 node drops such a route (mesh.md §5), although the peer is there.
+        """
         peer = self._peers.get(dest)
         return peer is not None and now - peer.heard_at <= self._liveness.session_timeout_s
 
     def _route_changed(self, dest: int, hop: Address | None) -> None:
-        """Let the packets for a peer take the way that the table now says."""
+        """Switch the link of a peer, or its running handshake, to a changed route."""
         if hop is not None:
             self._handshakes.redirect(dest, hop)
         peer = self._peers.get(dest)

@@ -1,16 +1,24 @@
-"""Pingwaves: hearing of nodes beyond our neighbors, and passing it on.
+"""Received pingwaves: learns routes to nodes beyond the neighbors, and forwards pingwaves to others (mesh.md §4).
 
-A pingwave is plain and unsigned, so it is believed only as far as a neighbor's address goes, and the work and memory it
-can cause are bounded. In this order, and the first that fails drops it with a counter:
+A pingwave is neither encrypted nor signed. So it is accepted only from the address of a neighbor, and the work and
+memory that it can cause are limited. The checks, in this order; the first that fails drops it with a counter:
 
-    ours coming back → too many hops → not from a neighbor → too many from this neighbor → a first hop that is not the
-    sender's own → older than what we have → too many unknown origins from this neighbor → no room
+    1  the origin is this node                                OWN
+    2  too many hops                                          HOPS
+    3  not from a neighbor                                    STRANGER
+    4  too many from this neighbor                            RATE
+    5  hop 0 and the origin is not the sender, or reverse     FORGED
+    6  the origin is new, and the neighbor named too many     NEWCOMERS
+    7  older than one that was seen lately                    OLD
+    8  no room in the routing table or the graph              FULL
 
-Then the route to its origin is learned, also from a copy, because a late copy over a shorter way is good news. A copy
-ends here; what is new goes on to every neighbor but the one it came from and the one that is our way to its origin.
+Then the route to the origin is learned, even from a copy: a late copy may have come by a shorter way. A copy is not
+forwarded. A new pingwave is forwarded to every neighbor except its sender, its origin, and the next hop to its origin.
 
-Compared with a 0.23 node: copies are forgotten in time, so a restarted node is heard again; hop 0 must be the origin
-itself; an older sequence is refused while newer ones keep coming. Sending our own is part of engine/session/liveness.py.
+Differences from a 0.23 node: copies are forgotten after a while, so that a restarted node is heard again; hop 0 must
+come from the origin itself; an older sequence is refused while newer ones arrive.
+
+This node's own pingwaves are sent by engine/session/liveness.py.
 """
 
 from __future__ import annotations
@@ -28,13 +36,16 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.pingwave import Pingwave, forwarded, pack_pingwave, unpack_pingwave
 
 MAX_HOPS = 16
+"""Hop count from which on a pingwave is dropped (mesh.md §4)."""
 MAX_SEEN = 65_536
+"""Pingwaves remembered to detect copies. Our choice."""
 MAX_RATED = 4_096
-"""Neighbors whose rate is remembered."""
+"""Neighbors whose rate is kept. Our choice."""
 RATE, BURST = 1_000.0, 4_000.0
-"""Pingwaves a second from one neighbor: what five thousand nodes send; about a fiftieth of a core."""
+"""Pingwaves per second from one neighbor. Our choice: what 5000 nodes send at the default heartbeat of 5 s, which
+costs about a fiftieth of a core."""
 NEWCOMER_RATE, NEWCOMER_BURST = 20.0, 2_048.0
-"""Origins not known before, from one neighbor: none can fill the tables, whose entries live shorter than that takes."""
+"""New origins per second from one neighbor. Our choice: entries expire faster than one neighbor can fill the tables."""
 
 
 class Pingwaves:
@@ -51,7 +62,7 @@ class Pingwaves:
         self._rates: BoundedMap[int, tuple[TokenBucket, TokenBucket]] = BoundedMap(MAX_RATED)
 
     def receive(self, source: Address, datagram: Buffer, now: float, out: Output) -> None:
-        """Take a pingwave; it was found to be readable."""
+        """Handle a datagram that is a valid pingwave."""
         wave = unpack_pingwave(datagram)
         sender = self._peers.by_address(source)
         reason = self._distrust(wave, sender, now)
@@ -59,6 +70,7 @@ class Pingwaves:
             self._counters.count(reason)
             return
         assert sender is not None
+        # mesh.md §4: the route is learned before the check for copies.
         if not self._table.learn(wave.node_id, source, wave.hop_count + LEARNED_METRIC, now):
             self._counters.count(Reason.PINGWAVE_FULL)
             return
@@ -73,12 +85,12 @@ class Pingwaves:
         self._forward(wave, sender, now, out)
 
     def sweep(self, now: float, max_age_s: float) -> None:
-        """Forget copies that nobody sends any more."""
+        """Forget pingwaves that are older than `max_age_s`."""
         while (oldest := self._seen.oldest()) is not None and now - oldest[1] > max_age_s:
             self._seen.pop(oldest[0])
 
     def _distrust(self, wave: Pingwave, sender: Peer | None, now: float) -> Reason | None:
-        """Return the reason not to believe a pingwave, or None."""
+        """Return the reason to drop a pingwave, or None."""
         if wave.node_id == self._node_id:
             return Reason.PINGWAVE_OWN
         if wave.hop_count >= MAX_HOPS:
@@ -95,7 +107,7 @@ class Pingwaves:
         if known is None:
             return None if own or newcomers.take(1, now) else Reason.PINGWAVE_NEWCOMERS
         if wave.seq < known.last_seq and (wave.node_id, wave.origin_rest, wave.seq) not in self._seen:
-            # The node itself says so, or has been silent: it was restarted and counts from the beginning.
+            # From the origin itself, or after a silence, a lower sequence means a restart that counts from 1 again.
             if not own and now - known.seen_at <= self._table.config.patience_s:
                 return Reason.PINGWAVE_OLD
             known.last_seq = wave.seq
@@ -111,6 +123,7 @@ class Pingwaves:
         if further is None:
             return
         datagram = pack_pingwave(further)
+        # mesh.md §4, step 6: split horizon, never back towards the origin.
         hop = self._table.lookup(wave.node_id, now)
         for peer in self._peers.neighbors():
             home = peer.link.home

@@ -1,9 +1,9 @@
-"""The proximity graph: who is near whom, as pingwaves tell it.
+"""Proximity graph: nodes and the hops between them, as pingwaves report them (mesh.md §6).
 
-Nodes carry what their last pingwave said; edges carry a one-way latency, smoothed. Nothing here decides where a packet
-goes: the routing table does, and asks for a path only when a neighbor has failed. Both are swept by the same clock and
-bounded. Times of other nodes' clocks are only compared with our own, so latencies between machines whose clocks differ
-are estimates.
+A node has the content of its last pingwave; an edge has a smoothed one-way latency. The graph does not decide where
+packets go: the routing table does (engine/routes/routing.py), and it asks for a path only when a neighbor has failed.
+The size is limited, and old entries are removed together with old routes. A latency compares the clock of another
+machine with ours, so it is an estimate if their clocks differ.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from meshbus.engine.base.packets import Address
 from meshbus.wire.pingwave import Health, Pingwave
 
 MAX_NODES = 16_384
+"""Our choice: as many as the routing table has destinations."""
 MAX_EDGES = 65_536
+"""Our choice: four for each node."""
 EDGE_REFRESH_S = 1.0
-"""The edge to a neighbor is written at most so often."""
+"""Shortest interval between updates of the edge to a neighbor (mesh.md §6)."""
 MAX_LATENCY_US = 1 << 40
+"""Upper limit of a sample, about 12 days: a false timestamp must not make the numbers grow without bound."""
 
+# The weights of mesh.md §6.
 _SMOOTHING = 8
 _LOAD_COST, _HOP_COST = 50.0, 10.0
 _HEALTH_COST = {Health.HEALTHY: 0.0, Health.DEGRADED: 25.0, Health.UNKNOWN: 50.0, Health.UNHEALTHY: 1000.0}
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What a pingwave says about its origin in short."""
+    """Summary of a node's capabilities in its pingwave."""
 
     capability_hash: int = 0
     capability_version: int = 0
@@ -40,7 +44,7 @@ class Abilities(msgspec.Struct, frozen=True):
 
 
 class GraphNode(msgspec.Struct):
-    """One node as its pingwaves describe it."""
+    """A node as its pingwaves describe it."""
 
     node_id: int
     heard_from: Address
@@ -54,7 +58,7 @@ class GraphNode(msgspec.Struct):
 
     @property
     def score(self) -> float:
-        """How costly the node is to use: latency in milliseconds, load and health; lower is better."""
+        """Cost of using the node, by latency in milliseconds, load and health; lower is better (mesh.md §6)."""
         distance = self.latency_us / 1000 if self.latency_us else self.hops * _HOP_COST
         return distance + self.load / 255 * _LOAD_COST + _HEALTH_COST[self.health]
 
@@ -67,7 +71,7 @@ class Edge(msgspec.Struct):
 
 
 def smoothed(previous_us: int, sample_us: int) -> int:
-    """Return the new latency of an edge: an eighth of each sample, in whole numbers; 0 is no sample."""
+    """Return the new latency of an edge: a moving average with weight 1/8, in integers. A sample of 0 is ignored."""
     if sample_us == 0:
         return previous_us
     return previous_us - previous_us // _SMOOTHING + sample_us // _SMOOTHING
@@ -89,19 +93,19 @@ class ProximityGraph:
         return iter(list(self._nodes.values()))
 
     def get(self, node_id: int) -> GraphNode | None:
-        """Find a node."""
+        """Return a node, or None."""
         return self._nodes.get(node_id)
 
     def edge(self, source: int, dest: int) -> Edge | None:
-        """Find an edge."""
+        """Return an edge, or None."""
         return self._edges.get(source, {}).get(dest)
 
     def seed(self, node_id: int, address: Address, now: float) -> None:
-        """Enter a neighbor that has not sent a pingwave yet."""
+        """Add a neighbor that has not sent a pingwave yet, with a synthetic one (mesh.md §6)."""
         self.observe(Pingwave(node_id=node_id, seq=0, ttl=1, timestamp_us=0), node_id, address, now, 0)
 
     def observe(self, wave: Pingwave, sender: int, address: Address, now: float, wall_us: int) -> bool:
-        """Take in a pingwave that a neighbor sent; False when there is no room for its origin."""
+        """Record a pingwave that a neighbor sent; return False if there is no room for its origin."""
         sample_us = min(max(wall_us - wave.timestamp_us, 0), MAX_LATENCY_US) if wave.timestamp_us else 0
         hops = min(wave.hop_count + 1, 0xFF)
         node = self._nodes.get(wave.node_id)
@@ -112,6 +116,7 @@ class ProximityGraph:
                 wave.node_id, address, hops, sample_us, wave.seq, wave.load, wave.health, _abilities(wave), now
             )
         else:
+            # mesh.md §6: a longer way updates load and health, but not distance and address.
             node.last_seq = max(node.last_seq, wave.seq)
             if hops <= node.hops:
                 node.heard_from, node.hops, node.latency_us = address, hops, sample_us
@@ -126,9 +131,9 @@ class ProximityGraph:
         return True
 
     def path_to(self, dest: int, *, avoid: int | None = None) -> list[int]:
-        """Return the nodes on a way with the fewest hops, destination included; empty when there is none.
+        """Return the nodes on a path with the fewest hops, including the destination; empty if there is none.
 
-        `avoid` may be the destination, but nothing else on the way, and not our neighbor.
+        The path does not contain `avoid`, except as a destination that is reached through another node.
         """
         before: dict[int, int] = {self._self: self._self}
         waiting = deque([self._self])
@@ -148,15 +153,15 @@ class ProximityGraph:
         return []
 
     def nearest(self, predicate: Callable[[GraphNode], bool] = lambda _node: True) -> GraphNode | None:
-        """Return the matching node with the lowest latency."""
+        """Return the matching node with the lowest latency, or None."""
         return min(filter(predicate, self), key=lambda node: (node.latency_us, node.node_id), default=None)
 
     def best(self, predicate: Callable[[GraphNode], bool] = lambda _node: True) -> GraphNode | None:
-        """Return the matching node with the lowest score."""
+        """Return the matching node with the lowest score, or None."""
         return min(filter(predicate, self), key=lambda node: (node.score, node.node_id), default=None)
 
     def sweep(self, now: float, max_age_s: float) -> int:
-        """Forget nodes and edges that were not heard of for so long; says how many nodes."""
+        """Remove nodes and edges that were not seen for `max_age_s`, and return the number of nodes removed."""
         for source, edges in list(self._edges.items()):
             for dest in [dest for dest, edge in edges.items() if now - edge.seen_at > max_age_s]:
                 del edges[dest]

@@ -1,12 +1,12 @@
-"""Handshakes on their way through a relay, inside sessions (0x0601).
+"""Handshake relay (0x0601): carries handshake messages through a relay inside encrypted sessions (profile.md §7).
 
-A handshake with a node that is not our neighbor goes to a relay. When the relay is a meshbus node that agreed to it, the
-message travels inside our session with it, and from there inside its session with the receiver; otherwise behind a
-routing header, in the clear, which every node understands. The answer comes back through the same relay, by the same
-choice.
+A handshake with a node that is not a neighbor goes through a relay. If the relay negotiated 0x0601, the message travels
+inside our session with the relay, and from there inside the relay's session with the receiver. Otherwise it travels
+unencrypted behind a routing header, which every node understands (mesh.md §3). The answer comes back through the same
+relay in one of these two ways.
 
-A relay passes on only what a peer says in its own name, and makes at most one stop of this kind: where the receiver is
-not its neighbor, the message goes on behind a routing header, whose ttl ends every circle.
+A relay accepts only messages that name their sender as source, and there is at most one relay of this kind on a path: if
+the receiver is not a neighbor of the relay, the message continues behind a routing header, whose ttl ends every loop.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from meshbus.wire.route import RouteHeader, pack_route
 
 
 class HandshakeRelay(Service):
-    """Carries handshake messages: ours, and those of peers."""
+    """Carries handshake messages of this node and of its peers."""
 
     def __init__(self, context: Context, table: RoutingTable, handshakes: Handshakes) -> None:
-        """Set up, and carry the messages of this node's handshakes from now on."""
+        """Register as the carrier of this node's handshake messages."""
         self._context = context
         self._node_id = context.identity.node_id
         self._peers = context.peers
@@ -41,7 +41,7 @@ class HandshakeRelay(Service):
         handshakes.carry = self.carry
 
     def carry(self, address: Address, message: bytes, sender: int, receiver: int, out: Output) -> None:
-        """Send a handshake message of ours towards a node, by way of an address."""
+        """Send a handshake message of this node to a receiver through an address."""
         relay = self._peers.by_address(address)
         if relay is None or relay.node_id == receiver or not relay.uses(Subprotocol.HANDSHAKE_RELAY):
             carry_routed(address, message, sender, receiver, out)
@@ -49,7 +49,7 @@ class HandshakeRelay(Service):
             self._pass_to(relay, RelayedHandshake(receiver, sender, message), out)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take a relayed handshake message: for us, or to be passed on."""
+        """Handle a relayed handshake message, for this node or for another one."""
         try:
             relayed = decode_relay(message)
         except RemoteProtocolError:
@@ -63,7 +63,7 @@ class HandshakeRelay(Service):
             self._pass_on(relayed, now, out)
 
     def _take(self, peer: Peer, relayed: RelayedHandshake, now: float, out: Output) -> None:
-        """Treat a message as if it had come behind a routing header."""
+        """Handle a message for this node as if it had come behind a routing header."""
         established = self._handshakes.receive_routed(peer.link.address, memoryview(_routed(relayed)), now, out)
         self._context.establish(established, now, out)
 
@@ -86,6 +86,6 @@ class HandshakeRelay(Service):
 
 
 def _routed(relayed: RelayedHandshake) -> bytes:
-    """Put a message behind a routing header that counts the hop it has made."""
+    """Put a message behind a routing header that counts the hop it already made."""
     route = RouteHeader(ttl=HANDSHAKE_TTL - 1, hop_count=1, src_id=routing_id(relayed.src_id), dest_id=relayed.dest_id)
     return pack_route(route) + encode_handshake(relayed.message)

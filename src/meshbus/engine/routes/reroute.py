@@ -1,12 +1,15 @@
-"""What happens to routes when a neighbor fails, and when it comes back.
+"""Rerouting: moves routes away from a failed neighbor, and back when it recovers (mesh.md §7).
 
-For each destination behind the failed neighbor another way is looked for, in this order: another neighbor that the
-destination was lately heard through; the first neighbor on a path of the proximity graph that avoids the failed one.
-There is no third choice: a neighbor taken at random may lead nowhere or in a circle, so without a way the destination is
-unreachable until something is heard of it.
+Each destination behind the failed neighbor gets another next hop, in this order:
 
-The failed neighbor is remembered as the cause, the first one if there are several, and when it is heard again its
-destinations go back to it, at the address it then has.
+    1  another neighbor through which the destination was heard lately
+    2  the first neighbor on a path of the proximity graph that avoids the failed one
+
+A 0.23 node then tries any connected peer. We do not: it may lead nowhere or in a loop. Without a next hop the
+destination is unreachable until it is heard again.
+
+The failed neighbor is recorded as the cause; if several failed, the first one. When it recovers, its destinations go
+back to it, at the address that it then has.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from meshbus.engine.session.peer import Health, PeerTable
 
 
 class ReroutePolicy:
-    """Moves routes off failed neighbors and back."""
+    """Moves routes away from failed neighbors and back."""
 
     def __init__(self, table: RoutingTable, graph: ProximityGraph, peers: PeerTable, counters: Counters) -> None:
         self._table = table
@@ -27,13 +30,13 @@ class ReroutePolicy:
         self._peers = peers
         self._counters = counters
         self._saved: dict[int, int] = {}
-        """Destination, and the neighbor whose failure moved it."""
+        """The neighbor whose failure moved a route, by destination."""
 
     def __len__(self) -> int:
         return len(self._saved)
 
     def failed(self, node_id: int, hop: Address, now: float) -> None:
-        """Take every route off a neighbor."""
+        """Move every route away from a neighbor that failed."""
         for dest in self._table.via(hop):
             if len(self._saved) < MAX_ROUTES:
                 self._saved.setdefault(dest, node_id)
@@ -48,7 +51,7 @@ class ReroutePolicy:
             self._table.withdraw(dest, hop)
 
     def recovered(self, node_id: int, hop: Address, now: float) -> None:
-        """Return a neighbor back what its failure took away."""
+        """Move back to a neighbor the routes that its failure had moved."""
         restored = [dest for dest, cause in self._saved.items() if cause == node_id]
         for dest in restored:
             del self._saved[dest]
@@ -56,7 +59,7 @@ class ReroutePolicy:
         self._counters.add("route", "restored", len(restored))
 
     def forget(self, node_id: int) -> None:
-        """Drop what was saved for a neighbor that is gone for good."""
+        """Forget the moved routes of a neighbor that was removed."""
         self._saved = {dest: cause for dest, cause in self._saved.items() if cause != node_id}
 
     def _by_graph(self, dest: int, failed: int) -> Address | None:

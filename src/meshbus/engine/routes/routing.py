@@ -1,19 +1,19 @@
-"""The routing table: through which neighbor a node is reached.
+"""Routing table: the next hop to each node.
 
-A destination has one chosen next hop and remembers a few others that were heard from. The rules are those of the 0.23
-wire, where two nodes must agree on them, and stricter where only this node can tell:
+A destination has one next hop in use, and a few other *ways*, the neighbors through which it was heard too. The rules
+are those of mesh.md §5 where nodes must agree on them, and stricter where the choice is only ours:
 
-    installed    a session or the application says so: metric 1, at once, whatever was there
-    learned      a pingwave or a forwarded announcement came through a neighbor: chosen when nothing is there or its
-                 metric is strictly lower; else it keeps the route young and is remembered as another way
-    unconfirmed  the chosen neighbor has not passed on anything from there for `patience_s`, and another has: that one
-                 is chosen. The 0.23 table keeps such a route for as long as anybody is heard from there, which leads
-                 into the dark when a link breaks behind the neighbor
-    stale        nobody was heard from there for `max_age_s`: not used, and swept
+    installed    by a session or the application: metric 1, replaces whatever was there
+    learned      from a pingwave or a forwarded announcement: used if there is no route, or if its metric is strictly
+                 lower than the present one; otherwise it refreshes the route and is kept as another way
+    unconfirmed  the neighbor in use has forwarded nothing from the destination for `patience_s`, and another one has:
+                 the other one is used. A 0.23 node keeps such a route as long as the destination is heard through
+                 any neighbor, even if the link behind the neighbor in use is broken
+    stale        the destination was not heard for `max_age_s`: the route is not used, and is removed
 
-A next hop is an address of ours to send to; which node that is, the peer table knows. Memory is bounded: when the table
-is full, new destinations are refused, so that a crowd of invented ones displaces nobody. What the neighbors say is in
-engine/routes/pingwaves.py, what is done when one fails in engine/routes/reroute.py.
+A next hop is an address; the peer table knows which node has it. The size is limited: when the table is full, new
+destinations are refused, so that invented ones cannot displace real ones. Pingwaves are handled in
+engine/routes/pingwaves.py, failures of neighbors in engine/routes/reroute.py.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ import msgspec
 from meshbus.engine.base.packets import Address
 
 MAX_ROUTES = 16_384
+"""Destinations in the table. Our choice."""
 MAX_WAYS = 4
-"""Ways remembered for one destination."""
+"""Ways kept for one destination. Our choice."""
 INSTALLED_METRIC = 1
+"""Metric of an installed route (mesh.md §5)."""
 LEARNED_METRIC = 2
-"""What a destination costs beside its hops when it was learned."""
+"""Added to the hop count of a learned route (mesh.md §5)."""
 
 RouteChanged = Callable[[int, Address | None], None]
-"""Is told a destination and its new next hop, None when there is none any more."""
+"""Called with a destination and its new next hop, or None if it has none."""
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How long routes hold."""
+    """Lifetimes of routes."""
 
     patience_s: float = 30.0
-    """A neighbor that passed nothing on for so long gives way to another: one session timeout."""
+    """Silence after which a neighbor is replaced by another way: one session timeout."""
     max_age_s: float = 90.0
-    """Three session timeouts, as on the other side of the wire."""
+    """Age at which a route is stale: three session timeouts (mesh.md §5)."""
 
 
 class RouteInfo(msgspec.Struct, frozen=True):
-    """One route as people read it."""
+    """One route, for display."""
 
     node_id: int
     next_hop: Address
@@ -55,7 +57,7 @@ class RouteInfo(msgspec.Struct, frozen=True):
 
 
 class _Way:
-    """What one neighbor offers for a destination."""
+    """One neighbor through which a destination can be reached."""
 
     __slots__ = ("heard_at", "installed", "lowest_at", "metric")
 
@@ -65,7 +67,8 @@ class _Way:
         self.heard_at = now
         """When the destination was last heard through this neighbor."""
         self.lowest_at = now
-        """When the metric was last confirmed: copies of a pingwave race each other, so a higher one must persist."""
+        """When the metric was last confirmed. Copies of one pingwave arrive with different metrics, so a higher metric
+        is accepted only after the lower one was not seen for a while."""
 
 
 class _Route:
@@ -89,7 +92,7 @@ class RoutingTable:
     ) -> None:
         self.config = config or RoutingConfig()
         self.version = 0
-        """Grows when a next hop changes."""
+        """Incremented when a next hop changes."""
         self._tell = changed
         self._routes: dict[int, _Route] = {}
 
@@ -103,7 +106,7 @@ class RoutingTable:
         return iter(self._routes)
 
     def install(self, dest: int, hop: Address, now: float, *, metric: int = INSTALLED_METRIC) -> None:
-        """Set a route, whatever was there; the earlier ways stay as others."""
+        """Set the next hop to a destination, whatever was there; the earlier ways are kept."""
         way = _Way(metric, now, installed=True)
         route = self._routes.get(dest)
         if route is None:
@@ -116,7 +119,7 @@ class RoutingTable:
         self._trim(route)
 
     def learn(self, dest: int, hop: Address, metric: int, now: float) -> bool:
-        """Hear of a destination through a neighbor; False when there is no room for it."""
+        """Record that a destination was heard through a neighbor; return False if there is no room for it."""
         route = self._routes.get(dest)
         if route is None:
             if len(self._routes) >= MAX_ROUTES:
@@ -126,6 +129,7 @@ class RoutingTable:
             return True
         route.heard_at = now
         self._note(route, hop, metric, now)
+        # mesh.md §5: only a strictly lower metric replaces a route. A silent next hop is our own exception.
         chosen, heard = route.way, route.ways[hop]
         overdue = now - chosen.heard_at > self.config.patience_s
         if hop != route.hop and (heard.metric < chosen.metric or overdue):
@@ -134,34 +138,34 @@ class RoutingTable:
         return True
 
     def confirm(self, dest: int, hop: Address, now: float) -> None:
-        """Note that a way works, if it is there."""
+        """Record that a known way works."""
         route = self._routes.get(dest)
         if route is not None and hop in route.ways:
             route.heard_at = route.ways[hop].heard_at = now
 
     def lookup(self, dest: int, now: float) -> Address | None:  # hot: bench_forward
-        """Return the next hop to a destination; None when there is none, or only a stale one."""
+        """Return the next hop to a destination, or None if there is none or it is stale."""
         route = self._routes.get(dest)
         if route is None or now - route.heard_at > self.config.max_age_s:
             return None
         return route.hop
 
     def stale_at(self, dest: int) -> float:
-        """Say until when `lookup` gives what it gives now, if nothing changes."""
+        """Return until when `lookup` returns its present result if the route does not change."""
         route = self._routes.get(dest)
         return inf if route is None else route.heard_at + self.config.max_age_s
 
     def metric(self, dest: int) -> int | None:
-        """Return the metric of a route."""
+        """Return the metric of a route, or None."""
         route = self._routes.get(dest)
         return None if route is None else route.way.metric
 
     def via(self, hop: Address) -> list[int]:
-        """Return the destinations that are reached through a neighbor."""
+        """Return the destinations whose next hop is this address."""
         return [dest for dest, route in self._routes.items() if route.hop == hop]
 
     def another(self, dest: int, avoid: Address, now: float) -> Address | None:
-        """Return the best other way to a destination that is not overdue."""
+        """Return the best way to a destination that avoids an address and was heard lately, or None."""
         route = self._routes.get(dest)
         if route is None:
             return None
@@ -171,7 +175,7 @@ class RoutingTable:
         return min(ways, key=lambda way: way[:2])[2] if ways else None
 
     def choose(self, dest: int, hop: Address, now: float) -> None:
-        """Use a way that is there, or a new one as good as the one in use."""
+        """Use a known way, or a new one with the metric of the way in use."""
         route = self._routes.get(dest)
         if route is None:
             self.learn(dest, hop, INSTALLED_METRIC, now)
@@ -183,7 +187,7 @@ class RoutingTable:
         self._trim(route)
 
     def withdraw(self, dest: int, hop: Address) -> None:
-        """Forget one way; without another one the destination is unreachable."""
+        """Remove one way to a destination; if it is the last one, remove the route."""
         route = self._routes.get(dest)
         if route is None or hop not in route.ways:
             return
@@ -197,12 +201,12 @@ class RoutingTable:
             self._changed(dest, best)
 
     def withdraw_hop(self, hop: Address) -> None:
-        """Forget every way through a neighbor."""
+        """Remove every way through an address."""
         for dest in [dest for dest, route in self._routes.items() if hop in route.ways]:
             self.withdraw(dest, hop)
 
     def move_hop(self, old: Address, new: Address) -> None:
-        """Follow a neighbor to another address."""
+        """Replace the address of a neighbor in all routes."""
         for dest, route in self._routes.items():
             if old in route.ways:
                 route.ways[new] = route.ways.pop(old)
@@ -211,7 +215,7 @@ class RoutingTable:
                     self._changed(dest, new)
 
     def sweep(self, now: float, *, alive: Callable[[int], bool] = lambda _dest: False) -> int:
-        """Forget what is stale, and say how many; a destination that is heard from in other ways is spared."""
+        """Remove stale routes and return their number; a destination for which `alive` returns True is kept."""
         swept = 0
         for dest, route in list(self._routes.items()):
             if now - route.heard_at <= self.config.max_age_s:
@@ -225,7 +229,7 @@ class RoutingTable:
         return swept
 
     def describe(self, now: float) -> list[RouteInfo]:
-        """Return all routes, by node id."""
+        """Return all routes, sorted by node id."""
         return [
             RouteInfo(dest, route.hop, route.way.metric, now - route.heard_at)
             for dest, route in sorted(self._routes.items())
@@ -253,7 +257,7 @@ class RoutingTable:
 
     @staticmethod
     def _trim(route: _Route) -> None:
-        """Forget the way heard longest ago, beyond the bound."""
+        """Remove the way that was heard longest ago if there are too many; never the one in use."""
         if len(route.ways) > MAX_WAYS:
             others = (hop for hop in route.ways if hop != route.hop)
             del route.ways[min(others, key=lambda hop: route.ways[hop].heard_at)]

@@ -1,10 +1,12 @@
-"""What a flight recorder is told: packets that were forwarded, delivered or dropped, and all that was known about them.
+"""Tap: reports forwarded, delivered and dropped packets to a recorder, with everything that was known about them.
 
-Whoever decides about packets tells the `Tap`, a batch at a time, and only while a recorder is set: without one
-nothing is kept for it. Packets for others are told where they lie in the receive buffer (`crossed`), before their hop is
-counted, because a copy of their headers costs more than the record of them. Those for this node are told as columns
-(`Passed`); how they arrived (`Arrival`) is kept apart from what they are, because a packet that is opened here has lost
-its routing header by then. Where the record goes is no business of the engine: node/recording.py.
+The code that decides about packets calls the `Tap`, a batch at a time. Without a recorder it does nothing.
+
+Packets for other nodes are reported where they are in the receive buffer (`crossed`), before their hop is counted: a
+copy of their headers would cost more than the record. Packets for this node are reported as columns (`Passed`). How
+they arrived (`Arrival`) is kept separately, because a packet has lost its routing header when it is decrypted.
+
+The engine does not store records: that is node/recording.py.
 """
 
 from __future__ import annotations
@@ -31,87 +33,88 @@ _U8, _U64 = np.dtype(np.uint8), np.dtype(np.uint64)
 _NOBODY = np.zeros(1, _U64)
 
 MAX_HOPS = 4_096
-"""Neighbors whose arrays are kept."""
+"""Neighbors whose arrays are kept. Our choice: as many as have a rate for pingwaves."""
 
 
 class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """Packets about which something was decided together, and everything that was known then.
+    """Packets that were decided together, and the inputs of the decision.
 
-    The arrays are the recorder's until it returns; it must not change them.
+    The recorder may read the arrays until it returns, and must not change them.
     """
 
     at: float
     headers: NDArray[np.void]
-    """As they arrived."""
+    """Headers as they arrived."""
     routes: NDArray[np.void] | None
-    """Their routing headers, as they arrived; None for packets that came without."""
+    """Routing headers as they arrived; None for packets without."""
     here: bool
-    """Whether they were for this node."""
+    """Whether the packets were for this node."""
     reasons: NDArray[np.uint8]
-    """Codes of policy/reason.py, one each or one for all; 0 where a packet was not dropped."""
+    """Codes of policy/reason.py, one for each packet or one for all; 0 for packets that were not dropped."""
     previous_hops: NDArray[np.uint64]
-    """The neighbor each came from, or one number for all of them; 0 for nobody we know."""
+    """Neighbors that the packets came from, one for each or one for all; 0 if unknown."""
     next_hops: NDArray[np.uint64]
-    """The neighbor each goes to if it is forwarded, or one number for all; 0 for none, or one without a session."""
+    """Neighbors that forwarded packets go to, one for each or one for all; 0 for none, or one without a session."""
     sources: NDArray[np.uint32] | None = None
     dests: NDArray[np.uint32] | None = None
-    """Subnets as judged, one each or one for all; None when nothing was judged by them."""
+    """Subnets used by the gateway, one for each packet or one for all; None if it did not judge by subnets."""
     guard: NDArray[np.uint8] | None = None
-    """AuthVerdict codes, the same; boundary.NOT_ASKED where the guard played no part."""
+    """AuthVerdict codes, one for each packet or one for all; boundary.NOT_ASKED where the guard was not consulted."""
     policy: NDArray[np.uint64]
-    """The gateway's policy in force, as its kernel reads it; another array after every change."""
+    """The policy of the gateway, as its kernel reads it; a new array after every change."""
 
     @property
     def fates(self) -> NDArray[np.uint8]:
-        """What became of each."""
+        """The Fate code of each packet."""
         kept = Fate.DELIVERED if self.here else Fate.FORWARDED
         fates = np.where(self.reasons == 0, _U8.type(kept), _U8.type(Fate.DROPPED))
         return np.broadcast_to(fates, len(self.headers))
 
 
 class Decided(msgspec.Struct, frozen=True, eq=False):
-    """What was decided about packets of one stream for others; the same object for all that follow one decision."""
+    """A decision about packets for other nodes; all packets that it applies to share the object."""
 
     reason: int
-    """A code of policy/reason.py; 0 for packets that are forwarded."""
+    """Code of policy/reason.py; 0 for forwarded packets."""
     previous_hop: int
     next_hop: int
-    """Neighbors; 0 for nobody we know."""
+    """Neighbors; 0 if unknown."""
     source: int
     dest: int
     guard: int
     by_subnet: bool
-    """Whether the subnets, and the guard's answer, were those of a gateway's judgment."""
+    """Whether a gateway judged by subnets, so that `source`, `dest` and `guard` are meaningful."""
     policy: NDArray[np.uint64]
     """See `Passed.policy`."""
 
 
 class Recorder(Protocol):
-    """What a tap tells."""
+    """Receives the reports of a tap."""
 
     def passed(self, told: Passed) -> None:
-        """Take packets as columns."""
+        """Record packets given as columns."""
 
     def crossed(self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided) -> None:
-        """Take packets for others that fared alike, as they arrived: one behind the other in the receive buffer.
+        """Record packets for other nodes with one decision, as they arrived: contiguous in the receive buffer.
 
-        The first begins at `begin`, with its routing header, and it is `size` bytes to the next. The buffer is the
-        recorder's until it returns; it must not change it. Plain arguments, because this is once for every train.
+        The first one, with its routing header, is at `begin`, and each next one `size` bytes later. The recorder may
+        read the buffer until it returns, and must not change it. The arguments are plain values because this is called
+        once for every train.
         """
 
 
 class InColumns:
-    """A recorder that hands on columns only, to whoever has the time to wait for them."""
+    """A recorder that converts every report to columns, for receivers that prefer simplicity to speed."""
 
     def __init__(self, take: Callable[[Passed], None]) -> None:
         self._take = take
 
     def passed(self, told: Passed) -> None:
-        """Hand them on as they are."""
+        """Pass the columns on."""
         self._take(told)
 
     def crossed(self, at: float, data: NDArray[np.uint8], begin: int, size: int, count: int, decided: Decided) -> None:
-        """Return the same as columns, which share no memory with the buffer."""
+        """Convert the packets to columns, which share no memory with the buffer, and pass them on."""
         starts = np.arange(begin, begin + size * count, size)
         judged = decided.by_subnet
         self._take(
@@ -132,31 +135,31 @@ class InColumns:
 
 
 class Arrival(NamedTuple):
-    """How packets for this node came."""
+    """How packets for this node arrived."""
 
     previous_hops: NDArray[np.uint64]
-    """One each, or one for all."""
+    """One for each packet, or one for all."""
     routes: NDArray[np.void] | None
 
     def only(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Arrival:
-        """Return that of some of the packets."""
+        """Return the arrival of some of the packets."""
         hops = self.previous_hops if len(self.previous_hops) == 1 else self.previous_hops[rows]
         return Arrival(hops, None if self.routes is None else self.routes[rows])
 
 
 class Tap:
-    """Tells a recorder, while there is one."""
+    """Reports packets to a recorder, if one is set."""
 
     def __init__(self, peers: PeerTable, policy: Callable[[], NDArray[np.uint64]]) -> None:
-        """Set up; `policy` gives what is in force."""
+        """Start without a recorder; `policy` returns the current policy of the gateway."""
         self.recorder: Recorder | None = None
         self._peers = peers
         self._policy = policy
         self._hops: dict[int, NDArray[np.uint64]] = {}
-        """Node ids of neighbors as arrays, which cost more to make than to find."""
+        """Arrays of one node id each, by neighbor: looking one up is cheaper than making it."""
 
     def hop(self, address: Address | None) -> NDArray[np.uint64]:
-        """Return the neighbor at an address, as recorders are told it."""
+        """Return the neighbor at an address as an array of one node id, 0 if unknown."""
         neighbor = None if address is None else self._peers.by_address(address)
         if neighbor is None:
             return _NOBODY
@@ -174,13 +177,13 @@ class Tap:
         hop: Address | None,
         judged: tuple[int, int, int] | None = None,
     ) -> Decided:
-        """Note a decision, once for all packets that it is about; `judged` is source, destination and guard's answer."""
+        """Return the record of a decision; `judged` is the source subnet, the destination subnet and the guard's code."""
         subnets = judged or (0, 0, 0)
         ids = int(self.hop(source)[0]), int(self.hop(hop)[0])
         return Decided(reason, *ids, *subnets, judged is not None, self._policy())
 
     def arrival(self, batch: PacketBatch, starts: NDArray[np.int64], rows: NDArray[np.intp] | slice) -> Arrival | None:
-        """Take note of how packets of a batch came, those that start so and are these rows; None without a recorder."""
+        """Return how the packets `rows` of a batch, which begin at `starts`, arrived; None without a recorder."""
         if self.recorder is None:
             return None
         if len(batch.runs) == 1:
@@ -191,18 +194,18 @@ class Tap:
         return Arrival(hops, read_routes(batch.data, starts - ROUTE_BYTES) if batch.routed else None)
 
     def arrival_of(self, source: Address, route: memoryview | None) -> Arrival:
-        """Do the same for one packet, with its routing header if it had one."""
+        """Return how one packet arrived; `route` is its routing header, if it had one."""
         return Arrival(self.hop(source), None if route is None else _columns(route, ROUTE_BYTES, ROUTE_DTYPE))
 
     def refused(self, header: memoryview, arrival: Arrival | None, reason: Reason, now: float) -> None:
-        """Tell about one packet for this node that it did not take."""
+        """Report one packet for this node that was dropped."""
         if arrival is not None:
             self.arrived(_columns(header, HEADER_BYTES, HEADER_DTYPE), arrival, np.full(1, reason.code, _U8), now)
 
     def arrived(
         self, headers: NDArray[np.void], arrival: Arrival | None, reasons: NDArray[np.uint8], now: float
     ) -> None:
-        """Tell about packets for this node; those with a reason were dropped."""
+        """Report packets for this node; those with a reason were dropped."""
         if self.recorder is None or arrival is None or not len(headers):
             return
         self.recorder.passed(
