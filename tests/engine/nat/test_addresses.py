@@ -1,4 +1,4 @@
-"""Where nodes say they are: the newest signed word counts, and who is near is remembered."""
+"""Announced addresses: the newest signed announcement counts, and a neighbor of the node is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Punching: what an introduction makes a node send, what it does not, and how little of it."""
+"""Hole punching: what an introduction makes a node send, and the limits of it."""
 
 from __future__ import annotations
 

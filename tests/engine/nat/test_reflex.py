@@ -1,4 +1,4 @@
-"""Reflex: a request is answered with the session's address, our own questions end with an answer or in time."""
+"""Reflex: requests are answered with the address of the session; our own end with an answer or a timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator: who is introduced, who is not and why, and what is passed on."""
+"""Rendezvous as coordinator: introductions, refusals with their reasons, and forwarded acknowledgements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaching nodes past NATs: every pair of kinds, who may be asked, and what is tried after what fails."""
+"""NAT traversal: every pair of NAT types, the choice of a coordinator, and the order of the rungs."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_nobody_to_ask_and_nowhere_to_go_is_said_at_once() -> None:
     with town.here.turn() as (engine, now, out):
         with pytest.raises(PeerError, match="has not announced itself"):
             engine.traversal.connect(stranger.node_id, now, out)
-        with pytest.raises(PeerError, match="no neighbor has heard of it"):
+        with pytest.raises(PeerError, match="no neighbor knows it"):
             engine.traversal.connect(stranger.node_id, now, out, public_key=bytes(range(32)))
         with pytest.raises(PeerError, match="connect to it first"):
             engine.traversal.connect(town.there.node_id, now, out, coordinator=stranger.node_id)
@@ -298,7 +298,7 @@ def test_without_any_neighbor_left_the_failure_says_so(moment: str) -> None:
         leave_hubs(town)
     town.net.run(for_s=10)
     [failed] = town.here.happened(HandshakeFailed)
-    assert "no neighbor leads to it" in failed.problem
+    assert "no neighbor can relay to it" in failed.problem
     assert town.here.engine.traversal.reaching == set()
 
 

@@ -1,4 +1,4 @@
-"""Kinds of NAT: the wire's own tables, and when peers are asked."""
+"""NAT detection: the tables of the wire, and when peers are asked."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reaching nodes behind NATs: observed addresses, introductions, punching, and the ladder that tries them in turn."""
+"""NAT traversal: observed addresses, introductions, hole punching, and the steps by which a node is reached."""

@@ -1,7 +1,7 @@
-"""Where other nodes say they are, from their signed announcements: kind of NAT, address, and who knows them.
+"""Announced addresses: the NAT type and the address that other nodes announce, and a neighbor that knows them.
 
-Everything here was announced by the node itself, signed and checked in engine/directory/directory.py. That makes it the node's own
-word, not the truth: an address may be stale, or somebody else's. What is sent there is bounded by whoever sends it.
+The announcements are signed and were verified in engine/directory/directory.py. So the content is what the node claims,
+not a proven fact: an address may be stale, or belong to another host. Code that sends to it must limit what it sends.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from meshbus.wire.messages.capability import Announcement
 from meshbus.wire.subprotocol import capability_tag
 
 MAX_NODES = 65_536
-"""As many as the index of announcements holds."""
+"""As many as the index of announcements holds (policy/discovery.py)."""
 MAX_AGE_S = 86_400.0
-"""However long an announcement claims to hold."""
+"""Longest lifetime, whatever ttl an announcement has. Our choice: one day, as in engine/directory/directory.py."""
 
 _MESHBUS = capability_tag(Subprotocol.NEGOTIATION)
 
 
 class AnnouncedAddress(msgspec.Struct, frozen=True):
-    """What one node said last."""
+    """The content of a node's latest announcement."""
 
     nat: Nat
     reflex: Address | None
     entity_id: bytes
     meshbus: bool
-    """Whether it speaks the meshbus profile, so that its keys follow from one."""
+    """Whether it is a meshbus node, so that its Noise key follows from its entity key."""
     neighbor: int | None
-    """A peer of ours that has heard it without a detour."""
+    """A peer of ours that got the announcement directly from the node, so that it has a session with it."""
     version: int
     expires_at: float
 
 
 class AnnouncedAddresses:
-    """The last word of each node."""
+    """The latest announced address of each node."""
 
     __slots__ = ("_nodes",)
 
@@ -50,10 +50,11 @@ class AnnouncedAddresses:
         return len(self._nodes)
 
     def heard(self, sender: Peer, announcement: Announcement, now: float) -> None:
-        """Note an announcement that was believed, and which peer passed it on; unsigned and old ones say nothing."""
+        """Record an accepted announcement and the peer that forwarded it; ignore unsigned and older ones."""
         before = self.get(announcement.node_id, now)
         if announcement.signature is None or (before is not None and announcement.version < before.version):
             return
+        # One hop: the sender has a session with the node. Other copies do not change which neighbor does.
         hops = announcement.hop_count
         known = sender.node_id if hops == 1 else None if before is None else before.neighbor
         text = announcement.reflex_addr
@@ -69,6 +70,6 @@ class AnnouncedAddresses:
         self._nodes.put(announcement.node_id, found)
 
     def get(self, node_id: int, now: float) -> AnnouncedAddress | None:
-        """Return what a node said, unless that is too old."""
+        """Return the latest announced address of a node, or None if there is none or it has expired."""
         found = self._nodes.get(node_id)
         return None if found is None or now > found.expires_at else found

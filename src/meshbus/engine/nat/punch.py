@@ -1,18 +1,21 @@
-"""Punching: at a moment that a coordinator names, send keep-alives to an address, and see whether one comes back.
+"""Hole punching: sends keep-alives to an address at a time that a coordinator sets, and waits for one (mesh.md §8.3).
 
-A node that sends to another one opens its own NAT for the answer; when both send at once, each takes the other's
-keep-alive for an answer. An introduction is honored whether or not we asked for it, as on the other side of the wire,
-so what it can make us do is small and bounded:
+A node that sends to another one opens its own NAT for the answer. If both nodes send at the same time, each NAT takes
+the other's keep-alive for an answer. Introductions are followed even if this node did not ask for them, as on 0.23
+nodes, so an introduction must not be able to cause much:
 
-* three keep-alives of 14 bytes, less than half of what the introduction itself had; nothing that arrives is answered
-  with more, and a keep-alive never with anything but one message inside the session with the coordinator
-* only to an address that a host can have, and to loopback only for a coordinator that is there itself
-* few for each coordinator, few for each host, few at once; what is too much is refused and counted
-* at most `MAX_LEAD_S` later, whatever moment the coordinator names: its clock may be wrong, or its words
+* It causes three keep-alives of 14 bytes, less than the packet that carried it. A received keep-alive is answered only
+  by one message inside the session with the coordinator.
+* The address must be one that a host can have, and loopback only if the coordinator is on loopback itself.
+* The rate is limited for each coordinator and for each host, and so is the number at one time; what exceeds a limit is
+  refused and counted.
+* The keep-alives are sent at most `MAX_LEAD_S` later, whatever time the coordinator sets: its clock may be wrong.
 
-A keep-alive counts when it comes from the introduced host and names the introduced node. Its port may be another one: a
-symmetric NAT has a port for every destination, and the one that was used towards us is the one that works for us.
-The coordinator's side is engine/nat/rendezvous.py; what follows from a punch that worked is engine/nat/traversal.py.
+A keep-alive counts if it comes from the introduced host and names the introduced node. Its port may differ: a symmetric
+NAT uses another port for every destination, and the port that it used towards us is the one that reaches the node.
+(A 0.23 node compares the whole source address, and does not look at the node id.)
+
+The coordinator's side is engine/nat/rendezvous.py; the connection attempt is engine/nat/traversal.py.
 """
 
 from __future__ import annotations
@@ -33,27 +36,28 @@ from meshbus.wire.messages.rendezvous import PunchAck, PunchIntroduce, encode_re
 from meshbus.wire.punch import Keepalive, pack_keepalive, unpack_keepalive
 
 OFFSETS_S = (0.0, 0.1, 0.25)
-"""When keep-alives are sent, after the named moment."""
+"""When keep-alives are sent, in seconds after the time that was set (mesh.md §8.3)."""
 MAX_LEAD_S = 1.0
-"""A coordinator of the wire names a moment half a second ahead."""
+"""Longest wait before the first keep-alive. Our choice: twice the lead of a 0.23 coordinator (mesh.md §8.3)."""
 WATCH_S = 5.0
-"""How long a keep-alive may take to come, after the named moment."""
+"""How long to wait for a keep-alive after the time that was set (mesh.md §8.3)."""
 
 MAX_PUNCHES = 256
+"""Introductions followed at one time. Our choice."""
 COORDINATOR_RATE, COORDINATOR_BURST = 20.0, 64.0
-"""Introductions a second from one coordinator."""
+"""Introductions per second from one coordinator. Our choice."""
 HOST_RATE, HOST_BURST = 5.0, 64.0
-"""Introductions a second to one host: many nodes may be behind one NAT, but a victim gets no more than 210 bytes a second
-of each of us."""
+"""Introductions per second to one host. Our choice: many nodes may be behind one NAT, but a victim gets no more than
+210 bytes per second from each node."""
 MAX_RATED = 1024
-"""Coordinators and hosts whose rate is remembered."""
+"""Coordinators and hosts whose rate is kept. Our choice."""
 
 Opened = Callable[[int, Address, float, Output], None]
-"""Is told that a node can be reached, and at which address."""
+"""Called with a node that can be reached now, and the address."""
 
 
 def usable(address: Address, witness: Place) -> bool:
-    """Return whether a host can have this address, and whether a witness at its own address may name it to us."""
+    """Return whether a host can have this address; loopback only if the peer that named it is on loopback too."""
     ip, seen = ip_address(address.host), numeric(witness)
     if not address.port or ip.is_unspecified or ip.is_multicast or (ip.version == 4 and ip.is_reserved):
         return False
@@ -61,19 +65,19 @@ def usable(address: Address, witness: Place) -> bool:
 
 
 class Punches:
-    """The introductions that a node is following."""
+    """The introductions that this node follows."""
 
     def __init__(self, context: Context) -> None:
         self.introduced: Callable[[int, float], None] = lambda _node_id, _until: None
-        """Called when keep-alives to a node that we asked for will be sent, with the time until when to wait."""
+        """Called when a requested introduction arrived, with the node and the time until which to wait."""
         self.opened: Opened = lambda _node_id, _address, _now, _out: None
-        """Called when a keep-alive arrived, here or there."""
+        """Called when a keep-alive arrived, here or at the other node."""
         self._node_id = context.identity.node_id
         self._peers = context.peers
         self._counters = context.counters
         self._wall = context.wall
         self._asked: dict[int, int] = {}
-        """The coordinators that we asked, by the node that we want to reach."""
+        """The coordinator that was asked, by the node to be reached."""
         self._punches: dict[int, _Punch] = {}
         self._coordinators: Rates[int] = Rates(COORDINATOR_RATE, COORDINATOR_BURST, MAX_RATED)
         self._hosts: Rates[str] = Rates(HOST_RATE, HOST_BURST, MAX_RATED)
@@ -82,15 +86,15 @@ class Punches:
         return len(self._punches)
 
     def expect(self, node_id: int, coordinator: int) -> None:
-        """Take introductions to this node from this coordinator alone, until `forget`."""
+        """Accept introductions to a node from this coordinator only, until `forget` (mesh.md §8.3)."""
         self._asked[node_id] = coordinator
 
     def forget(self, node_id: int) -> None:
-        """End what `expect` began."""
+        """Undo `expect`."""
         self._asked.pop(node_id, None)
 
     def introduce(self, coordinator: Peer, message: PunchIntroduce, now: float) -> None:
-        """Follow an introduction, or refuse it."""
+        """Handle an introduction: follow it, or refuse and count it."""
         refusal = self._refusal(coordinator, message, now)
         if refusal is not None:
             self._counters.count(refusal)
@@ -103,7 +107,7 @@ class Punches:
             self.introduced(message.peer, fire_at + WATCH_S)
 
     def acknowledge(self, coordinator: Peer, message: PunchAck, now: float, out: Output) -> None:
-        """Take the word of a node, through the coordinator of its introduction, that our keep-alive got there."""
+        """Handle a PunchAck: our keep-alive arrived at the node. Only the coordinator of its introduction counts."""
         punch = self._punches.get(message.from_peer)
         if punch is None or punch.coordinator != coordinator.node_id:
             self._counters.count(Reason.REFUSE_PUNCH_ACK_UNEXPECTED)
@@ -112,7 +116,7 @@ class Punches:
         self.opened(message.from_peer, punch.address, now, out)
 
     def receive(self, source: Place, datagram: Buffer, now: float, out: Output) -> None:
-        """Take a keep-alive: 14 bytes with the right magic."""
+        """Handle a datagram that is a keep-alive."""
         keepalive, seen = unpack_keepalive(datagram), numeric(source)
         punch = self._punches.get(keepalive.node_id)
         if punch is None or seen is None or seen.host != punch.address.host:
@@ -130,11 +134,11 @@ class Punches:
         self.opened(keepalive.node_id, seen, now, out)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due."""
+        """Return the earliest time to send a keep-alive or to end an introduction, or None."""
         return min((punch.due for punch in self._punches.values()), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Send the keep-alives that are due, and forget what is over."""
+        """Send the keep-alives that are due, and end introductions that are over."""
         datagram = pack_keepalive(Keepalive(node_id=self._node_id))
         for node_id, punch in list(self._punches.items()):
             for _ in range(punch.take_due(now)):
@@ -143,7 +147,7 @@ class Punches:
                 del self._punches[node_id]
 
     def _refusal(self, coordinator: Peer, message: PunchIntroduce, now: float) -> Reason | None:
-        """Return the reason not to follow an introduction, or None."""
+        """Return the reason to refuse an introduction, or None."""
         home, asked = coordinator.link.home, self._asked.get(message.peer)
         if message.peer in {0, self._node_id, coordinator.node_id}:
             return Reason.REFUSE_PUNCH_TARGET
@@ -162,7 +166,7 @@ class Punches:
 
 
 class _Punch:
-    """One introduction."""
+    """One introduction that is being followed."""
 
     __slots__ = ("_left", "address", "coordinator", "fire_at", "heard")
 
@@ -178,7 +182,7 @@ class _Punch:
         return self._left[0] if self._left else self.fire_at + WATCH_S
 
     def take_due(self, now: float) -> int:
-        """Take the keep-alives whose time has come; after a pause of the clock that is one, not all at once."""
+        """Remove the keep-alives that are due, and return how many to send: one, even if several are overdue."""
         passed = sum(time <= now for time in self._left)
         del self._left[:passed]
         return min(passed, 1)

@@ -1,11 +1,11 @@
-"""Reflex (0x0D00): tell a peer the address that its session was set up from, and ask peers for ours.
+"""Reflex (0x0D00): tells peers the address from which we see them, and asks peers for ours (mesh.md §8.1).
 
-Peers behind a NAT ask for the address. Others ask to see whether the session is alive, which is why the answer must not
-wait: engine/session/candidate.py gives up a session that does not answer. A peer behind a relay is told nothing but that we
-live: the relay's address is not its own, and nobody should find it there.
+A peer behind a NAT asks for its address. Other peers ask to test whether the session is alive, so the answer is sent at
+once: engine/session/candidate.py drops a session that does not answer. A peer behind a relay gets an empty address,
+because the relay's address is not its own and must not be announced as such.
 
-A question of ours is open for `TIMEOUT_S`, one to each peer; an answer that nobody asked for is counted and changes
-nothing. What the answers say about our NAT is decided in engine/nat/watch.py.
+This node has at most one open request to each peer, for `TIMEOUT_S`. An answer without a request is counted and ignored.
+What the answers mean for our NAT type is decided in engine/nat/watch.py.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from meshbus.wire.messages.address import Address, numeric
 from meshbus.wire.messages.reflex import ReflexRequest, ReflexResponse, decode_reflex, encode_reflex
 
 TIMEOUT_S = 3.0
+"""How long to wait for an answer (mesh.md §8.1)."""
 NOWHERE = Address("::", 0)
-"""Told when there is no address to tell, as in simulations and behind relays: the answer alone says something."""
+"""The answer if there is no address, as in simulations and behind relays; it still shows that the session is alive."""
 
 Told = Callable[[int, Address | None, float, Output], None]
-"""Is told which node answered and what it sees us at; None when it did not say."""
+"""Called with the node that was asked and the address from which it sees us, or None if it gave none."""
 
 
 class Reflex(Service):
-    """Both sides of reflex."""
+    """Requests and answers of the subprotocol."""
 
     def __init__(self, context: Context) -> None:
         self.told: Told = lambda _node_id, _address, _now, _out: None
-        """Called with the outcome of each question."""
+        """Called with the outcome of each request."""
         self._counters = context.counters
         self._asked: Deadlines[int] = Deadlines()
 
     def ask(self, peer: Peer, now: float, out: Output) -> None:
-        """Ask a peer where it sees us; while a question is open, asking again changes nothing."""
+        """Ask a peer for our address; do nothing while a request to it is open."""
         if peer.node_id not in self._asked:
             self._asked.set(peer.node_id, now + TIMEOUT_S)
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexRequest()), out)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take a reflex message of a peer; a request is answered at once."""
+        """Handle a reflex message of a peer; a request is answered at once."""
         try:
             heard = decode_reflex(message)
         except RemoteProtocolError:
@@ -62,11 +63,11 @@ class Reflex(Service):
             self._counters.count(Reason.IGNORE_REFLEX_UNASKED)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due."""
+        """Return the earliest deadline of a request, or None."""
         return self._asked.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """Give up questions that were not answered."""
+        """End the requests whose deadline has passed."""
         for node_id in self._asked.over(now):
             self._counters.add("timeout", "reflex")
             self.told(node_id, None, now, out)

@@ -1,18 +1,20 @@
-"""Rendezvous (0x0D01): introduce two neighbors to each other, and take part in introductions by others.
+"""Rendezvous (0x0D01): introduces two neighbors to each other, and follows introductions by others (mesh.md §8.3).
 
-As coordinator we know both sides: each has a session with us without a relay, and the wanted one has announced where it
-is seen; as long as it has not, where we see it is the next best. Both are told where the other is and to send in half a second; when a keep-alive arrives, its receiver says so
-through us. A request that cannot be met is dropped without an answer, as the wire has none, and counted:
+As coordinator this node knows both sides: each has a direct session with it, and the target has announced its address;
+if not, the address from which we see it is used. Both get the address of the other, and the time at which to send: half
+a second later. When a keep-alive arrives, its receiver acknowledges it through the coordinator. A request that cannot be
+served is counted and dropped without an answer, because the wire has none:
 
-    rate             this peer asks too often, or all of them together
-    target           for itself, or for us
-    no_session       one of the two is no neighbor of ours
-    no_reflex        nobody knows where the wanted node is seen
-    address          the asking node names an address that no host can have
-    foreign_address  … or one that is neither where we see it nor where it has announced to be: somebody else's
+    rate             this peer asks too often, or all peers together do
+    target           the target is the requester, or this node
+    no_session       one of the two is not a neighbor
+    no_reflex        the address of the target is not known
+    address          the requester names an address that no host can have
+    foreign_address  the requester names an address that is neither where we see it nor the one that it announced
 
-An acknowledgement is passed on once for each side of an introduction that was made here, and only in its sender's own
-name. Whatever we send goes to sessions of ours; unproven addresses are for the two sides (engine/nat/punch.py).
+An acknowledgement is forwarded once for each side of an introduction that was made here, and only if it names its
+sender as source. The coordinator sends only within its sessions; the two sides send to the unproven addresses
+(engine/nat/punch.py).
 """
 
 from __future__ import annotations
@@ -40,19 +42,21 @@ from meshbus.wire.messages.rendezvous import (
 )
 
 LEAD_MS = 500
-"""From an introduction to the moment it names."""
+"""Time from an introduction to the first keep-alive (mesh.md §8.3)."""
 ACK_S = 15.0
-"""How long an introduction may be acknowledged through us."""
+"""How long an introduction can be acknowledged. Our choice: the 5.5 s that a punch takes, and a margin."""
 MAX_INTRODUCTIONS = 4096
+"""Introductions that can still be acknowledged. Our choice; each counts twice, once for each side."""
 PEER_RATE, PEER_BURST = 10.0, 64.0
-"""Requests a second of one peer; a node that just started wants to reach many."""
+"""Requests per second of one peer. Our choice; the burst is for a node that starts and wants to reach many."""
 TOTAL_RATE, TOTAL_BURST = 200.0, 400.0
-"""The same of all peers."""
+"""Requests per second of all peers. Our choice: twenty busy peers."""
 MAX_RATED = 4096
+"""Peers whose rate is kept. Our choice."""
 
 
 class Rendezvous(Service):
-    """All that one node has to do with introductions."""
+    """All roles of the subprotocol: requester, coordinator and introduced node."""
 
     def __init__(self, context: Context) -> None:
         self.addresses = AnnouncedAddresses()
@@ -62,16 +66,16 @@ class Rendezvous(Service):
         self._counters = context.counters
         self._wall = context.wall
         self._introduced: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_INTRODUCTIONS)
-        """Who may acknowledge to whom, and until when."""
+        """Until when a node may acknowledge to another, by (sender, receiver)."""
         self._rates: Rates[int] = Rates(PEER_RATE, PEER_BURST, MAX_RATED)
         self._total = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 
     def ask(self, coordinator: Peer, target: int, self_reflex: Address, out: Output) -> None:
-        """Ask a neighbor to introduce us to a node."""
+        """Ask a neighbor to introduce this node to another one."""
         _send(coordinator, PunchRequest(target=target, self_reflex=self_reflex), out)
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
-        """Take a rendezvous message of a peer."""
+        """Handle a rendezvous message of a peer."""
         try:
             heard = decode_rendezvous(message)
         except RemoteProtocolError:
@@ -88,11 +92,11 @@ class Rendezvous(Service):
                 self._pass_on(peer, heard, now, out)
 
     def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
-        """Note the address that a node announced."""
+        """Record the address that a node announced."""
         self.addresses.heard(peer, heard, now)
 
     def next_timer(self) -> float | None:
-        """Return when a keep-alive is due."""
+        """Return when the next keep-alive is due, or None."""
         return self.punches.next_timer()
 
     def tick(self, now: float, out: Output) -> None:
@@ -117,7 +121,7 @@ class Rendezvous(Service):
     def _refusal(
         self, asking: Peer, request: PunchRequest, wanted: Peer | None, reflex: Address | None, now: float
     ) -> Reason | None:
-        """Return the reason not to introduce, or None."""
+        """Return the reason to refuse a request for an introduction, or None."""
         if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
             return Reason.REFUSE_INTRODUCTION_RATE
         if request.target in {0, self._node_id, asking.node_id}:
@@ -129,6 +133,7 @@ class Rendezvous(Service):
             return Reason.REFUSE_INTRODUCTION_NO_REFLEX
         if not usable(request.self_reflex, home):
             return Reason.REFUSE_INTRODUCTION_ADDRESS
+        # Otherwise a node could make others send to any host.
         said = self.addresses.get(asking.node_id, now)
         believed = (numeric(home), None if said is None else said.reflex)
         if request.self_reflex.host not in {place.host for place in believed if place is not None}:
@@ -136,7 +141,7 @@ class Rendezvous(Service):
         return None
 
     def _address_of(self, node_id: int, now: float) -> Address | None:
-        """Return where a neighbor has announced to be seen, or else where we see it."""
+        """Return the announced address of a neighbor, or else the address from which we see it, or None."""
         found, peer = self.addresses.get(node_id, now), self._peers.get(node_id)
         if found is not None and found.reflex is not None:
             return found.reflex

@@ -1,20 +1,21 @@
-"""Reaching a node without a relay, past the NATs on both sides; and through a relay where that cannot be.
+"""NAT traversal: reaches a node directly past the NATs on both sides, or through a relay if that fails (mesh.md §8.4).
 
-What is tried first follows from the kinds of NAT on both sides (engine/nat/watch.py); what fails leads one rung further down:
+The NAT types of both sides decide which step, or *rung*, is tried first (engine/nat/watch.py). A rung that fails leads
+to the next one:
 
-    DIRECT    a handshake at the address that the node has announced
-    PROBE     only before ASK, and only while nobody has told us where we are seen: ask the coordinator
-    ASK       ask a neighbor that both know for an introduction
-    PUNCH     both send keep-alives (engine/nat/punch.py) until one arrives, here or there
-    SHAKE     a handshake at the address that the punch has opened
-    RELAY     a handshake by way of the coordinator, or of the next hop that the routing table knows
+    DIRECT    a handshake at the address that the node announced
+    PROBE     before ASK, if our own address is not known yet: ask the coordinator for it
+    ASK       ask a neighbor of both for an introduction
+    PUNCH     both nodes send keep-alives (engine/nat/punch.py) until one arrives, on either side
+    SHAKE     a handshake at the address that the punch opened
+    RELAY     a handshake through the coordinator, or through the next hop of the routing table
 
-A kind is only what the node has announced, and a NAT that keeps ports looks like none at all; so a direct try that fails
-is followed by a punch before the relay. `Reached` or HandshakeFailed tells the end, and no rung has more than a few
-seconds. A session that exists already, by way of a relay, goes on until a better one takes its place.
+A NAT type is only what a node announced, and a NAT that keeps ports looks like none. So, unlike on a 0.23 node, a
+failed direct attempt is followed by a punch before the relay. `Reached` or `HandshakeFailed` reports the end, and no
+rung takes more than a few seconds. A relayed session that exists is kept until a better one replaces it.
 
-The counterparts of the other implementation's figures are the counters `traversal/punch_attempted`,
-`traversal/punch_succeeded` and `traversal/relay_fallback`.
+The counters `traversal/punch_attempted`, `traversal/punch_succeeded` and `traversal/relay_fallback` correspond to the
+statistics of a 0.23 node.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ from meshbus.names.identity import noise_public_key
 from meshbus.wire.messages.address import Address as Numeric
 
 ASK_S = 5.0
-"""How long a coordinator may take."""
+"""How long to wait for a coordinator (mesh.md §8.4)."""
 ASK_AGAIN_S = 1.5
-"""After which a request, or its answer, counts as lost."""
+"""Time after which a request or its answer counts as lost, and is repeated. Our choice: three tries within `ASK_S`."""
 QUICK = HandshakeConfig(tries=3, timeout_s=1.0)
-"""Where there is still something else to try: three round trips of up to a second."""
+"""Handshake on a rung that has a next one. Our choice: three round trips of up to a second, not 3 × 5 s as on the
+0.23 wire (mesh.md §8.4)."""
 
 
 class Rung(Enum):
-    """What is being tried."""
+    """The step that is being tried."""
 
     DIRECT = auto()
     PROBE = auto()
@@ -59,7 +61,7 @@ class Rung(Enum):
 
 
 class Traversal(Service):
-    """The ways of one node to those that are behind NATs, its own NAT, and its services for others."""
+    """Connection attempts of this node to nodes behind NATs, and the detection of its own NAT type."""
 
     def __init__(self, context: Context, mesh: Mesh, reflex: Reflex, rendezvous: Rendezvous) -> None:
         self._peers = context.peers
@@ -77,7 +79,7 @@ class Traversal(Service):
         self.punches.introduced = self._introduced
         self.punches.opened = self._opened
 
-    # ── what the application asks ───────────────────────────────────────────────────────────
+    # ── called by the application ───────────────────────────────────────────────────────────
 
     def connect(
         self,
@@ -88,12 +90,13 @@ class Traversal(Service):
         public_key: bytes | None = None,
         coordinator: int | None = None,
     ) -> None:
-        """Begin to reach a node; `Reached` or HandshakeFailed tells the end.
+        """Start to reach a node; `Reached` or `HandshakeFailed` reports the end.
 
-        The Noise key of a meshbus node follows from its announcement; that of a plain node must be given. Without a
-        coordinator one is chosen: a neighbor that has heard the node, or the next hop to it. Raises PeerError when
-        nothing can be tried, LocalProtocolError for a key that is missing, HandshakeError for one that cannot be or
-        while another handshake with the node is under way. Asking again for what is under way changes nothing.
+        The Noise key of a meshbus node follows from its announcement; that of a 0.23 node must be given. If no
+        coordinator is given, one is chosen: a neighbor that has a session with the node, or the next hop to it. A call
+        for a node that is already being reached does nothing. Raises PeerError if nothing can be tried,
+        LocalProtocolError if the key is needed and missing, and HandshakeError if the key is invalid or another
+        handshake with the node is running.
         """
         peer = self._peers.get(node_id)
         if peer is not None and not peer.link.route and peer.health is not Health.FAILED:
@@ -109,8 +112,8 @@ class Traversal(Service):
             raise PeerError(
                 PeerFault.UNREACHABLE,
                 node_id,
-                "no neighbor has heard of it, and it has announced no address: connect to a node that it is connected"
-                " to, and name that one as coordinator",
+                "no neighbor knows it, and it has announced no address; connect to a node that it is connected to, and"
+                " name that node as coordinator",
             )
         climb = _Climb(node_id, key, address, None if helper is None else helper.node_id)
         first = plan(self.nat.status.nat, Nat.UNKNOWN if found is None else found.nat)
@@ -124,7 +127,7 @@ class Traversal(Service):
     def cancel(self, node_id: int) -> bool:
         """Stop trying to reach a node; return whether that was in progress.
 
-        A handshake that has begun goes on: `Handshakes.cancel_connect` ends it.
+        A handshake that is running continues; `Handshakes.cancel_connect` ends it.
         """
         climb = self._climbs.get(node_id)
         if climb is not None:
@@ -133,13 +136,13 @@ class Traversal(Service):
 
     @property
     def reaching(self) -> frozenset[int]:
-        """The nodes that we are trying to reach."""
+        """The nodes that this node is trying to reach."""
         return frozenset(self._climbs)
 
-    # ── what happens ────────────────────────────────────────────────────────────────────────
+    # ── called by the engine ────────────────────────────────────────────────────────────────
 
     def finish(self, now: float, out: Output) -> None:
-        """Take note of what happened to peers; a failed handshake that is not the last word leaves the output."""
+        """Handle the notices about peers in the output; remove a HandshakeFailed after which another rung is tried."""
         for event in list(out.control):
             match event:
                 case SessionUp(node_id=node_id):
@@ -153,13 +156,13 @@ class Traversal(Service):
                     pass
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due."""
+        """Return the earliest deadline of a rung or of the NAT detection, or None."""
         times = [self.nat.next_timer()]
         times += [climb.due for climb in self._climbs.values() if climb.due < inf]
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Ask again, give up and go on where it is time."""
+        """Repeat requests, and go to the next rung where the deadline has passed."""
         self.nat.tick(now, out)
         for climb in list(self._climbs.values()):
             if now < climb.due:
@@ -169,10 +172,10 @@ class Traversal(Service):
             else:
                 self._descend(climb, now, out)
 
-    # ── down the ladder ─────────────────────────────────────────────────────────────────────
+    # ── from rung to rung ───────────────────────────────────────────────────────────────────
 
     def _start(self, climb: _Climb, first: Plan, now: float, out: Output) -> None:
-        """Begin with what the kinds of NAT suggest, or with what there is."""
+        """Start with the rung that the NAT types suggest, if address and coordinator allow it."""
         if climb.coordinator is None or (first is Plan.DIRECT and climb.address is not None):
             self._shake(climb, Rung.DIRECT, climb.address, now, out)
         elif first is Plan.RELAY:
@@ -181,7 +184,7 @@ class Traversal(Service):
             self._introduce(climb, now, out)
 
     def _descend(self, climb: _Climb, now: float, out: Output) -> None:
-        """Try what comes next."""
+        """Go to the next rung, or report the failure."""
         try:
             if climb.rung is Rung.DIRECT and climb.coordinator is not None:
                 self._introduce(climb, now, out)
@@ -193,7 +196,7 @@ class Traversal(Service):
             self._end(climb)
 
     def _introduce(self, climb: _Climb, now: float, out: Output) -> None:
-        """Find out where we are seen, if nobody has told yet; then ask to be introduced."""
+        """Ask for our own address if it is not known, then for an introduction."""
         helper = self._helper(climb)
         if helper is None:
             self._relay(climb, now, out)
@@ -219,14 +222,14 @@ class Traversal(Service):
         self.punches.forget(climb.node_id)
         holder = self._peers.by_address(address)
         if holder is not None and holder.node_id != climb.node_id:
-            # A neighbor's session would be lost to whoever claims its address.
+            # The address belongs to another neighbor: a node that claims it would take over that session.
             self._counters.add("traversal", "foreign_address")
             self._descend(climb, now, out)
             return
         self._handshakes.connect(climb.node_id, address, climb.public_key, now, out, straight=True, config=QUICK)
 
     def _relay(self, climb: _Climb, now: float, out: Output) -> None:
-        """Go through somebody else; what is there already is good enough."""
+        """Connect through a relay; a session that exists is enough."""
         self._counters.add("traversal", "relay_fallback")
         self.punches.forget(climb.node_id)
         climb.enter(Rung.RELAY)
@@ -239,12 +242,12 @@ class Traversal(Service):
         if relay is None or relay.node_id == climb.node_id:
             raise HandshakeError(
                 HandshakeFault.TIMEOUT,
-                f"node {climb.node_id:016x} does not answer at its own address, and no neighbor leads to it: check"
-                " that it runs, or name a coordinator that it is connected to",
+                f"node {climb.node_id:016x} does not answer at its announced address, and no neighbor can relay to it;"
+                " check that it runs, or name a coordinator that it is connected to",
             )
         self._handshakes.connect(climb.node_id, relay.link.address, climb.public_key, now, out)
 
-    # ── what the others tell ────────────────────────────────────────────────────────────────
+    # ── callbacks ───────────────────────────────────────────────────────────────────────────
 
     def _told(self, node_id: int, seen: Numeric | None, now: float, out: Output) -> None:
         self.nat.told(node_id, seen, now, out)
@@ -271,7 +274,10 @@ class Traversal(Service):
                 self._descend(climb, now, out)
 
     def _on_session(self, node_id: int, now: float, out: Output) -> None:
-        """Take a new session, begun by us or by them; one behind a relay is not yet what we are after."""
+        """Handle a new session with a node that is being reached, whichever side started it.
+
+        A relayed session ends the attempt only on the last rung.
+        """
         climb, peer = self._climbs.get(node_id), self._peers.get(node_id)
         if climb is None or peer is None:
             return
@@ -282,7 +288,7 @@ class Traversal(Service):
         elif climb.rung is Rung.RELAY:
             self._reached(climb, Path.RELAYED, out)
         elif climb.rung in {Rung.DIRECT, Rung.SHAKE} and node_id not in self._handshakes.connecting:
-            self._descend(climb, now, out)  # it took the place of our handshake
+            self._descend(climb, now, out)  # the relayed session ended our handshake, so no failure will be reported
 
     def _on_failure(self, climb: _Climb, event: HandshakeFailed, now: float, out: Output) -> None:
         if climb.rung is Rung.RELAY:
@@ -292,15 +298,15 @@ class Traversal(Service):
             out.control.remove(event)
             self._descend(climb, now, out)
 
-    # ── small parts ─────────────────────────────────────────────────────────────────────────
+    # ── helpers ─────────────────────────────────────────────────────────────────────────────
 
     def _choose(self, node_id: int, found: AnnouncedAddress | None, coordinator: int | None, now: float) -> Peer | None:
-        """Return the neighbor that is to introduce us; raises PeerError when the one that was named is none."""
+        """Return the coordinator to use, or None; raise PeerError if the one that was named is not a neighbor."""
         if coordinator is not None:
             helper = self._peers.require(coordinator)
             if helper.link.home is None:
                 raise PeerError(
-                    PeerFault.UNREACHABLE, coordinator, "a coordinator must be a neighbor, not behind a relay"
+                    PeerFault.UNREACHABLE, coordinator, "a coordinator must be a neighbor, but it is behind a relay"
                 )
             return helper
         known = (None if found is None else found.neighbor, self._mesh.next_hop(node_id, now))
@@ -324,7 +330,7 @@ class Traversal(Service):
 
 
 class _Climb:
-    """One node on its way to be reached."""
+    """The attempt to reach one node."""
 
     __slots__ = ("address", "coordinator", "due", "node_id", "public_key", "rung", "until")
 
@@ -336,7 +342,7 @@ class _Climb:
         self.enter(Rung.DIRECT)
 
     def enter(self, rung: Rung, until: float = inf) -> None:
-        """Begin with a rung; those without an end of their own end with a handshake or an answer."""
+        """Start a rung; one without a deadline ends with its handshake or with an answer."""
         self.rung = rung
         self.until = until
         self.due = until
@@ -349,11 +355,11 @@ def _can_help(peer: Peer, node_id: int) -> bool:
 def _key_of(node_id: int, found: AnnouncedAddress | None) -> bytes:
     if found is None:
         raise PeerError(
-            PeerFault.UNREACHABLE, node_id, "it has not announced itself here: give its public_key and a coordinator"
+            PeerFault.UNREACHABLE, node_id, "no announcement of it has arrived; give its public_key and a coordinator"
         )
     if not found.meshbus:
         raise LocalProtocolError(
-            f"node {node_id:016x} announces no meshbus profile, so its key does not follow from its announcement:"
+            f"node {node_id:016x} is not a meshbus node, so its key does not follow from its announcement;"
             " give public_key, which a net-mesh node prints at its start"
         )
     return noise_public_key(found.entity_id)

@@ -1,16 +1,17 @@
-"""What kind of NAT this node is behind, from the addresses that its peers see it at, and what follows for a pair.
+"""NAT detection: finds this node's NAT type from the addresses at which peers see it (mesh.md §8.2).
 
-A sweep asks two neighbors, at different hosts where there are any, because a NAT may choose its ports by host:
+A sweep asks two neighbors, on different hosts if possible, because a NAT may choose its ports by host. The first line
+that applies decides:
 
-    fewer than two answers so far                                     unknown
-    one of them is the address we are bound to (with a wildcard       open
-    address: has its port)
+    fewer than two answers                                            unknown
+    one answer is the address that we are bound to (if bound to a     open
+    wildcard address: has the same port)
     all ports are equal                                               cone
     otherwise                                                         symmetric
 
-The first sweep runs shortly after the second neighbor came, further ones every few minutes, because addresses change.
-A sweep that nobody answers changes nothing. Where the address is known from outside, as with a forwarded port, nothing
-is asked: the node counts as open, at that address. How nodes then reach each other is engine/nat/traversal.py.
+The first sweep runs shortly after the second neighbor connects, later ones every few minutes, because addresses change.
+A sweep without answers changes nothing. If the public address is configured, as with a forwarded port, no peer is asked:
+the node is open at that address. How nodes then reach each other is engine/nat/traversal.py.
 """
 
 from __future__ import annotations
@@ -28,27 +29,29 @@ from meshbus.engine.settings import NatConfig
 from meshbus.wire.messages.address import Address, numeric
 
 SWEEP_PEERS = 2
+"""Peers asked by one sweep (mesh.md §8.2)."""
 SETTLE_S = 0.5
-"""From the second session to the first sweep: the first packets of a session belong to its handshake."""
+"""Time from the second session to the first sweep. Our choice: the handshake is over by then."""
 RETRY_S = 30.0
-"""Between sweeps as long as the kind of NAT is not known."""
+"""Time between sweeps while the NAT type is unknown. Our choice."""
 RESWEEP_S = 300.0
-"""Between sweeps afterwards."""
+"""Time between sweeps when the NAT type is known. Our choice."""
 MAX_OBSERVED = 64
-"""Peers whose last answer is remembered."""
+"""Peers whose last answer is kept. Our choice."""
 
 
 class Plan(StrEnum):
     """What two nodes try first to reach each other."""
 
     DIRECT = "direct"
-    """One begins at the other's address."""
+    """A handshake at the other's address."""
     PUNCH = "punch"
-    """Both send at the same moment, so that each NAT takes the other's packets for answers."""
+    """Both send at the same time, so that each NAT takes the other's packets for answers."""
     RELAY = "relay"
-    """Nothing that could work: stay behind a relay."""
+    """Neither can work: use a relay."""
 
 
+# The table of mesh.md §8.4, where RELAY is called skip.
 _D, _P, _R = Plan.DIRECT, Plan.PUNCH, Plan.RELAY
 _PLANS: dict[Nat, dict[Nat, Plan]] = {
     Nat.OPEN: {Nat.OPEN: _D, Nat.CONE: _D, Nat.SYMMETRIC: _P, Nat.UNKNOWN: _D},
@@ -59,12 +62,12 @@ _PLANS: dict[Nat, dict[Nat, Plan]] = {
 
 
 def plan(local: Nat, remote: Nat) -> Plan:
-    """Return what to try first with a node of some kind; the table is the wire's own."""
+    """Return what to try first, by the NAT types of both sides."""
     return _PLANS[local][remote]
 
 
 def classify(observations: Sequence[Address], bind: Address | None) -> Nat:
-    """Return which kind of NAT makes peers see us at these addresses, one for each peer."""
+    """Return the NAT type that explains the addresses at which peers see us, one for each peer."""
     if len(observations) < SWEEP_PEERS:
         return Nat.UNKNOWN
     if bind is not None and any(_is_ours(seen, bind) for seen in observations):
@@ -80,28 +83,28 @@ Changed = Callable[[NatStatus, float, Output], None]
 
 
 class NatWatch:
-    """Finds out, and keeps finding out, what kind of NAT this node is behind."""
+    """Detects the NAT type of this node, and follows its changes."""
 
     def __init__(self, peers: PeerTable, reflex: Reflex, config: NatConfig, *, changed: Changed) -> None:
-        """Set up; `changed` is told what is to be announced."""
+        """Start with what the configuration says; `changed` is called with every new status."""
         self._peers = peers
         self._reflex = reflex
         self._config = config
         self._changed = changed
         self.status = initial_status(config)
         self._observed: BoundedMap[int, Address] = BoundedMap(MAX_OBSERVED)
-        """What each peer answered last."""
+        """The last answer of each peer."""
         self._sweeping: dict[int, bool] = {}
-        """The peers of the sweep under way, in its order, and whether their question has ended."""
+        """The peers of the running sweep, in its order, and whether their request has ended."""
         self._sweep_at: float | None = None
 
     def session_up(self, now: float) -> None:
-        """Note a new session: with a second neighbor there is somebody to compare with."""
+        """Schedule a sweep after a new session, because two neighbors may be available now."""
         if self.status.nat is Nat.UNKNOWN:
             self._sweep_by(now + SETTLE_S)
 
     def sweep(self, now: float, out: Output) -> None:
-        """Ask two neighbors, as after a change of network; nothing happens with fewer."""
+        """Ask two neighbors for our address; do nothing if there are fewer, or if a sweep is running."""
         if self._config.public_address is not None or self._sweeping:
             return
         chosen = self._choose()
@@ -114,7 +117,7 @@ class NatWatch:
             self._reflex.ask(peer, now, out)
 
     def told(self, node_id: int, seen: Address | None, now: float, out: Output) -> None:
-        """Take how a question to a peer ended."""
+        """Record the outcome of a request to a peer; `seen` is None if there was no answer."""
         if seen is not None:
             self._observed.put(node_id, seen)
         if node_id in self._sweeping:
@@ -123,21 +126,21 @@ class NatWatch:
                 self._conclude(now, out)
 
     def seen_by(self, node_id: int) -> Address | None:
-        """Return the address that a peer saw us at when it was asked last."""
+        """Return the address at which a peer saw us when it was asked last, or None."""
         return self._observed.get(node_id)
 
     def forget(self, node_id: int) -> None:
-        """Drop what a peer that is gone has told."""
+        """Drop the answer of a peer that is gone."""
         self._observed.pop(node_id)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` is due."""
+        """Return the time of the next sweep, or None."""
         return self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
-        """Sweep when it is time."""
+        """Start a sweep if one is due."""
         if self._sweep_at is not None and now >= self._sweep_at:
-            self._sweep_at = now + RETRY_S  # if one is under way
+            self._sweep_at = now + RETRY_S  # stays if a sweep is already running
             self.sweep(now, out)
 
     def _conclude(self, now: float, out: Output) -> None:
@@ -145,6 +148,7 @@ class NatWatch:
         self._sweeping = {}
         if not answers:
             return
+        # mesh.md §8.2: the announced address is the last answer in the order of the sweep.
         found = NatStatus(classify(answers, self._config.bind), answers[-1])
         if found.nat is not Nat.UNKNOWN:
             self._sweep_at = now + RESWEEP_S
@@ -153,7 +157,7 @@ class NatWatch:
             self._changed(found, now, out)
 
     def _choose(self) -> list[Peer]:
-        """Return two neighbors to ask, at two hosts if possible; where addresses are names, there is nothing to ask."""
+        """Return two neighbors to ask, on two hosts if possible; those without a numeric address cannot be asked."""
         hosts: dict[str, Peer] = {}
         rest: list[Peer] = []
         for peer in self._peers.neighbors():
