@@ -242,7 +242,9 @@ def test_the_rate_counts_packets_of_all_legs_and_refuses_before_sending() -> Non
         join(scene, scene.peer(number))
     assert len(planner.plan(A, DEFAULT, 0.0, packets=4).legs) == 2
     planner.plan(A, DEFAULT, 0.0)
-    with pytest.raises(ChannelError, match="2 packets exceed max_rate_pps = 10 at this moment; publish more slowly") as caught:
+    with pytest.raises(
+        ChannelError, match="2 packets exceed max_rate_pps = 10 at this moment; publish more slowly"
+    ) as caught:
         planner.plan(A, DEFAULT, 0.0)
     assert caught.value.fault is ChannelFault.RATE_LIMITED
     planner.plan(A, DEFAULT, 0.2)

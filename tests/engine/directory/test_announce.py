@@ -1,4 +1,4 @@
-"""Our own announcement: always newer, told to all, held back and repeated at the right times."""
+"""This node's announcement: rising versions, broadcasts and their interval, repetitions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Announcements of others: the order of checks, pins, claims, forwarding, lifetimes and bounds, as playbooks."""
+"""Announcements of other nodes: the order of checks, pins, claims, forwarding, lifetimes and limits."""
 
 from __future__ import annotations
 

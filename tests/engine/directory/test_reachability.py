@@ -1,4 +1,4 @@
-"""What an announcement says about how its node is reached."""
+"""NAT type and address in announcements."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""Announcements: what this node says about itself, and what it heard from others."""
+"""Announcements: this node's own, and those of other nodes."""

@@ -1,18 +1,18 @@
-"""Our own announcement (0x0C00): what this node can do, signed, told to every peer and again before it expires.
+"""This node's own announcement (0x0C00): signs its capabilities, sends them to every peer, and renews them in time.
 
-Rules of this file:
+Rules (policy.md §8.4):
 
-* Every announcement has a higher version than all before it, also those of an earlier life of this node: versions are
-  unix milliseconds, or one more than the last where the clock stands still or went back. Milliseconds, because they
-  stay exact in tools that read JSON numbers as doubles.
-* A change is broadcast at once, but never two broadcasts within `min_interval_s`: what comes too soon is sent when the
-  interval is over, in its latest form.
-* A new session, and a peer that came back, is told at once. A peer that may already know the current version is told
-  a new one, because it ignores versions it knows even when it has forgotten what they said.
-* Datagrams get lost and nobody acknowledges an announcement, so the first copies on a session are repeated; the
-  receiver drops the copies it does not need.
+* Every announcement has a higher version than all earlier ones, including those from before a restart. Versions are
+  unix milliseconds, or the last version plus 1 if the clock did not advance. Milliseconds, because they stay exact in
+  tools that read JSON numbers as doubles.
+* A change is broadcast at once, but there are never two broadcasts within `min_interval_s`: a change that comes too soon
+  is sent at the end of the interval, in its latest form. (A 0.23 node does not send it at all.)
+* A peer with a new session, or one that recovered, gets the announcement at once. If it may know the current version, a
+  new one is made, because a peer ignores versions that it has seen, even if it has dropped their content.
+* Announcements are not acknowledged and may be lost, so they are repeated a few times on a new session; the receiver
+  drops the copies.
 
-What other nodes announce is heard in engine/directory/directory.py.
+Announcements of other nodes are handled in engine/directory/directory.py.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.capability import Announcement, encode_announcement
 
 REPEATS_S = (0.5, 2.0, 5.0)
-"""When a new session is told again, in seconds after it came up."""
+"""When the announcement is repeated on a new session, in seconds after its start. Our choice."""
 MAX_TOLD = 65_536
-"""Nodes of which we remember what they were told."""
+"""Nodes whose last version sent is kept: as many as the index of announcements holds."""
 
 MAX_VERSION = 0xFFFFFFFFFFFFFFFF
+"""The largest u64; a version that cannot be surpassed."""
 
 _MS = 1_000_000
 
 Wall = Callable[[float], int]
-"""Gives unix nanoseconds for a monotonic reading."""
+"""Returns unix nanoseconds for a monotonic time."""
 
 
 class Announcer(Service):
-    """Tells the peers what this node can do."""
+    """Sends the capabilities of this node to its peers."""
 
     def __init__(self, context: Context) -> None:
         self.config = context.settings.announce
         self.current: Announcement | None = None
-        """The announcement in force; None before the first."""
+        """The current announcement; None before the first one."""
         self._identity = context.identity
         self._peers = context.peers
         self._index = context.index
@@ -61,40 +62,40 @@ class Announcer(Service):
         self._broadcast_at: float | None = None
         self._due: float | None = None
         self._deferred = False
-        """What is due is the current version, held back by the interval."""
+        """`_due` is for the current version, which the minimum interval delays, and not for a renewal."""
         self._told: BoundedMap[int, int] = BoundedMap(MAX_TOLD)
-        """The newest version that was sent to a node."""
+        """The newest version sent to each node."""
         self._repeats: list[tuple[float, int, int]] = []
-        """A heap: when, to which node, in which session."""
+        """Heap of repetitions: time, node id, session id."""
 
     @property
     def capabilities(self) -> CapabilitySet:
-        """What was announced last, with the tags that the node adds itself."""
+        """The announced capabilities, including the tags that the node adds itself."""
         return CapabilitySet() if self.current is None else CapabilitySet(self.current.tags, self.current.metadata)
 
     def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> int:
-        """Announce these capabilities from now on, and give the version.
+        """Announce these capabilities, and return the version.
 
-        Raises LocalProtocolError, and changes nothing, when they do not fit one packet.
+        Raises LocalProtocolError, and changes nothing, if they do not fit one packet.
         """
         self._issue(capabilities, self._nat, now)
         self._broadcast_or_defer(now, out)
         return self._version
 
     def set_nat(self, nat: NatStatus, now: float, out: Output) -> None:
-        """Return how and where this node is reached; announced when it changes something that was announced."""
+        """Set the NAT type and address of this node, and announce them if they changed."""
         if nat != self._nat and self.current is not None:
             self._issue(self._content, nat, now)
             self._broadcast_or_defer(now, out)
         self._nat = nat
 
     def refresh(self, now: float, out: Output) -> None:
-        """Announce again, as after a change of the registry; nothing before the first announcement."""
+        """Announce again, as after a change of the registry; do nothing before the first announcement."""
         if self.current is not None:
             self.announce(self._content, now, out)
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
-        """Announce to a peer that had failed: it has dropped what it knew of us."""
+        """Announce to a peer that had failed: it has dropped our announcement (policy.md §5.1)."""
         self.peer_up(peer, now, out)
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
@@ -108,21 +109,21 @@ class Announcer(Service):
             heappush(self._repeats, (now + delay, peer.node_id, peer.link.session_id))
 
     def surpass(self, version: int, now: float, out: Output) -> None:
-        """Go beyond a version of ours that peers still hold from an earlier life of this node.
+        """Announce above a version of this node that peers still hold from before a restart.
 
-        The caller has checked that it is signed by us.
+        The caller has verified that this node signed it.
         """
         if self._version < version < MAX_VERSION and self.current is not None:
             self._version = version
             self.refresh(now, out)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the time of the next repetition or broadcast, or None."""
         repeat = self._repeats[0][0] if self._repeats else None
         return min((time for time in (self._due, repeat) if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Send what is due."""
+        """Send the repetitions and the broadcast that are due."""
         while self._repeats and self._repeats[0][0] <= now:
             _, node_id, session_id = heappop(self._repeats)
             peer = self._peers.get(node_id)
@@ -134,7 +135,7 @@ class Announcer(Service):
             self._broadcast(now, out)
 
     def _issue(self, content: CapabilitySet, nat: NatStatus, now: float) -> None:
-        """Make and sign the next version; all or nothing."""
+        """Make and sign the next version; on an error nothing changes."""
         announced = self._enriched(content, nat)
         wall_ns = self._wall(now)
         version = max(self._version + 1, wall_ns // _MS)
@@ -154,6 +155,7 @@ class Announcer(Service):
         self._index.apply(self._identity.node_id, announced, version, self.config.ttl_s, now)
 
     def _enriched(self, content: CapabilitySet, nat: NatStatus) -> CapabilitySet:
+        # mesh.md §8.2: a `nat:` tag of the application is replaced by the detected one.
         plain = content.without_tags([tag for tag in content.tags if tag.startswith(NAT_TAG)])
         told = plain.with_tags([NAT_TAG + nat.nat])
         return self._registry.enrich_capabilities(told) if self.config.enrich else told
@@ -168,7 +170,8 @@ class Announcer(Service):
     def _broadcast(self, now: float, out: Output) -> None:
         for peer in self._peers:
             self._tell(peer, out)
-            self._broadcast_at = now  # a broadcast that nobody heard holds nothing back
+            self._broadcast_at = now  # inside the loop: a broadcast without peers must not delay the next one
+        # Renewed after half of its lifetime, so that one lost renewal does not let it expire.
         self._due, self._deferred = now + max(self.config.ttl_s / 2, self.config.min_interval_s), False
 
     def _tell(self, peer: Peer, out: Output) -> None:

@@ -1,17 +1,26 @@
-"""What other nodes announce (0x0C00): heard, checked, passed on, and kept for searches.
+"""Announcements of other nodes (0x0C00): checks them, forwards them, and keeps them for searches (policy.md §8.3).
 
-An announcement goes through these checks in this order, and the first that fails drops it with a counter:
+The checks, in this order; the first that fails drops the announcement with a counter:
 
-    readable → its own node on its own link → not ours → not heard before → signed → few enough to check
-    → signature good → node id derived from the entity → entity is the pinned one
+    1  it is well-formed                                      MALFORMED
+    2  with hop count 0, it is about its sender               FOREIGN
+    3  it is not about this node                              OWN
+    4  it was not seen before                                 DUPLICATE
+    5  it is signed                                           UNSIGNED
+    6  the sender does not cause too many signature checks    RATE
+    7  the signature is valid                                 SIGNATURE
+    8  the node id follows from the entity key                NODE_ID
+    9  the node id is not pinned to another entity key        ENTITY
 
-Then it is passed on to the other peers, whatever its version, and kept when it is newer than what is there. What a
-peer says about *itself* (signed, over its own link) also becomes its claims: entity, capabilities and subnet, by which
-it is authorized. Claims follow the newest version only, so an old announcement played again changes nobody's subnet.
+Then it is forwarded to the other peers, whatever its version, and kept if it is newer than the known one. What a peer
+announces about *itself* (signed, over its own session) also becomes its claims: entity, capabilities and subnet, by which
+it is authorized. Claims come from the newest version only, so a replayed old announcement changes nothing.
 
-A session proves nothing about who is at its other end but that it holds the mesh key, so whoever claims a node id and
-replays that node's announcement is taken for it; stronger sessions end that, not this file. An entity stays pinned to
-its node id for as long as there is room, also over failures. Our own announcement is in engine/directory/announce.py.
+Known weakness: a session proves only that the other side has the mesh key. A node that claims another node's id and
+replays its announcement is taken for it (policy.md §11); only a stronger handshake can prevent that. A node id stays
+pinned to its entity key as long as there is room, also over failures.
+
+This node's own announcement is in engine/directory/announce.py.
 """
 
 from __future__ import annotations
@@ -38,39 +47,43 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.messages.capability import Announcement, decode_announcement, encode_announcement
 
 SEEN_S = 600.0
-"""How long an announcement is known to be a repetition."""
+"""How long an announcement is remembered to detect copies (policy.md §8.4)."""
 MAX_SEEN = 131_072
+"""Announcements remembered to detect copies. Our choice: two for each node of the index, direct and forwarded."""
 MAX_PINS = 65_536
+"""Node ids with a pinned entity key: as many as the index holds."""
 MAX_RATED = 65_536
-"""Peers whose rate is remembered."""
+"""Peers whose rate is kept: as many as the index holds."""
 SWEEP_S = 0.5
-"""An entry is gone at most this long after its time is over."""
+"""Longest time that an expired entry stays (policy.md §8.4)."""
 MAX_TTL_S = 86_400
-"""However long an announcement claims to hold, we keep it for a day."""
+"""Longest lifetime of an entry, whatever ttl it has. Our choice: one day."""
 GC_S = 60.0
-"""The longest time between two sweeps."""
+"""Longest time between two sweeps (policy.md §8.4)."""
 
 
 MAX_HEAT_BLOBS = 256
+"""Tags `heat:blob:` kept of one announcement (policy.md §8.3, step 14)."""
 _HEAT_BLOB = "heat:blob:"
 _HEAT = re.compile(r"heat:([0-9a-fA-F]+)=")
 _CAUSAL = re.compile(r"causal:([0-9a-fA-F]+)")
+# policy.md §8.3, step 13: reserved metadata is removed from the local copy.
 _LOCAL_METADATA = frozenset({"intent", "colocate-with", "colocate-with-strict", "priority", "owner"})
 _TOOL_METADATA = "tool::"
 
 NextHop = Callable[[int, float], int | None]
-"""Gives the neighbor through which a node is reached now."""
+"""Returns the neighbor that is the next hop to a node, or None."""
 
 
 class _Standing(msgspec.Struct, frozen=True):
-    """Which announcement a peer's claims are from, and when it ends."""
+    """The version of the announcement that a peer's claims come from, and when it expires."""
 
     version: int
     expires_at: float
 
 
 class Directory(Service):
-    """Hears announcements and knows which nodes can do what."""
+    """Receives announcements, and finds nodes by their capabilities."""
 
     def __init__(self, context: Context, announcer: Announcer, next_hop: NextHop = lambda _node_id, _now: None) -> None:
         self.config = context.settings.directory
@@ -84,10 +97,10 @@ class Directory(Service):
         self._announcer = announcer
         self._next_hop = next_hop
         self._seen: BoundedMap[tuple[int, int, bool], float] = BoundedMap(MAX_SEEN)
-        """(node, version, direct) and when it was heard first."""
+        """When an announcement was first received, by (node id, version, direct)."""
         self._pins: BoundedMap[int, bytes] = BoundedMap(MAX_PINS)
         self._standing: dict[int, _Standing] = {}
-        """Of the peers with claims."""
+        """By peer; only peers with claims."""
         self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_RATED)
         self._forwarded_rate = TokenBucket(self.config.forwarded_checks_per_s, 2 * self.config.forwarded_checks_per_s)
         self._sweep_at: float | None = None
@@ -98,9 +111,9 @@ class Directory(Service):
             self._services.vouched(peer, now, out)
 
     def hear(self, peer: Peer, message: Buffer, now: float, out: Output) -> bool:
-        """Handle an announcement, and return whether the sender has vouched for its claims in this session.
+        """Handle an announcement, and return whether the sender has confirmed its claims in this session.
 
-        It does when this announcement made them, and when it repeats the one that did.
+        It has if this announcement set the claims, or if it is a copy of the one that did.
         """
         try:
             heard = decode_announcement(message)
@@ -138,11 +151,11 @@ class Directory(Service):
     def find_nodes(
         self, capability_filter: CapabilityFilter, now: float, *, scope: ScopeFilter | None = None
     ) -> list[int]:
-        """Return the ids of the nodes that match, ascending; our own among them once it is announced."""
+        """Return the ids of the matching nodes, sorted; this node is among them once it has announced itself."""
         return self._index.query(capability_filter, now=now, scope=scope, same_subnet=self._same_subnet)
 
     def pin(self, node_id: int, entity_id: bytes) -> bool:
-        """Tie a node id to its entity key; False when it is tied to another one."""
+        """Pin a node id to an entity key; return False if it is pinned to another one."""
         pinned = self._pins.get(node_id)
         if pinned is not None and pinned != entity_id:
             return False
@@ -150,11 +163,11 @@ class Directory(Service):
         return True
 
     def pinned(self, node_id: int) -> bytes | None:
-        """Return the entity key that a node id is tied to."""
+        """Return the entity key that a node id is pinned to, or None."""
         return self._pins.get(node_id)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """Drop the claims of a peer that failed or is gone; it must announce a version not heard before."""
+        """Drop the claims of a peer that failed or is gone; it must announce a new version (policy.md §5.1)."""
         node_id = down.node_id
         self._index.remove(node_id)
         self._standing.pop(node_id, None)
@@ -165,11 +178,11 @@ class Directory(Service):
             self._pins.pop(node_id)
 
     def next_timer(self) -> float | None:
-        """Return when `tick` has something to do."""
+        """Return the time of the next sweep, or None."""
         return self._sweep_at
 
     def tick(self, now: float, out: Output) -> None:
-        """Drop what is over: entries of the index, and the capabilities of peers; their entity and subnet stay."""
+        """Remove expired entries of the index and expired capabilities of peers; their entity and subnet stay."""
         if self._sweep_at is None or now < self._sweep_at:
             return
         self._forget_seen(now)
@@ -185,7 +198,7 @@ class Directory(Service):
         self._sweep_at = min(earliest + SWEEP_S, now + GC_S) if len(self._index) or len(self._seen) else None
 
     def _distrust(self, peer: Peer, heard: Announcement, now: float) -> Reason | None:
-        """Return the reason not to believe an announcement, or None."""
+        """Return the reason to drop an announcement, or None."""
         if heard.signature is None and self.config.require_signed:
             return Reason.ANNOUNCEMENT_UNSIGNED
         if not self._may_check(peer, heard, now):
@@ -198,7 +211,7 @@ class Directory(Service):
         return Reason.ANNOUNCEMENT_ENTITY if pinned is not None and pinned != heard.entity_id else None
 
     def _may_check(self, peer: Peer, heard: Announcement, now: float) -> bool:
-        """Return whether there is room for one more signature check, and use it."""
+        """Return whether the limits admit one more signature check, and count it."""
         rate = self._rates.get(peer.node_id)
         if rate is None:
             rate = TokenBucket(self.config.checks_per_s, 2 * self.config.checks_per_s)
@@ -206,7 +219,10 @@ class Directory(Service):
         return rate.take(1, now) and (heard.hop_count == 0 or self._forwarded_rate.take(1, now))
 
     def _hear_own(self, peer: Peer, heard: Announcement, now: float, out: Output) -> None:
-        """Notice what peers remember of an earlier life of this node; our own current one comes back often."""
+        """Handle an announcement of this node: peers may still have one from before a restart.
+
+        Copies of the current one come back often, so only a higher version is verified.
+        """
         entry = self._index.get(self._identity.node_id)
         if (
             entry is not None
@@ -218,7 +234,7 @@ class Directory(Service):
             self._announcer.surpass(heard.version, now, out)
 
     def _forward(self, sender: Peer, heard: Announcement, now: float, out: Output) -> None:
-        """Pass an announcement on to everyone who may not have it from a shorter way."""
+        """Forward an announcement to all peers except sender, origin, and next hop to the origin (policy.md §8.3)."""
         further = heard.forwarded()
         if further is None:
             return
@@ -233,7 +249,7 @@ class Directory(Service):
                 peer.send_message(Subprotocol.CAPABILITY, message, out)
 
     def _keep(self, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
-        """Apply an announcement to the index, and return whether it told anything new."""
+        """Apply an announcement to the index, and return whether it changed the capabilities of the node."""
         before = self._index.get(heard.node_id)
         if not self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now):
             self._drop(Reason.ANNOUNCEMENT_INDEX_FULL if before is None else Reason.ANNOUNCEMENT_STALE)
@@ -242,7 +258,7 @@ class Directory(Service):
         return before is None or before.expired(now) or before.capabilities != capabilities
 
     def _claim(self, peer: Peer, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
-        """Take what a peer says about itself, when it is its newest word, and return whether that changed anything."""
+        """Set the claims of a peer from its newest announcement, and return whether they changed."""
         self.pin(peer.node_id, heard.entity_id)
         standing = self._standing.get(peer.node_id)
         if standing is not None and now <= standing.expires_at and heard.version <= standing.version:
@@ -255,7 +271,10 @@ class Directory(Service):
         return before != peer.claims
 
     def _same_subnet(self, node_id: int) -> bool:
-        """Return whether a node counts as being in our subnet; one that nobody assigned does when there are rules."""
+        """Return whether a node counts as being in our subnet.
+
+        policy.md §8.5: this node always does; a node of unknown subnet does if a subnet policy is installed.
+        """
         if node_id == self._identity.node_id:
             return True
         peer = self._peers.get(node_id)
@@ -280,7 +299,11 @@ def _lifetime(heard: Announcement) -> int:
 
 
 def _local_copy(heard: Announcement) -> CapabilitySet:
-    """Return what we keep of an announcement: without what only the mesh itself may say about a node."""
+    """Return the capabilities to keep of an announcement, without those that a node may not claim itself.
+
+    policy.md §8.3: reserved metadata is removed (step 13), and so are `heat:` tags without a matching `causal:` tag and
+    surplus `heat:blob:` tags (step 14).
+    """
     metadata = {
         key: value
         for key, value in heard.metadata.items()

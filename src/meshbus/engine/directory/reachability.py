@@ -1,6 +1,6 @@
-"""How a node is reached from outside, as announcements carry it: the kind of NAT, and the address that others see.
+"""NAT type and public address of a node, as announcements carry them (mesh.md §8.2).
 
-How a node finds this out about itself is engine/nat/watch.py.
+A node detects its own in engine/nat/watch.py.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from meshbus.engine.settings import NatConfig
 from meshbus.wire.messages.address import Address
 
 NAT_TAG = "nat:"
-"""What the tag of an announcement begins with that says the kind of NAT."""
+"""Prefix of the tag that announces the NAT type."""
 
 
 class Nat(StrEnum):
-    """How a node is reached from outside, as its announcement says."""
+    """NAT type of a node."""
 
     UNKNOWN = "unknown"
     OPEN = "open"
+    """No NAT: it is seen at the address that it is bound to."""
     CONE = "cone"
-    """Whoever it sends to sees it at one address."""
+    """All peers see it at the same port."""
     SYMMETRIC = "symmetric"
-    """Everyone sees it at another port."""
+    """Every peer sees it at another port."""
 
     @classmethod
     def of_tags(cls, tags: Sequence[str]) -> Nat:
-        """Read the kind that an announcement tells; unknown when it tells none that we know."""
+        """Return the NAT type in the tags of an announcement, or UNKNOWN."""
         told = {tag.removeprefix(NAT_TAG) for tag in tags if tag.startswith(NAT_TAG)}
         return next((kind for kind in cls if kind in told), cls.UNKNOWN)
 
 
 class NatStatus(msgspec.Struct, frozen=True):
-    """What a node has found out about how it is reached."""
+    """What a node knows about its own NAT."""
 
     nat: Nat = Nat.UNKNOWN
     reflex: Address | None = None
-    """Where others see it."""
+    """The address at which others see it."""
 
 
 def initial_status(config: NatConfig) -> NatStatus:
-    """Return what is known before any peer was asked."""
+    """Return the status before any peer was asked: open if the public address is configured, otherwise unknown."""
     return NatStatus() if config.public_address is None else NatStatus(Nat.OPEN, config.public_address)
