@@ -255,13 +255,13 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"window_bytes": 100}, "window_bytes (from an argument): expected a whole number of bytes from 65536"),
         ({"psk": HEX, "psk_file": "x"}, "psk_file (from an argument): psk is given too: keep one of the two"),
         ({"psk": "5ecre7"}, "psk (from an argument): expected 64 hex digits: make a key with"),
-        ({"tags": ["scope:x"]}, "tags (from an argument): 'scope:x' starts with a prefix that is reserved"),
-        ({"tags": [""]}, "tags (from an argument): a tag cannot be empty"),
+        ({"tags": ["scope:x"]}, "tags (from an argument): 'scope:x' has a prefix that is reserved"),
+        ({"tags": [""]}, "tags (from an argument): a tag must not be empty"),
         ({"channels": [{}]}, "channels[0] (from an argument): give either 'name' or 'prefix'"),
         ({"channels": [{"name": "a", "prefix": "b"}]}, "channels[0] (from an argument): give either"),
         ({"channels": [{"prefix": "A/"}]}, "channels[0].prefix (from an argument): no channel name can start with 'A/'"),
         ({"channels": [{"name": "A"}]}, "channels[0].name (from an argument): channel 'A': upper case"),
-        ({"channels": [{"name": "a", "priority": 256}]}, "channels[0].priority (from an argument): 256 is not from 0"),
+        ({"channels": [{"name": "a", "priority": 256}]}, "channels[0].priority (from an argument): must be in [0, 255], got 256"),
         ({"channels": [{"name": "a"}, {"name": "a"}]}, "channels (from an argument): 'a' is configured twice"),
         ({"channels": [{"prefix": ""}, {"prefix": ""}]}, "channels (from an argument): '' is configured twice"),
         (
@@ -283,7 +283,7 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ),
         (
             {"level_rules": [{"tag_prefix": "a", "level": 4, "values": {}}]},
-            "level_rules[0].level (from an argument): 4 is not a level",
+            "level_rules[0].level (from an argument): must be in [0, 3], got 4",
         ),
         (
             {"subnet_rules": [{"match_tags": ["a"], "target": "1"}]},

@@ -1,4 +1,4 @@
-"""Subnet assignment: ordered rules of the documents, and level rules as the reference applies them."""
+"""Subnet assignment: ordered rules, and level rules as a reference node applies them."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ def test_levels_and_values_that_do_not_exist_are_refused() -> None:
         with pytest.raises(ConfigError):
             LevelRule(tag_prefix="x:", level=row.get("rule_level", 0), values={"a": row.get("value", 1)})
     assert LevelRule(tag_prefix="x:", level=3, values={"a": 255}).value_of(["x:a"]) == 255
-    with pytest.raises(ConfigError, match="level: -1 is not a level: they are 0 to 3"):
+    with pytest.raises(ConfigError, match=r"level: must be in \[0, 3\], got -1"):
         LevelRule(tag_prefix="x:", level=-1, values={})
-    with pytest.raises(ConfigError, match="'a' has the value 256"):
+    with pytest.raises(ConfigError, match=r"the value of 'a' must be in \[1, 255\], got 256"):
         LevelRule(tag_prefix="x:", level=0, values={"a": 256})
 
 
@@ -79,7 +79,7 @@ def test_lists_and_numbers_are_taken_too() -> None:
     rule = SubnetRule(match_tags=["a"], target_subnet=0x02000000)  # type: ignore[arg-type]
     policy = SubnetPolicy(rules=[rule], default_subnet=0x09000000)  # type: ignore[arg-type]
     assert (str(policy.assign(["a"])), str(policy.assign([]))) == ("2", "9")
-    with pytest.raises(ConfigError, match="match_tags: a list is expected"):
+    with pytest.raises(ConfigError, match="match_tags: must be a list of texts"):
         SubnetRule(match_tags="a", target_subnet=EU)  # type: ignore[arg-type]
 
 

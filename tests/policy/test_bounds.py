@@ -1,4 +1,4 @@
-"""The written bounds of the subscription index, counted: comparisons and lookups of prefixes, whatever the table.
+"""Documented cost limits of the subscription index: counted comparisons and lookups of prefixes for any table.
 
 With S = log2(N) + 6 for one search of N prefixes in blocks:
 

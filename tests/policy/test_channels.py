@@ -1,4 +1,4 @@
-"""Channel configurations: validation, lookup, visibility as observed, and who may publish and subscribe."""
+"""Channel configurations: validation, lookup, visibility as observed, and permissions."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,10 +64,13 @@ def test_text_is_taken_for_names_and_visibility() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"visibility": "public"}, "visibility: 'public' is none of subnet-local, parent-visible, exported, global"),
-        ({"priority": 256}, "priority: 256 is not from 0 to 255"),
-        ({"priority": -1}, "priority: -1"),
-        ({"max_rate_pps": 0}, "max_rate_pps: 0 is not from 1"),
+        (
+            {"visibility": "public"},
+            "visibility: unknown value 'public'; choose from subnet-local, parent-visible, exported, global",
+        ),
+        ({"priority": 256}, r"priority: must be in \[0, 255\], got 256"),
+        ({"priority": -1}, r"priority: must be in \[0, 255\], got -1"),
+        ({"max_rate_pps": 0}, r"max_rate_pps: must be in \[1, 4294967295\], got 0"),
         ({"max_rate_pps": 1 << 32}, "max_rate_pps"),
     ],
 )

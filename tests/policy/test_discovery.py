@@ -1,4 +1,4 @@
-"""The capability index: versions, lifetimes, scopes, bounds, and searches equal to a plain scan."""
+"""Capability index: versions, lifetimes, scopes, limits, and searches compared with a plain scan."""
 
 import json
 from typing import Any
@@ -131,7 +131,7 @@ def test_without_a_scope_every_node_is_looked_at() -> None:
 @pytest.mark.parametrize("make", [ScopeFilter.tenants, ScopeFilter.regions])
 def test_a_scope_of_nobody_is_refused(make: Any) -> None:
     for names in ([], [""], ["a", ""]):
-        with pytest.raises(ConfigError, match="at least one name"):
+        with pytest.raises(ConfigError, match="needs at least one name"):
             make(*names)
 
 

@@ -1,4 +1,4 @@
-"""The memory of matches: what a change forgets, what it leaves, and how much there may be."""
+"""Cache of subscription matches: what a change invalidates, what it keeps, and the limit of memory."""
 
 import random
 from itertools import pairwise

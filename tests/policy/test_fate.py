@@ -1,4 +1,4 @@
-"""What became of a packet: the words that tables and the command line show."""
+"""Fate of a packet: the names that tables and the command line show."""
 
 from meshbus.policy.fate import Fate
 

@@ -1,4 +1,4 @@
-"""The subnet gateway: the golden decision table, unknown subnets, and batch equal to scalar on random policies."""
+"""Subnet gateway: the golden decision table, unknown subnets, and batches compared with single decisions."""
 
 from typing import Any
 

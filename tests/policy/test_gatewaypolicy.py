@@ -1,4 +1,4 @@
-"""A policy as a value: complete, written down and read again, and judged by exactly as the gateway does."""
+"""Gateway policy as a value: complete, stored and read again, with the verdicts of the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The auth guard: golden bloom bits, verdict sequences, and batch equal to scalar under any history."""
+"""Auth guard: golden bloom bits, sequences of verdicts, and batches compared with single checks."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Rates and throttles, on a clock of one's own."""
+"""Token bucket and failure throttle, with a simulated clock."""
 
 import pytest
 from hypothesis import given
@@ -50,7 +50,7 @@ def test_a_clock_that_steps_back_gives_nothing_away() -> None:
 
 @pytest.mark.parametrize(("rate", "capacity"), [(0, None), (0, 5), (-1, 5), (5, 0)])
 def test_a_limit_that_lets_nothing_pass_is_refused(rate: float, capacity: float | None) -> None:
-    with pytest.raises(ConfigError, match="lets nothing pass"):
+    with pytest.raises(ConfigError, match="rate and capacity must be positive"):
         TokenBucket(rate, capacity)
 
 

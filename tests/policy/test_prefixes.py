@@ -1,4 +1,4 @@
-"""The subscription index against a naive scan, the golden tables, and hostile tables."""
+"""Subscription index: compared with a naive scan, golden tables, and hostile tables."""
 
 import math
 import random

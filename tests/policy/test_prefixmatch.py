@@ -1,4 +1,4 @@
-"""The flat table: its links, its two matchers, and the shapes that topics and matches come in."""
+"""Flat snapshot of subscriptions: links, both matchers, and the forms of topics and matches."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""The subprotocol registry and negotiation."""
+"""Subprotocol registry and negotiation."""
 
 from typing import Any
 

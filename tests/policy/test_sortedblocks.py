@@ -1,4 +1,4 @@
-"""Sorted blocks against a sorted list."""
+"""Sorted blocks, compared with a sorted list."""
 
 import random
 from bisect import bisect_left, insort

@@ -1,4 +1,4 @@
-"""Capability tags: their classes, their canonical text, and the tags that the mesh writes itself."""
+"""Capability tags: their classes, their canonical form, and the tags that only the mesh writes."""
 
 from typing import Any
 
@@ -95,18 +95,18 @@ def test_heat_is_clamped_and_has_two_decimals(rate: float, text: str) -> None:
 
 
 def test_tags_that_would_say_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="tenant: a name is needed"):
+    with pytest.raises(ConfigError, match="tenant: the name must not be empty"):
         tenant_tag("")
-    with pytest.raises(ConfigError, match="region: a name is needed"):
+    with pytest.raises(ConfigError, match="region: the name must not be empty"):
         region_tag("")
     with pytest.raises(ConfigError, match=r"the range 5\.\.5 is empty"):
         chain_range_tag(1, 5, 5)
     for rate in (float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="is not a rate"):
+        with pytest.raises(ConfigError, match="the rate must be a finite number"):
             heat_tag(1, rate)
 
 
 def test_one_text_is_not_taken_for_a_list() -> None:
     assert text_list("tags", ["a", "b"]) == ("a", "b")
-    with pytest.raises(ConfigError, match="tags: a list is expected, got the text 'gpu'"):
+    with pytest.raises(ConfigError, match="tags: must be a list of texts, got the text 'gpu'"):
         text_list("tags", "gpu")

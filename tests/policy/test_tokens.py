@@ -1,4 +1,4 @@
-"""The token cache: whom it believes, what it keeps, and the reference's habits behind the compatibility switch."""
+"""Token cache: trust, capacity, and the behavior of a reference node with `any_issuer`."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""The tables under the gateway kernel hold what was put in, wherever keys collide."""
+"""Tables of the gateway kernel: every entry is found, also when keys collide."""
 
 import numpy as np
 from hypothesis import given

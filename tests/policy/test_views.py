@@ -1,4 +1,4 @@
-"""Typed views of tags: written as specified, read back, and lenient with other people's tags."""
+"""Typed views of tags: written as specified, read back, and lenient with tags of other nodes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The closed form of XXH3 for 16-byte keys equals the xxhash library."""
+"""XXH3 of 16-byte keys, compared with the xxhash library."""
 
 import struct
 

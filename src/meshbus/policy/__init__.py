@@ -1,1 +1,1 @@
-"""Decisions: who may do what, what passes where, what matches. Values in, verdicts out; no I/O."""
+"""Policy decisions: permissions, gateway verdicts, capability matching, subscription lookup. Pure code without I/O."""

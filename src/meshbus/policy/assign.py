@@ -1,8 +1,8 @@
-"""Which subnet a node belongs to, by its tags.
+"""Subnet assignment: the subnet of a node, from its tags (policy.md §6.2).
 
-Two kinds of rules: `SubnetPolicy` gives the subnet of the first rule whose tags a node has; `LevelPolicy` sets single
-levels from what follows a prefix, as the other implementation does, so two nodes with the same level rules agree. A
-policy is applied to what *peers* announce; a node's own subnet is configuration.
+There are two kinds of rules. `SubnetPolicy` returns the subnet of the first rule whose tags a node has. `LevelPolicy`
+sets single levels from the text after a tag prefix, as 0.23 nodes do, so nodes with the same level rules agree. A policy
+is applied to the announced tags of *peers*; the subnet of this node is configuration.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from meshbus.policy.tag import text_list
 
 
 class Assignment(Protocol):
-    """Any policy that puts nodes into subnets."""
+    """A policy that assigns nodes to subnets."""
 
     def assign(self, tags: Iterable[str]) -> SubnetId:
         """Return the subnet of a node with these tags."""
 
 
 class SubnetRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Put nodes with all these tags into one subnet."""
+    """Assigns nodes with all these tags to one subnet."""
 
     match_tags: tuple[str, ...]
-    """Exact texts; none at all matches every node."""
+    """Exact texts of tags; an empty list matches every node."""
     target_subnet: SubnetId
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class SubnetRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubnetPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Ordered rules, of which the first that matches decides."""
+    """Ordered rules; the first that matches decides."""
 
     rules: tuple[SubnetRule, ...] = ()
     default_subnet: SubnetId = SubnetId.GLOBAL
@@ -55,7 +55,7 @@ class SubnetPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Set one level from the tag with a prefix: after `region:`, `{"eu": 2}` makes `region:eu` level 2."""
+    """Sets one level by a tag: with the prefix `region:` and the values `{"eu": 2}`, the tag `region:eu` sets it to 2."""
 
     tag_prefix: str
     level: int
@@ -64,15 +64,14 @@ class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "values", dict(self.values))
         if not 0 <= self.level < LEVELS:
-            raise ConfigError("level", f"{self.level} is not a level: they are 0 to {LEVELS - 1}")
+            raise ConfigError("level", f"must be in [0, {LEVELS - 1}], got {self.level}")
         for text, value in self.values.items():
             if not 1 <= value <= 255:
-                raise ConfigError(
-                    "values", f"{text!r} has the value {value}, it must be from 1 to 255 (0 is no subnet)"
-                )
+                # policy.md §6.2: 0 is an error, because it means that a level is not set.
+                raise ConfigError("values", f"the value of {text!r} must be in [1, 255], got {value}")
 
     def value_of(self, sorted_tags: Iterable[str]) -> int | None:
-        """Return the value of the first tag that has one."""
+        """Return the value of the first tag that has one, or None."""
         for tag in sorted_tags:
             if tag.startswith(self.tag_prefix):
                 value = self.values.get(tag.removeprefix(self.tag_prefix))
@@ -82,7 +81,7 @@ class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LevelPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for single levels. Later rules win over earlier ones; without a match a node is in GLOBAL."""
+    """Rules for single levels. Later rules override earlier ones; a node without a match is in GLOBAL."""
 
     rules: tuple[LevelRule, ...] = ()
 
@@ -91,7 +90,7 @@ class LevelPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def assign(self, tags: Iterable[str]) -> SubnetId:
         """Return the subnet of a node with these tags."""
-        sorted_tags = sorted(set(tags))  # by code point, which is the byte order of UTF-8
+        sorted_tags = sorted(set(tags))  # policy.md §6.2: in byte order of UTF-8, which is that of code points
         levels = [0] * LEVELS
         for rule in self.rules:
             value = rule.value_of(sorted_tags)

@@ -1,8 +1,9 @@
-"""What nodes can do, and filters over it: one matcher for who may use a channel and for who is found by a search.
+"""Capabilities of nodes, and filters over them: one matcher for channel authorization and for searches.
 
-The other implementation searches more leniently than it authorizes (it ignores context lengths and modalities, and
-takes any `hardware.gpu.*` tag for a GPU); here a node that is found for a filter would also be let in by it. Tags are
-taken apart in policy/tag.py, typed views of them are in policy/views.py, and searching is in policy/discovery.py.
+A 0.23 node searches more leniently than it authorizes: it ignores context lengths and modalities, and takes any
+`hardware.gpu.*` tag for a GPU (policy.md §8.5). Here both use the same filter, so a node that a search finds also passes
+the filter on a channel. Tags are parsed in policy/tag.py, their typed views are in policy/views.py, and searches in
+policy/discovery.py.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _TOOL_METADATA = "tool::"
 
 
 class CapabilitySet:
-    """The tags and metadata of one node. Immutable: every change gives a new set."""
+    """The tags and metadata of one node. Immutable: every change returns a new set."""
 
     def __init__(self, tags: Iterable[str] = (), metadata: Mapping[str, str] | None = None) -> None:
         self.tags = frozenset(tags)
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata or {}))
         if "" in self.tags:
-            raise ConfigError("tag", "a tag cannot be empty")
+            raise ConfigError("tag", "a tag must not be empty")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CapabilitySet) and self.tags == other.tags and self.metadata == other.metadata
@@ -44,17 +45,17 @@ class CapabilitySet:
         return CapabilitySet, (self.tags, dict(self.metadata))
 
     def has_tag(self, text: str) -> bool:
-        """Return whether the set makes this claim; `=` and `:` before a value on an axis are the same."""
+        """Return whether the set has a tag; on an axis, `=` and `:` before the value count as equal."""
         return text in self.tags or canonical(text) in self.claims
 
     def add_tag(self, text: str) -> CapabilitySet:
-        """Add a tag of one's own; raises ConfigError for the prefixes that the mesh writes itself."""
+        """Add a tag of the application; raise ConfigError if it has a prefix that is reserved for the mesh."""
         if is_reserved(text):
-            raise ConfigError("tag", f"{text!r} starts with a prefix that is reserved for the mesh: choose another")
+            raise ConfigError("tag", f"{text!r} has a prefix that is reserved for the mesh; choose another one")
         return self.with_tags([text])
 
     def with_tags(self, tags: Iterable[str]) -> CapabilitySet:
-        """Add tags, reserved ones too."""
+        """Add tags, including reserved ones."""
         return CapabilitySet(self.tags.union(tags), self.metadata)
 
     def without_tags(self, tags: Iterable[str]) -> CapabilitySet:
@@ -62,23 +63,23 @@ class CapabilitySet:
         return CapabilitySet(self.tags.difference(tags), self.metadata)
 
     def with_metadata(self, key: str, value: str) -> CapabilitySet:
-        """Set one entry of the metadata; those of tools come with `with_tools`."""
+        """Set one entry of the metadata; those of tools are set by `with_tools`."""
         if key.startswith(_TOOL_METADATA):
-            raise ConfigError("metadata", f"{key!r} belongs to a tool: give its schemas with the tool")
+            raise ConfigError("metadata", f"{key!r} belongs to a tool; pass its schemas to with_tools")
         return CapabilitySet(self.tags, {**self.metadata, key: value})
 
     def with_view(self, view: Hardware | Gpu) -> CapabilitySet:
-        """Describe the machine or its GPU, in place of what was said before."""
+        """Set the description of the machine or of its GPU, replacing the earlier one."""
         return self._replaced(type(view), view.write())
 
     def with_models(self, models: Sequence[Model]) -> CapabilitySet:
-        """List the models, in place of those listed before."""
+        """Set the list of models, replacing the earlier one."""
         return self._replaced(Model, write_all(tuple(models)))
 
     def with_tools(self, tools: Sequence[Tool], schemas: Mapping[str, str] | None = None) -> CapabilitySet:
-        """List the tools, in place of those listed before.
+        """Set the list of tools, replacing the earlier one.
 
-        Keys of `schemas` are `<tool_id>::input_schema` and `<tool_id>::output_schema`, values are JSON.
+        Keys of `schemas` are `<tool_id>::input_schema` and `<tool_id>::output_schema`; values are JSON texts.
         """
         listed = self._replaced(Tool, write_all(tuple(tools)))
         kept = {key: value for key, value in self.metadata.items() if not key.startswith(_TOOL_METADATA)}
@@ -87,12 +88,12 @@ class CapabilitySet:
 
     @cached_property
     def claims(self) -> frozenset[str]:
-        """The tags in the form in which equal claims are equal."""
+        """The tags in canonical form, in which equal claims are equal texts."""
         return frozenset(map(canonical, self.tags))
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """The values that the tags give to keys on an axis, such as `hardware.memory_gb`."""
+        """The values of the keys on an axis, such as `hardware.memory_gb`."""
         tags = (Tag.parse(text) for text in sorted(self.tags))
         return {f"{tag.head}.{tag.key}": tag.value for tag in tags if tag.kind is TagKind.AXIS_VALUE}
 
@@ -103,17 +104,17 @@ class CapabilitySet:
 
     @cached_property
     def gpu(self) -> Gpu | None:
-        """The GPU; any tag about one makes one."""
+        """The GPU, or None. Any tag about a GPU is enough, even without the presence tag (policy.md §8.1)."""
         return Gpu.read(self.values) if any(map(Gpu.owns, self.tags)) else None
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """The models on offer."""
+        """The models that the node offers."""
         return Model.read_all(self.values)
 
     @cached_property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools on offer."""
+        """The tools that the node offers."""
         return Tool.read_all(self.values)
 
     def _replaced(self, view: type[View], tags: Iterable[str]) -> CapabilitySet:
@@ -122,23 +123,23 @@ class CapabilitySet:
 
 
 class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a node must have; every condition must hold, and a filter without conditions matches all."""
+    """Conditions on a node, all of which must hold; a filter without conditions matches every node (policy.md §8.5)."""
 
     require_tags: tuple[str, ...] = ()
-    """All of these."""
+    """The node has all of these tags."""
     require_models: tuple[str, ...] = ()
-    """Any of these, by id."""
+    """The node has at least one of these models, by id."""
     require_tools: tuple[str, ...] = ()
-    """Any of these, by id."""
+    """The node has at least one of these tools, by id."""
     min_memory_gb: int | None = None
     require_gpu: bool = False
-    """The presence tag itself; a vendor or an amount of memory asked of a GPU asks for it too."""
+    """The node has the presence tag `hardware.gpu`; set by `gpu_vendor` and `min_vram_gb` too."""
     gpu_vendor: GpuVendor | None = None
     min_vram_gb: int | None = None
     min_context_length: int | None = None
-    """Of some model: a node without models fails even 0."""
+    """Some model has at least this length; a node without models fails even with 0."""
     require_modalities: tuple[Modality, ...] = ()
-    """Each of some model, not all of the same."""
+    """Each one is offered by some model, not necessarily by the same."""
 
     def __post_init__(self) -> None:
         for name in ("require_tags", "require_models", "require_tools"):
@@ -152,12 +153,12 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def required_claims(self) -> frozenset[str]:
-        """The claims that every matching node makes: what an index can look up."""
+        """The canonical tags that every matching node has, so that an index can look them up."""
         tags = (*self.require_tags, GPU_TAG) if self.require_gpu else self.require_tags
         return frozenset(map(canonical, tags))
 
     def matches(self, capabilities: CapabilitySet) -> bool:
-        """Return whether a node with these capabilities passes."""
+        """Return whether a node with these capabilities passes the filter."""
         return (
             capabilities.claims.issuperset(self.required_claims)
             and self._matches_machine(capabilities)
@@ -193,9 +194,9 @@ def _member(kind: type[StrEnum], key: str, text: str) -> StrEnum:
     try:
         return kind(text)
     except ValueError:
-        raise ConfigError(key, f"{text!r} is none of {', '.join(kind)}") from None
+        raise ConfigError(key, f"unknown value {text!r}; choose from {', '.join(kind)}") from None
 
 
 def _settle(struct: msgspec.Struct, name: str, value: object) -> None:
-    """Set a field of a frozen struct while it is being made."""
+    """Set a field of a frozen struct in its `__post_init__`."""
     msgspec.structs.force_setattr(struct, name, value)

@@ -1,9 +1,11 @@
-"""The policy that travels with a channel: who may publish, who may subscribe, how far its packets go.
+"""Channel configurations: who may publish and subscribe, and how far the packets of a channel go (policy.md §2).
 
-A configuration belongs to one channel, or to every name that starts with a prefix; nothing is inherited along the `/`
-of names. Permission is always judged for the name that was *asked* for, also when a prefix gave the configuration.
-Capabilities are matched in policy/capability.py, tokens are judged in policy/tokens.py, and visibility at the boundary
-of a subnet is policy/gateway.py's; `visible` here is the test of an ordinary node towards one peer.
+A configuration applies to one channel, or to every name with a prefix; nothing is inherited along the `/` of names.
+Permission is always judged for the *requested* name, even if a prefix supplied the configuration. (0.23 nodes judge by
+the name of the prefix entry in one of two places, see policy.md §2.1.)
+
+Capabilities are matched in policy/capability.py, and tokens are judged in policy/tokens.py. `visible` is the test of an
+ordinary node towards one peer; visibility at the boundary of a subnet is policy/gateway.py.
 """
 
 from __future__ import annotations
@@ -24,71 +26,72 @@ _MAX_U32 = 0xFFFFFFFF
 
 
 class Visibility(StrEnum):
-    """How far the packets of a channel go through the hierarchy of subnets."""
+    """How far the packets of a channel go in the hierarchy of subnets (policy.md §2.3)."""
 
     SUBNET_LOCAL = "subnet-local"
-    """Within one subnet."""
+    """Only within one subnet."""
     PARENT_VISIBLE = "parent-visible"
-    """Within the subnet and up to its ancestors."""
+    """Within the subnet and to its ancestors."""
     EXPORTED = "exported"
-    """To the subnets that a gateway's export table names."""
+    """To the subnets in the export table of a gateway."""
     GLOBAL = "global"
-    """Everywhere."""
+    """To all subnets."""
 
 
 class TokenCheck(Protocol):
-    """Whatever can say that a subject holds a token: a TokenCache, or a stand-in."""
+    """An object that knows which subjects hold which tokens, such as a TokenCache."""
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Return whether a token lets the subject do this on this channel now (unix seconds)."""
+        """Return whether a token permits the subject an action on a channel now (unix seconds)."""
 
 
 class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy of one channel."""
+    """The configuration of one channel."""
 
     channel: ChannelName
-    """In a prefix entry of the registry the name is only a label."""
+    """The name; in a prefix entry of the registry it is only a label."""
     visibility: Visibility = Visibility.GLOBAL
     publish_caps: CapabilityFilter | None = None
     subscribe_caps: CapabilityFilter | None = None
     require_token: bool = False
-    """Ask for a token beside the capabilities."""
+    """Whether a token is required in addition to the capabilities."""
     priority: int = 0
-    """Of packets, 0 to 255."""
+    """Priority of the packets, 0 to 255."""
     reliable: bool = False
-    """The reliability of publishers that do not say otherwise."""
+    """Default of publishers that do not set their reliability."""
     max_rate_pps: int | None = None
-    """Packets a second that one node may send on the channel."""
+    """Packets per second that one node may send on the channel."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "channel", ChannelName(self.channel))
         try:
             msgspec.structs.force_setattr(self, "visibility", Visibility(self.visibility))
         except ValueError:
-            raise ConfigError("visibility", f"{self.visibility!r} is none of {', '.join(Visibility)}") from None
+            problem = f"unknown value {self.visibility!r}; choose from {', '.join(Visibility)}"
+            raise ConfigError("visibility", problem) from None
         if not 0 <= self.priority <= 255:
-            raise ConfigError("priority", f"{self.priority} is not from 0 to 255")
+            raise ConfigError("priority", f"must be in [0, 255], got {self.priority}")
         if self.max_rate_pps is not None and not 1 <= self.max_rate_pps <= _MAX_U32:
-            raise ConfigError("max_rate_pps", f"{self.max_rate_pps} is not from 1 to {_MAX_U32}")
+            raise ConfigError("max_rate_pps", f"must be in [1, {_MAX_U32}], got {self.max_rate_pps}")
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is asked of publishers and subscribers."""
+        """Whether every node may publish and subscribe."""
         return self.publish_caps is None and self.subscribe_caps is None and not self.require_token
 
     def can_publish(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float
     ) -> bool:
-        """Return whether an entity may publish on `channel`, the name asked for.
+        """Return whether an entity may publish on `channel`, the requested name.
 
-        `entity` is None when it is not known, `tokens` when there are none, and `now` is unix seconds.
+        `entity` is None if it is unknown, `tokens` is None if there are none, and `now` is in unix seconds.
         """
         return self._permits(self.publish_caps, Scope.PUBLISH, channel, capabilities, entity, tokens, now)
 
     def can_subscribe(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float
     ) -> bool:
-        """Return whether an entity may subscribe to `channel`, the name asked for; arguments as in `can_publish`."""
+        """Return whether an entity may subscribe to `channel`, the requested name; arguments as in `can_publish`."""
         return self._permits(self.subscribe_caps, Scope.SUBSCRIBE, channel, capabilities, entity, tokens, now)
 
     def _permits(
@@ -107,19 +110,21 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
             return True
         if entity is None or tokens is None:
             return False
+        # policy.md §2.1: hash the requested name, so that one token is valid at every check.
         return tokens.check(entity, action, ChannelName(channel).hash, now)
 
 
 class ChannelConfigRegistry:
-    """The configurations of a node, found by name, by prefix or by hash."""
+    """The channel configurations of a node, looked up by name, prefix or hash."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with every change, for those who keep something derived."""
+        """Incremented by every change, so that derived data can be kept until then."""
         self._exact: dict[str, ChannelConfig] = {}
         self._prefixes: dict[str, ChannelConfig] = {}
         self._prefix_lengths: list[int] = []
-        """Of the prefixes, longest first."""
+        """The lengths that occur among the prefixes, longest first."""
+        # Sets: a name that is configured twice must not make its own hash ambiguous (policy.md §2.2).
         self._by_hash: dict[int, set[ChannelName]] = {}
         self._by_wire_hash: dict[int, set[ChannelName]] = {}
 
@@ -127,11 +132,11 @@ class ChannelConfigRegistry:
         return len(self._exact)
 
     def __iter__(self) -> Iterator[ChannelConfig]:
-        """Go through the configurations of single channels; prefixes have no hash and are left out."""
+        """Iterate over the configurations of single channels, without those of prefixes."""
         return iter(self._exact.values())
 
     def insert(self, config: ChannelConfig) -> ChannelConfig | None:
-        """Configure one channel, and give back the configuration it had."""
+        """Set the configuration of one channel, and return the one that it had, or None."""
         name = config.channel
         previous = self._exact.get(name)
         self._exact[name] = config
@@ -141,18 +146,18 @@ class ChannelConfigRegistry:
         return previous
 
     def insert_prefix(self, prefix: str, config: ChannelConfig) -> ChannelConfig | None:
-        """Configure every name that starts with a text, such as `sensors/`, and give back what was there.
+        """Set the configuration of all names with a prefix, such as `sensors/`, and return the one that it had, or None.
 
-        The prefix must be one that a legal name can start with; the empty one is for all names.
+        Valid names must be able to start with the prefix, else ChannelError is raised; the empty prefix is for all names.
         """
-        ChannelName(prefix + "x")
+        ChannelName(prefix + "x")  # raises if no valid name can start with the prefix
         previous = self._prefixes.get(prefix)
         self._prefixes[prefix] = config
         self._count_prefixes()
         return previous
 
     def get_by_name(self, name: str) -> ChannelConfig | None:
-        """Find the configuration of a name: its own, or else that of the longest prefix."""
+        """Return the configuration of a name: its own, or that of the longest prefix, or None (policy.md §2.2)."""
         exact = self._exact.get(name)
         if exact is not None:
             return exact
@@ -163,25 +168,25 @@ class ChannelConfigRegistry:
         return None
 
     def get(self, canonical_hash: int) -> ChannelConfig | None:
-        """Find the one channel with this canonical hash; None when there is none or several."""
+        """Return the configuration of the only channel with this canonical hash; None if there is none or several."""
         return self._only(self._by_hash.get(canonical_hash))
 
     def get_by_wire_hash(self, wire_hash: int) -> ChannelConfig | None:
-        """Find the one channel with this wire hash; None when there is none or several."""
+        """Return the configuration of the only channel with this wire hash; None if there is none or several."""
         return self._only(self._by_wire_hash.get(wire_hash))
 
     def priority(self, canonical_hash: int) -> int:
-        """Return the priority of a channel, 0 when it is not known."""
+        """Return the priority of a channel, or 0 if it is unknown."""
         config = self.get(canonical_hash)
         return 0 if config is None else config.priority
 
     def remove(self, canonical_hash: int) -> ChannelConfig | None:
-        """Remove the one channel with this canonical hash and give it back; None when there is none or several."""
+        """Remove and return the configuration of the only channel with this hash; None if there is none or several."""
         config = self.get(canonical_hash)
         return None if config is None else self.remove_by_name(config.channel)
 
     def remove_by_name(self, name: str) -> ChannelConfig | None:
-        """Remove the configuration of one channel and give it back."""
+        """Remove and return the configuration of one channel, or return None."""
         config = self._exact.pop(name, None)
         if config is not None:
             _discard(self._by_hash, config.channel.hash, config.channel)
@@ -190,7 +195,7 @@ class ChannelConfigRegistry:
         return config
 
     def remove_prefix(self, prefix: str) -> ChannelConfig | None:
-        """Remove the configuration of a prefix and give it back."""
+        """Remove and return the configuration of a prefix, or return None."""
         config = self._prefixes.pop(prefix, None)
         if config is not None:
             self._count_prefixes()
@@ -210,7 +215,8 @@ class ChannelConfigRegistry:
 def visible(visibility: Visibility, source: int, dest: int) -> bool:
     """Return whether a channel of a publisher in subnet `source` is visible to a peer in `dest`.
 
-    A peer that never announced itself is in GLOBAL, which is the ancestor of every subnet.
+    A peer that never announced itself is in GLOBAL, the ancestor of every subnet, so it passes PARENT_VISIBLE
+    (policy.md §2.3).
     """
     match visibility:
         case Visibility.GLOBAL:

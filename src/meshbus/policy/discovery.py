@@ -1,10 +1,10 @@
-"""Which nodes can do what: the announcements heard, and searches over them.
+"""Capability index: the latest announcement of each node, and searches over them (policy.md §8.4, §8.5).
 
-Each node has one entry, its newest announcement; it lives for the announced time from receipt. Claims are indexed, so a
-search for tags looks only at the nodes that make the rarest of them. The size is bounded: when the index is full, a
-node not heard of before is refused unless an entry has expired, so that a crowd of newcomers displaces nobody. Time is
-monotonic seconds. The bytes of announcements are in wire/messages/capability.py, the matching of one node in
-policy/capability.py.
+Each node has one entry, its newest announcement, which lives for its ttl from the time of receipt. Tags are indexed, so
+a search by tags looks only at the nodes that have the rarest of them. The size is limited: a full index refuses new
+nodes unless an entry has expired, so that invented nodes cannot displace real ones. Times are monotonic seconds.
+
+The bytes of announcements are in wire/messages/capability.py; one node is matched in policy/capability.py.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.tag import REGION_PREFIX, SUBNET_LOCAL_TAG, TENANT_PREFIX
 
 MAX_NODES = 65_536
-"""As many announcements of full size hold half a gigabyte of text."""
+"""Nodes in the index. Our choice: announcements of the largest size then take half a gigabyte."""
 
 
 class ScopeKind(Enum):
-    """Which offers a search looks at."""
+    """The kinds of scope filters."""
 
     ANY = auto()
     GLOBAL_ONLY = auto()
@@ -34,10 +34,10 @@ class ScopeKind(Enum):
 
 
 class ScopeFilter(msgspec.Struct, frozen=True):
-    """Whose offers a search looks at. Nodes say by `scope:` tags to whom they offer themselves.
+    """Limits a search by the `scope:` tags with which nodes say for whom they are available (policy.md §8.5).
 
-    `scope:subnet-local` is stronger than the others: such a node is found under SAME_SUBNET and nowhere else. A node
-    without a tenant or region offers itself to all of them.
+    A node with `scope:subnet-local` is found only under SAME_SUBNET, whatever other tags it has. A node without tenant
+    and region is available to all of them.
     """
 
     kind: ScopeKind
@@ -45,16 +45,16 @@ class ScopeFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def tenants(cls, *names: str) -> ScopeFilter:
-        """Look at what these tenants may use."""
+        """Return the filter for nodes that are available to one of these tenants."""
         return cls(ScopeKind.TENANTS, _names("tenant", names))
 
     @classmethod
     def regions(cls, *names: str) -> ScopeFilter:
-        """Look at what these regions may use."""
+        """Return the filter for nodes that are available to one of these regions."""
         return cls(ScopeKind.REGIONS, _names("region", names))
 
     def matches(self, capabilities: CapabilitySet, *, same_subnet: bool) -> bool:
-        """Return whether a node offers itself to this search; `same_subnet` says whether it is in the searcher's."""
+        """Return whether a node passes the filter; `same_subnet` is whether it is in the subnet of this node."""
         if self.kind is ScopeKind.SAME_SUBNET:
             return same_subnet
         if SUBNET_LOCAL_TAG in capabilities.tags:
@@ -80,23 +80,23 @@ class Entry(msgspec.Struct, frozen=True):
     expires_at: float
 
     def expired(self, now: float) -> bool:
-        """Return whether its time is over; it lives through its last instant."""
+        """Return whether the entry has expired; at exactly `expires_at` it has not."""
         return now > self.expires_at
 
 
 class CapabilityIndex:
-    """The nodes heard of, searchable by filter."""
+    """The known nodes and their capabilities."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
         self.version = 0
-        """Grows with every change, for those who keep something derived."""
+        """Incremented by every change, so that derived data can be kept until then."""
         self.refused = 0
-        """Nodes not taken in because the index was full."""
+        """Number of nodes refused because the index was full."""
         self._max_nodes = max_nodes
         self._entries: dict[int, Entry] = {}
         self._by_claim: dict[str, set[int]] = {}
         self._expiries: list[tuple[float, int]] = []
-        """A heap; a pair that no longer fits its entry is stale."""
+        """Heap of (time, node id). A pair that differs from its entry is stale and ignored."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -105,7 +105,8 @@ class CapabilityIndex:
         return node_id in self._entries
 
     def apply(self, node_id: int, capabilities: CapabilitySet, version: int, ttl_s: float, now: float) -> bool:
-        """Take an announcement in; False when it is not newer than the entry that is there, or there is no room."""
+        """Record an announcement; return False if it is not newer than the entry of its node, or if there is no room."""
+        # policy.md §8.4: 0 counts as 1; an expired entry accepts any version.
         version = max(version, 1)
         current = self._entries.get(node_id)
         if current is not None and not current.expired(now) and version <= current.version:
@@ -124,7 +125,7 @@ class CapabilityIndex:
         return True
 
     def get(self, node_id: int) -> Entry | None:
-        """Return the entry of a node, which may have expired since the last `expire`."""
+        """Return the entry of a node, or None; the entry may have expired since the last `expire`."""
         return self._entries.get(node_id)
 
     def query(
@@ -135,9 +136,9 @@ class CapabilityIndex:
         scope: ScopeFilter | None = None,
         same_subnet: Callable[[int], bool] = lambda _node_id: False,
     ) -> list[int]:
-        """Return the ids of the nodes that match, ascending.
+        """Return the ids of the matching nodes, sorted.
 
-        Without a scope every node is looked at; `same_subnet` says of a node id whether it shares our subnet.
+        Without a scope all nodes are searched; `same_subnet` returns whether a node is in the subnet of this node.
         """
         found = []
         for node_id in self._candidates(capability_filter):
@@ -151,7 +152,7 @@ class CapabilityIndex:
         return sorted(found)
 
     def remove(self, node_id: int) -> bool:
-        """Forget a node; False when there was nothing to forget."""
+        """Remove a node, and return whether it was there."""
         entry = self._entries.pop(node_id, None)
         if entry is None:
             return False
@@ -164,7 +165,7 @@ class CapabilityIndex:
         return True
 
     def expire(self, now: float) -> list[int]:
-        """Forget the nodes whose time is over, and give their ids."""
+        """Remove the expired nodes, and return their ids."""
         gone = []
         while self._expiries and self._expiries[0][0] < now:
             expires_at, node_id = heappop(self._expiries)
@@ -182,7 +183,7 @@ class CapabilityIndex:
 
     def _remember_expiry(self, node_id: int, expires_at: float) -> None:
         heappush(self._expiries, (expires_at, node_id))
-        # A node that announces often leaves stale pairs behind: keep them fewer than the live ones.
+        # A node that announces often leaves stale pairs behind. Rebuild before they outnumber the live ones.
         if len(self._expiries) > 2 * len(self._entries) + 64:
             self._expiries = [(entry.expires_at, node) for node, entry in self._entries.items()]
             heapify(self._expiries)
@@ -190,10 +191,10 @@ class CapabilityIndex:
 
 def _names(what: str, names: tuple[str, ...]) -> frozenset[str]:
     if not names or "" in names:
-        raise ConfigError(what, "at least one name is needed, and none may be empty")
+        raise ConfigError(what, f"needs at least one name, and none may be empty, got {names!r}")
     return frozenset(names)
 
 
 def _scoped(capabilities: CapabilitySet, prefix: str) -> set[str]:
-    """Return the names under a scope prefix; an empty one names nobody."""
+    """Return the names with a scope prefix; an empty name is ignored (policy.md §8.5)."""
     return {text.removeprefix(prefix) for text in capabilities.tags if text.startswith(prefix)} - {""}

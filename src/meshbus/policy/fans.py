@@ -1,28 +1,32 @@
-"""The peers of a topic, remembered: links between the prefixes that topics met, and the union of peers at each.
+"""Cache of subscription matches: the peers of each prefix that a topic has matched, with links between the prefixes.
 
-Let `e` be the greatest prefix in the sorted table that is not above a topic: every prefix of the topic in the table is
-also a prefix of `e`, or `e` itself. So a match is one search and a climb from `e` along *parent* links (the longest
-proper prefix in the table) to the first that fits; all further parents fit too. The ascending union of their peers is
-the *fan* of that prefix.
+Let `e` be the greatest prefix in the sorted table that is not greater than a topic. Every prefix of the topic in the
+table is then a prefix of `e`, or `e` itself. So a match is one binary search, and a climb from `e` along *parent* links
+(to the longest proper prefix in the table) up to the first prefix of the topic; all its parents are prefixes of the topic
+too. The sorted union of their peers is the *fan* of that prefix.
 
-What a climb found out is kept in a *note* per prefix, made when a topic first needs it and within a bound of memory:
+The results are kept in one *note* for each prefix. A note is made when a topic first needs it, and the memory of all
+notes is limited:
 
-    link    the parent, and a jump to an ancestor further up (skew-binary), so that the deepest nesting is climbed in a
-            logarithm of steps. Right while no prefix came or went above it: a change marks the few notes below it, or
-            all of them at once where they are many
-    fan     right while it was made from the very objects that are the peers of this prefix and the fan of its parent
-            now. Peers are immutable tuples, so a change anywhere is noticed without being announced: a subscription to
-            the empty prefix touches one note, however large the table
+    link    the parent, and a jump to an ancestor further up (skew-binary), so that even the deepest nesting is climbed
+            in logarithmic steps. Valid until a prefix above it is added or removed: such a change marks the notes below
+            it, or all notes at once if those are many
+    fan     valid while the peers of this prefix, and the fan of its parent, are the same objects from which it was made.
+            Peers are immutable tuples, so a change is detected by comparing objects and need not be propagated: a
+            subscription to the empty prefix touches one note, however large the table
 
-A parent is always an *inner* prefix, one that others start with, and those are kept in a set: it is found by a lookup
-for each length that occurs among them. So for N prefixes a match costs, in comparisons and lookups,
+A parent is always an *inner* prefix, one with which others start. The inner prefixes are kept in a set, so a parent is
+found by one lookup for each length that occurs among them. The cost of a match with N prefixes, in comparisons and
+lookups:
 
-    log2 N + 2, and a climb of 4 log2 d for d nested prefixes, when nothing changed since these prefixes were met;
-    one more for each prefix of the topic, after a change; and for each note that is new or marked, log2 N + 2 and a
-    lookup for each inner length, at most 4 times the length of the topic, whatever subscribers do.
+    nothing changed since the last match    log2 N + 2, and a climb of 4 log2 d for d nested prefixes
+    after a change                          one more for each prefix of the topic
+    for each new or marked note             log2 N + 2, and one for each inner length: at most 4 times the length of the
+                                            topic, whatever subscribers do
 
-Jumps may lead to prefixes that are gone: they are still prefixes of where they started, which is all a climb needs.
-The empty prefix is always in the table, with or without peers, so that every climb ends.
+A jump may lead to a prefix that was removed. It is still a prefix of its start, which is all that a climb needs. The
+empty prefix is always in the table, with or without peers, so that every climb ends. The table belongs to
+policy/prefixes.py.
 """
 
 from __future__ import annotations
@@ -36,39 +40,40 @@ from meshbus.policy.sortedblocks import SortedBlocks
 Peers: TypeAlias = tuple[int, ...]
 
 _MARKED = 64
-"""Prefixes below a change that are looked at one by one; more are marked all at once."""
+"""Prefixes below a change that are marked one by one; if there are more, all notes are marked at once."""
 
 _LONG = 4
-"""A prefix that is so many times longer than a topic is not linked for it: finding its parent may take a lookup for
-each of its bytes, and the subscriber chose how many there are."""
+"""A prefix that is longer than a topic by this factor gets no note for it: finding its parent may take one lookup for
+each of its bytes, and the subscriber chose how many it has."""
 
 _MOST_NOTES = 65_536
 _FEWEST_NOTES = 8_192
 _SUBSCRIPTIONS_PER_NOTE = 20
-"""How many notes there may be before all are forgotten: of some 230 bytes each, and one less for each so many
-subscriptions, so that a table of a million stays below 100 bytes for each of them (bench_index)."""
+"""Number of notes at which all are dropped: `_MOST_NOTES`, less one for each `_SUBSCRIPTIONS_PER_NOTE` subscriptions,
+but not below `_FEWEST_NOTES`. A note takes about 230 bytes; so a table of a million subscriptions stays below 100 bytes
+for each (bench_index)."""
 _FREE_FANS = 65_536
 _FANS_PER_SUBSCRIPTION = 8
-"""How many peers all fans together may hold that are no other's: half a MiB, or what the subscriptions take anyway."""
+"""Number of peers in fans at which all are dropped, not counting shared fans: 512 KiB, and 8 for each subscription."""
 
 _UNLINKED = -1
-"""No shape and no version: what is marked so is found out anew."""
+"""Marks a note whose link or fan must be computed again; never a valid shape or version."""
 
 
 class _Inner:
-    """The prefixes that others in the table start with: every parent but the empty prefix is one."""
+    """The prefixes with which others in the table start; every parent except the empty prefix is one of them."""
 
     __slots__ = ("_counts", "_lengths", "_prefixes")
 
     def __init__(self) -> None:
         self._prefixes: set[bytes] = set()
         self._counts: Counter[int] = Counter()
-        """How many there are of each length."""
+        """Number of inner prefixes by length."""
         self._lengths: list[int] = []
-        """Those lengths, ascending."""
+        """The lengths that occur, sorted."""
 
     def set(self, prefix: bytes, inner: bool) -> None:
-        """Add a prefix, or take it away."""
+        """Add or remove a prefix."""
         if inner == (prefix in self._prefixes):
             return
         length = len(prefix)
@@ -84,7 +89,7 @@ class _Inner:
                 del self._lengths[bisect_left(self._lengths, length)], self._counts[length]
 
     def enclosing(self, text: bytes, length: int) -> bytes:
-        """Find the longest one, of at most this length, that a text starts with; else the empty prefix."""
+        """Return the longest inner prefix, of at most this length, with which a text starts; else the empty prefix."""
         for place in range(bisect_right(self._lengths, length) - 1, -1, -1):
             stem = text[: self._lengths[place]]
             if stem in self._prefixes:
@@ -93,48 +98,48 @@ class _Inner:
 
 
 class _Note:
-    """What is known about one prefix."""
+    """The cached link and fan of one prefix."""
 
     __slots__ = ("above", "checked", "depth", "fan", "jump", "linked", "own", "parent", "prefix", "used")
 
     def __init__(self, prefix: bytes, own: Peers) -> None:
         self.prefix = prefix
         self.own = own
-        """Its peers."""
+        """The peers that hold this prefix."""
         self.parent = self
         self.jump = self
         self.depth = 0
-        """The number of proper prefixes in the table, when it was linked."""
+        """Number of proper prefixes in the table when it was linked."""
         self.linked = 0
-        """The shape of the table for which the parent is right."""
+        """The shape of the table for which the link is valid."""
         self.checked = 0
-        """The version of the table for which the fan is right."""
+        """The version of the table for which the fan is valid."""
         self.fan = own
         self.used = own
-        """The peers that the fan was made of, beside the parent's fan `above`."""
+        """The peers from which the fan was made, together with `above`, the fan of the parent."""
         self.above: Peers = ()
 
 
 class Fans:
-    """The fans of the prefixes in a table, which the owner of the table tells of every change."""
+    """The fans of the prefixes of a table. The owner of the table must report every change."""
 
     def __init__(self, table: SortedBlocks) -> None:
         self._table = table
         self._heads, self._keys = table.heads, table.keys
         self._shape = 0
-        """Grows when parents may have changed anywhere."""
+        """Incremented when all links become invalid."""
         self._version = 0
-        """Grows with every change."""
+        """Incremented by every change."""
         self._root = _Note(b"", ())
         self._notes = {b"": self._root}
         self._inner = _Inner()
         self._remembered = 0
-        """Peers in fans that are no other's, at most."""
+        """Upper bound of the number of peers in fans that are not shared."""
         self.subscriptions = 0
-        """How many the table holds; its owner counts them."""
+        """Number of subscriptions in the table; set by its owner."""
 
     def match(self, topic: bytes) -> Peers:  # hot: bench_index
-        """Return the peers of a topic, ascending, each once."""
+        """Return the peers of a topic, sorted, each once."""
         keys = self._keys[bisect_right(self._heads, topic) - 1]
         prefix = keys[bisect_right(keys, topic) - 1]
         if topic.startswith(prefix):
@@ -147,7 +152,7 @@ class Fans:
         return note.fan if note.checked == self._version else self._refresh(note)
 
     def change(self, prefix: bytes, own: Peers) -> None:
-        """Take note of other peers at a prefix that stays."""
+        """Record that the peers of a prefix in the table changed."""
         self._version += 1
         note = self._notes.get(prefix)
         if note is not None:
@@ -156,7 +161,7 @@ class Fans:
         root.fan, root.checked = root.own, self._version
 
     def reshape(self, prefix: bytes) -> None:
-        """Take note of a prefix that just came or went: what starts with it has another parent now, perhaps."""
+        """Record that a prefix was added to the table or removed, so that those below it may have another parent."""
         self._version += 1
         self._root.checked = self._version
         gone = self._notes.pop(prefix, None)
@@ -164,7 +169,7 @@ class Fans:
             gone.linked = _UNLINKED
         before, came, behind = self._table.around(prefix)
         has_below = behind is not None and behind.startswith(prefix)
-        # Only this prefix and the one before it can have become inner, or ceased to be.
+        # Only this prefix, and the one before it in the table, can have become inner or stopped being inner.
         self._inner.set(prefix, came and has_below)
         if before and prefix.startswith(before):
             self._inner.set(before, came or (behind is not None and behind.startswith(before)))
@@ -172,7 +177,7 @@ class Fans:
             self._unlink_below(prefix)
 
     def _unlink_below(self, prefix: bytes) -> None:
-        """Mark the notes of all prefixes that start with one."""
+        """Mark the notes of all prefixes that start with this one."""
         below = self._table.starting_with(prefix, _MARKED) if len(self._notes) > 1 else []
         if len(below) == _MARKED:
             self._shape += 1
@@ -183,7 +188,7 @@ class Fans:
                 note.linked = _UNLINKED
 
     def _climb(self, prefix: bytes, topic: bytes) -> _Note:
-        """Find the longest prefix of a topic, from the greatest prefix that is not above it and is none of its own."""
+        """Return the note of the longest prefix of a topic, starting at the greatest prefix that sorts before the topic."""
         note = self._notes.get(prefix)
         if note is None:
             if len(prefix) > _LONG * len(topic):
@@ -192,6 +197,7 @@ class Fans:
         shape = self._shape
         while True:
             jump = note.jump
+            # Jump as far as the result cannot be skipped; then try the parent.
             if not topic.startswith(jump.prefix):
                 note = jump
                 continue
@@ -203,7 +209,7 @@ class Fans:
             note = parent
 
     def _refresh(self, note: _Note) -> Peers:
-        """Make the fan of a prefix right, and those of its parents, from the top down."""
+        """Update the fan of a prefix, and those of its parents, from the top down; return the fan."""
         chain = []
         version = self._version
         above = note
@@ -219,7 +225,7 @@ class Fans:
         return fan
 
     def _spread(self, note: _Note, above: Peers) -> None:
-        """Make the fan of a prefix; one that adds nothing to another is that other."""
+        """Compute the fan of a prefix; if it equals its own peers or the parent's fan, share that object."""
         own = note.own
         fan = above or own
         if own and above and own is not above:
@@ -231,7 +237,7 @@ class Fans:
         note.fan, note.used, note.above = fan, own, above
 
     def _make_room(self, peers: int) -> None:
-        """Forget all fans when they would together outgrow the subscriptions, as nested prefixes of many peers do."""
+        """Drop all fans if they take too much memory, as with nested prefixes that many peers hold."""
         self._remembered += peers
         if self._remembered > _FREE_FANS + _FANS_PER_SUBSCRIPTION * self.subscriptions:
             self._remembered = peers
@@ -242,13 +248,13 @@ class Fans:
                     note.checked = _UNLINKED
 
     def _parent(self, note: _Note) -> _Note:
-        """Return the parent of a prefix, linking it anew when the table changed above it."""
+        """Return the parent of a prefix; link it again if the table changed above it."""
         if note.linked != self._shape:
             self._link(note)
         return note.parent
 
     def _note(self, prefix: bytes) -> _Note:
-        """Find or make the note of a prefix in the table, linked."""
+        """Return the linked note of a prefix in the table; make it if there is none."""
         if len(self._notes) > max(_MOST_NOTES - self.subscriptions // _SUBSCRIPTIONS_PER_NOTE, _FEWEST_NOTES):
             self._notes = {b"": self._root}
             self._remembered = 0
@@ -260,13 +266,13 @@ class Fans:
 
     def _new_note(self, prefix: bytes) -> _Note:
         block, place, _ = self._table.find(prefix)
-        prefix = self._keys[block][place]  # the table's own object, whose hash is known
+        prefix = self._keys[block][place]  # the table's own object: it exists anyway, and caches its hash
         note = self._notes[prefix] = _Note(prefix, self._table.values[block][place])
         note.linked = note.checked = _UNLINKED
         return note
 
     def _link(self, note: _Note) -> None:
-        """Make the links of a prefix and of its unlinked parents, from the top down."""
+        """Link a prefix and its unlinked parents, from the top down."""
         chain = []
         while note.linked != self._shape and note is not self._root:
             chain.append(note)
@@ -279,5 +285,5 @@ class Fans:
             parent, jump = below.parent, below.parent.jump
             below.depth = parent.depth + 1
             below.jump = jump.jump if parent.depth - jump.depth == jump.depth - jump.jump.depth else parent
-            # One that is gone may be met by a jump, but is not told of changes: its link is good for this time only.
+            # A jump may lead to a removed prefix, which gets no reports of changes: its link is valid only this once.
             below.linked = self._shape if self._notes.get(below.prefix) is below else _UNLINKED

@@ -1,4 +1,7 @@
-"""What became of a packet: the words that recorders, records and replays share. Why it was dropped: policy/reason.py."""
+"""Fate of a packet: forwarded, delivered or dropped, as recorders, records and replays name it.
+
+The reasons of drops are in policy/reason.py.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from enum import IntEnum
 
 
 class Fate(IntEnum):
-    """What became of a packet; packet files carry these numbers."""
+    """What happened to a packet; the numbers are stored in packet files and must not change."""
 
     FORWARDED = 0
     DELIVERED = 1
-    """It was for this node, which took it."""
+    """It was for this node, and was accepted."""
     DROPPED = 2

@@ -1,8 +1,9 @@
-"""The subnet gateway: may a packet cross from one subnet to another? It reads headers only and changes nothing.
+"""Subnet gateway: decides whether a packet may cross from one subnet to another, by its header (policy.md §6.3).
 
-`decide` answers for one packet in the documented form (a channel hash, two subnets, a TTL); `decide_batch` answers for
-columns of forwarded headers by the rules of policy/verdict.py. Both read the same channel configurations and export
-table. Which packets are forwarded at all, and by which next hop, is the engine's business.
+`decide` judges one packet in the form of the specification: a channel hash, two subnets, a TTL. `decide_batch` judges
+columns of forwarded headers by the rules of policy/verdict.py. Both use the same channel configurations and export
+table. The gateway changes no packet. Which packets are forwarded, and to which next hop, is decided in
+engine/routes/forward.py; the subnets of origins and destinations come from engine/routes/boundary.py.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _NO_TTL = np.empty(0, _U8)
 
 
 class GatewayStats(msgspec.Struct, frozen=True):
-    """How many packets were judged, and how."""
+    """Numbers of forwarded and dropped packets."""
 
     forwarded: int
     drops: dict[DropReason, int]
 
     @property
     def dropped(self) -> int:
-        """All drops together."""
+        """Sum of all drops."""
         return sum(self.drops.values())
 
 
 class SubnetGateway:
-    """Enforce channel visibility at the boundary of a subnet."""
+    """Enforces the visibility of channels at the boundary of a subnet."""
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class SubnetGateway:
         publishers: AuthGuard | None = None,
         verify_publisher: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """Set up a gateway.
+        """Create a gateway.
 
-        `forward_unknown` lets publications on unconfigured channels pass (they are dropped by default).
-        `publishers`, where given, is asked for channels whose configuration names who may publish: it holds
-        (origin hash, canonical channel hash) pairs. `verify_publisher(origin, channel)` is the full check behind it.
+        `forward_unknown` forwards publications on channels without a configuration, which are dropped by default.
+        `publishers`, if given, is consulted for channels whose configuration restricts publishers; it holds pairs of
+        origin hash and canonical channel hash. `verify_publisher(origin, channel)` is its full check.
         """
         self.local_subnet = SubnetId(local_subnet)
         self._peer_subnets = {SubnetId(subnet) for subnet in peer_subnets}
@@ -84,7 +85,7 @@ class SubnetGateway:
 
     @property
     def peer_subnets(self) -> tuple[SubnetId, ...]:
-        """The subnets that packets may come from and go to beside the local one, in order."""
+        """The subnets, besides the local one, between which packets may cross, sorted."""
         return tuple(sorted(self._peer_subnets))
 
     def add_peer_subnet(self, subnet: int) -> None:
@@ -94,32 +95,32 @@ class SubnetGateway:
         self._changes += 1
 
     def remove_peer_subnet(self, subnet: int) -> None:
-        """Forget a subnet beyond the boundary."""
+        """Remove a subnet beyond the boundary."""
         self._peer_subnets.discard(SubnetId(subnet))
         self._policy = None
         self._changes += 1
 
     def export(self, channel: str, subnets: Iterable[int]) -> None:
-        """Let an EXPORTED channel reach these subnets and what lies below them; replaces the earlier list."""
+        """Export an EXPORTED channel to these subnets and all below them, replacing its earlier list."""
         self._exports[ChannelName(channel)] = tuple(SubnetId(subnet) for subnet in subnets)
         self._policy = None
         self._changes += 1
 
     def exports_of(self, channel: str) -> tuple[SubnetId, ...]:
-        """Return the subnets an EXPORTED channel may reach."""
+        """Return the subnets to which an EXPORTED channel is exported."""
         return self._exports.get(ChannelName(channel), ())
 
     @property
     def stats(self) -> GatewayStats:
-        """Count the decisions so far, scalar and batch together."""
+        """The numbers of decisions so far, of single packets and batches together."""
         counts = self._counts.tolist()
         return GatewayStats(counts[0], {reason: counts[reason] for reason in DropReason})
 
     def decide(self, channel_hash: int, source: int, dest: int, ttl: int, hop_count: int = 0) -> ForwardDecision:
-        """Judge one packet of a channel.
+        """Return the decision about one packet of a channel, and count it.
 
-        `channel_hash` is the 16 bits of the header, or the canonical 64 bits (anything above 0xFFFF). A 16-bit hash
-        that no or several configured channels share decides nothing and stays local.
+        `channel_hash` is the 16-bit hash of the header, or the canonical 64-bit hash (any value above 0xFFFF). A 16-bit
+        hash of no channel, or of several, is treated as SUBNET_LOCAL (policy.md §6.3).
         """
         decision = self._decide(channel_hash, SubnetId(source), SubnetId(dest), ttl, hop_count)
         self.record(decision)
@@ -127,16 +128,16 @@ class SubnetGateway:
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Differs after everything that may change a decision, for those who keep one."""
+        """A value that changes whenever a decision may change, so that decisions can be kept until then."""
         guard = 0 if self._publishers is None else self._publishers.version
         return self._changes, self._channels.version, guard
 
     def count(self, verdict: int, packets: int) -> None:
-        """Count packets with the same verdict, for a caller that judged with `judge_batch`."""
+        """Count packets with a verdict of `judge_batch`."""
         self._counts[verdict] += packets
 
     def record(self, decision: ForwardDecision) -> None:
-        """Count a decision that other code made by this gateway's rules."""
+        """Count a decision that other code made by the rules of this gateway."""
         self._counts[decision.reason if isinstance(decision, Drop) else 0] += 1
 
     def decide_batch(  # hot: bench_kernels
@@ -149,11 +150,11 @@ class SubnetGateway:
         out: NDArray[np.uint8] | None = None,
         guard: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge many forwarded packets, by their headers and the destination subnet of each, and count the verdicts.
+        """Judge many forwarded packets by their headers and destination subnets, and count the verdicts.
 
-        Return 0 for forward, else a DropReason code. `source` is the subnet each origin is believed to be in (the
-        header's own claim when omitted), `ttl` that of the routing headers (not judged when omitted), `out` memory to
-        reuse for the verdicts, `guard` memory for the answers of the auth guard where it is asked.
+        Returns 0 for each packet to forward, otherwise a DropReason code. `source` holds the subnets of the origins (by
+        default those in the headers), `ttl` those of the routing headers (by default not judged). `out` is an array to
+        reuse for the verdicts, and `guard` one that receives the codes of the auth guard where it is consulted.
         """
         batch = headers if isinstance(headers, HeaderBatch) else HeaderBatch.of(headers)
         if type(source) is not np.ndarray:
@@ -176,7 +177,7 @@ class SubnetGateway:
         ttl: NDArray[np.uint8],
         guard: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge packets of which each stands for others, without counting: the caller knows how many and calls `count`."""
+        """Judge packets without counting: each stands for a number of packets, and the caller calls `count`."""
         verdicts, uncounted = np.empty(len(headers.status), _U8), np.zeros(VERDICTS, np.int64)
         policy = self.policy
         if judge.run(headers.rows, source, dest, ttl, policy, verdicts, uncounted):
@@ -185,7 +186,7 @@ class SubnetGateway:
 
     @property
     def policy(self) -> NDArray[np.uint64]:
-        """The policy as the kernel reads it (see policy/verdict.py), rebuilt after a change."""
+        """The policy as the kernel of policy/verdict.py reads it; rebuilt after a change."""
         if self._policy is None or self._policy_version != self._channels.version:
             self._policy = self.snapshot().words()
             self._policy_version = self._channels.version
@@ -194,6 +195,7 @@ class SubnetGateway:
     def _decide(self, channel_hash: int, source: SubnetId, dest: SubnetId, ttl: int, hop_count: int) -> ForwardDecision:
         if ttl == 0 or hop_count >= ttl:
             return Drop(DropReason.TTL_EXPIRED)
+        # policy.md §9: a reason that 0.23 nodes never produce; it comes right after the TTL.
         if not (self._knows(source) and self._knows(dest)):
             return Drop(DropReason.UNKNOWN_SUBNET)
         by_wire_hash = channel_hash <= 0xFFFF
@@ -216,7 +218,7 @@ class SubnetGateway:
         return subnet.is_global or subnet == self.local_subnet or subnet in self._peer_subnets
 
     def snapshot(self) -> GatewayPolicy:
-        """Return what verdicts go by, as a value."""
+        """Return the policy of the gateway as a value."""
         channels = [
             ChannelPolicy(
                 str(config.channel),
@@ -234,7 +236,7 @@ class SubnetGateway:
         )
 
     def continue_from(self, earlier: SubnetGateway) -> None:
-        """Go on counting where an earlier gateway, which this one replaces, stopped."""
+        """Add the counts of an earlier gateway, which this one replaces."""
         self._counts += earlier._counts
 
     def _ask_guard(
@@ -245,7 +247,8 @@ class SubnetGateway:
         counts: NDArray[np.int64],
         said: NDArray[np.uint8] | None,
     ) -> None:
-        """Settle the packets whose channel names its publishers; only such a channel needs a guard to be there."""
+        """Decide the packets whose channel restricts its publishers, by the auth guard."""
+        # Rules are marked as enforced only if there is a guard (`snapshot`).
         guard = self._publishers
         assert guard is not None
         pending = np.flatnonzero(verdicts == ASK_GUARD)
@@ -264,7 +267,7 @@ class SubnetGateway:
         counts[DropReason.UNAUTHORIZED_PUBLISHER] += np.count_nonzero(~allowed)
 
     def _check_fully(self, guard: AuthGuard, pairs: set[tuple[int, int]]) -> None:
-        """Run the full check once per pair; those that pass are remembered."""
+        """Run the full check once for each pair, and authorize those that pass."""
         for origin, channel in sorted(pairs):
             if self._verify_publisher is not None and self._verify_publisher(origin, channel):
                 guard.authorize(origin, channel)

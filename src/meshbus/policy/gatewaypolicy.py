@@ -1,8 +1,8 @@
-"""A gateway's policy as a value: what can be written down with a record, and judged by again.
+"""The policy of a gateway as a value that can be stored with recorded packets and applied to them again.
 
-Verdicts depend on the packet, its subnets, what the auth guard said, and this. `SubnetGateway.snapshot` gives it,
-`words` is what the kernel of policy/verdict.py reads, and `judge_again` repeats verdicts over recorded columns: under the
-policy that was in force it gives exactly what was recorded.
+A verdict depends on the packet, its subnets, the answer of the auth guard, and this policy. `SubnetGateway.snapshot`
+returns it, `words` is the form that the kernel of policy/verdict.py reads, and `judge_again` applies it to recorded
+columns: with the policy of the recording it returns exactly the recorded verdicts.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ _VISIBILITY = {
 
 
 class ChannelPolicy(msgspec.Struct, frozen=True):
-    """What a gateway goes by for one channel."""
+    """The rules of a gateway for one channel."""
 
     name: str
     visibility: Visibility
     enforced: bool = False
-    """Only publishers that the auth guard allows."""
+    """Whether only publishers that the auth guard allows may publish."""
     exports: tuple[int, ...] = ()
-    """Subnets that it may reach, when it is exported."""
+    """Subnets to which it is exported, if its visibility is EXPORTED."""
     publishers: tuple[int, ...] | None = None
-    """Origin hashes that the auth guard allows, where they are listed; None where only its recorded answer tells."""
+    """Origin hashes of the allowed publishers, if they are listed; with None, the recorded answer of the guard counts."""
 
 
 class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway goes by."""
+    """The policy of a gateway."""
 
     local_subnet: int
     peer_subnets: tuple[int, ...] = ()
     forward_unknown: bool = False
-    """Publications on channels that are not listed pass."""
+    """Whether publications on channels that are not listed are forwarded."""
     channels: tuple[ChannelPolicy, ...] = ()
 
     def streams(self) -> dict[int, ChannelName | None]:
-        """Return the channel of each stream id; None where two names share one, so that a packet cannot say which."""
+        """Return the channel of each stream id, or None if two names share it, so that a packet does not tell which."""
         found: dict[int, ChannelName | None] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)
@@ -71,7 +71,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def rules(self) -> dict[int, ChannelRule]:
-        """Return the rule of each stream id; where two names share one it is that of a channel that stays local."""
+        """Return the rule of each stream id; if two names share it, the rule is that of a SUBNET_LOCAL channel."""
         streams = self.streams()
         found: dict[int, ChannelRule] = {}
         for channel in self.channels:
@@ -81,7 +81,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def words(self) -> NDArray[np.uint64]:
-        """Lay the policy out for the kernel."""
+        """Return the policy in the form that the kernel reads."""
         known = {self.local_subnet, *self.peer_subnets}
         return build_policy(self.rules(), known, forward_unknown=self.forward_unknown)
 
@@ -95,11 +95,11 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         *,
         words: NDArray[np.uint64] | None = None,
     ) -> NDArray[np.uint8]:
-        """Judge recorded packets: 0 for forward, else a DropReason.
+        """Judge recorded packets: return 0 for forward, otherwise a DropReason code.
 
-        `ttl` is that of the routing headers, `guard` the AuthVerdict codes that were recorded. Where this policy asks
-        the guard, the list of the channel's publishers decides, if it has one; else what was recorded, and a packet on
-        which the guard was not heard counts as not allowed. Who judges many batches keeps `words` and passes them.
+        `ttl` holds those of the routing headers, `guard` the recorded AuthVerdict codes. Where this policy consults the
+        guard, the channel's list of publishers decides if it has one, otherwise the recorded code; a packet for which
+        the guard was not consulted counts as not allowed. To judge many batches, compute `words` once and pass it.
         """
         verdicts = np.empty(len(headers), np.uint8)
         rows = np.ascontiguousarray(headers).view(np.uint8)
@@ -114,7 +114,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def _go_by_lists(
         self, streams: NDArray[np.uint64], origins: NDArray[np.uint64], allowed: NDArray[np.bool_]
     ) -> None:
-        """Decide by the publishers of the channels that list them."""
+        """Overwrite `allowed` for the channels that list their publishers."""
         for channel in self.channels:
             if channel.publishers is not None:
                 mine = np.flatnonzero(streams == np.uint64(ChannelName(channel.name).stream_id))

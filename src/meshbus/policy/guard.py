@@ -1,9 +1,11 @@
-"""The auth guard: may this origin use this channel? One check per packet, a batch at a time.
+"""Auth guard: fast check whether an origin may use a channel, for one packet or a batch (policy.md §3).
 
-Two structures answer. A bloom filter of 2^15 bits (4 KB, stays in the first-level cache) turns most strangers away
-with two probes; the exact set of verified pairs is the authority. A pair that only the bloom knows (revoked, or a
-false positive) needs the full check, which the caller runs. Node-local: nothing here is on the wire. Which pairs are
-entered, and when, is decided by the authorization flow of the engine.
+It has two structures. A bloom filter of 2^15 bits (4 KB, fits the first-level cache) rejects most unauthorized pairs
+with two probes. The exact set of verified pairs is the authority. A pair that is only in the bloom filter (revoked, or a
+false positive) needs the full check, which the caller runs.
+
+The guard is local: nothing of it is on the wire. It does not decide which pairs are authorized: that is done by
+engine/channels/admission.py and engine/routes/boundary.py.
 """
 
 from __future__ import annotations
@@ -23,23 +25,25 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 BLOOM_BITS = 1 << 15
+"""Size of the bloom filter (policy.md §3.1)."""
 _BLOOM_MASK = BLOOM_BITS - 1
 _BLOOM_SHIFT = 15
 _SLOT_SHIFT = 30
-"""Bits 0..29 of the hash place the bloom probes, the rest places the slot of the verified table."""
+"""Bits 0 to 29 of the hash select the two bloom bits; the rest selects the slot in the table of verified pairs."""
 
 _KEY = Struct("<QQ")
 _ORIGIN, _CHANNEL, _STATE = 0, 1, 2
-"""Columns of the slot table: one array of plain words crosses into a kernel faster than records do."""
+"""Columns of the slot table: passing one array of plain words to a kernel is faster than passing records."""
 _FREE, _TAKEN, _REMOVED = 0, 1, 2
 _MIN_SLOTS = 64
+"""Smallest slot table; a power of two, because slots are selected with a mask."""
 
 _U64 = np.dtype(np.uint64)
 _U8 = np.dtype(np.uint8)
 
 
 class AuthVerdict(IntEnum):
-    """What the guard says about one (origin, channel) pair; the codes of `check_batch`."""
+    """The verdict about an (origin, channel) pair; the codes of `check_batch`."""
 
     DENIED = 0
     ALLOWED = 1
@@ -47,10 +51,10 @@ class AuthVerdict(IntEnum):
 
 
 class AuthGuard:
-    """Remember who was authorized for what, and answer for a packet or a batch of them.
+    """The authorized pairs, and checks of one pair or a batch.
 
-    `origin` is any 64-bit id (the subscriber's node id at fan-out, the publisher's origin hash at a forwarder) and
-    `channel` the canonical hash of the channel.
+    `origin` is a 64-bit id: the subscriber's node id at fan-out, the publisher's origin hash at a forwarder. `channel`
+    is the canonical hash of the channel.
     """
 
     def __init__(self) -> None:
@@ -61,18 +65,18 @@ class AuthGuard:
         self._used_slots = 0
         self.revocations_since_rebuild = 0
         self.version = 0
-        """Grows with every change, for those who keep something derived."""
+        """Incremented by every change, so that derived data can be kept until then."""
 
     def __len__(self) -> int:
         return len(self._verified)
 
     @property
     def bloom(self) -> bytes:
-        """A copy of the filter's 4096 bytes."""
+        """A copy of the 4096 bytes of the bloom filter."""
         return self._bloom.tobytes()
 
     def authorize(self, origin: int, channel: int) -> None:
-        """Allow a pair from now on."""
+        """Authorize a pair."""
         if (origin, channel) in self._verified:
             return
         self.version += 1
@@ -81,7 +85,7 @@ class AuthGuard:
         self._insert(origin, channel)
 
     def revoke(self, origin: int, channel: int) -> None:
-        """Stop allowing a pair. Its bloom bits stay, so the next check asks for the full one."""
+        """Revoke a pair. Its bloom bits stay, so the next check returns NEEDS_FULL_CHECK."""
         self.version += 1
         self.revocations_since_rebuild += 1
         if (origin, channel) in self._verified:
@@ -89,7 +93,8 @@ class AuthGuard:
             self._slots[self._find(origin, channel), _STATE] = _REMOVED
 
     def check_fast(self, origin: int, channel: int) -> AuthVerdict:
-        """Judge one pair."""
+        """Return the verdict about one pair."""
+        # The set first: in CPython it is faster than the bloom filter that protects it (policy.md §3.2).
         if (origin, channel) in self._verified:
             return AuthVerdict.ALLOWED
         bloom = self._bloom
@@ -101,7 +106,7 @@ class AuthGuard:
     def check_batch(  # hot: bench_kernels
         self, origins: ArrayLike, channels: ArrayLike, *, out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Judge many pairs, and return one AuthVerdict code each, in `out` where there is memory to reuse."""
+        """Return the AuthVerdict code of each pair, in the array `out` if it is given."""
         origins = np.asarray(origins, _U64)
         channels = np.asarray(channels, _U64)
         verdicts = np.empty(len(origins), _U8) if out is None else out
@@ -109,26 +114,26 @@ class AuthGuard:
         return verdicts
 
     def allow_channel(self, origin: int, name: str) -> None:
-        """Allow a pair by channel name; the name itself settles hash collisions in `is_authorized_full`."""
+        """Authorize a pair by channel name; `is_authorized_full` uses the name to detect hash collisions."""
         self.version += 1
         self._names.add((origin, name))
         self.authorize(origin, hash_name(name))
 
     def revoke_channel(self, origin: int, name: str) -> None:
-        """Take back `allow_channel`."""
+        """Undo `allow_channel`."""
         self._names.discard((origin, name))
         self.revoke(origin, hash_name(name))
 
     def is_authorized(self, origin: int, channel: int) -> bool:
-        """Return whether a pair is in the verified set."""
+        """Return whether a pair is authorized."""
         return (origin, channel) in self._verified
 
     def is_authorized_full(self, origin: int, name: str) -> bool:
-        """Return whether exactly this name was allowed, whatever hashes to the same value."""
+        """Return whether exactly this name is authorized, and not only another one with the same hash."""
         return (origin, name) in self._names
 
     def rebuild_bloom(self) -> None:
-        """Forget the bits of revoked pairs, so that they are denied again without a full check."""
+        """Clear the bits of revoked pairs, so that they are denied again without a full check."""
         self._bloom[:] = 0
         for origin, channel in self._verified:
             self._mark(origin, channel)
@@ -139,7 +144,7 @@ class AuthGuard:
             self._bloom[bit >> 3] |= 1 << (bit & 7)
 
     def _insert(self, origin: int, channel: int) -> None:
-        # At most half full, removed slots counted: probes stay short and always meet a free slot.
+        # At most half full, counting removed slots: so probes are short, and every probe ends at a free slot.
         if 2 * (self._used_slots + 1) > len(self._slots):
             self._rebuild_slots()
         else:
@@ -175,7 +180,7 @@ def _hash(origin: int, channel: int) -> int:
 
 
 def _bits(origin: int, channel: int) -> tuple[int, int]:
-    """Return the two bloom positions of a pair; they may be equal."""
+    """Return the two bloom positions of a pair, which may be equal (policy.md §3.1)."""
     hashed = _hash(origin, channel)
     return hashed & _BLOOM_MASK, hashed >> _BLOOM_SHIFT & _BLOOM_MASK
 

@@ -1,6 +1,6 @@
-"""Limits on how much and how often: a token bucket for rates, a throttle for peers that keep being refused.
+"""Rate limits: a token bucket, and a throttle for peers that are refused too often.
 
-Both take the time (monotonic seconds) as an argument and tolerate one that stands still or steps back.
+Both take the time (monotonic seconds) as an argument, and tolerate a clock that stands still or steps back.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ from typing import Generic, TypeVar
 
 from meshbus.errors import ConfigError
 
+# The defaults of policy.md §4.5.
 MAX_FAILURES = 16
+"""Failures within a window that throttle a peer."""
 WINDOW_S = 60.0
+"""Length of the window."""
 THROTTLE_S = 30.0
+"""How long a peer is throttled."""
 NEVER = 65_535
-"""As a number of failures: no throttle at all."""
+"""Number of failures that disables the throttle."""
 MAX_PEERS = 65_536
+"""Peers with recorded failures. Our choice."""
 
 _ROUNDING = 1e-6
-"""Of one thing: whoever waits exactly long enough must not fail by a rounded fraction."""
+"""Tolerance for rounding, in units: a caller that waited exactly long enough must not be refused."""
 
 Peer = TypeVar("Peer", bound=Hashable)
 
 
 class TokenBucket:
-    """Admit `rate` things a second on average, and up to `capacity` (one second's worth by default) at once."""
+    """Token bucket: admits `rate` units per second on average, and `capacity` at once (by default those of a second)."""
 
     __slots__ = ("_level", "_then", "capacity", "rate")
 
@@ -33,12 +38,12 @@ class TokenBucket:
         self.rate = rate
         self.capacity = rate if capacity is None else capacity
         if self.rate <= 0 or self.capacity <= 0:
-            raise ConfigError("rate", f"a limit of {self.rate}/s and {self.capacity} at once lets nothing pass")
+            raise ConfigError("rate", f"rate and capacity must be positive, got {self.rate} and {self.capacity}")
         self._level = float(self.capacity)
         self._then = -math.inf
 
     def take(self, count: int, now: float) -> bool:
-        """Admit all of `count` things, or none."""
+        """Admit `count` units if all fit, and return whether they do."""
         self._refill(now)
         if count > self._level + _ROUNDING:
             return False
@@ -46,7 +51,7 @@ class TokenBucket:
         return True
 
     def admit(self, count: int, now: float) -> int:
-        """Admit as many of `count` things as there is room for, and say how many."""
+        """Admit as many of `count` units as fit, and return how many."""
         self._refill(now)
         admitted = min(count, int(self._level + _ROUNDING))
         self._level -= admitted
@@ -59,11 +64,11 @@ class TokenBucket:
 
 
 class FailureThrottle(Generic[Peer]):
-    """Stop answering peers that were refused too often in a short time.
+    """Throttles peers that were refused too often in a short time (policy.md §4.5).
 
-    The window starts at a peer's first failure. The failure that fills it is still answered; after that the peer is
-    throttled for a while, and every further failure in the same window throttles it again. A success forgets all. Of
-    too many peers, the one whose window is oldest is forgotten.
+    The window starts at the first failure of a peer. The failure that reaches the limit still gets its real answer;
+    then the peer is throttled for a while, and every further failure in the same window throttles it again. A success
+    clears its failures. If there are too many peers, the one with the oldest window is forgotten.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class FailureThrottle(Generic[Peer]):
         return len(self._records)
 
     def fail(self, peer: Peer, now: float) -> None:
-        """Count a refusal."""
+        """Record a failure of a peer."""
         if self._max_failures >= NEVER:
             return
         record = self._records.get(peer)
@@ -95,16 +100,16 @@ class FailureThrottle(Generic[Peer]):
             record.until = now + self._throttle_s
 
     def succeed(self, peer: Peer) -> None:
-        """Forget a peer's failures."""
+        """Clear the failures of a peer."""
         self._records.pop(peer, None)
 
     def throttled(self, peer: Peer, now: float) -> bool:
-        """Return whether a peer is to be turned away unheard."""
+        """Return whether a peer is throttled now."""
         record = self._records.get(peer)
         return record is not None and record.until is not None and now < record.until
 
     def _start(self, peer: Peer, now: float) -> _Record:
-        self._records.pop(peer, None)  # so that insertion order stays the order of windows
+        self._records.pop(peer, None)  # keeps the insertion order equal to the order of the windows
         if len(self._records) >= self._max_peers:
             del self._records[next(iter(self._records))]
         record = self._records[peer] = _Record(now)

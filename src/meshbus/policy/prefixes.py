@@ -1,11 +1,11 @@
-"""The sorted-prefix subscription table: who asked for a prefix of a topic.
+"""Subscription index by prefix: finds the peers that subscribed to a prefix of a topic.
 
-One table of prefixes in byte order, each with its peers as an ascending tuple (policy/sortedblocks.py), and per peer the
-prefixes that it holds. What a topic is matched with is found by one search and remembered (policy/fans.py); batches are
-matched on a flat snapshot (policy/prefixmatch.py). Matching is on bytes: there are no separators.
+There is one table of all prefixes in byte order, each with its peers as a sorted tuple (policy/sortedblocks.py), and for
+each peer the list of its prefixes. A single topic is matched by one binary search and a cache (policy/fans.py), a batch
+on a flat snapshot (policy/prefixmatch.py). Prefixes are bytes: separators have no meaning.
 
-A subscription costs its prefix once and some thirty bytes: below 100 in all for prefixes of about 24 bytes. Changes
-cost a logarithm of comparisons, `remove_peer` one for each prefix that the peer holds.
+A subscription takes about thirty bytes, and its prefix once: below 100 bytes for prefixes of about 24 bytes. A change
+takes a logarithmic number of comparisons, and `remove_peer` one change for each prefix of the peer.
 """
 
 from __future__ import annotations
@@ -30,73 +30,73 @@ from meshbus.policy.prefixmatch import (
 from meshbus.policy.sortedblocks import SortedBlocks
 
 _SMALL_BATCH = 10
-"""Below this many topics one by one is faster than a call into the kernels (bench_prefixes)."""
+"""Below this number of topics, matching one by one is faster than a call of the kernels (bench_prefixes)."""
 
 _SNAPSHOT_COST = 2
-"""One topic by itself costs about as much as this many prefixes in a new snapshot."""
+"""Matching one topic costs about as much as this many prefixes of a new snapshot (bench_prefixes)."""
 
 _LIMIT = 1 << 64
-"""Peers are below this."""
+"""Upper limit of peer ids, exclusive: they are stored as u64."""
 
 
 class _Owner:
-    """What one peer holds."""
+    """The prefixes of one peer."""
 
     __slots__ = ("alone", "prefixes")
 
     def __init__(self, peer: int) -> None:
         self.alone: Peers = (peer,)
-        """The peers of every prefix that it holds alone: one object for all of them."""
+        """The peers of every prefix that only this peer holds: one shared object, to save memory."""
         self.prefixes = SortedBlocks()
 
 
 class SubscriptionIndex:
-    """Remember which peer asked for which prefix, and find the peers of a topic.
+    """The subscriptions of peers to prefixes.
 
-    A peer is any 64-bit number. Text stands for its UTF-8 bytes. A peer either holds a prefix or does not: subscribing
-    twice is once.
+    A peer is any unsigned 64-bit number. Text is encoded as UTF-8. Subscribing twice to a prefix is the same as once.
     """
 
     def __init__(self) -> None:
         self._table = SortedBlocks(values=True)
-        """Every prefix, and its peers as an ascending tuple."""
+        """All prefixes, with their peers as sorted tuples."""
+        # policy/fans.py needs the empty prefix as the end of every climb.
         self._table.insert(0, 0, b"", ())
         self._fans = Fans(self._table)
         self.fan = self._fans.match
-        """Find what `match` does, for bytes, as a value that may be kept: the same object while nothing changed."""
+        """Like `match`, but for bytes only, and returns a tuple that may be kept: the same object while nothing changed."""
         self._owners: dict[int, _Owner] = {}
         self._compiled = jit.available()
         self._flat: FlatTable | None = None
         self._matched_since_change = 0
 
     def __len__(self) -> int:
-        """Count the prefixes that somebody holds."""
+        """Return the number of prefixes with peers."""
         return len(self._table) - (not self._peers_at(0, 0))
 
     def __contains__(self, prefix: bytes | str) -> bool:
-        """Return whether somebody holds exactly this prefix."""
+        """Return whether a peer holds exactly this prefix."""
         block, place, found = self._table.find(_encode(prefix))
         return found and len(self._peers_at(block, place)) > 0
 
     @property
     def subscriptions(self) -> int:
-        """Count the pairs of a peer and a prefix that it holds."""
+        """Number of subscriptions: pairs of a peer and a prefix."""
         return self._fans.subscriptions
 
     def prefixes(self) -> list[bytes]:
-        """List the prefixes that somebody holds, in byte order."""
+        """Return the prefixes with peers, in byte order."""
         return list(self._table)[not self._peers_at(0, 0) :]
 
     def subscribe(self, peer: int, prefix: bytes | str) -> bool:
-        """Add a prefix to what a peer gets; False when it was there.
+        """Subscribe a peer to a prefix; return False if it already was.
 
-        Raises OverflowError for a peer that is no 64-bit number.
+        Raises OverflowError if the peer is not an unsigned 64-bit number.
         """
         prefix = _encode(prefix)
         owner = self._owners.get(peer) or _new_owner(peer)
         block, place, found = self._table.find(prefix)
         if found:
-            prefix = self._table.keys[block][place]  # the one object that everybody keeps
+            prefix = self._table.keys[block][place]  # the same object for all peers, to save memory
             peers = self._peers_at(block, place)
             joined = _with(peers, owner.alone)
             if joined is peers:
@@ -113,7 +113,7 @@ class SubscriptionIndex:
         return True
 
     def unsubscribe(self, peer: int, prefix: bytes | str) -> bool:
-        """Take a prefix from a peer; False when it did not have it."""
+        """Unsubscribe a peer from a prefix; return False if it was not subscribed."""
         prefix = _encode(prefix)
         owner = self._owners.get(peer)
         if owner is None:
@@ -128,7 +128,7 @@ class SubscriptionIndex:
         return True
 
     def remove_peer(self, peer: int) -> list[bytes]:
-        """Take every prefix from a peer, and return those it had, in byte order. Costs only those."""
+        """Unsubscribe a peer from all its prefixes, and return them in byte order. Costs only those."""
         owner = self._owners.pop(peer, None)
         owned = list(owner.prefixes) if owner is not None else []
         for prefix in owned:
@@ -136,31 +136,31 @@ class SubscriptionIndex:
         return owned
 
     def match(self, topic: bytes | str) -> list[int]:  # hot: bench_prefixes
-        """Find the peers that hold a prefix of a topic, ascending, each once."""
+        """Return the peers that hold a prefix of a topic, sorted, each once."""
         if isinstance(topic, str):
             topic = topic.encode()
         return [*self.fan(topic)]
 
     def match_batch(self, topics: Topics) -> Matches:  # hot: bench_prefixes
-        """Find the peers of many topics: a list of them, or a column as (offsets, data) in Arrow's binary layout.
+        """Return the peers of many topics, given as a list or as a column (offsets, data) in Arrow's binary layout.
 
-        Raises LocalProtocolError for a column whose offsets descend or lie outside its data.
+        Raises LocalProtocolError if the offsets of a column decrease or are outside its data.
         """
         if self._use_snapshot(count_topics(topics)):
             return match_topics(self.snapshot(), *pack_topics(topics))
         return gather([self.fan(topic) for topic in list_topics(topics)])
 
     def snapshot(self) -> FlatTable:
-        """Return the snapshot that batches are matched on, made anew after a change."""
+        """Return the snapshot on which batches are matched; a new one after a change."""
         if self._flat is None:
             self._flat = flatten(list(self._table), list(chain.from_iterable(self._table.values)))
         return self._flat
 
     def _use_snapshot(self, topics: int) -> bool:
-        """Decide whether a batch is matched on the snapshot.
+        """Return whether to match a batch on the snapshot.
 
-        After a change, topics are matched one by one until they have cost about as much as a new snapshot would, so
-        that changes and batches in any order cost at most twice what the better choice each time would have.
+        After a change, topics are matched one by one until that has cost about as much as a new snapshot. So changes and
+        batches in any order cost at most twice as much as the best choice each time.
         """
         if not self._compiled or topics < _SMALL_BATCH:
             return False
@@ -168,7 +168,7 @@ class SubscriptionIndex:
         return self._flat is not None or _SNAPSHOT_COST * self._matched_since_change >= len(self._table)
 
     def _drop(self, peer: int, prefix: bytes) -> None:
-        """Take a peer from a prefix that it holds, and the prefix from the table when nobody is left."""
+        """Remove a peer from a prefix that it holds, and the prefix from the table if it has no other peer."""
         block, place, _ = self._table.find(prefix)
         left = _without(self._peers_at(block, place), peer)
         if left or not prefix:
@@ -190,12 +190,12 @@ class SubscriptionIndex:
 
 def _new_owner(peer: int) -> _Owner:
     if not 0 <= peer < _LIMIT:
-        raise OverflowError(f"peer {peer} is no 64-bit number")
+        raise OverflowError(f"peer must be an unsigned 64-bit number, got {peer}")
     return _Owner(peer)
 
 
 def _with(peers: Peers, alone: Peers) -> Peers:
-    """Add a peer to ascending ones; the same object when it is there."""
+    """Return sorted peers with one added; the same object if it is among them."""
     place = bisect_left(peers, alone[0])
     if peers[place : place + 1] == alone:
         return peers
@@ -203,7 +203,7 @@ def _with(peers: Peers, alone: Peers) -> Peers:
 
 
 def _without(peers: Peers, peer: int) -> Peers:
-    """Take a peer from ascending ones that hold it."""
+    """Return sorted peers without one that is among them."""
     place = bisect_left(peers, peer)
     return peers[:place] + peers[place + 1 :]
 

@@ -1,16 +1,16 @@
-"""The sorted-prefix table as flat arrays, and the loops that match many topics against it.
+"""Flat snapshot of the subscription index, and the kernels that match many topics against it.
 
-A snapshot of the table in policy/prefixes.py, which owns the subscriptions and takes a new one after a change. The
-prefixes lie end to end in sorted order, the empty one first. Each has a row of links:
+policy/prefixes.py owns the subscriptions, and makes a new snapshot after a change; a snapshot itself never changes. The
+prefixes are stored contiguously in sorted order, the empty one first. Each has a row of links:
 
-    parent   the longest proper prefix of it in the table; the empty prefix is its own
-    jump     an ancestor further up (skew-binary), so that the deepest nesting is climbed in a logarithm of steps
-    fresh    where its *fresh* peers start: those that no ancestor has, ascending
-    up       itself, or its nearest ancestor with fresh peers
-    total    how many peers it and its ancestors have together
+    parent   its longest proper prefix in the table; the empty prefix is its own parent
+    jump     an ancestor further up (skew-binary), so that even the deepest nesting is climbed in logarithmic steps
+    fresh    start of its *fresh* peers, those that no ancestor has, sorted
+    up       the prefix itself, or its nearest ancestor, that has fresh peers
+    total    number of peers of the prefix and its ancestors together
 
-Fresh peers are disjoint along a chain. So the peers of a topic are the merge of the fresh peers of a few rows, their
-number is known beforehand, and the snapshot needs no more memory than the subscriptions. Nothing here changes a table.
+Fresh peers are disjoint along a chain of parents. So the peers of a topic are the merge of the fresh peers of a few rows,
+their number is known beforehand, and the snapshot needs no more memory than the subscriptions.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ if TYPE_CHECKING:
     Peers = NDArray[np.uint64]
 
 Column: TypeAlias = "tuple[Integers, Bytes]"
-"""Offsets and data, in Arrow's binary layout."""
+"""Offsets and data in Arrow's binary layout."""
 Topics: TypeAlias = "Sequence[bytes | str] | Column"
 
 _PARENT, _JUMP, _FRESH, _UP, _TOTAL = range(5)
-"""Columns of the links: one array of plain numbers crosses into a kernel faster than five arrays."""
+"""Columns of the links: passing one array of plain numbers to a kernel is faster than passing five arrays."""
 
 _MERGES = 8
-"""A chain with more fresh rows than this is sorted as a whole: merging one by one would be quadratic."""
+"""Rows with fresh peers that are merged one by one; a longer chain is sorted as a whole, because merging would take
+quadratic time. Our choice."""
 
 _PADDING = bytes(8)
-"""Lies behind the last topic and the last prefix, so that a whole word can be read where only a byte is left."""
+"""Follows the last topic and the last prefix, so that a whole word can be read where only one byte is left."""
 
 _I64 = np.dtype(np.int64)
 _I32 = np.dtype(np.int32)
@@ -54,7 +55,7 @@ _U8 = np.dtype(np.uint8)
 
 
 class Matches(msgspec.Struct, frozen=True, eq=False):
-    """The peers of many topics: those of topic `i` are `peers[offsets[i] : offsets[i + 1]]`, ascending, each once."""
+    """The peers of many topics: those of topic `i` are `peers[offsets[i] : offsets[i + 1]]`, sorted, each once."""
 
     offsets: Offsets
     peers: Peers
@@ -65,11 +66,11 @@ class Matches(msgspec.Struct, frozen=True, eq=False):
     def __getitem__(self, index: int) -> Peers:
         """Return the peers of one topic, as a view."""
         if not 0 <= index < len(self):
-            raise IndexError(f"topic {index} of {len(self)}")
+            raise IndexError(f"topic index must be in [0, {len(self)}), got {index}")
         return self.peers[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[Peers]:
-        """Return the peers of one topic after the other, as views."""
+        """Iterate over the peers of each topic, as views."""
         return (self.peers[start:end] for start, end in pairwise(self.offsets.tolist()))
 
     def tolist(self) -> list[list[int]]:
@@ -79,41 +80,41 @@ class Matches(msgspec.Struct, frozen=True, eq=False):
 
 
 class FlatTable(msgspec.Struct, frozen=True, eq=False):
-    """A snapshot of all subscriptions: 32 bytes for each, beside the bytes of its prefix."""
+    """Snapshot of all subscriptions: about 32 bytes for each, plus the bytes of its prefix."""
 
     starts: Integers
     """Prefix `i` is `data[starts[i] : starts[i + 1]]`."""
     data: Bytes
-    """The prefixes, with a word of zeros behind them so that whole words can be read everywhere."""
+    """The prefixes, followed by a word of zeros so that whole words can be read everywhere."""
     links: Integers
     peers: Peers
     """The fresh peers of all rows."""
 
 
 def count_topics(topics: Topics) -> int:
-    """Count topics in either form."""
+    """Return the number of topics, in either form."""
     column = _as_column(topics)
     return len(topics) if column is None else max(len(column[0]) - 1, 0)
 
 
 def pack_topics(topics: Topics) -> tuple[Offsets, Bytes]:
-    """Give topics as a column; one that is a column already is copied only where its types do not fit."""
+    """Return topics as a column; a column is copied only if its types differ."""
     column = _as_column(topics)
     if column is not None:
         return np.ascontiguousarray(column[0], _I64), np.ascontiguousarray(column[1], _U8)
     listed = cast("Sequence[bytes]", topics)
     try:
         data = b"".join([*listed, _PADDING])
-    except TypeError:  # some are text
+    except TypeError:  # some are str
         listed = list_topics(topics)
         data = b"".join([*listed, _PADDING])
     return _bounds(listed), np.frombuffer(data, _U8)
 
 
 def list_topics(topics: Topics) -> list[bytes]:
-    """Give topics as a list of bytes.
+    """Return topics as a list of bytes.
 
-    Raises LocalProtocolError for a column whose offsets descend or lie outside its data.
+    Raises LocalProtocolError if the offsets of a column decrease or are outside its data.
     """
     column = _as_column(topics)
     if column is None:
@@ -127,8 +128,9 @@ def list_topics(topics: Topics) -> list[bytes]:
 
 
 def flatten(prefixes: Sequence[bytes], holders: Sequence[Sequence[int]]) -> FlatTable:
-    """Take a snapshot of sorted prefixes, the empty one first, and of the ascending peers of each."""
+    """Return the snapshot of sorted prefixes, the empty one first, with the sorted peers of each."""
     data = np.frombuffer(b"".join([*prefixes, _PADDING]), _U8)
+    # Peers are numbered consecutively, so that the kernel can mark them in an array.
     names, ids = np.unique(_join(holders), return_inverse=True)
     width: np.dtype[np.signedinteger[Any]] = _I32 if max(len(data), len(ids)) <= np.iinfo(_I32).max else _I64
     starts = _bounds(prefixes).astype(width)
@@ -139,9 +141,9 @@ def flatten(prefixes: Sequence[bytes], holders: Sequence[Sequence[int]]) -> Flat
 
 
 def match_topics(table: FlatTable, offsets: Offsets, data: Bytes) -> Matches:  # hot: bench_prefixes
-    """Find the peers of every topic of a column.
+    """Return the peers of every topic of a column.
 
-    Raises LocalProtocolError for offsets that descend or lie outside the data.
+    Raises LocalProtocolError if the offsets decrease or are outside the data.
     """
     count = len(offsets) - 1
     if count < 1:
@@ -162,35 +164,35 @@ def match_topics(table: FlatTable, offsets: Offsets, data: Bytes) -> Matches:  #
 
 
 def gather(fans: Sequence[Sequence[int]]) -> Matches:
-    """Put the peers of topics that were matched one by one into the shape of a batch."""
+    """Return the peers of topics that were matched one by one in the form of a batch."""
     return Matches(_bounds(fans), _join(fans))
 
 
 def _join(parts: Sequence[Sequence[int]]) -> Peers:
-    """Lay the peers of all parts end to end."""
+    """Return the peers of all parts, concatenated."""
     return np.fromiter(chain.from_iterable(parts), _U64, sum(map(len, parts)))
 
 
 def _bounds(parts: Sequence[Sized]) -> Offsets:
-    """Return where each part starts when they lie end to end, and the end of the last."""
+    """Return the start of each part in their concatenation, and the end of the last one."""
     return np.fromiter(accumulate(map(len, parts), initial=0), _I64, len(parts) + 1)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written: the compiler takes both kinds, but compiles for each."""
+    """Return a read-only view: the compiler would compile again for writable arrays."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def _as_column(topics: Topics) -> Column | None:
-    """Tell a column from a list of topics, which may be a tuple too."""
+    """Return the topics if they are a column, or None if they are a list, which may be a tuple of two too."""
     is_column = isinstance(topics, tuple) and len(topics) == 2 and isinstance(topics[0], np.ndarray)
     return cast("Column", topics) if is_column else None
 
 
 def _bad_offsets(size: int) -> LocalProtocolError:
-    return LocalProtocolError(f"topic offsets must ascend within the {size} bytes of data")
+    return LocalProtocolError(f"topic offsets must not decrease and must stay within the {size} bytes of data")
 
 
 # ── building ────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +209,8 @@ def _link_rows(
 ) -> int:
     """Fill the links in one pass over the sorted prefixes, and return the number of fresh peers.
 
-    The chain of the previous row is open: `held` marks the peers on it. Rows that do not prefix this one leave it.
+    `held` marks the peers on the chain of the previous row; rows that are not prefixes of the current row are removed
+    from it first.
     """
     depth = np.zeros(len(starts), np.int32)
     count = 0
@@ -243,7 +246,7 @@ def _link_rows(
 
 
 _link = jit.kernel(_link_rows)(_link_rows)
-"""Short enough to be its own reference."""
+"""It needs no separate reference: the plain Python function is the same code."""
 
 
 # ── matching ────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +254,7 @@ _link = jit.kernel(_link_rows)(_link_rows)
 
 @jit.helper
 def _swap(word: np.uint64) -> np.uint64:
-    """Reverse the bytes of a word; the compiler knows this spelling and makes it one instruction."""
+    """Reverse the bytes of a word; the compiler recognizes this form and emits one instruction."""
     even = np.uint64(0x00FF00FF00FF00FF)
     word = ((word & even) << np.uint64(8)) | ((word >> np.uint64(8)) & even)
     even = np.uint64(0x0000FFFF0000FFFF)
@@ -261,9 +264,9 @@ def _swap(word: np.uint64) -> np.uint64:
 
 @jit.helper
 def _word(at: int, end: int) -> np.uint64:
-    """Read the eight bytes at an address as one big-endian number, with zeros from `end` on.
+    """Read the eight bytes at an address as a big-endian number, with zeros from `end` on.
 
-    Up to seven bytes behind `end` are touched.
+    Reads up to seven bytes after `end`. Big-endian numbers compare like the bytes do.
     """
     left = end - at
     if left <= 0:
@@ -277,7 +280,7 @@ def _word(at: int, end: int) -> np.uint64:
 
 @jit.helper
 def _leading_zero_bytes(word: np.uint64) -> int:
-    """Count the zero bytes at the top of a word that is not 0."""
+    """Return the number of leading zero bytes of a word that is not 0."""
     count = 0
     if word >> np.uint64(32) == 0:
         count = 4
@@ -292,7 +295,7 @@ def _leading_zero_bytes(word: np.uint64) -> int:
 
 @jit.helper
 def _equal_words(one: int, one_end: int, other: int, other_end: int) -> int:
-    """Count the bytes, in whole words, in which two strings agree, up to the end of the shorter one."""
+    """Return in how many bytes, in whole words, two strings agree, whose first words are equal."""
     shortest = min(one_end - one, other_end - other)
     equal = 8
     while equal < shortest and _word(one + equal, one_end) == _word(other + equal, other_end):
@@ -336,7 +339,7 @@ def _locate(
     rows: Integers,
     bounds: Offsets,
 ) -> int:
-    """Find the longest prefix of each topic, and where its peers will go, and return their number, or -1 for bad offsets."""
+    """Find the longest prefix of each topic and the bounds of its peers; return their number, or -1 for bad offsets."""
     table, column = data.ctypes.data, topics.ctypes.data
     total = 0
     bounds[0] = 0
@@ -346,8 +349,8 @@ def _locate(
             return -1
         topic, topic_end = column + begin, column + end
         length = topic_end - topic
-        # Row `low` is never above the topic and `high` always is. Every row between them agrees with the topic in as
-        # many bytes as the two do, so a comparison starts behind those.
+        # Invariant: row `low` is not greater than the topic, and row `high` is. Every row between them shares with the
+        # topic at least the bytes that both of them share with it, so comparisons start after those.
         low, high = 0, len(starts) - 1
         low_shared, high_shared = 0, 0
         while high - low > 1:
@@ -362,7 +365,8 @@ def _locate(
                 other = _word(topic + shared, topic_end)
             if mine != other:
                 shared += _leading_zero_bytes(mine ^ other)
-            # Zeros are bytes too: where one ends and the other goes on with zeros, the shorter one comes first.
+            # Equal words may still differ in length, if one ends and the other continues with zero bytes: then the
+            # shorter one sorts first.
             below = mine < other or (mine == other and prefix_end - prefix <= length)
             if below:
                 low, low_shared = middle, shared
@@ -389,7 +393,7 @@ def _fill_reference(links: Integers, peers: Peers, rows: Integers, bounds: Offse
 
 @jit.kernel(_fill_reference)
 def _fill(links: Integers, peers: Peers, rows: Integers, bounds: Offsets, out: Peers) -> None:
-    """Write the peers of each row and its ancestors, ascending."""
+    """Write the peers of each row and its ancestors, sorted."""
     source, target = peers.ctypes.data, out.ctypes.data
     for index in range(len(rows)):
         at, end = bounds[index], bounds[index + 1]
@@ -411,7 +415,7 @@ def _fill(links: Integers, peers: Peers, rows: Integers, bounds: Offsets, out: P
 
 @jit.helper
 def _merge(out: Peers, at: int, filled: int, peers: Peers, start: int, end: int) -> None:
-    """Merge ascending peers into the ascending `out[at:filled]`, from the back."""
+    """Merge sorted peers into the sorted `out[at:filled]`, from the end."""
     place, mine, other = filled + end - start - 1, filled - 1, end - 1
     while other >= start:
         if mine >= at and out[mine] > peers[other]:

@@ -1,7 +1,7 @@
-"""Which subprotocols this node handles, and which it shares with a peer.
+"""Subprotocol registry: the subprotocols that this node handles, and those that it shares with a peer.
 
-Handlers themselves live where they work; the registry only says that they exist. An id that is not registered is
-forwarded untouched, and so is one that two peers did not agree on. The types and ids are in wire/subprotocol.py.
+The registry records only which subprotocols have handlers; the handlers are elsewhere (engine/services.py). Relays
+forward packets of any id unchanged (subprotocols.md §3). The types and ids are in wire/subprotocol.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from meshbus.wire.subprotocol import (
     is_reserved,
 )
 
+# subprotocols.md §5: the preloaded set.
 _DEFAULTS = (
     (Subprotocol.CAUSAL, "causal"),
     (Subprotocol.SNAPSHOT, "snapshot"),
@@ -36,7 +37,7 @@ class SubprotocolRegistry:
 
     @classmethod
     def with_defaults(cls) -> SubprotocolRegistry:
-        """Start with the five subprotocols that the documents preload, all at version 1.0."""
+        """Return a registry with the five preloaded subprotocols, all at version 1.0 (subprotocols.md §5)."""
         registry = cls()
         for subprotocol_id, name in _DEFAULTS:
             registry.register(SubprotocolDescriptor(id=subprotocol_id, name=name, version=SubprotocolVersion(1)))
@@ -46,54 +47,58 @@ class SubprotocolRegistry:
         return len(self._descriptors)
 
     def register(self, descriptor: SubprotocolDescriptor, *, replace: bool = False) -> SubprotocolDescriptor | None:
-        """Add a subprotocol; with `replace`, in place of the one under its id, which is given back.
+        """Register a subprotocol. With `replace`, it replaces the one with the same id, which is returned.
 
-        Raises RegistryError for a reserved id, and for one that is taken when not replacing.
+        Raises RegistryError if the id is reserved, or if it is registered and `replace` is not set.
         """
         if is_reserved(descriptor.id):
-            raise RegistryError(RegistryFault.RESERVED, descriptor.id, "the id is reserved: choose one from 0x1001 on")
+            raise RegistryError(RegistryFault.RESERVED, descriptor.id, "the id is reserved; choose one from 0x1001 on")
         previous = self._descriptors.get(descriptor.id)
         if previous is not None and not replace:
-            raise RegistryError(RegistryFault.DUPLICATE, descriptor.id, f"already registered as {previous}")
+            raise RegistryError(
+                RegistryFault.DUPLICATE,
+                descriptor.id,
+                f"already registered as {previous}; choose another id or replace it",
+            )
         self._descriptors[descriptor.id] = descriptor
         return previous
 
     def unregister(self, subprotocol_id: int) -> SubprotocolDescriptor | None:
-        """Remove a subprotocol and give it back."""
+        """Remove and return a subprotocol, or return None."""
         return self._descriptors.pop(subprotocol_id, None)
 
     def lookup(self, subprotocol_id: int) -> SubprotocolDescriptor | None:
-        """Find a subprotocol by id."""
+        """Return the subprotocol with an id, or None."""
         return self._descriptors.get(subprotocol_id)
 
     def is_registered(self, subprotocol_id: int) -> bool:
-        """Return whether the id is known, with or without a handler."""
+        """Return whether an id is registered, with or without a handler."""
         return subprotocol_id in self._descriptors
 
     def is_handled(self, subprotocol_id: int) -> bool:
-        """Return whether there is a handler for the id."""
+        """Return whether an id is registered with a handler."""
         descriptor = self._descriptors.get(subprotocol_id)
         return descriptor is not None and descriptor.handler_present
 
     def all_descriptors(self) -> list[SubprotocolDescriptor]:
-        """List the subprotocols by ascending id."""
+        """Return all subprotocols, sorted by id."""
         return [self._descriptors[subprotocol_id] for subprotocol_id in sorted(self._descriptors)]
 
     def capability_tags(self) -> list[str]:
-        """List the tags of what is handled, by ascending id."""
+        """Return the capability tags of the handled subprotocols, sorted by id."""
         return [capability_tag(descriptor.id) for descriptor in self._handled()]
 
     def enrich_capabilities(self, capabilities: CapabilitySet) -> CapabilitySet:
-        """Add the tags of what is handled."""
+        """Return the capabilities with the tags of the handled subprotocols."""
         return capabilities.with_tags(self.capability_tags())
 
     @staticmethod
     def capability_filter_for(subprotocol_id: int) -> CapabilityFilter:
-        """Return the filter that finds the nodes handling a subprotocol."""
+        """Return the filter that finds nodes with a handler for a subprotocol."""
         return CapabilityFilter(require_tags=(capability_tag(subprotocol_id),))
 
     def manifest(self) -> SubprotocolManifest:
-        """Return what is handled, by ascending id."""
+        """Return the manifest of the handled subprotocols, sorted by id."""
         return SubprotocolManifest(tuple(descriptor.entry for descriptor in self._handled()))
 
     def _handled(self) -> list[SubprotocolDescriptor]:
@@ -101,7 +106,7 @@ class SubprotocolRegistry:
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A subprotocol that both sides have, at versions that do not get along."""
+    """A subprotocol that both sides have at incompatible versions."""
 
     id: int
     local_version: SubprotocolVersion
@@ -109,7 +114,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 class NegotiatedSet(msgspec.Struct, frozen=True):
-    """What two peers can use with each other; `subprotocol_id in negotiated` asks."""
+    """The subprotocols that two peers can use with each other; `subprotocol_id in negotiated` tests for one."""
 
     compatible: frozenset[int] = frozenset()
     incompatible: tuple[Mismatch, ...] = ()
@@ -119,7 +124,10 @@ class NegotiatedSet(msgspec.Struct, frozen=True):
 
 
 def negotiate(local: SubprotocolManifest, remote: SubprotocolManifest) -> NegotiatedSet:
-    """Find what both sides speak at versions that get along; what only one side has is in neither list."""
+    """Return the subprotocols of both sides, compatible or not; those of one side only are left out.
+
+    subprotocols.md §6 defines the result.
+    """
     theirs = {entry.id: entry for entry in remote.entries}
     shared = [(entry, theirs[entry.id]) for entry in local.entries if entry.id in theirs]
     return NegotiatedSet(

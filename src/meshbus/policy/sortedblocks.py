@@ -1,7 +1,7 @@
-"""Sorted keys, with a value beside each where wanted, in blocks of hundreds: a change moves one block, not the table.
+"""Sorted list of unique keys, optionally with values, stored in blocks so that a change moves one block only.
 
-A key costs one pointer, and so does a value; a Python list grows by an eighth at most, so little room is wasted. No key
-is there twice. The subscription index (policy/prefixes.py) keeps its table and the prefixes of each peer in these.
+A key takes one pointer, and so does a value; a Python list over-allocates by an eighth at most, so little memory is
+wasted. The subscription index (policy/prefixes.py) uses it for its table and for the prefixes of each peer.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from itertools import chain
 from typing import Any
 
 _MOST = 512
-"""Keys in a block; then it is split. Moving so many pointers costs less than finding the place, and lists of this size
-leave few holes in memory behind them (bench_index)."""
+"""Keys in a block before it is split: moving this many pointers costs less than finding the place, and lists of this
+size fragment the memory little (bench_index)."""
 _FEWEST = _MOST // 8
-"""Below this a block joins its neighbor, so that what once was large leaves no trail of small blocks."""
+"""Keys in a block below which it is joined with its neighbor, so that a table that shrinks does not keep many small
+blocks. Our choice."""
 
 
 class SortedBlocks:
-    """Sorted keys in blocks, and the value of each at the same block and place of `values`, where wanted."""
+    """Sorted keys in blocks; the value of a key, if there are values, is at the same block and place of `values`."""
 
     __slots__ = ("heads", "keys", "size", "values")
 
     def __init__(self, *, values: bool = False) -> None:
         self.heads = [b""]
-        """The first key of each block; below all keys for the first block."""
+        """The first key of each block; for the first block the empty key, which sorts before all others."""
         self.keys: list[list[bytes]] = [[]]
         self.values: list[list[Any]] = [[]] if values else []
         self.size = 0
@@ -34,18 +35,18 @@ class SortedBlocks:
         return self.size
 
     def __iter__(self) -> Iterator[bytes]:
-        """Go through the keys, ascending."""
+        """Iterate over the keys in order."""
         return chain.from_iterable(self.keys)
 
     def find(self, key: bytes) -> tuple[int, int, bool]:
-        """Find the block and the place of a key or where it would go, and whether it is there."""
+        """Return the block and place of a key, or where to insert it, and whether it is there."""
         block = bisect_right(self.heads, key) - 1
         keys = self.keys[block]
         place = bisect_left(keys, key)
         return block, place, place < len(keys) and keys[place] == key
 
     def around(self, key: bytes) -> tuple[bytes | None, bool, bytes | None]:
-        """Return the key before a key, whether it is there itself, and the key behind it."""
+        """Return the key before a key, whether the key itself is there, and the key after it."""
         block, place, found = self.find(key)
         behind = place + found
         before = after = None
@@ -60,7 +61,7 @@ class SortedBlocks:
         return before, found, after
 
     def starting_with(self, prefix: bytes, most: int) -> list[bytes]:
-        """List the first keys that start with a prefix and are longer."""
+        """Return the first `most` keys that start with a prefix and are longer than it."""
         block, place, found = self.find(prefix)
         place += found
         result: list[bytes] = []
@@ -78,7 +79,7 @@ class SortedBlocks:
         return result
 
     def insert(self, block: int, place: int, key: bytes, value: object = None) -> None:
-        """Insert a key, and its value, at the place that `find` gave."""
+        """Insert a key, and its value, at the place that `find` returned."""
         self.keys[block].insert(place, key)
         if self.values:
             self.values[block].insert(place, value)
@@ -98,7 +99,7 @@ class SortedBlocks:
             self.heads[block] = self.keys[block][0]
 
     def _split(self, block: int) -> None:
-        """Make two halves of a block."""
+        """Split a block into two halves."""
         middle = len(self.keys[block]) // 2
         for column in self._columns():
             whole = column[block]
@@ -106,7 +107,7 @@ class SortedBlocks:
         self.heads.insert(block + 1, self.keys[block + 1][0])
 
     def _join(self, block: int) -> None:
-        """Join a block and the next one; too large a result is two equal halves again."""
+        """Join a block and the next one; if the result is too large, split it into equal halves."""
         for column in self._columns():
             column[block : block + 2] = [column[block] + column[block + 1]]
         del self.heads[block + 1]

@@ -1,8 +1,8 @@
-"""Capability tags: the short texts by which a node says what it is and has.
+"""Capability tags: short texts that describe a node (policy.md §8.1).
 
-A tag is *reserved* (the mesh itself writes it), lies on an *axis* (`hardware.memory_gb=64`, `hardware.gpu`), or is free
-text. The text travels byte for byte; only comparing is lenient: `software.os=linux` and `software.os:linux` are one
-claim. Sets of tags and filters over them are in policy/capability.py.
+A tag is *reserved* (only the mesh writes it), on an *axis* (`hardware.memory_gb=64`, `hardware.gpu`), or free text
+(*legacy*). Its text is sent byte for byte. Only comparisons are lenient: `software.os=linux` and `software.os:linux` are
+the same claim. Sets of tags, and filters over them, are in policy/capability.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from meshbus.errors import ConfigError
 
+# policy.md §8.1.
 RESERVED_PREFIXES = ("causal:", "dataforts:", "fork-of:", "heat:", "scope:")
 AXES = frozenset({"hardware", "software", "devices", "dataforts"})
 
@@ -33,7 +34,7 @@ class TagKind(StrEnum):
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """A tag taken apart."""
+    """A parsed tag."""
 
     text: str
     kind: TagKind
@@ -42,13 +43,13 @@ class Tag(msgspec.Struct, frozen=True):
     key: str = ""
     separator: str = ""
     value: str = ""
-    """The value on an axis, or what follows the reserved prefix."""
+    """The value on an axis, or the text after the reserved prefix."""
 
     @classmethod
     def parse(cls, text: str) -> Tag:
-        """Take a tag apart; only the empty text is none."""
+        """Parse a tag; raise ConfigError if it is empty. Every other text is a tag."""
         if not text:
-            raise ConfigError("tag", "a tag cannot be empty")
+            raise ConfigError("tag", "a tag must not be empty")
         for prefix in RESERVED_PREFIXES:
             if text.startswith(prefix):
                 return cls(text, TagKind.RESERVED, head=prefix, value=text.removeprefix(prefix))
@@ -60,66 +61,67 @@ class Tag(msgspec.Struct, frozen=True):
 
     @property
     def canonical(self) -> str:
-        """The text in which equal claims are equal: values on an axis after `=`."""
+        """The canonical form, in which equal claims are equal texts: a value on an axis follows `=`."""
         return f"{self.head}.{self.key}={self.value}" if self.kind is TagKind.AXIS_VALUE else self.text
 
 
 def is_reserved(text: str) -> bool:
-    """Return whether only the mesh itself may write this tag."""
+    """Return whether only the mesh may write this tag."""
     return text.startswith(RESERVED_PREFIXES)
 
 
 def canonical(text: str) -> str:
-    """Return the text in which equal claims are equal; any text has one, also the empty."""
+    """Return the canonical form of a tag; the empty text is its own."""
     return Tag.parse(text).canonical if text else text
 
 
 def text_list(key: str, texts: Iterable[str]) -> tuple[str, ...]:
-    """Take the list of texts given for a setting; one text instead, which would become its letters, is an error."""
+    """Return the texts given for a setting as a tuple; raise ConfigError for a single text instead of a list."""
+    # A single text is iterable too, and would silently become a list of its characters.
     if isinstance(texts, str):
-        raise ConfigError(key, f"a list is expected, got the text {texts!r}")
+        raise ConfigError(key, f"must be a list of texts, got the text {texts!r}")
     return tuple(texts)
 
 
 def chain_tag(origin_hash: int, *, tip: int | None = None) -> str:
-    """Say that a node holds the chain of an origin, up to sequence number `tip` where that is known."""
+    """Return the tag of a node that holds the chain of an origin, up to the sequence number `tip` if it is given."""
     return f"causal:{origin_hash:016x}" if tip is None else f"causal:{origin_hash:016x}:{tip}"
 
 
 def chain_range_tag(origin_hash: int, first: int, end: int) -> str:
-    """Say that a node holds the events of a chain from `first` up to, and not including, `end`."""
+    """Return the tag of a node that holds the events of a chain from `first` to `end`, exclusive."""
     if first >= end:
-        raise ConfigError("chain", f"the range {first}..{end} is empty")
+        raise ConfigError("chain", f"the range {first}..{end} is empty; the end must be above the start")
     return f"causal:{origin_hash:016x}[{first}..{end}]"
 
 
 def fork_tag(origin_hash: int) -> str:
-    """Say that a node's chain was forked from this one."""
+    """Return the tag of a node whose chain was forked from this one."""
     return f"fork-of:{origin_hash:016x}"
 
 
 def heat_tag(origin_hash: int, rate: float) -> str:
-    """Return how hot a chain runs; rates outside 0 to 1 are clamped."""
+    """Return the tag with the activity of a chain; rates outside [0, 1] are clamped."""
     if not math.isfinite(rate):
-        raise ConfigError("heat", f"{rate} is not a rate")
+        raise ConfigError("heat", f"the rate must be a finite number, got {rate}")
     return f"heat:{origin_hash:016x}={min(max(rate, 0.0), 1.0):.2f}"
 
 
 def tenant_tag(tenant: str) -> str:
-    """Offer a node to one tenant."""
+    """Return the tag of a node that is available to one tenant."""
     _need("tenant", tenant)
     return TENANT_PREFIX + tenant
 
 
 def region_tag(region: str) -> str:
-    """Offer a node to one region."""
+    """Return the tag of a node that is available to one region."""
     _need("region", region)
     return REGION_PREFIX + region
 
 
 def _need(what: str, text: str) -> None:
     if not text:
-        raise ConfigError(what, "a name is needed")
+        raise ConfigError(what, "the name must not be empty")
 
 
 def _split(rest: str) -> tuple[str, str, str]:

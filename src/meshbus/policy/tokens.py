@@ -1,16 +1,16 @@
-"""Which tokens count here: trusted issuers, delegation chains, revocation, and a bounded cache of what was presented.
+"""Token cache: decides which permission tokens are trusted, and keeps the presented ones (policy.md §7).
 
-A signature only proves who signed. The rules of trust:
+A signature proves only who signed. The rules of trust (policy.md §7.5):
 
-- A token counts when its issuer is a *root*: one of the entities this node was told to trust.
-- A token of anyone else counts only with a chain of parents up to a root (`verify_chain`): each parent's subject is
-  the next issuer, each parent may delegate and deeper than its child, and no child reaches further than its parent in
-  scope, channel or time.
-- A token whose generation is below its issuer's floor is revoked, and with it every token below it in a chain.
+- A token counts if its issuer is a *root*, an entity that this node is configured to trust.
+- A token of another issuer counts only with a chain of parents up to a root (`verify_chain`): the subject of each parent
+  is the issuer of the next token, each parent may delegate, with a greater depth than its child, and no child exceeds
+  its parent in scope, channel or time.
+- A token whose generation is below the floor of its issuer is revoked, and so is every token below it in a chain.
 
-`any_issuer` gives up the first two rules and takes on the other implementation's habits, where anyone may issue
-anything and a new token replaces an old one of the same scope whatever it says: for parity tests, and for networks
-that rely on it. Time is unix seconds. The bytes of a token are in wire/messages/token.py.
+With `any_issuer` the first two rules do not apply, and the cache behaves as on a 0.23 node: anyone may issue any token,
+and a new token replaces an old one of the same scope, whatever its content. It is for parity tests, and for networks
+that rely on that. Times are unix seconds. The bytes of a token are in wire/messages/token.py.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from meshbus.errors import AuthError, AuthFault
 from meshbus.wire.messages.token import MAX_CHAIN, PermissionToken, Scope
 
 MAX_SLOTS = 65_536
+"""Slots of the cache (policy.md §7.4)."""
 MAX_PER_SLOT = 32
+"""Tokens in one slot (policy.md §7.4)."""
 
 Chain: TypeAlias = tuple[PermissionToken, ...]
-"""Tokens from a root's down to the one that is used; a directly trusted token is a chain of one."""
+"""Tokens from that of a root to the one that is used; a token of a root is a chain of one."""
 
 _Slot: TypeAlias = tuple[bytes, int]
-"""Subject and channel hash; tokens for every channel are under channel 0."""
+"""Subject and channel hash; wildcard tokens are in the slot of channel 0 (policy.md §7.4)."""
 
 
 def verify_chain(tokens: Sequence[PermissionToken], roots: Collection[bytes], now: float, skew_s: int = 0) -> None:
-    """Check that a chain leads from a root to its last token, and that this one is valid now.
+    """Check that a chain leads from a root to its last token, and that all its tokens are valid now.
 
     Raises AuthError with the first fault.
     """
@@ -43,14 +45,14 @@ def verify_chain(tokens: Sequence[PermissionToken], roots: Collection[bytes], no
 
 
 class TokenCache:
-    """The tokens presented to this node, and what they let their subjects do."""
+    """The tokens presented to this node, and the permissions that follow from them."""
 
     def __init__(self, trusted_issuers: Iterable[bytes] = (), *, any_issuer: bool = False, skew_s: int = 0) -> None:
         self.trusted_issuers = frozenset(trusted_issuers)
         self.any_issuer = any_issuer
         self.skew_s = skew_s
         self.dropped = 0
-        """Tokens that found no room."""
+        """Number of tokens for which there was no room."""
         self._slots: dict[_Slot, list[Chain]] = {}
         self._floors: dict[bytes, int] = {}
 
@@ -58,22 +60,22 @@ class TokenCache:
         return sum(map(len, self._slots.values()))
 
     def insert(self, token: PermissionToken) -> bool:
-        """Keep a token, valid now or not; False when there is no room for it.
+        """Keep a token, even if it is not valid now; return False if there is no room for it.
 
-        A delegate's token is kept when a cached one proves it. Raises AuthError when the signature is bad or nothing
-        here makes the issuer trusted.
+        A token of another issuer than a root is kept if a cached token is its valid parent. Raises AuthError if the
+        signature is wrong or the issuer is not trusted.
         """
         return self._keep(self._prove_alone(token))
 
     def insert_chain(self, tokens: Sequence[PermissionToken]) -> bool:
-        """Keep the last token of a chain on the strength of the others; False when there is no room for it.
+        """Keep the last token of a chain, which the others prove; return False if there is no room for it.
 
-        A chain of one is a plain token. Raises AuthError when the chain does not hold.
+        A chain of one is a plain token. Raises AuthError if the chain is not valid.
         """
         return self.present(tokens).keep()
 
     def present(self, tokens: Sequence[PermissionToken]) -> Presented:
-        """Prove a chain without keeping it, so that it can be asked first what it is good for.
+        """Verify a chain without keeping it, so that the caller can first check what it permits.
 
         Raises AuthError as `insert_chain` does.
         """
@@ -85,33 +87,33 @@ class TokenCache:
         return Presented(self, tuple(tokens))
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Return whether a kept token lets the subject do this on this channel now."""
+        """Return whether a cached token permits the subject an action on a channel now."""
         for chain in self._candidates(subject, channel_hash):
             if chain[-1].authorizes(action, channel_hash) and self._counts(chain, now):
                 return True
         return False
 
     def get(self, subject: bytes, channel_hash: int, now: float) -> PermissionToken | None:
-        """Return the first token under exactly this subject and channel that is valid now, or else the first."""
+        """Return the first valid token of this exact subject and channel, or else the first one, or None."""
         chains = self._slots.get((subject, channel_hash))
         if not chains:
             return None
         return next((chain[-1] for chain in chains if self._counts(chain, now)), chains[0][-1])
 
     def revoke_below(self, issuer: bytes, generation: int) -> None:
-        """Revoke the issuer's tokens of lower generations; a floor never sinks again."""
+        """Revoke the tokens of an issuer below a generation. The floor never decreases."""
         self._floors[issuer] = max(generation, self.floor(issuer))
 
     def floor(self, issuer: bytes) -> int:
-        """Return the lowest generation of an issuer that counts."""
+        """Return the lowest generation of an issuer that is not revoked."""
         return self._floors.get(issuer, 0)
 
     def revoked(self, token: PermissionToken) -> bool:
-        """Return whether the token's own issuer has revoked it."""
+        """Return whether a token is below the floor of its issuer."""
         return token.issuer_generation < self.floor(token.issuer)
 
     def evict_expired(self, now: float) -> int:
-        """Drop the tokens whose time is over, and say how many they were."""
+        """Remove the expired tokens, and return how many there were."""
         before = len(self)
         for slot, chains in list(self._slots.items()):
             kept = [chain for chain in chains if not chain[-1].expired(now, self.skew_s)]
@@ -122,7 +124,7 @@ class TokenCache:
         return before - len(self)
 
     def _prove_alone(self, token: PermissionToken) -> Chain:
-        """Find the chain that makes a single token count."""
+        """Return the chain that proves a single token; raise AuthError if there is none."""
         _check_signature(token)
         if self.any_issuer or token.issuer in self.trusted_issuers:
             return (token,)
@@ -130,10 +132,14 @@ class TokenCache:
             chain = (*parent, token)
             if _link_fault(parent[-1], token) is None and len(chain) <= MAX_CHAIN:
                 return chain
-        raise AuthError(AuthFault.NOT_AUTHORIZED, "the token's issuer is not trusted here, and no chain leads to it")
+        raise AuthError(
+            AuthFault.NOT_AUTHORIZED,
+            f"the issuer {token.issuer.hex()} is not trusted, and no cached token delegates to it;"
+            " add it to trusted_issuers, or present the whole chain",
+        )
 
     def _counts(self, chain: Chain, now: float) -> bool:
-        # A child's life lies within its parent's, so the last token answers for the time of all.
+        # The lifetime of a child is within that of its parent, so only the last token's time has to be checked.
         return chain[-1].valid(now, self.skew_s) and not (self._floors and any(map(self.revoked, chain)))
 
     def _candidates(self, subject: bytes, channel_hash: int) -> Sequence[Chain]:
@@ -158,10 +164,11 @@ class TokenCache:
         return True
 
     def _place(self, chains: list[Chain], token: PermissionToken) -> int | None:
-        """Find the index to write a token at; the end of the list appends.
+        """Return the index at which to store a token (the end of the list appends), or None if there is no room.
 
-        With any_issuer a token replaces the one of equal scope. Otherwise it replaces only itself, so that nobody
-        loses a good token to a worse one; in a full slot the token that expires first makes room for a longer one.
+        With `any_issuer`, a token replaces the one of equal scope (policy.md §7.4). Otherwise it replaces only itself,
+        so that a good token is not lost to a worse one (§7.5); in a full slot it replaces the one that expires first,
+        if it lasts longer.
         """
         for index, (*_, old) in enumerate(chains):
             if old.scope == token.scope if self.any_issuer else old == token:
@@ -173,7 +180,7 @@ class TokenCache:
 
 
 class Presented:
-    """A chain that was proven and is not kept yet: answers as a cache that holds nothing else."""
+    """A verified chain that is not kept yet; it answers `check` like a cache that holds only this chain."""
 
     __slots__ = ("_cache", "_chain")
 
@@ -183,11 +190,11 @@ class Presented:
 
     @property
     def token(self) -> PermissionToken:
-        """The token that is used: the last of the chain."""
+        """The last token of the chain, which is the one that is used."""
         return self._chain[-1]
 
     def check(self, subject: bytes, action: int, channel_hash: int, now: float) -> bool:
-        """Return whether the token lets the subject do this on this channel now; the cache's revocations count."""
+        """Return whether the token permits the subject an action on a channel now; the cache's revocations apply."""
         token = self.token
         return (
             token.subject == subject
@@ -196,29 +203,33 @@ class Presented:
         )
 
     def keep(self) -> bool:
-        """Put the token into the cache; False when there is no room for it."""
+        """Put the token into the cache; return False if there is no room for it."""
         return self._cache._keep(self._chain)
 
 
 def _check_signature(token: PermissionToken) -> None:
     if not token.has_good_signature():
-        raise AuthError(AuthFault.BAD_SIGNATURE, "the token's signature is not its issuer's")
+        raise AuthError(AuthFault.BAD_SIGNATURE, f"the token is not signed by its issuer {token.issuer.hex()}")
 
 
 def _check_shape(tokens: Sequence[PermissionToken], roots: Collection[bytes]) -> None:
-    """Check everything about a chain but signatures and the present time."""
+    """Check everything about a chain except signatures and the current time."""
     if not 1 <= len(tokens) <= MAX_CHAIN:
-        raise AuthError(AuthFault.NOT_AUTHORIZED, f"a chain has 1 to {MAX_CHAIN} tokens, got {len(tokens)}")
+        raise AuthError(AuthFault.NOT_AUTHORIZED, f"a chain must have 1 to {MAX_CHAIN} tokens, got {len(tokens)}")
     if tokens[0].issuer not in roots:
-        raise AuthError(AuthFault.NOT_AUTHORIZED, "the chain does not start at a trusted issuer")
+        problem = f"the chain does not start at a trusted issuer, but at {tokens[0].issuer.hex()}"
+        raise AuthError(AuthFault.NOT_AUTHORIZED, problem)
     for parent, child in pairwise(tokens):
         fault = _link_fault(parent, child)
         if fault is not None:
-            raise AuthError(fault, "a token of the chain goes beyond the one it comes from")
+            raise AuthError(fault, "a token of the chain exceeds what its parent delegates")
 
 
 def _link_fault(parent: PermissionToken, child: PermissionToken) -> AuthFault | None:
-    """Return what is wrong with `child` as a delegation of `parent`, signatures and the present time aside."""
+    """Return the fault of `child` as a delegation of `parent`, or None; signatures and time are not checked.
+
+    policy.md §7.3 has the rules of delegation; 0.23 nodes never verify them.
+    """
     if parent.delegation_depth <= child.delegation_depth:
         return AuthFault.DELEGATION_EXHAUSTED
     if not parent.allows(Scope.DELEGATE):

@@ -1,15 +1,17 @@
-"""What a gateway says about a packet, and the kernel that says it about a batch of headers.
+"""Gateway verdicts: the rules for forwarded packets, and the kernel that applies them to a batch of headers.
 
-The rules, in order (a packet is a *publication* when its subprotocol is 0, its stream id carries the publish bit and
-ends in its channel hash; everything else is opaque and only the TTL is judged):
+The rules, in this order (profile.md §9). A packet is a *publication* if its subprotocol is 0, its stream id has the
+publish bit, and the low 16 bits of the stream id equal its channel hash. All other packets are opaque: only rule 1
+applies to them.
 
     1  routing ttl is 0, or the inner hop_count has reached a non-zero hop_ttl      TTL_EXPIRED
     2  source or destination is neither GLOBAL, local, nor a registered peer        UNKNOWN_SUBNET
-    3  the channel is unknown here                                                  SUBNET_LOCAL, or forward
-    4  by the channel's visibility                          SUBNET_LOCAL, NOT_ANCESTOR, NOT_EXPORTED
-    5  the channel names its publishers                                             ask the auth guard
+    3  the channel has no configuration                                             SUBNET_LOCAL, or forward
+    4  by the visibility of the channel                     SUBNET_LOCAL, NOT_ANCESTOR, NOT_EXPORTED
+    5  the channel restricts its publishers                                         ask the auth guard
 
-The same kernel judges live batches in a node and recorded headers in Spark. Tables are built in policy/gateway.py.
+The same kernel judges live batches in a node and recorded headers in Spark. Its tables are built from
+policy/gatewaypolicy.py.
 """
 
 from __future__ import annotations
@@ -37,20 +39,21 @@ if TYPE_CHECKING:
 
 
 VERDICTS: Final = len(DropReason) + 1
+"""Number of verdicts: forward, and the drop reasons."""
 ASK_GUARD: Final = VERDICTS
-"""Inside a batch only: forward if the auth guard allows the publisher."""
-# The compiler reads plain integers only.
+"""Intermediate verdict within a batch: forward if the auth guard allows the publisher."""
+# The compiler accepts only plain integers.
 _SUBNET_LOCAL, _NOT_ANCESTOR = Reason.SUBNET_LOCAL.code, Reason.NOT_ANCESTOR.code
 _NOT_EXPORTED, _UNKNOWN_SUBNET = Reason.NOT_EXPORTED.code, Reason.UNKNOWN_SUBNET.code
 _TTL_EXPIRED = Reason.TTL_EXPIRED.code
 
 
 class ForwardDecision(msgspec.Struct, frozen=True):
-    """FORWARD, or Drop(reason)."""
+    """The decision about a packet: FORWARD, or Drop(reason)."""
 
 
 class Drop(ForwardDecision, frozen=True):
-    """The packet ends here."""
+    """The decision to drop a packet."""
 
     reason: DropReason
 
@@ -59,41 +62,42 @@ FORWARD: Final = ForwardDecision()
 
 
 LOCAL, PARENT, EXPORTED, GLOBAL = 0, 1, 2, 3
-"""Visibility codes."""
+"""Codes of the visibilities."""
 
 
 class ChannelRule(msgspec.Struct, frozen=True):
-    """What a gateway knows about the channel behind one stream id."""
+    """The rule for the channel of one stream id."""
 
     canonical: int
     visibility: int
     enforced: bool = False
-    """Only publishers that the auth guard allows."""
+    """Whether only publishers that the auth guard allows may publish."""
     exports: tuple[SubnetId, ...] = ()
 
 
 _PUBLISH_BIT = np.uint64(PUBLISH_STREAM_BIT)
 _WIRE_MASK = np.uint64(0xFFFF)
+# Multiplicative hashing: 2^32 divided by the golden ratio.
 _SPREAD = np.uint32(2654435761)
 _SPREAD_SHIFT = np.uint32(16)
 _HOPS_AT, _IDS_AT, _STREAM_AT, _SUBNET_AT = 4, 8, 32, 56
-"""Where the kernel reads in a header."""
+"""Offsets in the header at which the kernel reads (transport.md §3)."""
 
 
-# A policy is one array of words, because every further array costs a kernel call more than judging a packet does:
-# a head, the channel table, the export list (target | mask << 32), the set of known subnets.
+# A policy is one array of words, because each further array adds more to a kernel call than judging a packet costs. It
+# contains a head, the channel table, the export list (target | mask << 32), and the set of known subnets.
 _HEAD_WORDS = 5
 _CHANNEL_ROWS, _EXPORTS_AT, _KNOWN_AT, _KNOWN_ROWS, _FORWARD_UNKNOWN = range(_HEAD_WORDS)
-# A row of the channel table, open-addressed by stream id; 0 marks a free one.
+# A row of the channel table, which uses open addressing by stream id; key 0 marks a free row.
 _ROW_WORDS = 4
 _KEY, _CANONICAL, _RULE, _SPAN = range(_ROW_WORDS)
-"""_RULE is visibility | enforced << 8, _SPAN is first | count << 32 into the export list."""
+"""_RULE is visibility | enforced << 8; _SPAN is first | count << 32, a range of the export list."""
 
 
 def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], *, forward_unknown: bool) -> Words:
-    """Lay out a gateway's policy for the kernel: rules by stream id, and the subnets it may send between.
+    """Return a policy in the form that the kernel reads: rules by stream id, and the known subnets.
 
-    `forward_unknown` lets publications on channels without a rule pass.
+    `forward_unknown` forwards publications on channels without a rule.
     """
     rows, subnet_rows = _table_size(len(rules)), _table_size(len(known_subnets))
     channels = np.zeros((rows, _ROW_WORDS), np.uint64)
@@ -106,7 +110,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
         channels[row] = stream, rule.canonical, rule.visibility | rule.enforced << 8, span
         exports += [target | depth_mask(target.depth) << 32 for target in rule.exports]
     known = np.zeros(subnet_rows, np.uint64)
-    for subnet in sorted(set(known_subnets) - {0}):  # 0 is GLOBAL, which is always known, and marks a free row
+    for subnet in sorted(set(known_subnets) - {0}):  # 0 is GLOBAL, which is always known; here it marks a free row
         row = (subnet * int(_SPREAD) & 0xFFFFFFFF) >> int(_SPREAD_SHIFT) & (subnet_rows - 1)
         while known[row]:
             row = row + 1 & (subnet_rows - 1)
@@ -117,7 +121,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
 
 
 def _table_size(entries: int) -> int:
-    """Return a power of two that keeps a table at most a quarter full: probes stay short and meet a free row."""
+    """Return a power of two that keeps a table at most a quarter full, so that probes are short and always end."""
     return max(4, 1 << (4 * entries - 1).bit_length())
 
 
@@ -202,7 +206,7 @@ def _judge_reference(
 
 
 def _exported(spans: Words, dest: Subnets, policy: Words) -> NDArray[np.bool_]:
-    """Return which destinations lie in the export list of their channel."""
+    """Return which destinations are in the export list of their channel."""
     targets = policy[int(policy[_EXPORTS_AT]) : int(policy[_KNOWN_AT])]
     first, count = (spans & np.uint64(0xFFFFFFFF)).astype(np.int64), (spans >> np.uint64(32)).astype(np.int64)
     exported = np.zeros(len(dest), np.bool_)
@@ -221,7 +225,7 @@ def _depth_masks(subnets: Subnets) -> Subnets:
 
 
 def _rows_of(streams: Words, channels: Words) -> NDArray[np.int64]:
-    """Find the row of each stream id in a channel table; -1 where it is not there."""
+    """Return the row of each stream id in a channel table, or -1."""
     mask = len(channels) - 1
     rows = (streams & np.uint64(mask)).astype(np.int64)
     found = np.full(len(streams), -1, np.int64)
@@ -236,7 +240,7 @@ def _rows_of(streams: Words, channels: Words) -> NDArray[np.int64]:
 
 
 def canonical_of(streams: Words, policy: Words) -> Words:
-    """Return the canonical hashes of streams that a policy has rules for."""
+    """Return the canonical channel hashes of streams; the policy must have a rule for each."""
     channels = _channels_of(policy)
     return np.asarray(channels[_rows_of(streams, channels), _CANONICAL])
 
@@ -245,9 +249,9 @@ def canonical_of(streams: Words, policy: Words) -> Words:
 def judge(  # noqa: C901 - one branch per rule; a call with an array costs more than the rule itself
     rows: Bytes, source: Subnets, dest: Subnets, ttl: Bytes, policy: Words, verdicts: Bytes, counts: Counts
 ) -> int:
-    """Judge rows of headers, count the verdicts, and say how many must ask the auth guard.
+    """Judge rows of headers, count the verdicts, and return how many need the auth guard.
 
-    An empty `source` means the header's own subnet, an empty `ttl` that there is no routing header.
+    With an empty `source`, the subnets of the headers are used; with an empty `ttl`, there are no routing headers.
     """
     mask = policy[_CHANNEL_ROWS] - np.uint64(1)
     at, asking = rows.ctypes.data, 0

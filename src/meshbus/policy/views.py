@@ -1,8 +1,8 @@
-"""Typed views of a node's tags: its hardware, GPU, models and tools, written to tags and read back.
+"""Typed views of a node's tags: its hardware, GPU, models and tools, written to tags and read back (policy.md §8.1).
 
-Writing leaves out what is zero or empty. Reading is lenient, because the tags are other people's: a bad number is 0,
-an unknown vendor is `unknown`, an unknown modality is `text`, an unknown key is nothing. Where two tags claim the same
-key, the later in byte order wins. Sets of tags and filters over them are in policy/capability.py.
+Writing omits fields that are zero or empty. Reading is lenient, because other nodes wrote the tags: a bad number becomes
+0, an unknown vendor `unknown`, an unknown modality `text`, and an unknown key is ignored. If two tags have the same key,
+the later one in byte order counts. Sets of tags, and filters over them, are in policy/capability.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, ClassVar, Self, TypeAlias
 import msgspec
 
 GPU_TAG = "hardware.gpu"
-"""The presence tag: without it a node has no GPU as far as filters are concerned."""
+"""The presence tag: filters treat a node without it as one without a GPU (policy.md §8.5)."""
 
 Values: TypeAlias = Mapping[str, str]
-"""The values that a node's tags give to keys on an axis: `hardware.memory_gb` → `64`."""
+"""Values of the tags on an axis, by key: `hardware.memory_gb` → `64`."""
 
 _MAX_NUMBER = 0xFFFFFFFFFFFFFFFF
 
 
 class GpuVendor(StrEnum):
-    """Who made a GPU."""
+    """Vendor of a GPU."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
@@ -36,7 +36,7 @@ class GpuVendor(StrEnum):
 
 
 class Modality(StrEnum):
-    """What a model takes or gives."""
+    """Kind of input or output of a model."""
 
     TEXT = "text"
     IMAGE = "image"
@@ -52,16 +52,16 @@ _MODALITIES = {modality.value: modality for modality in Modality}
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of tags under one prefix, one field per key."""
+    """A group of tags with one prefix, with one field for each key."""
 
     prefix: ClassVar[str]
 
     def write(self) -> Iterator[str]:
-        """Return the tags that say this."""
+        """Return the tags of this view."""
         return self.write_under(self.prefix)
 
     def write_under(self, prefix: str) -> Iterator[str]:
-        """Return the same tags under another prefix."""
+        """Return the tags of this view under another prefix."""
         for name in self.__struct_fields__:
             text = _text(getattr(self, name))
             if text:
@@ -69,24 +69,24 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, values: Values) -> Self:
-        """Read the view from a node's values."""
+        """Return the view of a node's values."""
         return cls.of(
             {name: values[cls.prefix + name] for name in cls.__struct_fields__ if cls.prefix + name in values}
         )
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Self:
-        """Build the view from the texts of its fields; what is no field is ignored."""
+        """Return the view with the parsed texts of its fields; other keys are ignored."""
         return cls(**{name: read(texts[name]) for name, read in _readers(cls).items() if name in texts})
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Return whether a tag of this key belongs to the view, and is replaced with it."""
+        """Return whether a tag with this key belongs to the view, so that setting the view replaces it."""
         return key.startswith(cls.prefix) and key.removeprefix(cls.prefix) in cls.__struct_fields__
 
 
 class Hardware(View, frozen=True, kw_only=True):
-    """The machine."""
+    """The hardware of the machine."""
 
     prefix = "hardware."
 
@@ -98,7 +98,7 @@ class Hardware(View, frozen=True, kw_only=True):
 
 
 class Gpu(View, frozen=True, kw_only=True):
-    """The machine's first GPU; others have no tags."""
+    """The first GPU of the machine; further ones are not encoded (policy.md §8.1)."""
 
     prefix = "hardware.gpu."
 
@@ -110,22 +110,22 @@ class Gpu(View, frozen=True, kw_only=True):
     fp16_tflops_x10: int = 0
 
     def write(self) -> Iterator[str]:
-        """Return the tags that say this, the presence tag first."""
+        """Return the tags of this view, the presence tag first."""
         yield GPU_TAG
         yield from self.write_under(self.prefix)
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Return whether a tag of this key belongs to the view, and is replaced with it."""
+        """Return whether a tag with this key belongs to the view, so that setting the view replaces it."""
         return key == GPU_TAG or key.startswith(cls.prefix)
 
 
 class NumberedView(View, frozen=True, kw_only=True):
-    """A view of which a node has any number, each under its own index."""
+    """A view of which a node may have several, each with an index in its prefix."""
 
     @classmethod
     def read_all(cls, values: Values) -> tuple[Self, ...]:
-        """Read all of them, in the order of their indexes."""
+        """Return all views of this kind, in the order of their indexes."""
         found: defaultdict[int, dict[str, str]] = defaultdict(dict)
         for key, text in values.items():
             index, dot, name = key.removeprefix(cls.prefix).partition(".")
@@ -135,12 +135,12 @@ class NumberedView(View, frozen=True, kw_only=True):
 
     @classmethod
     def owns(cls, key: str) -> bool:
-        """Return whether a tag of this key belongs to one of these views."""
+        """Return whether a tag with this key belongs to one of these views."""
         return key.startswith(cls.prefix)
 
 
 class Model(NumberedView, frozen=True, kw_only=True):
-    """A model a node can run."""
+    """A model that a node can run."""
 
     prefix = "software.model."
 
@@ -155,7 +155,7 @@ class Model(NumberedView, frozen=True, kw_only=True):
 
 
 class Tool(NumberedView, frozen=True, kw_only=True):
-    """A tool a node offers. Its schemas, where it has some, are in the metadata under `tool::<tool_id>::`."""
+    """A tool that a node offers. Its schemas, if it has any, are in the metadata under `tool::<tool_id>::`."""
 
     prefix = "software.tool."
 
@@ -167,20 +167,20 @@ class Tool(NumberedView, frozen=True, kw_only=True):
     stateless: bool = False
 
     def write_under(self, prefix: str) -> Iterator[str]:
-        """Return the tags that say this; whether the tool is stateless is always said."""
+        """Return the tags of this view; `stateless` is always written (policy.md §8.1)."""
         yield from super().write_under(prefix)
         if not self.stateless:
             yield f"{prefix}stateless=false"
 
 
 def write_all(views: tuple[NumberedView, ...]) -> Iterator[str]:
-    """Return the tags of many numbered views of one kind."""
+    """Return the tags of numbered views of one kind."""
     for index, view in enumerate(views):
         yield from view.write_under(f"{view.prefix}{index}.")
 
 
 def _text(value: Any) -> str:
-    """Write a field; empty when it is not worth a tag."""
+    """Return the text of a field, or an empty text if it gets no tag."""
     match value:
         case bool():
             return "true" if value else ""
@@ -195,7 +195,7 @@ def _text(value: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    # Twenty digits hold every number of the wire, and int() refuses to read very long ones.
+    # 20 digits are enough for a u64, and int() raises an error for very long texts.
     return len(text) <= 20 and text.isascii() and text.isdigit()
 
 

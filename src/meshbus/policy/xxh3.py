@@ -1,8 +1,8 @@
-"""XXH3 of a 16-byte key, for columns of keys.
+"""XXH3-64 of 16-byte keys, for whole columns of keys.
 
-The `xxhash` package hashes one buffer per call; authorizing a batch needs thousands of `u64 ‖ u64` keys at once. For
-this one length the hash has a closed form in 64-bit arithmetic, written so that the same lines run on numpy arrays
-and, compiled, on single numbers.
+The `xxhash` package hashes one buffer per call, but checking a batch needs the hashes of thousands of `u64 ‖ u64` keys
+(policy.md §3.1). For this length the hash is a short formula in 64-bit arithmetic. It is written so that the same code
+runs on numpy arrays and, compiled, on single numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from meshbus import jit
 
-# Words 3..6 of the default secret, combined in pairs as the 9-to-16-byte path does.
+# Words 3 to 6 of the default secret, combined in pairs as the algorithm does for 9 to 16 bytes.
 _FLIP_LOW = np.uint64(0x1F67B3B7A4A44072 ^ 0x78E5C0CC4EE679CB)
 _FLIP_HIGH = np.uint64(0x2172FFCC7DD05A82 ^ 0x8E2443F7744608B8)
 _LENGTH = np.uint64(16)
