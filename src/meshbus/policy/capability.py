@@ -148,6 +148,7 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         _settle(self, "require_modalities", tuple(_member(Modality, "require_modalities", name) for name in modalities))
         if self.gpu_vendor is not None:
             _settle(self, "gpu_vendor", _member(GpuVendor, "gpu_vendor", self.gpu_vendor))
+        # policy.md §8.5: both builders also require the presence tag.
         if self.gpu_vendor is not None or self.min_vram_gb is not None:
             _settle(self, "require_gpu", True)
 

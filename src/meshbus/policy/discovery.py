@@ -179,6 +179,7 @@ class CapabilityIndex:
         claims = capability_filter.required_claims
         if not claims:
             return self._entries
+        # The rarest tag: every match has it, so only its nodes have to be tested.
         return min((self._by_claim.get(claim, set()) for claim in claims), key=len)
 
     def _remember_expiry(self, node_id: int, expires_at: float) -> None:

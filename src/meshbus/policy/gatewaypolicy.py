@@ -76,6 +76,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[int, ChannelRule] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)
+            # Fail closed: a stream id that does not tell the channel must not choose the more permissive rule.
             known = streams[name.stream_id] is not None
             found[name.stream_id] = _rule(channel, name) if known else ChannelRule(0, LOCAL)
         return found

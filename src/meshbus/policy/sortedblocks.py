@@ -95,6 +95,7 @@ class SortedBlocks:
         self.size -= 1
         if len(self.keys[block]) < _FEWEST and len(self.keys) > 1:
             self._join(max(block - 1, 0))
+        # The head of the first block stays empty, so that `find` works for every key.
         elif place == 0 and block > 0:
             self.heads[block] = self.keys[block][0]
 

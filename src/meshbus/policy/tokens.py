@@ -79,6 +79,7 @@ class TokenCache:
 
         Raises AuthError as `insert_chain` does.
         """
+        # With `any_issuer` the parents prove nothing, because no verifier of the 0.23 wire reads a chain (§7.3).
         if len(tokens) == 1 or (tokens and self.any_issuer):
             return Presented(self, self._prove_alone(tokens[-1]))
         _check_shape(tokens, self.trusted_issuers)
@@ -149,6 +150,7 @@ class TokenCache:
 
     def _keep(self, chain: Chain) -> bool:
         token = chain[-1]
+        # policy.md §7.4: overflow is dropped, so that a flood of tokens cannot evict valid ones.
         slot = (token.subject, 0 if token.is_wildcard else token.channel_hash)
         chains = self._slots.get(slot)
         if chains is None:

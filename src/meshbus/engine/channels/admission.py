@@ -199,6 +199,7 @@ class Admission(Service):
         """Check all subscriptions, remove expired tokens, and rebuild the guard if it holds too many revoked pairs."""
         self._recheck(self.roster.peers(), now, out)
         self.authorizer.evict_expired(now)
+        # policy.md §3.2: revoking leaves bits in the bloom filter, so that revoked pairs need the full check.
         if self.guard.revocations_since_rebuild > max(MIN_REBUILD, len(self.guard)):
             self.guard.rebuild_bloom()
         self._schedule_sweep(now)

@@ -182,6 +182,7 @@ class History(Service):
         if gone and not (reader.opened or ReadFlags.FROM_FIRST in reader.read.flags):
             self._end(reader, ErrorCode.RANGE_GONE, now, out, first_available=page.first_available)
             return
+        # A reader that does not follow ends where the log ended at its first page, even if the log grows meanwhile.
         if reader.follows or not reader.opened:
             reader.end = max(reader.end, page.end)
         self._send_page(peer, reader, page, gone, now, out)

@@ -164,6 +164,7 @@ class Interests(Service):
         Admission runs before this service and has already ended what is no longer allowed.
         """
         for standing in self._standing_of(peer.node_id):
+            # The token may name an entity that was not known when the interest arrived.
             if standing.presented is None and standing.order.token:
                 standing.presented = self._admission.authorizer.present(peer.claims, standing.order.token)
             missing = [name for name in self.channels.under(standing.order.prefix) if name not in standing.held]
@@ -199,7 +200,9 @@ class Interests(Service):
         standing = book.standing.get(order.req)
         repeated = standing is not None and standing.order == order
         channels = self.channels.under(order.prefix)
+        # A repetition verifies no signature, because the token was verified when the interest was accepted.
         cost = 1 + len(channels) + (0 if repeated else TOKEN_CHECKS * len(order.token) // TOKEN_BYTES)
+        # At most a full bucket: else an interest in more channels than that could never be served.
         if not book.rate.take(min(cost, CHECKS_AT_ONCE), now):
             self._counters.count(Reason.INTEREST_RATE)
             return

@@ -159,6 +159,7 @@ class Membership(Service):
         asking.remove(message.nonce)
         if not asking:
             del self._asking[node_id, message.channel]
+        # A lost Ack of a repeated subscribe must not end a subscription that was granted before.
         if accepted:
             self._granted.setdefault(node_id, {})[message.channel] = message
         elif not asking and message.channel not in self._granted.get(node_id, {}):

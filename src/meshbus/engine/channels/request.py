@@ -128,6 +128,7 @@ class Requester:
                 f"{len(self._pending)} requests already wait for a reply, the limit; wait for some of them"
             )
         request = self._next
+        # Rounded up: the responder must not give up before the requester does.
         deadline_ms = min(ceil(timeout_s * 1000), _MAX_DEADLINE_MS)
         message = encode_request(Request(req=request, deadline_ms=deadline_ms, channel=channel, payload=payload))
         self._send(peer, Subprotocol.REQUEST, message, now, out)
@@ -149,6 +150,7 @@ class Requester:
         question = self._pending.get(reply.req)
         if question is None:
             self._counters.count(Reason.REPLY_LATE)
+        # Request ids can be guessed: only the peer that was asked may answer.
         elif question.node_id != peer.node_id:
             self._counters.count(Reason.REPLY_FOREIGN)
         elif reply.status is ReplyStatus.OK:
@@ -292,6 +294,7 @@ class Responder:
             return _REFUSALS[reason]
         if message.channel not in self._channels:
             return ReplyStatus.NO_RESPONDER
+        # 0 is a time that is already over; requesters round up, so it does not come from a valid timeout.
         if message.deadline_ms == 0:
             return ReplyStatus.EXPIRED
         if len(self._open) >= MAX_SERVING or self._per_peer[peer.node_id] >= MAX_SERVING_PER_PEER:

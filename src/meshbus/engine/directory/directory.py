@@ -119,6 +119,7 @@ class Directory(Service):
             heard = decode_announcement(message)
         except RemoteProtocolError:
             return self._drop(Reason.ANNOUNCEMENT_MALFORMED)
+        # policy.md §8.3, step 2: hop count 0 means that the sender speaks about itself.
         direct = heard.hop_count == 0
         if direct and heard.node_id != peer.node_id:
             return self._drop(Reason.ANNOUNCEMENT_FOREIGN)
@@ -135,6 +136,7 @@ class Directory(Service):
         if distrust is not None:
             return self._drop(distrust)
         self._seen.put(key, now)
+        # policy.md §8.3: forwarded before the version is compared, so that all nodes get it.
         self._forward(peer, heard, now, out)
         capabilities = _local_copy(heard)
         signed = heard.signature is not None
@@ -174,6 +176,7 @@ class Directory(Service):
         peer = self._peers.get(node_id)
         if peer is not None:
             peer.claims = PeerClaims()
+        # A 0.23 node forgets the entity of a failed peer (policy.md §5.1), so that another one could take its node id.
         if not self.config.keep_pins:
             self._pins.pop(node_id)
 
@@ -212,6 +215,7 @@ class Directory(Service):
 
     def _may_check(self, peer: Peer, heard: Announcement, now: float) -> bool:
         """Return whether the limits admit one more signature check, and count it."""
+        # A signature check is the most expensive step, so a peer must not be able to cause any number of them.
         rate = self._rates.get(peer.node_id)
         if rate is None:
             rate = TokenBucket(self.config.checks_per_s, 2 * self.config.checks_per_s)
@@ -261,6 +265,7 @@ class Directory(Service):
         """Set the claims of a peer from its newest announcement, and return whether they changed."""
         self.pin(peer.node_id, heard.entity_id)
         standing = self._standing.get(peer.node_id)
+        # policy.md §8.4: a newer version replaces; after the expiry any version does.
         if standing is not None and now <= standing.expires_at and heard.version <= standing.version:
             return False
         subnet = SubnetId.GLOBAL if self._assignment is None else self._assignment.assign(heard.tags)

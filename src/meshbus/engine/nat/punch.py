@@ -99,6 +99,7 @@ class Punches:
         if refusal is not None:
             self._counters.count(refusal)
             return
+        # mesh.md §8.3: a time in the past means at once. One far ahead is not believed.
         lead_s = message.fire_at_ms / 1e3 - self._wall(now) / 1e9
         fire_at = now + min(max(lead_s, 0.0), MAX_LEAD_S)
         self._punches[message.peer] = _Punch(coordinator.node_id, message.peer_reflex, fire_at)
@@ -119,6 +120,7 @@ class Punches:
         """Handle a datagram that is a keep-alive."""
         keepalive, seen = unpack_keepalive(datagram), numeric(source)
         punch = self._punches.get(keepalive.node_id)
+        # Anyone can send a keep-alive: only an introduced node at its introduced host counts.
         if punch is None or seen is None or seen.host != punch.address.host:
             self._counters.count(Reason.KEEPALIVE_UNEXPECTED)
             return
@@ -153,6 +155,7 @@ class Punches:
             return Reason.REFUSE_PUNCH_TARGET
         if home is None:
             return Reason.REFUSE_PUNCH_NO_SESSION
+        # mesh.md §8.3: if we asked for it, only the coordinator that we asked may introduce.
         if asked is not None and asked != coordinator.node_id:
             return Reason.REFUSE_PUNCH_OTHER_COORDINATOR
         if not usable(message.peer_reflex, home):

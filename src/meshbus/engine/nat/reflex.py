@@ -55,6 +55,7 @@ class Reflex(Service):
             self._counters.count(Reason.REFLEX_MALFORMED)
             return
         if isinstance(heard, ReflexRequest):
+            # `home` is None behind a relay. mesh.md §8.1: the address of the session, not of this datagram.
             seen = numeric(peer.link.home)
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexResponse(seen or NOWHERE)), out)
         elif self._asked.drop(peer.node_id):

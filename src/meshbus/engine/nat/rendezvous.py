@@ -122,6 +122,7 @@ class Rendezvous(Service):
         self, asking: Peer, request: PunchRequest, wanted: Peer | None, reflex: Address | None, now: float
     ) -> Reason | None:
         """Return the reason to refuse a request for an introduction, or None."""
+        # First, so that invalid requests use up the rate too.
         if not (self._rates.take(asking.node_id, now) and self._total.take(1, now)):
             return Reason.REFUSE_INTRODUCTION_RATE
         if request.target in {0, self._node_id, asking.node_id}:
@@ -148,6 +149,7 @@ class Rendezvous(Service):
         return None if peer is None else numeric(peer.link.home)
 
     def _pass_on(self, sender: Peer, ack: PunchAck, now: float, out: Output) -> None:
+        # A 0.23 coordinator forwards any PunchAck (mesh.md §8.3); we only those of introductions that we made, once.
         until = self._introduced.pop((sender.node_id, ack.to_peer)) if ack.from_peer == sender.node_id else None
         receiver = self._peers.get(ack.to_peer)
         if until is None or now > until or receiver is None:

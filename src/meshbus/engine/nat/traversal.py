@@ -267,6 +267,7 @@ class Traversal(Service):
 
     def _opened(self, node_id: int, address: Numeric, now: float, out: Output) -> None:
         climb = self._climbs.get(node_id)
+        # Only while punching: a keep-alive and a PunchAck may both report the same success.
         if climb is not None and climb.rung is Rung.PUNCH:
             try:
                 self._shake(climb, Rung.SHAKE, address, now, out)

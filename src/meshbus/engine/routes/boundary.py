@@ -78,6 +78,7 @@ class Boundary:
         """Use these channel configurations, and keep the gateway's counters."""
         self._registry = ChannelConfigRegistry() if registry is None else registry
         self._publishers = AuthGuard()
+        # A new gateway, because its guard and rules are built from the registry; the counters must continue.
         counted = self.gateway
         self.gateway = self._build()
         self.gateway.continue_from(counted)
@@ -152,9 +153,11 @@ class Boundary:
     def _subnet_of(self, node_id: int) -> int:
         if node_id == self._identity.node_id:
             return self._subnet
+        # Without a subnet policy no node can be assigned to a subnet: all are in GLOBAL (policy.md §6.2).
         if self._assignment is None:
             return SubnetId.GLOBAL
         entry = self._index.get(node_id)
+        # `_nodes` has only signed announcements; an unsigned one must not choose a subnet.
         if entry is None or entry.expired(self._now) or node_id not in self._nodes:
             return NOWHERE
         return self._assignment.assign(entry.capabilities.tags)
@@ -170,6 +173,7 @@ class Boundary:
     def _build(self) -> SubnetGateway:
         self.version += 1
         config = self.config
+        # A plain relay: every channel is unknown and forwarded, so that only the TTL is judged.
         if config is None:
             return SubnetGateway(SubnetId.GLOBAL, channels=ChannelConfigRegistry(), forward_unknown=True)
         gateway = SubnetGateway(

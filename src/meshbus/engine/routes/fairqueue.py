@@ -62,6 +62,7 @@ class FairQueue(Generic[Item]):
                 self._turns.append(stream)
             elif len(queue.items) >= self.depth:
                 return False
+            # The last packet sets the weight: the priority of a stream may change while its packets wait.
             queue.share = self.quantum * weight
             queue.items.append((size, item))
         self._bytes += size
@@ -69,6 +70,7 @@ class FairQueue(Generic[Item]):
 
     def pop(self) -> Item | None:
         """Remove and return the packet whose turn it is, or None if the queue is empty."""
+        # mesh.md §7: urgent packets are served first; the limit on their run is ours.
         if self._urgent and (self._urgent_run < URGENT_RUN or not self._turns):
             self._urgent_run += 1
             return self._take(self._urgent)

@@ -90,12 +90,14 @@ class Mesh(Service):
         if home is None:
             return
         self.table.confirm(peer.node_id, home, now)
+        # The session was on a detour: a heartbeat that came directly proves that the direct way works again.
         if peer.link.route:
             self.table.choose(peer.node_id, home, now)
         self.reroute.recovered(peer.node_id, home, now)
 
     def announced(self, peer: Peer, heard: Announcement, now: float) -> None:
         """Learn a route from a forwarded announcement (mesh.md §9), and the entity from a signed one."""
+        # mesh.md §9: only a forwarded announcement is a route; a relayed peer is not a next hop.
         if heard.hop_count and peer.link.home is not None and heard.node_id != self._node_id:
             self.table.learn(heard.node_id, peer.link.home, heard.hop_count + LEARNED_METRIC, now)
         if heard.signature is not None:

@@ -123,6 +123,7 @@ class ProximityGraph:
             if wave.capability_version > node.abilities.capability_version:
                 node.abilities = _abilities(wave)
             node.load, node.health, node.seen_at = wave.load, wave.health, now
+        # mesh.md §6: the edge to the sender has latency 0; the sample is that of the rest of the way.
         near = self.edge(self._self, sender)
         if near is None or now - near.seen_at >= EDGE_REFRESH_S:
             self._connect(self._self, sender, 0, now)

@@ -57,6 +57,7 @@ class HandshakeRelay(Service):
             return
         if relayed.dest_id == self._node_id:
             self._take(peer, relayed, now, out)
+        # A peer may only speak for itself: else it could start handshakes in the name of others.
         elif relayed.src_id != peer.node_id:
             self._counters.count(Reason.RELAY_SOURCE)
         else:
@@ -73,6 +74,7 @@ class HandshakeRelay(Service):
             self._counters.add("relay", "inside")
             self._pass_to(receiver, relayed, out)
             return
+        # Not a neighbor that negotiated 0x0601: continue as an ordinary routed handshake (mesh.md §3).
         hop = self._table.lookup(relayed.dest_id, now)
         if hop is None:
             self._counters.count(Reason.RELAY_NO_ROUTE)

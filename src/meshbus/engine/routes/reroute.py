@@ -38,6 +38,7 @@ class ReroutePolicy:
     def failed(self, node_id: int, hop: Address, now: float) -> None:
         """Move every route away from a neighbor that failed."""
         for dest in self._table.via(hop):
+            # mesh.md §7: the first cause wins.
             if len(self._saved) < MAX_ROUTES:
                 self._saved.setdefault(dest, node_id)
             other = self._table.another(dest, hop, now)
@@ -48,6 +49,7 @@ class ReroutePolicy:
             else:
                 self._counters.add("route", "moved")
                 self._table.choose(dest, other, now)
+            # After `choose`, so that the route changes once and not first to some other way.
             self._table.withdraw(dest, hop)
 
     def recovered(self, node_id: int, hop: Address, now: float) -> None:

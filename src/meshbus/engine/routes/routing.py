@@ -220,6 +220,7 @@ class RoutingTable:
         for dest, route in list(self._routes.items()):
             if now - route.heard_at <= self.config.max_age_s:
                 continue
+            # mesh.md §5: a 0.23 node drops the route of a peer that sends no pingwaves; we keep it while it is heard.
             if alive(dest):
                 route.heard_at = now
                 continue
@@ -245,6 +246,7 @@ class RoutingTable:
             route.ways[hop] = _Way(metric, now, installed=False)
             return
         way.heard_at = now
+        # An installed way keeps metric 1: a pingwave would report a higher one for the same neighbor.
         if way.installed:
             return
         if metric <= way.metric or now - way.lowest_at > self.config.patience_s:
