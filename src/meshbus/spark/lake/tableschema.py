@@ -123,7 +123,7 @@ DECISIONS = Table(
         Column(
             "recomputed",
             ColumnType.SMALLINT,
-            "0 for forward, or a DropReason; null if no gateway judged the packet or its policy is unknown.",
+            "0 for forward, or the code of a drop reason; null if no gateway judged the packet or its policy is unknown.",
             nullable=True,
         ),
         Column(

@@ -62,7 +62,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged") -> DataFrame:
-    """Add a column with the verdict of one policy on each packet: 0, a DropReason, or null."""
+    """Add a column with the verdict of one policy on each packet: 0, the code of a drop reason, or null."""
     written = _write(policy)
     channels, subnets, others = written.channels, written.subnets, len(written.channels.table)
     found = _without_nulls(packets)

@@ -1,8 +1,8 @@
 """The gateway's verdict on recorded packets by the node's own kernel, for workers that read files (spark/replay/tally.py).
 
-`Judge` takes columns of the packet table (log/schema.py) and returns 0 (forward) or a DropReason per row, and a mask of the
-rows that a gateway judges: not packets addressed to the node itself, nor packets dropped before the gateway. A subnet that
-was not recorded had no influence and counts as GLOBAL.
+`Judge` takes columns of the packet table (log/schema.py). For each row it returns 0 (forward) or the code of a drop
+reason, and a mask of the rows that a gateway judges: not packets addressed to the node itself, nor packets dropped before
+the gateway. A subnet that was not recorded had no influence and counts as GLOBAL.
 
 The counterpart inside the JVM is spark/replay/expressions.py. The rules and their order are in policy/verdict.py.
 """

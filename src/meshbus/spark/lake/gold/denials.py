@@ -50,7 +50,7 @@ TABLE = GoldTable(
     doc="Dropped packets by reason, peer and channel, per hour.",
     columns=(
         Column("recorder", ColumnType.BIGINT, "Node that dropped the packets.", bit_cast=True),
-        Column("reason", ColumnType.STRING, "Why, as docs/reasons.md names it."),
+        Column("reason", ColumnType.STRING, "Drop reason, by its name in docs/reasons.md."),
         Column("peer", ColumnType.BIGINT, "Peer that the packets came from.", nullable=True, bit_cast=True),
         Column(
             "channel", ColumnType.STRING, "Name of the channel; null if the recorder does not know it.", nullable=True
