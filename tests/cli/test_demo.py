@@ -14,7 +14,7 @@ import pytest
 
 from meshbus.cli.demo import ABOUT, MARK
 from meshbus.cli.exit import Exit
-from meshbus.demo.cast import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, Cast, place_of
+from meshbus.demo.roles import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, Cast, place_of
 from meshbus.keyfile import load_identity
 from tests.children import child
 from tests.cli.conftest import Meshbus

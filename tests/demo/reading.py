@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from meshbus.demo.cast import GATEWAY, Cast
+from meshbus.demo.roles import GATEWAY, Cast
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.names.subnet import SubnetId

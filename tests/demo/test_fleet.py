@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.demo.cast import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_cast
 from meshbus.demo.fleet import Fleet
-from meshbus.demo.lines import Counts
+from meshbus.demo.messages import Counts
+from meshbus.demo.roles import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_cast
 from meshbus.errors import MeshError
 from tests.demo.leftover import none_with
 from tests.demo.reading import Row, judged, logged

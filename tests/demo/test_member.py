@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from meshbus.demo.cast import ALARMS, NOTES, POSES, write_cast
-from meshbus.demo.lines import ANSWER, Counts, Done, Flow, Join, Left, Line, Link, Listen, Publish, Up, Wish, pack
 from meshbus.demo.member import reading
+from meshbus.demo.messages import ANSWER, Counts, Done, Flow, Join, Left, Line, Link, Listen, Publish, Up, Wish, pack
 from meshbus.demo.process import Process
+from meshbus.demo.roles import ALARMS, NOTES, POSES, write_cast
 from meshbus.node.node import Node
 
 

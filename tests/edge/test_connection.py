@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from meshbus.edge.connection import Connection
-from meshbus.edge.zmtp.frames import encode_command, encode_message
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.framing import encode_command, encode_message
 from meshbus.edge.zmtp.mechanism import Credentials, NullHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Heartbeat, Interest, Limits, Session
+from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Interest, Limits, Session
 from tests.edge.raw import GREETING, READY, turns
 
 CONTROL_BYTES = 10_000

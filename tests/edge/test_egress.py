@@ -13,7 +13,7 @@ from meshbus.edge.egress import Egress
 from meshbus.edge.pub import Part, Pub
 from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.topics import TopicMap
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched
 from meshbus.names.channel import ChannelName

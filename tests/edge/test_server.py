@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.config.address import IpcAddress, TcpAddress
+from meshbus.config.edgeaddress import IpcAddress, TcpAddress
 from meshbus.edge.server import Listener, dial, listen
 from meshbus.errors import ConfigError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshbus.cli.exit import Exit
+from meshbus.cli.options import Config, Overrides
 from meshbus.cli.output import Json, note, show_rows
-from meshbus.cli.settings import Config, Overrides
 from meshbus.errors import ConfigError, MeshError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 def check(config: Config = None, /, *, overrides: Overrides = None, json: Json = False) -> Exit:
     """Check a configuration and this machine; ends with 1 when something is bad."""
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
 
     findings = []
     settings = None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from meshbus.cli.options import Config, Overrides
 from meshbus.cli.output import Json, show_rows
-from meshbus.cli.settings import Config, Overrides
 
 if TYPE_CHECKING:
     from meshbus.config import NodeConfig
@@ -18,7 +18,7 @@ app = App(name="config")
 @app.command
 def show(config: Config = None, /, *, overrides: Overrides = None, json: Json = False) -> None:
     """Show every setting with its value and where that comes from. The mesh key is not shown."""
-    from meshbus.cli.settings import build_config, gather_settings
+    from meshbus.cli.options import build_config, gather_settings
 
     settings = gather_settings(config, overrides)
     made = build_config(settings)

@@ -20,9 +20,9 @@ from meshbus.cli.output import is_terminal, show_table, show_text
 from meshbus.cli.progress import Stage
 
 if TYPE_CHECKING:
-    from meshbus.demo.cast import Cast
     from meshbus.demo.lake import Found
-    from meshbus.demo.lines import Counts, Refused
+    from meshbus.demo.messages import Counts, Refused
+    from meshbus.demo.roles import Cast
 
 FOLDER = Path("meshbus-demo")
 MARK = "about.txt"
@@ -64,7 +64,7 @@ def demo(
     """
     import asyncio
 
-    from meshbus.demo.cast import write_cast
+    from meshbus.demo.roles import write_cast
     from meshbus.errors import ConfigError
 
     if not 0 < seconds <= MAX_SECONDS:
@@ -78,9 +78,9 @@ async def _run(cast: Cast, seconds: float) -> None:
     """Run the fleet and then the pipeline, and show what came of it."""
     from contextlib import AsyncExitStack
 
-    from meshbus.demo.cast import ROLES
     from meshbus.demo.fleet import Fleet
     from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
+    from meshbus.demo.roles import ROLES
 
     def news(line: Ready | Read | Found) -> bool:
         if isinstance(line, Read):
@@ -114,7 +114,7 @@ async def _run(cast: Cast, seconds: float) -> None:
 
 def _show_fleet(cast: Cast, counts: Mapping[str, Counts], refused: Iterable[tuple[str, Refused]]) -> None:
     """Show who is where, and what publishers themselves refused."""
-    from meshbus.demo.cast import MAPS_PER_S, ROLES, place_of
+    from meshbus.demo.roles import MAPS_PER_S, ROLES, place_of
 
     _title("The fleet", "two sites; whatever goes from one place to another passes the gateway")
     rows = [
@@ -190,7 +190,7 @@ _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def _named(cast: Cast, row: Mapping[str, Any]) -> dict[str, Any]:
     """Give a row of a gold table as people read it."""
-    from meshbus.demo.cast import place_of
+    from meshbus.demo.roles import place_of
 
     shown = {"publisher": None, **row}
     origins = {identity.origin_hash: name for name, identity in cast.identities.items()}
@@ -206,7 +206,7 @@ def _named(cast: Cast, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show_verdicts(cast: Cast, found: Found) -> None:
     """Show whether the gateway was right, and what another policy would have done."""
-    from meshbus.demo.cast import BOUNDARY, PROPOSED, PROPOSED_POLICY, place_of
+    from meshbus.demo.roles import BOUNDARY, PROPOSED, PROPOSED_POLICY, place_of
 
     _title("Was the gateway right?", "every verdict, computed again by Spark from the policy in force then")
     show_text(f"{found.same} of {found.judged} recorded verdicts agree with the recomputed ones.")
@@ -232,7 +232,7 @@ def _show_verdicts(cast: Cast, found: Found) -> None:
 
 def _show_places(cast: Cast, found: Found) -> None:
     """Show where everything is, and how to go on."""
-    from meshbus.demo.cast import PROPOSED_POLICY, REPORT
+    from meshbus.demo.roles import PROPOSED_POLICY, REPORT
 
     _title("Look at it")
     for what, where in {

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter
 
 from meshbus.cli.exit import Exit
+from meshbus.cli.options import Way
 from meshbus.cli.output import Json, for_people, note, show_line, show_text
-from meshbus.cli.settings import Way
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from meshbus.cli.door import Door
+    from meshbus.cli.reach import Door
 
 Channel: TypeAlias = Annotated[str, Parameter(help="A channel name such as sensors/lidar.")]
 
@@ -41,7 +41,7 @@ def pub(
     """Publish events, and say who got them; ends with 3 when nobody did, with 5 when not everybody did."""
     import asyncio
 
-    from meshbus.cli.door import open_door
+    from meshbus.cli.reach import open_door
     from meshbus.names.channel import ChannelName
 
     name = ChannelName(channel)
@@ -81,7 +81,7 @@ def sub(
     """Show the events of a channel as they arrive."""
     import asyncio
 
-    from meshbus.cli.door import open_door
+    from meshbus.cli.reach import open_door
     from meshbus.names.channel import ChannelName
 
     ChannelName(channel + "x" if channel.endswith("/") else channel)  # a channel, or the start of several

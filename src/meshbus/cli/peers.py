@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from meshbus.cli.options import Way
 from meshbus.cli.output import Json, show_rows
-from meshbus.cli.settings import Way
 
 
 def peers(way: Way | None = None, *, json: Json = False) -> None:
     """List the peers of a running node, or those that the configured peers let us connect to."""
     import asyncio
 
-    from meshbus.cli.door import open_door
+    from meshbus.cli.reach import open_door
 
     async def look() -> list[dict[str, object]]:
         async with open_door(way) as door:

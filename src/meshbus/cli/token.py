@@ -143,8 +143,8 @@ def revoke(
     """Make a running node stop believing an issuer's tokens of lower generations."""
     import asyncio
 
-    from meshbus.cli.door import RemoteDoor
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
+    from meshbus.cli.reach import RemoteDoor
     from meshbus.errors import ConfigError
     from meshbus.node.unix import LineClient
 
@@ -174,7 +174,7 @@ def _check_use(token: PermissionToken, subject: bytes | None, channel: str | Non
 
 
 def _trusted(config: Path | None) -> set[bytes]:
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
     from meshbus.config.node import default_identity
     from meshbus.keyfile import load_identity
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from meshbus.cli.options import Config, Overrides
 from meshbus.cli.output import Json, for_people, note, show_facts, show_line
-from meshbus.cli.settings import Config, Overrides
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,7 +34,7 @@ def up(
     """
     import asyncio
 
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
 
     typed = [f"bind={bind}"] if bind is not None else []
     typed += [f"admin_socket={admin.absolute()}"] if admin is not None else []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from meshbus.config.address import IpcAddress, parse_address
+from meshbus.config.edgeaddress import IpcAddress, parse_address
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.names.channel import ChannelName
 

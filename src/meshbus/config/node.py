@@ -3,7 +3,7 @@
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
 `[[peers]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment spells `heartbeat_s` as
 `MESHBUS_HEARTBEAT_S`, and an argument is `heartbeat_s=`. Relative paths in a file are relative to the file. A key that
-is unknown, or a value that does not fit, is refused with its place. How that is done is in config/source.py, how
+is unknown, or a value that does not fit, is refused with its place. How that is done is in config/loader.py, how
 addresses, keys and the like are spelled in config/spelling.py, what files with secrets look like in keyfile.py.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from meshbus.config.edge import EdgeEntry
-from meshbus.config.source import Setting, build, read_arguments, read_environment, read_file
+from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
 from meshbus.config.spelling import (
     READERS,
     Bytes,

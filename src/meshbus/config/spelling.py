@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-from meshbus.config.source import Reader, Readers
+from meshbus.config.loader import Reader, Readers
 from meshbus.errors import ConfigError
 from meshbus.log.durability import NEVER, Fsync, every_n, interval
 from meshbus.names.channel import ChannelName

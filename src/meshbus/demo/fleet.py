@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from meshbus.demo.cast import GATEWAY, ROLES, Cast, Role
-from meshbus.demo.lines import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
 from meshbus.demo.process import Process
+from meshbus.demo.roles import GATEWAY, ROLES, Cast, Role
 
 _QUIET_S = 1.0
 """Nothing arrived anywhere for so long: what was sent has arrived, or never will."""

@@ -2,7 +2,7 @@
 
     python -m meshbus.demo.member NODE.toml
 
-What it hears and says is demo/lines.py. It ends when its standard input does. The counterpart, which starts and stops
+What it hears and says is demo/messages.py. It ends when its standard input does. The counterpart, which starts and stops
 members, is demo/fleet.py.
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from meshbus.config import NodeConfig
-from meshbus.demo.lines import COMMAND, Counts, Done, Flow, Join, Left, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import COMMAND, Counts, Done, Flow, Join, Left, Listen, Publish, Refused, Up, Wish, pack
 from meshbus.demo.process import run_child, say
 from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.node.node import Node

@@ -14,9 +14,9 @@ from meshbus.edge.security import (
     passwords,
 )
 from meshbus.edge.sub import Sub, XSub
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Heartbeat, Interest, Upstream
+from meshbus.edge.zmtp.protocol import Heartbeat, Interest, Upstream
 
 __all__ = [
     "Backoff",

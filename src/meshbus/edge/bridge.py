@@ -27,7 +27,7 @@ from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.security import CurveServer, Null, PlainServer, Security, known_keys, passwords
 from meshbus.edge.sub import Sub
 from meshbus.edge.topics import TopicMap
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords

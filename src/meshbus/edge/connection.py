@@ -7,16 +7,16 @@ here while the stream is busy, up to a bound: a peer that makes us talk and does
 from __future__ import annotations
 
 import asyncio
-import socket  # noqa: TID251 - handed from edge/server.py to edge/stream.py
+import socket  # noqa: TID251 - handed from edge/server.py to edge/bytestream.py
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from meshbus.edge.stream import Stream
+from meshbus.edge.bytestream import Stream
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Interest, Output, Request, Session
+from meshbus.edge.zmtp.protocol import Closed, Interest, Output, Request, Session
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):

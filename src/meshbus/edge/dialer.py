@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from meshbus.config.address import EdgeAddress
+from meshbus.config.edgeaddress import EdgeAddress
 from meshbus.edge.connection import Connection
 from meshbus.edge.server import dial
-from meshbus.edge.zmtp.reason import LASTING, CloseReason
-from meshbus.edge.zmtp.session import Closed
+from meshbus.edge.zmtp.closereason import LASTING, CloseReason
+from meshbus.edge.zmtp.protocol import Closed
 from meshbus.node.tasks import TaskOwner
 
 _log = logging.getLogger("meshbus.edge")

@@ -19,7 +19,7 @@ from meshbus.edge.ingress import Spawn
 from meshbus.edge.pub import Pub
 from meshbus.edge.refusals import Direction, Refusals
 from meshbus.edge.topics import TopicMap
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched, Negotiated, SessionUp

@@ -17,15 +17,15 @@ from typing import ClassVar, Self, TypedDict
 
 import msgspec
 
-from meshbus.config.address import parse_address
+from meshbus.config.edgeaddress import parse_address
 from meshbus.edge.connection import Connection, ConnectionInfo
 from meshbus.edge.dialer import Backoff, Dialer
 from meshbus.edge.security import Null, Security
 from meshbus.edge.server import Listener, listen
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Heartbeat, Limits, Request, Session
+from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Limits, Request, Session
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 from meshbus.node.tasks import TaskOwner

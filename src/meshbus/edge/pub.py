@@ -20,10 +20,10 @@ from meshbus.edge.endpoint import Endpoint, EndpointOptions
 from meshbus.edge.hub import Change, HubLimits, HubStats, PubSubHub
 from meshbus.edge.mailbox import Mailbox
 from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, QueueStats
-from meshbus.edge.zmtp.frames import message_buffers
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.framing import message_buffers
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Interest, Request, Upstream
+from meshbus.edge.zmtp.protocol import Closed, Interest, Request, Upstream
 from meshbus.errors import Timeout
 from meshbus.policy.reason import Reason
 

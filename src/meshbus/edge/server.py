@@ -1,4 +1,4 @@
-"""The door to TCP and Unix sockets: listening, accepting, dialing. What flows through them is edge/stream.py's.
+"""The door to TCP and Unix sockets: listening, accepting, dialing. What flows through them is edge/bytestream.py's.
 
 Safe by default: an endpoint that does not encrypt listens beyond this machine only when told so, and a Unix socket can
 be opened by its owner alone. A socket file that an ended process left behind is replaced; one that is served, or that
@@ -14,7 +14,7 @@ import stat
 from ipaddress import ip_address
 from pathlib import Path
 
-from meshbus.config.address import EdgeAddress, IpcAddress, TcpAddress
+from meshbus.config.edgeaddress import EdgeAddress, IpcAddress, TcpAddress
 from meshbus.errors import ConfigError
 
 BACKLOG = 1024

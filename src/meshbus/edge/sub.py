@@ -12,13 +12,13 @@ from typing import Unpack
 
 from meshbus.edge.connection import Connection
 from meshbus.edge.endpoint import Endpoint, EndpointOptions
-from meshbus.edge.interest import Interests
 from meshbus.edge.mailbox import Mailbox
 from meshbus.edge.pub import Part, as_bytes
 from meshbus.edge.queue import HIGH_WATER
-from meshbus.edge.zmtp.frames import encode_message
+from meshbus.edge.wanted import Interests
+from meshbus.edge.zmtp.framing import encode_message
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.policy.reason import Reason
 
 

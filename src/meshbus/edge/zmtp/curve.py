@@ -20,10 +20,10 @@ from collections.abc import Callable
 from nacl import bindings as sodium
 from nacl.exceptions import CryptoError
 
-from meshbus.edge.zmtp.frames import COMMAND, MORE, FrameReader, encode_command, encode_frame
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import COMMAND, MORE, FrameReader, encode_command, encode_frame
 from meshbus.edge.zmtp.mechanism import Cipher, Credentials, Step, Verdict, expect, refuse
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket, read_counterpart
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 
 KEY_BYTES = 32
 BOX_BYTES = 16

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from meshbus.edge.zmtp.reason import CloseReason, Violation
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 
 GREETING_BYTES = 64
 MINOR = 1

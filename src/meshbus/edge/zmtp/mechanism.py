@@ -19,9 +19,9 @@ from typing import Protocol
 
 import msgspec
 
-from meshbus.edge.zmtp.frames import encode_command, split_command
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import encode_command, split_command
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket, read_counterpart
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 
 _MISSPELT_ERROR = b"^RROR"
 

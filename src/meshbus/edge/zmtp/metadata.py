@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from meshbus.edge.zmtp.reason import CloseReason, Violation
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 
 SOCKET_TYPE = "Socket-Type"
 

@@ -27,11 +27,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from meshbus.edge.zmtp.frames import COMMAND, MORE, Frame, FrameReader, encode_command, encode_frame, split_command
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import COMMAND, MORE, Frame, FrameReader, encode_command, encode_frame, split_command
 from meshbus.edge.zmtp.greeting import GREETING_BYTES, decode_greeting, encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Handshake, Step, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 
 HANDSHAKE_BYTES = 8192
 """The longest command of a handshake, and the most that may wait for a verdict; libzmq's longest has 300 bytes."""

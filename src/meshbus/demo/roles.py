@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from meshbus.demo.lines import Flow
+from meshbus.demo.messages import Flow
 from meshbus.keyfile import create_file, create_identity, create_psk, format_tokens
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId

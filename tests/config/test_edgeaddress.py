@@ -1,6 +1,6 @@
 import pytest
 
-from meshbus.config.address import EdgeAddress, IpcAddress, TcpAddress, parse_address
+from meshbus.config.edgeaddress import EdgeAddress, IpcAddress, TcpAddress, parse_address
 from meshbus.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from meshbus.config import NodeConfig
-    from meshbus.config.source import Setting
+    from meshbus.config.loader import Setting
 
 Config: TypeAlias = Annotated[
     Path | None, Parameter(help="The configuration file; by default MESHBUS_CONFIG, or node.toml in your folder.")
@@ -25,7 +25,7 @@ Overrides: TypeAlias = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The options by which a verb finds a mesh; cli/door.py opens what they lead to."""
+    """The options by which a verb finds a mesh; cli/reach.py opens what they lead to."""
 
     admin: Annotated[
         Path | None, Parameter(help="The admin socket of a running node; by default the usual one, if it is there.")
@@ -45,8 +45,8 @@ def gather_settings(config: Path | None, overrides: Sequence[str] | None = None)
     """Collect the settings as they are written, the strongest of each with its source."""
     import os
 
+    from meshbus.config.loader import read_texts
     from meshbus.config.node import CONFIG_VARIABLE, default_file, gather
-    from meshbus.config.source import read_texts
 
     if config is None and not os.environ.get(CONFIG_VARIABLE):
         usual = default_file()
@@ -56,8 +56,8 @@ def gather_settings(config: Path | None, overrides: Sequence[str] | None = None)
 
 def build_config(settings: Mapping[str, Setting]) -> NodeConfig:
     """Make the configuration; raises ConfigError for what does not fit."""
+    from meshbus.config.loader import build
     from meshbus.config.node import NodeConfig
-    from meshbus.config.source import build
     from meshbus.config.spelling import READERS
 
     return build(NodeConfig, settings, READERS)

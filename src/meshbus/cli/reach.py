@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from meshbus.cli.exit import Refusal
+from meshbus.cli.options import Way, build_config, gather_settings
 from meshbus.cli.output import note
-from meshbus.cli.settings import Way, build_config, gather_settings
 from meshbus.config import NodeConfig, PeerEntry
-from meshbus.config.source import Setting
+from meshbus.config.loader import Setting
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.admin import event_row, peer_row, report_row
 from meshbus.node.node import Node

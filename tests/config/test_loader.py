@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from meshbus.config.source import (
+from meshbus.config.loader import (
     MAX_FILE_BYTES,
     Reader,
     build,

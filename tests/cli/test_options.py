@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.cli.settings import gather_settings, load_config
+from meshbus.cli.options import gather_settings, load_config
 from meshbus.config.node import default_file
 from meshbus.errors import ConfigError
 

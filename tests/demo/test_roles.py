@@ -3,7 +3,7 @@
 import pytest
 
 from meshbus.config import NodeConfig
-from meshbus.demo.cast import (
+from meshbus.demo.roles import (
     ALARMS,
     GATEWAY,
     MAPS,

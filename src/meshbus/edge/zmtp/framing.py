@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from meshbus.edge.zmtp.reason import CloseReason, Violation
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 
 MORE, LONG, COMMAND = 1, 2, 4
 LONGEST_SHORT = 255
