@@ -1,4 +1,4 @@
-"""The edge: applications attach by topic prefix, and one message fans out to many of them."""
+"""ZeroMQ endpoints (PUB, SUB, XPUB, XSUB) and the bridge between their topics and the channels of a node."""
 
 from meshbus.edge.dialer import Backoff
 from meshbus.edge.pub import Pub, Verbosity, XPub

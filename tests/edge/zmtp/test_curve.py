@@ -180,7 +180,7 @@ def test_a_vouch_for_another_server() -> None:
     inner = public_key_of(CLIENT_SECRET) + bytes(16) + vouch
     number = (2).to_bytes(8, "big")
     box = sodium.crypto_box_easy_afternm(inner, b"CurveZMQINITIATE" + number, key)
-    with pytest.raises(Violation, match="the vouch is for other keys"):
+    with pytest.raises(Violation, match="the vouch in INITIATE is for other keys"):
         server.receive(b"\x08INITIATE" + cookie + number + box)
 
 

@@ -232,7 +232,7 @@ def test_a_peer_may_say_goodbye_with_a_reason() -> None:
     out = ready(SUB).receive(encode_command(b"ERROR", b"\x04busy"), 0.0)
     assert reason_of(out) is CloseReason.REFUSED
     assert out.closed is not None
-    assert out.closed.detail == "the peer says: busy"
+    assert out.closed.detail == "the peer sent ERROR: busy"
 
 
 def test_subscriptions_mean_nothing_to_a_subscriber() -> None:

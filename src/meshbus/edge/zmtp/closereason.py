@@ -1,7 +1,7 @@
-"""Why a connection ended: one closed set of words for logs, counters and errors.
+"""Reasons for which a ZMTP connection is closed, as used in logs, counters and errors.
 
-A `Violation` is how the parts of a session tell each other that the peer broke the rules. It never leaves the session,
-which turns it into the last event of the connection.
+The modules of this package raise `Violation` when the peer breaks the protocol. It never leaves the session, which turns
+it into the last event of the connection.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from meshbus.errors import RemoteProtocolError
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended; also the label of its counter."""
+    """Why a connection was closed; also the label of the counter."""
 
     BAD_SIGNATURE = "bad_signature"
-    """The first bytes are not those of a ZMTP peer."""
+    """The first bytes are not a ZMTP greeting."""
     OLD_VERSION = "old_version"
-    """A peer from before ZMTP 3.0."""
+    """The peer uses a version before ZMTP 3.0."""
     MECHANISM_MISMATCH = "mechanism_mismatch"
-    """The two sides are configured for different security."""
+    """The two sides use different security mechanisms."""
     INCOMPATIBLE_SOCKET = "incompatible_socket"
-    """A socket that is no counterpart of ours, such as PUSH for SUB."""
+    """The peer's socket type does not match, such as PUSH with SUB."""
     BAD_FLAGS = "bad_flags"
     MALFORMED = "malformed"
     TOO_LONG = "too_long"
-    """A frame, a message or a handshake above its limit."""
+    """A frame, a message or a handshake exceeds its limit."""
     UNEXPECTED = "unexpected"
-    """Something that has no place at this point, such as data during the handshake."""
+    """A frame is not allowed in this state, such as data during the handshake."""
     BAD_BOX = "bad_box"
-    """A CURVE box that our keys do not open: a wrong key, or tampering."""
+    """A CURVE box cannot be decrypted: wrong key or tampering."""
     REPLAYED = "replayed"
-    """A CURVE counter that did not grow."""
+    """A CURVE counter did not increase."""
     DENIED = "denied"
-    """We refused the peer's credentials."""
+    """The peer's credentials were refused here."""
     REFUSED = "refused"
-    """The peer told us, with ERROR, that it does not want us."""
+    """The peer refused the connection with ERROR."""
     CLOSED_IN_HANDSHAKE = "closed_in_handshake"
-    """The peer hung up before the handshake was done; libzmq does so where the keys do not fit."""
+    """The peer closed the connection during the handshake; libzmq does so if the keys do not match."""
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     SILENT = "silent"
-    """Nothing arrived for longer than the heartbeat allows."""
+    """Nothing was received for longer than the heartbeat allows."""
     STALLED = "stalled"
-    """The peer does not read what we have to tell it."""
+    """The peer does not read control data."""
     TOO_MANY_SUBSCRIPTIONS = "too_many_subscriptions"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNREACHABLE = "unreachable"
-    """Nobody answers at the address."""
+    """Nothing listens at the address."""
     EOF = "eof"
-    """The peer hung up."""
+    """The peer closed the connection."""
     LOCAL = "local"
-    """We closed it ourselves."""
+    """It was closed here."""
 
 
 LASTING = frozenset(
@@ -64,11 +64,11 @@ LASTING = frozenset(
         CloseReason.REFUSED,
     }
 )
-"""Reasons that the same attempt will most likely meet again: retried at the slowest pace."""
+"""Reasons that another attempt will most likely meet again: retried with the longest pause."""
 
 
 class Violation(RemoteProtocolError):
-    """Report that the peer broke a rule of the protocol."""
+    """The peer broke a rule of the protocol."""
 
     def __init__(self, reason: CloseReason, detail: str = "") -> None:
         self.reason = reason
