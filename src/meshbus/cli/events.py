@@ -45,7 +45,7 @@ def pub(
 ) -> Exit:
     """Publish events and show how many subscribers got them.
 
-    Exits with status 3 if there is no subscriber, and with status 5 if some subscribers did not get an event.
+    Exits with status 3 if the channel has no subscribers, and with status 5 if some of them did not get an event.
     """
     import asyncio
 

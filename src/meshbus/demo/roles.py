@@ -79,7 +79,7 @@ _ROVER_CHANNELS = (
 _READER_CHANNELS = ({"prefix": "", "log": "received"},)
 
 ROLES = (
-    Role(name=GATEWAY, subnet=REGION, job="applies channel policy, records packets"),
+    Role(name=GATEWAY, subnet=REGION, job="applies policy, records"),
     Role(
         name="control",
         subnet=REGION,
@@ -105,7 +105,7 @@ ROLES = (
     Role(
         name="west-guest",
         subnet=WEST,
-        job="is in the mesh but has no token",
+        job="is a peer without a token",
         flows=(Flow(ALARMS, 4), Flow(NOTES, 8)),
         wishes=(("west-rover", ALARMS), ("west-rover", "fleet/keys")),
     ),

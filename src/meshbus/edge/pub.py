@@ -144,7 +144,7 @@ class Pub(Endpoint):
                     self._drained.clear()
                     await self._drained.wait()
         except TimeoutError:
-            raise Timeout("flush: subscribers do not read", timeout_s or 0.0) from None
+            raise Timeout("waiting for subscribers to read", timeout_s or 0.0) from None
 
     async def wait_subscribed(self, topic: Part, *, peers: int = 1, timeout_s: float | None = None) -> None:
         """Wait until at least `peers` subscribers match a topic. Raises Timeout."""
