@@ -178,7 +178,7 @@ def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
     [
         ("connecting", signal.SIGINT),
         ("connecting", signal.SIGKILL),
-        ("reading what was logged", signal.SIGTERM),
+        ("reading logs", signal.SIGTERM),
     ],
     ids=["Ctrl-C", "kill -9", "ended while Spark runs"],
 )

@@ -91,10 +91,10 @@ def test_the_list_is_sorted_and_complete_enough() -> None:
     texts = {message.text for message in found}
     assert {
         "--seconds: must be in (0, {MAX_SECONDS}], got {seconds}",
-        "--reason: unknown reason '{reason}'; choose from {codes}",
+        "--reason: unknown reason '{reason}'; choose from {WORDS}",
         "{bad} of {findings} checks failed; the first is {check}: {found}",
         "List the peers of a node.",
-        "Filter by drop reason, such as subnet_local.",
+        "Filter by drop reason: {WORDS}.",
     } <= texts
 
 

@@ -40,15 +40,11 @@ report.html   the gold tables, with plots
 MAX_SECONDS = 600.0
 """Longest run: a demo logs everything, and this bounds the disk space."""
 
-WHY = {
-    "subnet_local": "the channel must not leave its site, or the gateway does not know the channel",
-    "not_ancestor": "the channel may go only to its own subnet and the subnets above it",
-    "not_exported": "the export list of the channel does not include this subnet",
-    "unauthorized_publisher": "the channel requires a token, and the publisher has none",
+REFUSALS = {
     "unauthorized": "the channel requires a token, and none was presented",
     "unknown_channel": "the publisher does not have this channel",
 }
-"""Explanations of drop and refusal reasons."""
+"""Explanations of the publishers' reasons that occur in the demo; those of the gateway are in policy/reason.py."""
 
 
 def demo(
@@ -133,7 +129,7 @@ def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterab
     names = {f"{identity.node_id:016x}": name for name, identity in files.identities.items()}
     for who, refusal in refused:
         wanted = f"{who} may not subscribe to {refusal.channel} of {names[refusal.publisher]}"
-        show_text(f"{wanted}: {refusal.reason}: {WHY.get(refusal.reason, 'no explanation')}")
+        show_text(f"{wanted}: {refusal.reason}: {REFUSALS.get(refusal.reason, 'no explanation')}")
     for who, one in counts.items():
         for channel, events in one.limited.items():
             tried = events + one.published.get(channel, 0)
@@ -156,15 +152,18 @@ def _flow(counts: Mapping[str, Counts]) -> str:
 
 def _show_gold(files: FleetFiles, found: Found) -> None:
     """Show the gold tables, with names in place of ids."""
+    from meshbus.policy.reason import RECORDED
     from meshbus.spark.lake.tablestore import Store
     from meshbus.spark.run.report import rows_of
+
+    sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
 
     for name, (about, columns) in _GOLD.items():
         rows = [_named(files, row) for row in rows_of(Store(found.tables), name)]
         _title(name, about)
         show_table(sorted(rows, key=lambda row: [str(row[column]) for column in columns]), columns)
         for reason in sorted({row["reason"] for row in rows if "reason" in row}):
-            show_text(f"{reason}: {WHY.get(reason, 'see docs/guide/flight-recorder.md')}")
+            show_text(f"{reason}: {sentences[reason]}")
 
 
 _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
