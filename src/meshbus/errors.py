@@ -32,6 +32,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 
+# Classes that take a `problem` get the whole explanation from the code that raises them, because only that code knows
+# what to advise. The others build the sentence from their fields.
 class MeshError(Exception):
     """Base class of every exception that meshbus raises on purpose."""
 
@@ -47,6 +49,7 @@ class ConfigError(MeshError):
         self.key = key
         self.problem = problem
         self.source = source
+        # The source is the file, the environment or an argument: the same key may be set in all three.
         where = f" (from {source})" if source else ""
         super().__init__(f"{key}{where}: {problem}")
 

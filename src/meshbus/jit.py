@@ -52,6 +52,7 @@ class Kernel(Generic[P, R]):
         self.run: Callable[P, R] = self._resolve
 
     def _resolve(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        # Replaces itself: later calls go to the compiled function without passing here.
         self.run = compile_loop(self.loop) if available() else self.reference
         return self.run(*args, **kwargs)
 
@@ -104,6 +105,7 @@ def compile_loop(loop: Callable[P, R]) -> Callable[P, R]:
     import numba
 
     _teach()
+    # error_model="numpy": no check for division by zero, which would keep loops from being vectorized.
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return cast("Callable[P, R]", numba.njit(cache=True, **options)(loop))
@@ -117,7 +119,7 @@ def _teach() -> None:
 
     while _helpers:
         function = _helpers.pop()
-        if function is copy_bytes:
+        if function is copy_bytes:  # stands for all functions on addresses; see the end of this module
             _teach_memory()
         else:
             register_jitable(function)
@@ -130,6 +132,7 @@ def _teach_memory() -> None:
     from numba.core import cgutils
     from numba.extending import intrinsic, overload
 
+    # align=1 below: addresses inside a packet are not aligned, and LLVM would otherwise assume that they are.
     def pointer_to(builder: Any, address: Any, bits: int) -> Any:
         return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 

@@ -49,6 +49,7 @@ def check(config: Config = None, /, *, overrides: Overrides = None, json: Json =
         findings.append(Finding("configuration", Result.GOOD, found))
     except ConfigError as error:
         findings.append(Finding("configuration", Result.BAD, str(error), "correct the setting and run the check again"))
+    # The machine is checked even if the configuration is invalid: both may need attention.
     if settings is not None:
         findings += check_files(settings)
     findings += check_machine(settings)
@@ -122,6 +123,7 @@ def _edge(number: int, entry: EdgeEntry) -> Finding:
         security_of(entry)
     except MeshError as error:
         return Finding(name, Result.BAD, str(error), "follow the message")
+    # Any local user can connect to a TCP port on loopback; a Unix socket has file permissions.
     if entry.security == "null" and any("tcp://" in (place or "") for place in (entry.publishers, entry.subscribers)):
         to_do = "use ipc://, which only your user can open, or set security to plain or curve"
         return Finding(name, Result.ADVICE, "every user of this machine can publish and subscribe as this node", to_do)

@@ -195,6 +195,7 @@ def _named(files: FleetFiles, row: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"publisher": None, **row}
     origins = {identity.origin_hash: name for name, identity in files.identities.items()}
     if row.get("origin") is not None:
+        # Spark stores the unsigned hash as a signed integer.
         shown["publisher"] = origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
     for column, name in (("src", "from"), ("dst", "to")):
         if column in row:
@@ -252,6 +253,7 @@ def _fresh(folder: Path) -> Path:
     """Create the output directory; replace that of an earlier demo. Raises ConfigError for any other directory."""
     from meshbus.errors import ConfigError
 
+    # Only a directory with the mark of an earlier demo is deleted.
     mark = folder / MARK
     if mark.is_file() and mark.read_text("utf-8").startswith(_MADE):
         shutil.rmtree(folder)

@@ -52,7 +52,7 @@ def pub(
     from meshbus.cli.reach import open_mesh
     from meshbus.names.channel import ChannelName
 
-    name = ChannelName(channel)
+    name = ChannelName(channel)  # raises for an invalid name before any connection is made
 
     async def publish() -> Exit:
         totals = {"events": 0, "attempted": 0, "delivered": 0}
@@ -173,7 +173,7 @@ def _stdin_events(handle: int, *, raw: bool) -> Iterator[bytes]:
             continue
         *lines, rest = rest.split(b"\n")
         yield from (line.removesuffix(b"\r") for line in lines)
-        if len(rest) > _MAX_LINE:
+        if len(rest) > _MAX_LINE:  # a line without end must not fill the memory
             yield rest
             rest = b""
     if rest or raw:

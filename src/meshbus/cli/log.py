@@ -38,7 +38,7 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
         try:
             row = _log_row(LogReader(root, entry.channel).snapshot())
             rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
-        except LogError as error:
+        except LogError as error:  # one unreadable log must not hide the others
             problems.append(error)
     for problem in problems:
         note(str(problem))
@@ -127,6 +127,7 @@ def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
     from meshbus.log.reader import LogReader
 
     LogReader(root, channel).snapshot()  # raises for a mistyped name, which would otherwise create a log
+    # Opening takes the writer's lock, and fails if a node holds it.
     with Redex(root, background=False) as redex:
         log = redex.open(channel)
         sealed = log.seal()

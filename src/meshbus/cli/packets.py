@@ -54,6 +54,7 @@ def cat(
 
     if limit is not None and limit < 1:
         raise ConfigError("--limit", f"must be at least 1, got {limit}; omit it to see all packets")
+    # A deque with maxlen keeps the newest rows without holding all of them.
     found = _rows(PacketReader(root, _choose(root, recorder)).snapshot(), _code_of(reason), channel)
     for row in found if limit is None else deque(found, maxlen=limit):
         if for_people(json):
@@ -112,6 +113,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         value = row[column.name]
         if value is None:
             continue
+        # Unsigned ids are stored as signed integers; show them as unsigned hex. Counters stay decimal.
         if column.bit_cast and column.name not in {"counter", "packet_seq"}:
             digits = 16 if column.type is ColumnType.BIGINT else 8
             value = f"{value % (1 << 4 * digits):0{digits}x}"

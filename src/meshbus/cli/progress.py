@@ -41,6 +41,7 @@ class Stage:
         """Update the text of the stage."""
         self._text = text
         now = time.monotonic()
+        # In a log file, lines that say the same again and again would bury the rest.
         if self._live or now - self._said_at >= _SELDOM_S:
             self._said_at = now
             self._write()

@@ -77,10 +77,12 @@ async def temporary_node(config: NodeConfig, *, publishes: str | None = None) ->
             "peers",
             "no peer is configured; give --connect and --public-key, add [[peers]] to the file, or run `meshbus up`",
         )
+    # Port 0 and no logs: the same configuration may belong to a node that runs now.
     quiet = msgspec.structs.replace(config.without_logs(), peers=(), bind=config.bind._replace(port=0))
     async with Node.open(quiet) as node:
-        if publishes is not None:
+        if publishes is not None:  # before connecting: peers that know the channel subscribe as soon as they connect
             node.publisher(publishes)
+        # All peers are tried: a command is useful as soon as one of them answers.
         failures = [failure for entry in config.peers if (failure := await _connect(node, entry)) is not None]
         if len(failures) == len(config.peers):
             raise failures[0]
@@ -168,6 +170,7 @@ class AdminMesh:
         """Publish one event and return its report."""
         import base64
 
+        # Base64, because JSON cannot carry arbitrary bytes.
         encoded = base64.b64encode(payload).decode()
         report: dict[str, Any] = await self.ask("publish", channel=channel, payload_base64=encoded, reliable=reliable)
         return report

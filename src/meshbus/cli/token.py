@@ -57,6 +57,7 @@ def issue(
     from meshbus.errors import ConfigError
     from meshbus.wire.messages.token import PermissionToken, Scope
 
+    # A forgotten channel must not silently become a token for every channel.
     if (channel is None) != every_channel:
         raise ConfigError("channel", "give either a channel or --every-channel")
     scope = _scope(allow, also=Scope.WILDCARD if every_channel else Scope.NONE)
@@ -127,6 +128,7 @@ def verify(
         verify_chain(chain, roots, _now())
         _check_use(chain[-1], None if subject is None else _public_key(subject), channel, wanted)
     except AuthError as error:
+        # The result goes to standard output for programs, the explanation to standard error for people.
         show_facts({"valid": False, "reason": error.fault.value, "problem": str(error)}, json=json)
         note(f"refused: {error}")
         return Exit.DENIED
@@ -241,6 +243,7 @@ def _public_key(text: str) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
+    # fromhex also accepts spaces, so the length of the bytes is what counts.
     if len(raw) != 32:
         raise ConfigError("public key", f"expected 64 hex digits, as `meshbus key show` prints them, got {text!r}")
     return raw
@@ -279,6 +282,7 @@ def _seconds(text: str) -> int:
 
 
 def _date(unix_s: int) -> str:
+    # A hostile token may hold any 64-bit time, which gmtime does not accept.
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
     except (OverflowError, ValueError, OSError):

@@ -36,6 +36,7 @@ def up(
 
     from meshbus.cli.options import load_config
 
+    # Dedicated options are turned into --set, after the others, so that they win and errors name the setting.
     typed = [f"bind={bind}"] if bind is not None else []
     typed += [f"admin_socket={admin.absolute()}"] if admin is not None else []
     asyncio.run(_run(load_config(config, [*(overrides or ()), *typed]), json=json))
@@ -56,6 +57,7 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         if socket is not None:
             await stack.enter_async_context(Admin(node).serve(socket))
         bridges = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
+        # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
         show_facts({**facts, **({"edge": list(map(_places, bridges))} if bridges else {})}, json=json)
         async with asyncio.TaskGroup() as tasks:

@@ -72,6 +72,7 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
     def _check_channels(self, key: str, channels: Iterable[str]) -> None:
         for channel in channels:
             try:
+                # A name may not end in a slash, so a prefix is checked with one more letter.
                 ChannelName(f"{channel}x" if is_prefix(channel) else channel)
             except ChannelError as error:
                 raise ConfigError(key, str(error)) from None
@@ -80,6 +81,7 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
                     "strip",
                     f"{channel!r} in {key} does not begin with {self.strip!r}; change strip, or move it to another [[edge]] table",
                 )
+        # Overlapping entries would make it unclear which of them exposes a channel.
         for one, other in permutations(channels, 2):
             if covers(one, other):
                 raise ConfigError(key, f"{other!r} is already covered by {one!r}; remove one of them")
@@ -92,6 +94,7 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
             address = parse_address(text, listening=True)
         except ConfigError as error:
             raise ConfigError(side, error.problem) from None
+        # A host name passes here; edge/server.py checks the address that it resolves to.
         if self.security is EdgeSecurity.CURVE or isinstance(address, IpcAddress) or not _is_exposed(address.host):
             return
         raise ConfigError(

@@ -57,7 +57,7 @@ def read_file(path: Path) -> dict[str, Setting]:
     name = str(path)
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)  # one more, to see whether the file is too large
     except FileNotFoundError:
         raise ConfigError("config", "the file does not exist; check the path", source=name) from None
     except OSError as error:
@@ -108,6 +108,7 @@ def build(kind: type[_S], settings: Mapping[str, Setting], readers: Readers) -> 
     values = {}
     for name, setting in settings.items():
         if name not in fields:
+            # Suggest names as the user would write them in this source: MESHBUS_HEARTBEAT_S, not heartbeat_s.
             prefix = setting.spelling[: len(setting.spelling) - len(name)]
             known = [prefix + (field.upper() if setting.spelling.isupper() else field) for field in fields]
             raise ConfigError(
@@ -116,7 +117,7 @@ def build(kind: type[_S], settings: Mapping[str, Setting], readers: Readers) -> 
         values[name] = _Conversion(setting, readers).run(fields[name].type)
     try:
         return kind(**values)
-    except ConfigError as error:
+    except ConfigError as error:  # from __post_init__, which knows the field but not how and where it was written
         wrong = settings.get(error.key)
         if wrong is None:
             raise
@@ -179,6 +180,7 @@ class _Conversion:
         if reader is not None:
             return self._read(value, reader, where)
         origin, arguments = get_origin(kind), get_args(kind)
+        # msgspec converts unions itself, but not those of types that have a reader.
         if origin in {Union, UnionType} and type(None) in arguments:
             (inner,) = (part for part in arguments if part is not type(None))
             return None if value is None else self._convert(value, inner, where)
@@ -228,6 +230,7 @@ class _Conversion:
 
 def _readings(text: str, kind: Any) -> Iterable[object]:
     """Yield the possible values of a text from the environment, the most likely one first."""
+    # The text itself comes first, so that a name such as `true` or `7` needs no quotes where text is expected.
     yield text
     with suppress(tomllib.TOMLDecodeError, RecursionError):
         yield tomllib.loads(f"value = {text}")["value"]

@@ -121,6 +121,7 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
             raise ConfigError("channel", "set exactly one of 'name' and 'prefix'")
+        # Build the policy now, so that an invalid entry is reported when the file is read.
         try:
             self.config()
         except ChannelError:
@@ -256,6 +257,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.psk is not None and self.psk_file is not None:
             raise ConfigError("psk_file", "psk and psk_file are both set; remove one of them")
+        # Otherwise every session would time out before the first heartbeat of the peer.
         if self.session_timeout_s <= self.heartbeat_s:
             raise ConfigError(
                 "session_timeout_s",
@@ -272,6 +274,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(key, "only allowed for a gateway; set gateway = true, or remove it")
         if self.log_dir is None and any(entry.log for entry in self.channels):
             raise ConfigError("log_dir", "required because a channel is logged; set log_dir to a directory")
+        # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
 
@@ -318,6 +321,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             for entry in self.channels
             if entry.name == channel or (entry.prefix is not None and channel.startswith(entry.prefix))
         ]
+        # An exact name wins over every prefix, a longer prefix over a shorter one; an entry without `log` wins too,
+        # so that a channel can be excluded from a logged prefix.
         best = max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
         return best if best is not None and best.log is not None else None
 
@@ -384,7 +389,7 @@ def gather(
     if chosen:
         file = Path(chosen).expanduser()
         settings = read_file(file)
-        if "psk" in settings:
+        if "psk" in settings:  # other settings are not secret, so a readable file is fine without it
             _check_private(file)
     return {**settings, **read_environment(environ, PREFIX, OTHER_VARIABLES), **read_arguments(arguments)}
 

@@ -38,6 +38,7 @@ def parse_endpoint(text: str) -> Endpoint:
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
+    # Brackets if and only if the host contains a colon: `::1:9000` would be ambiguous.
     good_host = bare and bare.isprintable() and not set(bare) & set("[] /@") and bracketed == (":" in bare)
     if not (colon and good_host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 0xFFFF):
         raise ConfigError(
@@ -111,7 +112,7 @@ def _read_secret(value: object, _: Path) -> bytes:
 
 def _read_node_id(value: object, _: Path) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
-    if isinstance(value, str) and len(value) <= 18:
+    if isinstance(value, str) and len(value) <= 18:  # 0x and 16 digits
         try:
             number = int(value, 16)
         except ValueError:

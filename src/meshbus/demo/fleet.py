@@ -21,7 +21,7 @@ from meshbus.demo.roles import GATEWAY, ROLES, FleetFiles, Role
 _QUIET_S = 1.0
 """When no member has received an event for this long, all events have arrived or are lost."""
 _MAX_SETTLE_S = 10.0
-"""Longest wait for events in flight; retransmission ends long before."""
+"""Longest wait for events in flight, so that the demo ends even if events keep arriving."""
 _TOLD_S = 0.2
 """Time between progress updates; the same as members send their counts."""
 
@@ -74,6 +74,7 @@ class Fleet:
         self._processes = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        # The local stack stops the members that have started if a later one fails; pop_all keeps them on success.
         async with AsyncExitStack() as stack:
             for member in self._members.values():
                 await stack.enter_async_context(member.process)
@@ -95,6 +96,7 @@ class Fleet:
         """Connect each member to the gateway, and then to the publishers that it subscribes to."""
         gateway = (self._link(GATEWAY, direct=True),)
         others = [role for role in ROLES if role.name != GATEWAY]
+        # First all to the gateway: it relays the handshakes of the second step.
         await _all(self._members[role.name].ask(Join(gateway)) for role in others)
         await _all(self._members[role.name].ask(Join(self._links(role))) for role in others)
 

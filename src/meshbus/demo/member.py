@@ -114,6 +114,7 @@ class Member:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         for number in range(round(flow.per_s * seconds)):
+            # Sleep until an absolute time, so that delays do not add up and the rate stays constant.
             await asyncio.sleep(begin + number / flow.per_s - loop.time())
             try:
                 await publisher.publish(reading(number))

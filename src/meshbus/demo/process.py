@@ -67,7 +67,7 @@ class Process(Generic[Line]):
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 env=self._environment,
-                process_group=0,
+                process_group=0,  # its own group: Ctrl-C in the terminal reaches only the parent
             )
         self._hearing = self._tasks.start(self._hear(self._process))
         return self
@@ -75,7 +75,7 @@ class Process(Generic[Line]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None:  # something went wrong, or Ctrl-C: do not wait for an orderly shutdown
             self._kill()
         await self.leave()
 
@@ -89,7 +89,7 @@ class Process(Generic[Line]):
         """Return the child's next line. Raises MeshError if the child exits instead."""
         answer = await self._answers.get()
         if answer is None:
-            self._answers.put_nowait(None)
+            self._answers.put_nowait(None)  # for the next caller: the end stays the end
             lines = self._errors.read_text("utf-8", "replace").split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), "no error message")
             raise MeshError(f"the process of {self.name} has exited: {last}; see {self._errors}")
@@ -149,7 +149,7 @@ def run_child(work: Callable[[], None]) -> None:
     try:
         work()
     except BaseException as error:  # noqa: BLE001 - the outermost handler of this process
-        while isinstance(error, BaseExceptionGroup):
+        while isinstance(error, BaseExceptionGroup):  # TaskGroups wrap the error that matters
             error = error.exceptions[0]
         if isinstance(error, BrokenPipeError | KeyboardInterrupt):
             os._exit(1)  # the parent is gone: a flush at exit would fail again

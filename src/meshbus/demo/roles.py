@@ -206,7 +206,9 @@ def _gateway_settings(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, An
         "peer_subnets": [WEST, EAST],
         "record_packets": True,
         "log_dir": "log",
+        # The gateway checks publishers too, so it needs their tokens.
         "tokens": [f"../../tokens/{name}.token" for name in publishers],
+        # A gateway learns the subnets of its peers from the tags that they announce.
         "subnet_rules": [{"match_tags": [_tag(subnet)], "target_subnet": subnet} for subnet in (REGION, WEST, EAST)],
         "exports": [{"channel": MAPS, "subnets": [EAST]}],
         "channels": [{"name": name, **rule} for name, rule in channels.items()],

@@ -66,7 +66,7 @@ class Stream:
         if self._waiting:
             self._waiting += buffers
             return
-        if len(buffers) == 1:
+        if len(buffers) == 1:  # the common case: `send` is cheaper than `sendmsg` with a list
             buffer = buffers[0]
             sent = self._send(buffer)
             if sent < len(buffer):
@@ -116,7 +116,7 @@ class Stream:
             return 0
         except OSError as error:
             self._end_soon(error.strerror or str(error))
-            return len(buffer)
+            return len(buffer)  # count it as sent: nothing may wait on a broken connection
 
     def _send_many(self, buffers: list[memoryview | bytes]) -> list[memoryview | bytes]:
         """Send as much as the kernel accepts, and return the rest."""
@@ -124,7 +124,7 @@ class Stream:
             while buffers:
                 sent = self._socket.sendmsg(buffers[:MAX_BUFFERS])
                 buffers, full = _after(buffers, sent)
-                if full:
+                if full:  # another call would only raise BlockingIOError
                     break
         except _LATER:
             pass
@@ -138,7 +138,7 @@ class Stream:
         self._loop.call_soon(self._end, problem)
 
     def _end(self, problem: str) -> None:
-        if not self._closed:
+        if not self._closed:  # it may have been closed since `_end_soon`
             self.close()
             self._on_end(problem)
 

@@ -94,6 +94,7 @@ class Connection:
 
     def send(self, buffers: Sequence[bytes]) -> None:  # hot: bench_edge
         """Send whole messages, given as plain frames; call it only while `idle`."""
+        # CURVE encrypts per peer, because each connection has its own key; other peers share the encoded buffers.
         self._stream.write([self._session.seal(b"".join(buffers))] if self._session.is_sealed else buffers)
 
     def send_interests(self, interests: Sequence[Interest]) -> None:
@@ -133,6 +134,7 @@ class Connection:
             self._finish(msgspec.structs.replace(closed, detail=closed.detail or problem))
 
     def _on_idle(self) -> None:
+        # Control data first: it must not wait behind the messages that the owner sends from on_idle.
         if self._control:
             self._stream.write(self._control)
             self._control, self._control_bytes = [], 0
@@ -140,6 +142,7 @@ class Connection:
             self._owner.on_idle(self)
 
     def _apply(self, out: Output) -> None:
+        # In this order: an ERROR is sent before the connection closes, and on_ready precedes the first message.
         if out.send:
             self._send_control(out.send)
         if out.ask is not None:
@@ -163,6 +166,7 @@ class Connection:
         self._control.append(data)
         self._control_bytes += len(data)
         if self._control_bytes > self._max_control_bytes:
+            # Not now: the caller may be iterating over the endpoint's connections.
             problem = f"the peer does not read: {self._control_bytes} bytes of control data wait"
             self._loop.call_soon(self.close, CloseReason.STALLED, problem)
 

@@ -33,6 +33,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause_s(self, failures: int, reason: CloseReason, chance: float) -> float:
         """Return the pause after a number of failures in a row; `chance`, from 0 to 1, removes up to half of it."""
+        # 63 bounds the exponent: 2.0 ** 1024 would raise OverflowError after some hours without a connection.
         doubled = self.longest_s if reason in LASTING else self.first_s * 2.0 ** min(failures, 63)
         return min(doubled, self.longest_s) * (1.0 - chance / 2.0)
 
@@ -85,6 +86,7 @@ class Dialer:
     async def _run(self) -> None:
         while True:
             closed = await self._attempt()
+            # Other reasons are not conclusive: an unreachable peer may still start before the caller's timeout.
             if closed.reason in LASTING or closed.reason is CloseReason.CLOSED_IN_HANDSHAKE:
                 self._settle(closed)
             pause_s = self._backoff.pause_s(self._failures, closed.reason, random.random())  # noqa: S311 - spreads load

@@ -145,6 +145,7 @@ class Endpoint:
             )
         if timeout_s is None:
             return
+        # Only with a timeout: without one, the dialer goes on in the background and failures are logged and counted.
         try:
             refused = await dialer.wait_ready(timeout_s)
         except TimeoutError:
@@ -170,6 +171,7 @@ class Endpoint:
             loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
+        # Dialers before connections, so that none reconnects what is closed here.
         for dialer in list(self._dialers.values()):
             await dialer.close()
         self._dialers.clear()
@@ -254,6 +256,7 @@ class Endpoint:
                     error.strerror or error,
                     ACCEPT_PAUSE_S,
                 )
+                # Without a pause the listener would stay readable, and the loop would spin at full load.
                 loop.remove_reader(listener.fileno())
                 loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener)
                 return
@@ -268,6 +271,7 @@ class Endpoint:
 
     def _has_room(self) -> bool:
         """Return whether another connection is allowed; close the oldest unfinished handshake to make room."""
+        # Otherwise idle connections without credentials could keep authenticated clients out.
         if len(self._connections) >= self._max_connections and self._unready:
             oldest = self._connections[next(iter(self._unready))]
             problem = f"the handshake was not done when connection {self._max_connections + 1} arrived"
@@ -294,7 +298,7 @@ class Endpoint:
 
     async def _judge_later(self, connection: Connection, verdict: Awaitable[Verdict]) -> None:
         try:
-            decided = Verdict(await verdict)
+            decided = Verdict(await verdict)  # raises ValueError if the callback returns something else
         except Exception:  # noqa: BLE001 - whatever the callback raises, the peer is refused
             _log.exception("the authenticate callback failed for %s; the connection is refused", connection.address)
             decided = Verdict.FAILED

@@ -83,6 +83,7 @@ class Ingress:
             problem = f"an event must have at most {MAX_EVENT} bytes, got {len(event)}"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_LARGE, problem)
             return
+        # Lanes are found by topic, so that the channel name is checked once per topic and not per message.
         lane = self._lanes.get(topic) or self._new_lane(topic)
         if lane is None:
             return
@@ -92,7 +93,7 @@ class Ingress:
             return
         lane.waiting.append(event)
         self._bytes += len(event)
-        if not lane.running:
+        if not lane.running:  # one task per lane keeps the order of its events
             lane.running = True
             self._spawn(self._drain(lane))
 

@@ -102,6 +102,7 @@ class Pub(Endpoint):
 
         It never waits. If a subscriber's queue is full, the message is dropped for this subscriber and counted.
         """
+        # A loop rather than all(): most messages are bytes already, and a generator would cost more than the check.
         for part in parts:
             if type(part) is not bytes:
                 parts = as_bytes(parts)
@@ -113,7 +114,7 @@ class Pub(Endpoint):
             self._hub.count_unmatched()
             return 0
         burst = self._burst
-        if not burst:
+        if not burst:  # the first message of this iteration schedules the flush for all of them
             self._loop.call_soon(self._flush)
         burst.append(parts)  # type: ignore[arg-type]
         self._burst_bytes += len(parts[-1])
@@ -126,8 +127,9 @@ class Pub(Endpoint):
         batch = list(messages)
         if set(map(type, chain.from_iterable(batch))) != {bytes}:
             batch = [as_bytes(message) for message in batch]
-        self._flush()
+        self._flush()  # keep the order: messages published before the batch go first
         largest = max(map(len, chain.from_iterable(batch)), default=0)
+        # Steps of at most half a queue, with a write after each: a peer that reads gets room before the next step.
         step = max(1, min(self._longest_burst, self._half_queue_bytes // max(largest, 1)))
         queued = 0
         for start in range(0, len(batch), step):
@@ -223,6 +225,7 @@ class Pub(Endpoint):
             burst, self._burst, self._burst_bytes = self._burst, [], 0
             self._hub.publish_batch(burst)
         for routing_id, _ in self._hub.ready():
+            # A busy connection sends the rest of its queue from on_idle.
             connection = self._connections.get(routing_id)
             if connection is not None:
                 self._pump(connection)
@@ -237,6 +240,7 @@ class Pub(Endpoint):
                 self._drained.set()
                 return
             connection.send(buffers)
+        # This peer accepts more, but the others must get their turn.
         self._loop.call_soon(self._pump, connection)
 
     def _is_drained(self) -> bool:

@@ -78,6 +78,7 @@ class PeerQueue:
         """Return why the whole parcel does not fit, or None if it fits."""
         if self.pending + parcel.messages > self._high_water:
             return Loss.HIGH_WATER
+        # A single message larger than the limit may enter an empty queue, because it could never be sent otherwise.
         if self.pending_bytes + parcel.size > self._max_bytes and (self.pending or parcel.messages > 1):
             return Loss.QUEUE_BYTES
         return None
@@ -85,6 +86,7 @@ class PeerQueue:
     def offer(self, parcel: Parcel) -> bool:  # hot: bench_edge
         """Add a parcel if all of it fits, else drop all of it; return whether it was added."""
         pending, size = self.pending + parcel.messages, self.pending_bytes + parcel.size
+        # Two comparisons in the common case; only a parcel that may not fit is examined by `obstacle`.
         if pending > self._high_water or size > self._max_bytes:
             obstacle = self.obstacle(parcel)
             if obstacle is not None:
@@ -97,6 +99,7 @@ class PeerQueue:
     def take(self, max_bytes: int) -> list[bytes]:  # hot: bench_edge
         """Remove and return buffers to write: whole parcels, about `max_bytes`, at least one parcel if any waits."""
         parcels = self._parcels
+        # Everything fits one write: no need to add up the parcels.
         if self.pending_bytes <= max_bytes:
             self._taken += self.pending
             self.pending = self.pending_bytes = 0

@@ -90,6 +90,7 @@ class Refusals:
             return False
         if now >= self._second + 1.0:
             self._second, self._told_in_second = now, 0
+        # The limit for all topics is checked after the one per topic, so that repeated refusals do not use it up.
         self._told_in_second += 1
         if self._told_in_second > MAX_TOLD_PER_S:
             self._counters.count(Reason.TELLING)

@@ -54,6 +54,7 @@ class Listener:
         self._socket.close()
         if isinstance(self.address, IpcAddress):
             path = Path(self.address.path)
+            # Compare inodes: another process may have replaced the file since.
             if path.exists() and path.stat().st_ino == self._inode:
                 path.unlink()
 
@@ -66,6 +67,7 @@ async def listen(address: EdgeAddress, *, exposed: bool) -> Listener:
             sock = _bind_unix(Path(address.path))
         else:
             family, target = await _look_up(address)
+            # Checked after the lookup, on the address that is bound: `localhost` may resolve to anything.
             if not exposed and not ip_address(target[0].partition("%")[0]).is_loopback:
                 raise _exposed(address)
             sock = socket.socket(family, socket.SOCK_STREAM)
@@ -144,6 +146,7 @@ def _remove_stale(path: Path) -> None:
         raise ConfigError("bind", f"{path} exists and is not a socket; move it away, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
+        # Only a refused connection proves that nobody listens; EAGAIN, for one, means a full backlog.
         refused = probe.connect_ex(str(path)) == errno.ECONNREFUSED
     if not refused:
         raise ConfigError("bind", f"{path} is in use by another process; stop it, or choose another path")

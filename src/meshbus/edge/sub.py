@@ -86,7 +86,7 @@ class Sub(Endpoint):
         """Send every subscribed prefix to a new publisher."""
         super().on_ready(connection)
         connection.send_interests([Interest(prefix, subscribe=True) for prefix in self._interests.prefixes()])
-        if self._paused:
+        if self._paused:  # a publisher that connects while the queue is full must wait like the others
             connection.pause()
 
     def on_messages(self, _: Connection, messages: list[tuple[bytes, ...]]) -> None:  # hot: bench_edge
@@ -103,6 +103,7 @@ class Sub(Endpoint):
                 each.pause()
 
     def _make_room(self) -> None:
+        # Resume at half: resuming after every message would add and remove the reader each time.
         if self._paused and len(self._mailbox) <= self._high_water // 2:
             self._paused = False
             for connection in self._connections.values():

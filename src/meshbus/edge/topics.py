@@ -26,7 +26,7 @@ class TopicMap:
     def channel_of(self, topic: bytes) -> ChannelName:
         """Return the channel of a topic. Raises ChannelError if the topic cannot be a channel."""
         if not topic.startswith(self._add):
-            return ChannelName("")
+            return ChannelName("")  # raises ChannelError: the empty name is never valid
         return ChannelName(self._strip + topic.removeprefix(self._add).decode("utf-8", "backslashreplace"))
 
     def takes(self, channel: str) -> bool:
@@ -44,6 +44,7 @@ class TopicMap:
             return channels
         if not (is_prefix(channels) and prefix.startswith(topic)):
             return None
+        # Cut the prefix after its last slash: the mesh can subscribe to whole levels only.
         levels = prefix[len(topic) : prefix.rfind(b"/") + 1]
         wish = channels + levels.decode("utf-8", "backslashreplace")
         try:

@@ -50,7 +50,7 @@ class Interests:
 
     def select(self, messages: list[tuple[bytes, ...]]) -> list[tuple[bytes, ...]]:  # hot: bench_edge
         """Return the messages whose topic matches a prefix; others were in flight when their prefix was cancelled."""
-        if b"" in self._counts:
+        if b"" in self._counts:  # the empty prefix matches every topic
             return messages
         if len(self._counts) <= FEW:
             few = self._few

@@ -57,6 +57,7 @@ class FakeNat:
         """Record an outgoing datagram; return the source address that the receiver sees."""
         if self.kind is NatKind.OPEN:
             return self._inside
+        # RFC 4787: a symmetric NAT maps each destination separately; the cones use one mapping for all.
         key = dest if self.kind is NatKind.SYMMETRIC else None
         if key not in self._ports:
             self._ports[key] = next(self._free)
@@ -112,6 +113,7 @@ class NatNet(FakeNet):
         assert isinstance(dest, tuple), "in a network with NATs, dest must be an address"
         to = Address(*dest[:2])
         box = self._boxes.get(source)
+        # Boxes are consulted now and not on arrival: one pass over both makes the result independent of latency.
         seen = source if box is None else box.leave(to)
         receiver = self._hosts.get(to.host)
         if receiver is not None and not self._boxes[receiver].admits(to.port, Address(*seen[:2])):  # type: ignore[index]

@@ -307,7 +307,7 @@ class FakeNet:
     def run(self, *, for_s: float | None = None, until: float | None = None) -> None:
         """Advance time by `for_s`, or until the given time."""
         end = self.clock.now + for_s if for_s is not None else until
-        assert end is not None, "say how long"
+        assert end is not None, "pass for_s or until"
         while (at := self._next()) <= end:
             self._step(at)
         self.clock.advance(end)
@@ -341,24 +341,26 @@ class FakeNet:
         """Return the time of the next arrival or timer."""
         arrival = self._flying[0][0] * self._tick_s if self._flying else inf
         timer = self._timers.next()
-        return max(min(arrival, inf if timer is None else timer), self.clock.now)
+        return max(min(arrival, inf if timer is None else timer), self.clock.now)  # a timer may be overdue
 
     def _step(self, at: float) -> None:
         """Handle all arrivals and timers that are due at one time."""
         self.clock.advance(at)
         batches: dict[Address, list[tuple[Address, bytes]]] = {}
+        # One batch per receiver and tick, as a node drains its socket: batches exercise the batch path of the engine.
         while self._flying and self._flying[0][0] * self._tick_s <= at:
             _, _, dest, source, datagram = heappop(self._flying)
             batches.setdefault(dest, []).append((source, datagram))
         for dest, datagrams in batches.items():
-            if dest in self.nodes:
+            if dest in self.nodes:  # it may have been removed while the datagram was in flight
                 node = self.nodes[dest]
                 self.carry_out(node, node.engine.receive(PacketBatch.of(datagrams), at))
+        # Handling a timer may set another one for the same time, so ask until none is due.
         for turn in count():
             due = [name for name in self._timers.over(at) if name in self.nodes]
             if not due:
                 break
-            assert turn < MAX_TURNS, f"the timers of {due} do not move on from {at}"
+            assert turn < MAX_TURNS, f"the timers of {due} stay at {at}: tick does not advance them"
             for name in due:
                 self.carry_out(self.nodes[name], self.nodes[name].engine.tick(at))
         for look in self.after_step:
@@ -386,6 +388,7 @@ class FakeNet:
         """Return how long a datagram waits for earlier ones and for its own transmission."""
         now = self.clock.now
         free_at = max(self._busy_until.get((source, dest), now), now)
+        # A datagram that would wait too long is dropped at the tail and does not occupy the link.
         wait_s = free_at - now + size / path.bandwidth
         if wait_s <= path.queue_s:
             self._busy_until[source, dest] = now + wait_s

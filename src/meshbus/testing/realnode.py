@@ -89,6 +89,7 @@ class RealNode:
 
     def _find(self, command: str) -> Any:
         """Return the method of a command: a `do_` method, else that of the async binding, else that of the binding."""
+        # The async binding comes before the plain one, whose calls hold the interpreter lock while they wait.
         for owner, name in ((self, f"do_{command}"), (self._async, command), (self._mesh, command)):
             if owner is not None and not command.startswith("_") and hasattr(owner, name):
                 return getattr(owner, name)
@@ -189,6 +190,7 @@ async def serve(node: RealNode, requests: IO[bytes], replies: IO[bytes]) -> None
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    # A thread reads, because the loop cannot wait for standard input on every platform.
     def read() -> None:
         body: bytes | None = b""
         while body is not None:

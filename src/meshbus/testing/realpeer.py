@@ -146,7 +146,7 @@ class RealPeer:
         number = next(self._numbers)
         self._waiting[number] = future
         self._outgoing.put(msgspec.msgpack.encode(Request(number, command, list(arguments), options)))
-        if self._ended:
+        if self._ended:  # the reader may have failed all futures just before this one was added
             self._fail_all()
         return future
 
@@ -273,7 +273,7 @@ class RealPeer:
 
     def close(self) -> None:
         """Shut the node down and end its process. Calling it again does nothing."""
-        if self._paused:
+        if self._paused:  # a stopped process does not answer `shutdown`
             self._process.kill()
         if not self._ended:
             try:

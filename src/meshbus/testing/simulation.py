@@ -132,7 +132,7 @@ class Simulation:
         self.links.add((min(one, other), max(one, other)))
         self.net.set_path(_name(one), _name(other), path or self.path)
         self._say(f"link {one} – {other}")
-        self._tend_at = self.now
+        self._tend_at = self.now  # connect at the start of the next run
 
     def unlink(self, one: int, other: int) -> None:
         """Cut a link."""
@@ -253,6 +253,7 @@ class Simulation:
             _name(number),
             identity=self._identities[number],
             announces=False,
+            # New entropy for each life: a node without its state must not repeat session ids and keys.
             entropy=self.net.entropy(f"{number} life {life}"),
             **self._settings,
         )
@@ -267,7 +268,7 @@ class Simulation:
             node, peer = self._nodes[near], self._nodes[far]
             if not self._hears(node, peer) and peer.node_id not in node.engine.handshakes.connecting:
                 node.connect(peer)
-                return
+                return  # one side starts; if both did, their handshakes would cross
 
     def _hears(self, node: FakeNode, other: FakeNode) -> bool:
         """Return whether a node has a session with another that was heard within the session timeout."""
@@ -298,7 +299,7 @@ class Simulation:
     def _say(self, what: str) -> None:
         line = f"{self.now:10.3f}  {what}"
         self._lines.append(line)
-        self._digest.update(line.encode() + b"\n")
+        self._digest.update(line.encode() + b"\n")  # also lines that are not kept
 
     def _check(self) -> None:
         for rule in self._rules:

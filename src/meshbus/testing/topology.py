@@ -38,6 +38,7 @@ def tree(count: int, branches: int = 2) -> Links:
 def random_graph(count: int, seed: int, *, extra: float = 0.5) -> Links:
     """Return a random connected graph: a random tree, and `extra` more links per node."""
     chance = random.Random(f"graph {seed}")  # noqa: S311  repeatable, not secret
+    # Linking each node with an earlier one gives a tree, so the graph is connected.
     links = {(number, chance.randrange(number)) for number in range(1, count)}
     for _ in range(int(extra * count)):
         links.add((chance.randrange(count), chance.randrange(count)))

@@ -90,6 +90,7 @@ class CurveCipher:
         """Decrypt the body of one frame; return flags and body of the plain frame. Raises Violation."""
         if not body.startswith(_MESSAGE) or len(body) < _MESSAGE_HEAD + BOX_BYTES + 1:
             raise Violation(CloseReason.UNEXPECTED, "expected a CURVE MESSAGE, got another frame")
+        # Decrypt before the counter is checked: only an authenticated counter may advance the state.
         number = body[len(_MESSAGE) : _MESSAGE_HEAD]
         inner = _unbox(body[_MESSAGE_HEAD:], self._open_prefix + number, self._key, "MESSAGE")
         self._counter.check(number)
@@ -118,10 +119,12 @@ class CurveClientHandshake:
 
     def begin(self) -> Step:
         """Send HELLO."""
+        # The box of zeros shows that the client knows the server's public key and owns the transient key.
         number = self._counter.next()
         proof = sodium.crypto_box_easy_afternm(
             bytes(64), b"CurveZMQHELLO---" + number, _shared(self._server_key, self._transient)
         )
+        # Version 1.0, then 72 zeros: HELLO must be longer than WELCOME, so that it cannot amplify traffic.
         data = b"\x01\x00" + bytes(72) + public_key_of(self._transient) + number + proof
         return Step(encode_command(b"HELLO", data))
 
@@ -140,6 +143,8 @@ class CurveClientHandshake:
         opened = _unbox(data[16:], b"WELCOME-" + data[:16], _shared(self._server_key, self._transient), "WELCOME")
         server_transient, cookie = opened[:KEY_BYTES], opened[KEY_BYTES:]
         self._session_key = _shared(server_transient, self._transient)
+        # The vouch ties the long-term key to the transient one and names the server, so that a server cannot present
+        # it to another server and pass for the client.
         vouch_nonce = self._entropy(16)
         vouch = sodium.crypto_box_easy_afternm(
             public_key_of(self._transient) + self._server_key,
@@ -217,6 +222,7 @@ class CurveServerHandshake:
         number, box = data[_COOKIE_BYTES : _COOKIE_BYTES + 8], data[_COOKIE_BYTES + 8 :]
         if len(box) < KEY_BYTES + _VOUCH_BYTES + BOX_BYTES:
             raise Violation(CloseReason.MALFORMED, f"INITIATE is too short: {len(data)} bytes")
+        # The cookie is not a secret of this comparison: it was sent to the client, so no constant time is needed.
         if data[:_COOKIE_BYTES] != self._cookie:
             raise Violation(CloseReason.BAD_BOX, "the cookie in INITIATE is not the one of WELCOME")
         key = _shared(self._client_transient, self._transient)
@@ -232,6 +238,7 @@ class CurveServerHandshake:
 
 
 def _shared(public_key: bytes, secret_key: bytes) -> bytes:
+    # libsodium raises for a public key of low order, which would give a shared key that anyone knows.
     try:
         return sodium.crypto_box_beforenm(public_key, secret_key)
     except CryptoError:

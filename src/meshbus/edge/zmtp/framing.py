@@ -104,6 +104,7 @@ class FrameReader:
         at, end, need = 0, len(data), 2
         while end - at >= need and (most is None or len(frames) < most):
             flags = data[at]
+            # pubsub.md §3.2: three flags exist, and commands never carry MORE.
             if flags > 7 or flags & (COMMAND | MORE) == COMMAND | MORE:
                 self.violation = Violation(CloseReason.BAD_FLAGS, f"invalid frame flags {flags:#04x}")
                 break
@@ -116,6 +117,7 @@ class FrameReader:
             else:
                 start = at + 2
                 length = data[at + 1]
+            # Checked before the body is here, so that an announced length never makes the buffer grow beyond the limit.
             if length > limit:
                 self.violation = Violation(CloseReason.TOO_LONG, f"a frame has {length} bytes, the limit is {limit}")
                 break

@@ -105,6 +105,7 @@ class Handshake(Protocol):
 
 def refuse(verdict: Verdict) -> Step:
     """Return the step that refuses the peer."""
+    # pubsub.md §4: after ERROR a libzmq peer never reconnects, after a plain close it does.
     if verdict is Verdict.LATER:
         return Step(denied=verdict)
     return Step(encode_command(b"ERROR", b"\x03%d" % verdict), denied=verdict)
@@ -112,6 +113,7 @@ def refuse(verdict: Verdict) -> Step:
 
 def expect(body: bytes, name: bytes) -> bytes:
     """Return the data of the expected command. Raises Violation for another command, and for ERROR."""
+    # pubsub.md §3.4: in libzmq's misspelling `^` stands where the length byte 5 belongs.
     if body.startswith(_MISSPELT_ERROR):
         found, data = b"ERROR", body[len(_MISSPELT_ERROR) :]
     else:
@@ -174,7 +176,7 @@ class PlainClientHandshake:
         data = expect(body, self.awaits.encode())
         if self.awaits == "READY":
             return Step(properties=read_counterpart(data, self._socket_type))
-        if data:
+        if data:  # pubsub.md §3.4: exactly 8 bytes, the name alone
             raise Violation(CloseReason.MALFORMED, f"WELCOME must have no data, got {len(data)} bytes")
         self.awaits = "READY"
         return Step(encode_command(b"INITIATE", describe_socket(self._socket_type)))
@@ -211,7 +213,7 @@ class PlainServerHandshake:
         """Send WELCOME, or refuse the client."""
         if verdict is not Verdict.ALLOW:
             return refuse(verdict)
-        self.awaits = "INITIATE"
+        self.awaits = "INITIATE"  # a client cannot skip the verdict: INITIATE is refused until here
         return Step(encode_command(b"WELCOME"))
 
 

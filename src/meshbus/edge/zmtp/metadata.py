@@ -46,6 +46,7 @@ def decode_metadata(data: bytes) -> dict[str, bytes]:
         if value_at + length > len(data):
             raise Violation(CloseReason.MALFORMED, "a metadata property is truncated")
         name = data[at + 1 : value_at - 4].decode("ascii", "replace").lower()
+        # setdefault: the first value counts, so a second Socket-Type cannot replace the one that was checked.
         found.setdefault(name, data[value_at : value_at + length])
         at = value_at + length
     return found

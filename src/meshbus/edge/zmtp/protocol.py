@@ -160,6 +160,8 @@ class Session:
         """Handle received bytes."""
         out = Output()
         if self._state is not _State.CLOSED:
+            # pubsub.md §3.7: any received data cancels the timeouts of PING and TTL. Empty data does so too, which
+            # edge/connection.py uses while reading is paused.
             self._silent_at = inf
             self._pongs = 0
             self._reader.feed(data)
@@ -209,6 +211,7 @@ class Session:
 
     def encode_interest(self, interest: Interest) -> bytes:
         """Encode a subscription or cancellation in the form that the peer's version understands."""
+        # pubsub.md §3.6: a 3.0 peer knows no SUBSCRIBE command; it expects a data frame.
         if self._minor == 0:
             frame = encode_frame((b"\x01" if interest.subscribe else b"\x00") + interest.prefix)
         else:
@@ -225,12 +228,14 @@ class Session:
         try:
             if self._state is _State.GREETING:
                 self._greeting(out, now)
+            # One frame at a time: the frame may end the handshake, and the rest then has another limit and meaning.
             while self._state is _State.HANDSHAKE and (frames := self._frames(HANDSHAKE_BYTES, most=1)):
                 self._handshake_frame(frames[0], out, now)
             if self._state is _State.READY:
                 self._established(out, now)
         except Violation as violation:
             self._close(out, violation.reason, violation.detail)
+        # No frame is read while a verdict is pending, so the buffer must be bounded here.
         if self._state is _State.JUDGED and self._reader.held > HANDSHAKE_BYTES:
             problem = f"more than {HANDSHAKE_BYTES} bytes received before the handshake was done"
             self._close(out, CloseReason.TOO_LONG, problem)
@@ -246,6 +251,7 @@ class Session:
         if greeting is None:
             return
         self._reader.skip(GREETING_BYTES)
+        # pubsub.md §3.1: the names must be equal byte for byte; there is no negotiation of the mechanism.
         if greeting.mechanism != self._handshake.mechanism:
             theirs, ours = greeting.mechanism.decode("ascii", "replace"), self._handshake.mechanism.decode()
             problem = f"the peer uses {theirs!r}, this endpoint {ours!r}; configure the same security on both"
@@ -256,6 +262,7 @@ class Session:
 
     def _handshake_frame(self, frame: Frame, out: Output, now: float) -> None:
         flags, body = frame
+        # pubsub.md §3.2: libzmq also closes the connection when data arrives during the handshake.
         if not flags & COMMAND:
             raise Violation(CloseReason.UNEXPECTED, "received data during the handshake")
         self._take_step(self._handshake.receive(body), out, now)
@@ -281,6 +288,7 @@ class Session:
             self._take_requests(frames, out, now)
         else:
             self._take_messages(frames, out, now)
+        # Raised after the frames before it were handled, so that the result does not depend on how the stream was split.
         if self._reader.violation is not None:
             raise self._reader.violation
 
@@ -292,6 +300,7 @@ class Session:
         cipher = self._handshake.cipher
         assert cipher is not None
         for flags, body in frames:
+            # pubsub.md §3.5: MORE and COMMAND are inside the box. An outer COMMAND is accepted: some peers set it.
             if flags & MORE:
                 raise Violation(CloseReason.BAD_FLAGS, "the MORE flag is set outside of a CURVE box")
             yield cipher.open(body)
@@ -318,6 +327,7 @@ class Session:
             if flags & COMMAND:
                 self._take_command(body, out, now)
                 continue
+            # pubsub.md §3.6: XSUB sends subscriptions as data, also to 3.1 peers; libzmq checks every part for them.
             if body[:1] in {b"\x00", b"\x01"}:
                 out.requests.append(Interest(body[1:], subscribe=body[0] == 1))
             else:
@@ -343,7 +353,7 @@ class Session:
             out.requests.append(Interest(data, subscribe=False))
         elif name == b"PING":
             self._pong(data, out, now)
-        elif name == b"ERROR":
+        elif name == b"ERROR":  # other commands are ignored: a later version of ZMTP may add some
             raise Violation(CloseReason.REFUSED, f"the peer sent ERROR: {data[1:].decode('utf-8', 'replace')}")
 
     def _ping(self, out: Output, now: float) -> None:
@@ -352,7 +362,7 @@ class Session:
         ttl = min(round(heartbeat.ttl_s * 10), MAX_TTL)
         out.send += self.seal(encode_command(b"PING", ttl.to_bytes(2, "big")))
         timeout_s = heartbeat.interval_s if heartbeat.timeout_s is None else heartbeat.timeout_s
-        self._silent_at = min(self._silent_at, now + timeout_s)
+        self._silent_at = min(self._silent_at, now + timeout_s)  # the TTL of the peer's PING may end earlier
         self._ping_at = now + heartbeat.interval_s
 
     def _pong(self, data: bytes, out: Output, now: float) -> None:
