@@ -122,7 +122,7 @@ def test_a_subscription_begins_in_the_log_of_the_publisher(meshbus: Meshbus, mes
             assert [row["payload"] for row in result.rows] == expected
         for arguments, code, complaint in (
             (("other", "--since", "0"), Exit.FAILED, "does not log it"),
-            ((CHANNEL, "--since", "soon"), Exit.USAGE, "no publish number"),
+            ((CHANNEL, "--since", "soon"), Exit.USAGE, "must be a publish number"),
         ):
             result = meshbus("sub", *arguments, *_own(mesh, node))
             assert (result.code, result.out) == (code, "")
