@@ -245,11 +245,11 @@ def test_bytes_that_are_no_text_are_refused(place: Path) -> None:
 
 
 def test_a_missing_file_says_how_to_make_it(place: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file; create it with `meshbus key new "):
+    with pytest.raises(ConfigError, match="the file does not exist; create it with `meshbus key new "):
         load_identity(place)
-    with pytest.raises(ConfigError, match="there is no such file; create it with `meshbus key psk "):
+    with pytest.raises(ConfigError, match="the file does not exist; create it with `meshbus key psk "):
         load_psk(place)
-    with pytest.raises(ConfigError, match="there is no such file; check the path"):
+    with pytest.raises(ConfigError, match="the file does not exist; check the path"):
         load_tokens(place)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_tokens(place.parent)

@@ -1,14 +1,14 @@
-"""meshbus: an event mesh for fleets, in Python, whose log is a Spark table.
+"""An event mesh for fleets, in Python, whose log is a Spark table.
 
-Everything a user types is importable from here. Names are loaded on first use, so that `import meshbus` costs next to
-nothing and pulls in neither numpy nor pyarrow.
+Every public name can be imported from here. Names are loaded on first use, so that `import meshbus` is fast and imports
+neither numpy nor pyarrow.
 """
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # as type checkers know it; importing `typing` would be most of the cost of `import meshbus`
+TYPE_CHECKING = False  # type checkers know this name; importing `typing` would be most of the cost of `import meshbus`
 if TYPE_CHECKING:
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
@@ -120,7 +120,7 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
-"""Where each public name lives."""
+"""The module that defines each public name."""
 
 __all__ = [
     "AckReason",

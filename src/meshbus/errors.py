@@ -1,29 +1,29 @@
-"""Every error meshbus raises, in one tree.
+"""The exceptions that meshbus raises.
 
     MeshError
-    ├── ConfigError                  a bad file, key or value: names the key and what was expected
+    ├── ConfigError                  a bad file, key or value: names the key and the expected value
     ├── RegistryError                a duplicate or reserved subprotocol id
     ├── ProtocolError
-    │   ├── LocalProtocolError       we were asked to send something illegal
-    │   └── RemoteProtocolError      a peer sent something illegal: counted, never a crash
-    │       ├── MalformedPacket      bytes that are not what they claim to be
+    │   ├── LocalProtocolError       this program tried to send something the protocol forbids
+    │   └── RemoteProtocolError      a peer sent something the protocol forbids: counted, never a crash
+    │       ├── MalformedPacket      bytes that do not decode
     │       ├── UnknownVersion       a header of another protocol version
     │       ├── BadTag               authentication failed
-    │       └── Replayed             a packet counter seen before, or too old
-    ├── HandshakeError               wrong key, wrong psk or no answer: says which
-    ├── AuthError                    a capability or token was not good enough
-    ├── ChannelError                 a bad name, an unknown channel, a refusal
+    │       └── Replayed             a packet counter that repeats, is too old, or jumps too far ahead
+    ├── HandshakeError               wrong key, timeout or refusal: `fault` says which
+    ├── AuthError                    a missing permission or an invalid token
+    ├── ChannelError                 an invalid name, an unknown channel, a refused operation
     ├── DeliveryError
-    │   ├── Backpressure             the stream has no credit left
-    │   ├── SlowConsumer             a subscription fell behind its bound
-    │   └── PartialDelivery          some legs of a fan-out failed
-    ├── PeerError                    unknown, failed or unreachable peer
-    ├── LogError                     a corrupt segment, a range that is gone, a closed log, a full disk
-    ├── PipelineError                Spark, its tables or its checkpoints cannot go on
-    └── Timeout                      also a TimeoutError
+    │   ├── Backpressure             the stream has too little credit for a send
+    │   ├── SlowConsumer             a subscription's queue is full
+    │   └── PartialDelivery          some subscribers did not get the event
+    ├── PeerError                    an unknown, failed or unreachable peer
+    ├── LogError                     a corrupt segment, a deleted range, a closed log, a full disk
+    ├── PipelineError                Spark, a table or a checkpoint cannot be used
+    └── Timeout                      no answer in time; also a TimeoutError
 
-Each class carries typed fields, writes its own message, and has a short stable `code` for the command line, metrics
-and docs/errors.md. On the batch path a hostile packet is a verdict with a reason, not one of these.
+Each class has typed fields, builds its own message, and has a short stable `code`, which the command line, the metrics
+and docs/errors.md use. The batch path raises none of them: there a bad packet gets a verdict with a drop reason.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from enum import StrEnum
 from typing import ClassVar
 
 
+# Classes that take a `problem` get the whole explanation from the code that raises them, because only that code knows
+# what to advise. The others build the sentence from their fields.
 class MeshError(Exception):
-    """The root: catch this to catch everything meshbus raises on purpose."""
+    """Base class of every exception that meshbus raises on purpose."""
 
     code: ClassVar[str] = "mesh"
 
 
 class ConfigError(MeshError):
-    """Report a bad configuration value."""
+    """A configuration key or value is wrong."""
 
     code = "config"
 
@@ -47,19 +49,20 @@ class ConfigError(MeshError):
         self.key = key
         self.problem = problem
         self.source = source
+        # The source is the file, the environment or an argument: the same key may be set in all three.
         where = f" (from {source})" if source else ""
         super().__init__(f"{key}{where}: {problem}")
 
 
 class RegistryFault(StrEnum):
-    """Why a subprotocol id was refused."""
+    """Why a subprotocol id cannot be registered."""
 
     DUPLICATE = "duplicate"
     RESERVED = "reserved"
 
 
 class RegistryError(MeshError):
-    """Report a subprotocol id that cannot be registered."""
+    """A subprotocol id cannot be registered."""
 
     code = "registry"
 
@@ -70,25 +73,25 @@ class RegistryError(MeshError):
 
 
 class ProtocolError(MeshError):
-    """The root of everything about bytes on the wire."""
+    """Base class of errors about bytes on the wire."""
 
     code = "protocol"
 
 
 class LocalProtocolError(ProtocolError):
-    """Report that we were asked to put something illegal on the wire."""
+    """This program tried to send something that the protocol forbids."""
 
     code = "local_protocol"
 
 
 class RemoteProtocolError(ProtocolError):
-    """Report that a peer sent something illegal."""
+    """A peer sent something that the protocol forbids."""
 
     code = "remote_protocol"
 
 
 class Fault(StrEnum):
-    """What is wrong with a malformed message; also the label of its counter."""
+    """What is wrong with a malformed message; also the label of the counter."""
 
     TRUNCATED = "truncated"
     TRAILING = "trailing"
@@ -102,7 +105,7 @@ class Fault(StrEnum):
 
 
 class MalformedPacket(RemoteProtocolError):
-    """Report bytes that are not what they claim to be."""
+    """Bytes do not decode as the message or packet that they should be."""
 
     code = "malformed_packet"
 
@@ -114,37 +117,37 @@ class MalformedPacket(RemoteProtocolError):
 
 
 class UnknownVersion(RemoteProtocolError):
-    """Report a packet header of a protocol version we do not speak."""
+    """A packet header has an unsupported protocol version."""
 
     code = "unknown_version"
 
     def __init__(self, version: int) -> None:
         self.version = version
-        super().__init__(f"packet header version {version} is not spoken here (expected 1)")
+        super().__init__(f"unsupported packet header version {version}; only version 1 is supported")
 
 
 class BadTag(RemoteProtocolError):
-    """Report a failed authentication: a forged or damaged packet, or the wrong key."""
+    """Authentication failed: a forged or damaged packet, or the wrong key."""
 
     code = "bad_tag"
 
     def __init__(self, what: str = "packet") -> None:
         self.what = what
-        super().__init__(f"{what}: authentication failed")
+        super().__init__(f"{what}: authentication failed; it is forged or damaged, or the keys differ")
 
 
 class Replayed(RemoteProtocolError):
-    """Report a packet counter that was seen before, is too old, or jumps too far."""
+    """A packet counter repeats, is too old, or jumps too far ahead."""
 
     code = "replayed"
 
     def __init__(self, counter: int) -> None:
         self.counter = counter
-        super().__init__(f"packet counter {counter} was replayed, is too old, or jumps too far ahead")
+        super().__init__(f"packet counter {counter} repeats, is too old, or jumps too far ahead")
 
 
 class HandshakeFault(StrEnum):
-    """Why a handshake did not end in a session."""
+    """Why a handshake failed."""
 
     WRONG_KEY = "wrong_key"
     TIMEOUT = "timeout"
@@ -152,7 +155,7 @@ class HandshakeFault(StrEnum):
 
 
 class HandshakeError(MeshError):
-    """Report a handshake that did not end in a session."""
+    """A handshake failed, so there is no session."""
 
     code = "handshake"
 
@@ -162,7 +165,7 @@ class HandshakeError(MeshError):
 
 
 class AuthFault(StrEnum):
-    """Why an authorization or a token was refused."""
+    """Why permission was denied, or why a token is invalid."""
 
     DENIED = "denied"
     BAD_SIGNATURE = "bad_signature"
@@ -176,7 +179,7 @@ class AuthFault(StrEnum):
 
 
 class AuthError(MeshError):
-    """Report an authorization that was refused."""
+    """Permission was denied, or a token is invalid."""
 
     code = "auth"
 
@@ -186,7 +189,7 @@ class AuthError(MeshError):
 
 
 class ChannelFault(StrEnum):
-    """What is wrong with a channel name, or why a channel operation was refused."""
+    """Why a channel name is invalid, or why a channel operation was refused."""
 
     EMPTY = "empty"
     TOO_LONG = "too_long"
@@ -200,7 +203,7 @@ class ChannelFault(StrEnum):
 
 
 class ChannelError(MeshError):
-    """Report a bad channel name or a refused channel operation."""
+    """A channel name is invalid, or a channel operation was refused."""
 
     code = "channel"
 
@@ -208,18 +211,18 @@ class ChannelError(MeshError):
         self.fault = fault
         self.channel = channel
         self.reason = reason
-        """Why a publisher refused, as the wire names it: `unauthorized`, `unknown_channel`, `rate_limited`, ..."""
+        """The publisher's reason, in lower case as in AckReason: `unauthorized`, `unknown_channel`, `rate_limited`, …"""
         super().__init__(f"channel {channel!r}: {problem}" if channel else problem)
 
 
 class DeliveryError(MeshError):
-    """The root of everything about events that did not arrive."""
+    """Base class of errors about events that were not delivered."""
 
     code = "delivery"
 
 
 class Backpressure(DeliveryError):
-    """Report a stream without enough credit for a send."""
+    """A stream has too little credit for a send."""
 
     code = "backpressure"
 
@@ -227,12 +230,12 @@ class Backpressure(DeliveryError):
         self.credit = credit
         self.wanted = wanted
         super().__init__(
-            f"the stream has {credit} bytes of credit and {wanted} are wanted: slow down or wait for a grant"
+            f"the stream has {credit} bytes of credit left, {wanted} are needed; send less often, or wait and try again"
         )
 
 
 class SlowConsumer(DeliveryError):
-    """Report a subscription that fell behind its bound."""
+    """A subscription's queue is full."""
 
     code = "slow_consumer"
 
@@ -240,11 +243,14 @@ class SlowConsumer(DeliveryError):
         self.subscription = subscription
         self.pending = pending
         self.dropped = dropped
-        super().__init__(f"subscription {subscription!r} fell behind: {pending} events pending, {dropped} dropped")
+        super().__init__(
+            f"subscription {subscription!r} fell behind: {pending} events pending, {dropped} dropped; "
+            "read faster, or raise max_events or max_bytes"
+        )
 
 
 class PartialDelivery(DeliveryError):
-    """Report a fan-out in which every leg, or a leg that mattered, failed."""
+    """An event did not reach every subscriber that it had to reach."""
 
     code = "partial_delivery"
 
@@ -252,7 +258,7 @@ class PartialDelivery(DeliveryError):
         self.attempted = attempted
         self.delivered = delivered
         self.report = report
-        """The PublishReport, leg by leg."""
+        """The PublishReport, with the outcome for each subscriber."""
         super().__init__(f"{delivered} of {attempted} subscribers reached: {problem}")
 
 
@@ -265,14 +271,15 @@ class PeerFault(StrEnum):
 
 
 class PeerError(MeshError):
-    """Report a peer that is unknown, failed or unreachable."""
+    """A peer is unknown, failed or unreachable."""
 
     code = "peer"
 
     def __init__(self, fault: PeerFault, node_id: int, problem: str = "") -> None:
         self.fault = fault
         self.node_id = node_id
-        super().__init__(f"peer {node_id:016x} is {fault}" + (f": {problem}" if problem else ""))
+        state = "has failed" if fault is PeerFault.FAILED else f"is {fault}"
+        super().__init__(f"peer {node_id:016x} {state}" + (f": {problem}" if problem else ""))
 
 
 class LogFault(StrEnum):
@@ -282,21 +289,21 @@ class LogFault(StrEnum):
     RANGE_GONE = "range_gone"
     CLOSED = "closed"
     FAILED = "failed"
-    """The disk refused something; what was acknowledged is still there."""
+    """A disk operation failed; acknowledged events are still there."""
     FOREIGN = "foreign"
-    """A folder or file that is not what its place says."""
+    """A directory or file is not what its name and location say."""
     LOCKED = "locked"
     NEWER = "newer"
-    """Written by a newer meshbus."""
+    """A newer version of meshbus wrote it."""
     NO_SPACE = "no_space"
     READ_ONLY = "read_only"
     TOO_LARGE = "too_large"
     UNKNOWN = "unknown"
-    """There is no log of that channel."""
+    """The channel has no log."""
 
 
 class LogError(MeshError):
-    """Report a log that cannot serve a request."""
+    """A log cannot serve a request."""
 
     code = "log"
 
@@ -307,7 +314,7 @@ class LogError(MeshError):
 
 
 class PipelineFault(StrEnum):
-    """Why the Spark pipeline cannot go on."""
+    """Why the Spark pipeline cannot run."""
 
     NO_JAVA = "no_java"
     NO_SPARK = "no_spark"
@@ -319,7 +326,7 @@ class PipelineFault(StrEnum):
 
 
 class PipelineError(MeshError):
-    """Report that Spark, a table or a checkpoint of the pipeline cannot be used."""
+    """Spark, a table or a checkpoint of the pipeline cannot be used."""
 
     code = "pipeline"
 
@@ -329,7 +336,7 @@ class PipelineError(MeshError):
 
 
 class Timeout(MeshError, TimeoutError):
-    """Report that nothing answered in time."""
+    """No answer came in time."""
 
     code = "timeout"
 

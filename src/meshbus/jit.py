@@ -1,12 +1,12 @@
-"""The only file that names numba.
+"""Compilation of hot loops with numba, and the fallback without it. No other file imports numba.
 
-A hot function exists twice: a *reference* in plain Python or numpy, which is the test oracle and the fallback, and a
-*loop* that numba compiles. `kernel` ties the two together:
+A hot function exists twice: a *reference* in plain Python or numpy, which tests compare against and which is the
+fallback, and a *loop* that numba compiles. `kernel` joins the two:
 
     @kernel(_check_numpy)
     def _check(...): ...
 
-    _check.run(...)               # compiled on the first call, from a cache in later processes
+    _check.run(...)               # compiled on the first call; later processes load it from a cache
 
 Without numba, or with MESHBUS_JIT=0 in the environment, the reference runs instead. Importing this file loads neither
 numba nor numpy.
@@ -27,21 +27,21 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound="NDArray[Any]")
 
-_COMPILED_ONLY = "this function has a meaning only inside a compiled loop"
+_COMPILED_ONLY = "this function works only inside a compiled loop; call it from a function decorated with @kernel"
 
 _helpers: list[Callable[..., Any]] = []
-"""Functions that loops call and numba has not been told about yet."""
+"""Functions that loops call and that are not registered with numba yet."""
 
 
 def available() -> bool:
-    """Say whether loops are compiled here: numba is installed and MESHBUS_JIT is not 0."""
+    """Return whether loops are compiled: numba is installed and MESHBUS_JIT is not 0."""
     return os.environ.get("MESHBUS_JIT", "1") != "0" and importlib.util.find_spec("numba") is not None
 
 
 class Kernel(Generic[P, R]):
-    """A function with a reference and a compiled form; `run` is whichever this machine has.
+    """A function with a reference and a compiled form; `run` calls the compiled form where numba is available.
 
-    `run` is an attribute rather than a method so that a hot call pays for no wrapper.
+    `run` is an attribute rather than a method, so that a hot call has no wrapper.
     """
 
     __slots__ = ("loop", "reference", "run")
@@ -52,12 +52,13 @@ class Kernel(Generic[P, R]):
         self.run: Callable[P, R] = self._resolve
 
     def _resolve(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        # Replaces itself: later calls go to the compiled function without passing here.
         self.run = compile_loop(self.loop) if available() else self.reference
         return self.run(*args, **kwargs)
 
 
 def kernel(reference: Callable[P, R]) -> Callable[[Callable[P, R]], Kernel[P, R]]:
-    """Decorate a loop with the reference it must equal."""
+    """Decorate a loop with its reference, which must return the same results."""
 
     def tie(loop: Callable[P, R]) -> Kernel[P, R]:
         return Kernel(reference, loop)
@@ -66,70 +67,72 @@ def kernel(reference: Callable[P, R]) -> Callable[[Callable[P, R]], Kernel[P, R]
 
 
 def helper(function: F) -> F:
-    """Mark a function that loops call: it stays plain Python for everyone else."""
+    """Mark a function that compiled loops call; for other callers it stays plain Python."""
     _helpers.append(function)
     return function
 
 
 def copy_bytes(target: int, source: int, length: int) -> None:
-    """Copy bytes between two addresses; only inside a loop, where it is a memcpy.
+    """Copy bytes between two addresses with memcpy; works only inside a compiled loop.
 
-    Element loops in numba are ten to thirty times slower than memcpy.
+    An element-by-element loop in numba is ten to thirty times slower than memcpy.
     """
     raise RuntimeError(_COMPILED_ONLY)
 
 
 def load_u32(address: int) -> int:
-    """Read a little-endian number at any address; only inside a loop."""
+    """Read a little-endian u32 at any address, aligned or not; works only inside a compiled loop."""
     raise RuntimeError(_COMPILED_ONLY)
 
 
 def load_u64(address: int) -> int:
-    """Read a little-endian number at any address; only inside a loop."""
+    """Read a little-endian u64 at any address, aligned or not; works only inside a compiled loop."""
     raise RuntimeError(_COMPILED_ONLY)
 
 
 def store_u32(address: int, value: int) -> None:
-    """Write a little-endian number at any address; only inside a loop."""
+    """Write a little-endian u32 at any address, aligned or not; works only inside a compiled loop."""
     raise RuntimeError(_COMPILED_ONLY)
 
 
 def writable(array: A) -> A:
-    """Give an array that may be written to: for one that may not, a loop would be compiled anew."""
+    """Return the array, or a copy if it is read-only: numba compiles a loop again for a read-only array."""
     return array if array.flags.writeable else array.copy()
 
 
 def compile_loop(loop: Callable[P, R]) -> Callable[P, R]:
-    """Compile a loop, from the on-disk cache where there is a place for one."""
+    """Compile a loop, using the on-disk cache if its directory is writable."""
     import numba
 
     _teach()
+    # error_model="numpy": no check for division by zero, which would keep loops from being vectorized.
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return cast("Callable[P, R]", numba.njit(cache=True, **options)(loop))
-    except RuntimeError:  # no writable place for the cache: compile in memory
+    except RuntimeError:  # the cache directory is not writable: compile in memory
         return cast("Callable[P, R]", numba.njit(**options)(loop))
 
 
 def _teach() -> None:
-    """Register the helpers and the memory intrinsics with numba, each once."""
+    """Register the helpers and the memory functions with numba, each once."""
     from numba.extending import register_jitable
 
     while _helpers:
         function = _helpers.pop()
-        if function is copy_bytes:
+        if function is copy_bytes:  # stands for all functions on addresses; see the end of this module
             _teach_memory()
         else:
             register_jitable(function)
 
 
 def _teach_memory() -> None:
-    """Give the functions on addresses their compiled meaning."""
+    """Register the compiled form of the functions that work on addresses."""
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
     from numba.extending import intrinsic, overload
 
+    # align=1 below: addresses inside a packet are not aligned, and LLVM would otherwise assume that they are.
     def pointer_to(builder: Any, address: Any, bits: int) -> Any:
         return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 

@@ -203,7 +203,7 @@ def _read(path: Path, what: str, *, secret: bool = False) -> str:
     except FileNotFoundError:
         make = {"identity": "meshbus key new", "psk": "meshbus key psk"}.get(what)
         hint = f"create it with `{make} {path}`, or correct the path" if make else "check the path"
-        raise _bad(what, f"there is no such file; {hint}", path) from None
+        raise _bad(what, f"the file does not exist; {hint}", path) from None
     except OSError as error:
         raise _bad(what, f"cannot be read: {error.strerror or error}", path) from None
     if len(content) > _MAX_BYTES:

@@ -119,4 +119,4 @@ def test_the_edge_is_checked_with_its_files(meshbus: Meshbus, good: Path) -> Non
     result = meshbus("check", good)
     assert result.code == Exit.FAILED
     assert _found(result.rows)["edge[0]"] == Result.BAD
-    assert "there is no such file" in result.err
+    assert "the file does not exist" in result.err

@@ -48,14 +48,17 @@ def test_people_get_a_table(meshbus: Meshbus, terminal: None) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("hearbeat_s = 1", "hearbeat_s (from node.toml): is not a known setting: did you mean 'heartbeat_s'?"),
+        ("hearbeat_s = 1", "hearbeat_s (from node.toml): unknown setting; did you mean 'heartbeat_s'?"),
         ("bind = 9000", "bind (from node.toml): expected host:port such as '10.0.0.7:9000', got 9000"),
-        ("bind = ", "config (from node.toml): is not valid TOML: Invalid value (at "),
+        ("bind = ", "config (from node.toml): the file is not valid TOML: Invalid value (at "),
         (
             "[[channels]]\nnayme = 'a'",
-            "channels[0].nayme (from node.toml): is not a known setting: did you mean 'name'?",
+            "channels[0].nayme (from node.toml): unknown setting; did you mean 'name'?",
         ),
-        (f"psk = '{HEX}'", "psk (from node.toml): others can read this file (mode 0644): run `chmod 600 node.toml`"),
+        (
+            f"psk = '{HEX}'",
+            "psk (from node.toml): other users can read this file (mode 0644); run `chmod 600 node.toml`",
+        ),
     ],
 )
 def test_a_bad_file_is_one_sentence(meshbus: Meshbus, home: Path, content: str, complaint: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from meshbus.cli.demo import ABOUT, MARK
 from meshbus.cli.exit import Exit
-from meshbus.demo.cast import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, Cast, place_of
+from meshbus.demo.roles import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, FleetFiles, place_of
 from meshbus.keyfile import load_identity
 from tests.children import child
 from tests.cli.conftest import Meshbus
@@ -39,7 +39,7 @@ def _environment(folder: Path) -> dict[str, str]:
 class Shown(NamedTuple):
     """What a demo printed."""
 
-    cast: Cast
+    files: FleetFiles
     text: str
     errors: str
 
@@ -63,7 +63,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     assert sys.platform != "linux" or not with_mark(f"DEMO_TEST={folder}")
     assert list(folder.parent.rglob("bin/java"))  # the wrapper of the packaged one
     identities = {role.name: load_identity(folder / "nodes" / role.name / "identity.toml") for role in ROLES}
-    return Shown(Cast(folder, identities), ran.stdout, ran.stderr)
+    return Shown(FleetFiles(folder, identities), ran.stdout, ran.stderr)
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # it starts Spark
@@ -81,21 +81,23 @@ def test_everybody_is_there_with_what_they_logged(shown: Shown) -> None:
     assert set(counts) == {role.name for role in ROLES}
     for name, (published, received) in counts.items():
         for kind, count in (("published", published), ("received", received)):
-            if (shown.cast.log_dir(name) / kind).exists():
-                assert int(count.replace("–", "0")) == sum(map(len, logged(shown.cast, name, kind).values()))
+            if (shown.files.log_dir(name) / kind).exists():
+                assert int(count.replace("–", "0")) == sum(map(len, logged(shown.files, name, kind).values()))
 
 
 def test_refusals_say_who_what_and_why(shown: Shown) -> None:
-    assert "west-guest may not subscribe to alarms/safety of west-rover: unauthorized, the channel asks" in shown.text
-    assert "west-guest may not subscribe to fleet/keys of west-rover: unknown_channel, the publisher" in shown.text
-    found = re.search(r"west-rover may not publish (\d+) of (\d+) events on maps/tiles: rate_limited", shown.text)
+    assert (
+        "west-guest may not subscribe to alarms/safety of west-rover: unauthorized: the channel requires" in shown.text
+    )
+    assert "west-guest may not subscribe to fleet/keys of west-rover: unknown_channel: the publisher" in shown.text
+    found = re.search(r"west-rover could not publish (\d+) of (\d+) events on maps/tiles: rate_limited", shown.text)
     assert found
-    assert int(found[2]) - int(found[1]) == len(logged(shown.cast, "west-rover", "published")["maps/tiles"])
+    assert int(found[2]) - int(found[1]) == len(logged(shown.files, "west-rover", "published")["maps/tiles"])
 
 
 def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
-    cast = shown.cast
-    unique = _unique(cast)
+    files = shown.files
+    unique = _unique(files)
     by_channel = Counter[str]()
     for channel, _minute, events, *_ in shown.table("gold.channel_stats"):
         by_channel[channel] += int(events)
@@ -103,9 +105,9 @@ def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
 
     denied = {(who, None if channel == "–" else channel, reason): int(packets)
               for who, channel, reason, packets, _bytes in _rows(shown, "gold.denials", 5)}  # fmt: skip
-    assert denied == dropped(cast)
+    assert denied == dropped(files)
 
-    passed = judged(cast)
+    passed = judged(files)
     ways = {
         (None if channel == "–" else channel, source, dest): (int(forwarded), int(refused))
         for source, dest, channel, _events, forwarded, refused in shown.table("gold.traffic_matrix")
@@ -127,24 +129,24 @@ def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
     assert all(row[-3:] == ["0", "0", "0"] for row in gaps)
 
 
-def _unique(cast: Cast) -> dict[str, set[tuple[str | None, Row]]]:
+def _unique(files: FleetFiles) -> dict[str, set[tuple[str | None, Row]]]:
     """Give the events that arrived: an event that two nodes have is one where its publisher numbered it."""
     found: dict[str, set[tuple[str | None, Row]]] = {}
     for name in ("control", "east-planner"):
-        for channel, rows in logged(cast, name, "received").items():
+        for channel, rows in logged(files, name, "received").items():
             found.setdefault(channel, set()).update((name if row.number is None else None, row) for row in rows)
     return found
 
 
 def test_recorded_and_recomputed_verdicts_agree(shown: Shown) -> None:
-    found = re.search(r"(\d+) of (\d+) recorded verdicts agree", shown.text)
+    found = re.search(r"(\d+) of (\d+) recorded verdicts match", shown.text)
     assert found
     assert found[1] == found[2]
-    assert int(found[2]) >= judged(shown.cast).total()
+    assert int(found[2]) >= judged(shown.files).total()
 
 
 def test_the_what_if_names_every_packet_that_would_fare_otherwise(shown: Shown) -> None:
-    passed = judged(shown.cast)
+    passed = judged(shown.files)
     expected = {
         (POSES, "west", "east", "not_ancestor", "forward"): passed[POSES, "3.1", "3.2", "not_ancestor"],
         **{
@@ -152,13 +154,13 @@ def test_the_what_if_names_every_packet_that_would_fare_otherwise(shown: Shown) 
             for was in ("forward", "unauthorized_publisher")
         },
     }
-    changes = {tuple(row[:5]): int(row[5]) for row in _rows(shown, "What if?", 6) if row[5].isdigit()}
+    changes = {tuple(row[:5]): int(row[5]) for row in _rows(shown, "Policy replay", 6) if row[5].isdigit()}
     assert changes == expected
-    assert f"{sum(expected.values())} of {passed.total()} packets would have been decided otherwise" in shown.text
+    assert f"{sum(expected.values())} of {passed.total()} packets would get another verdict" in shown.text
 
 
 def test_everything_is_where_it_says(shown: Shown) -> None:
-    folder = shown.cast.folder
+    folder = shown.files.folder
     assert "<svg" in (folder / REPORT).read_text()
     assert (folder / MARK).read_text() == ABOUT
     for name in (MARK, REPORT, PROPOSED_POLICY, "tables"):
@@ -176,7 +178,7 @@ def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
     [
         ("connecting", signal.SIGINT),
         ("connecting", signal.SIGKILL),
-        ("reading what was logged", signal.SIGTERM),
+        ("reading logs", signal.SIGTERM),
     ],
     ids=["Ctrl-C", "kill -9", "ended while Spark runs"],
 )
@@ -206,7 +208,7 @@ def test_a_folder_that_no_demo_made_is_left_alone(meshbus: Meshbus, home: Path) 
     (home / "mine" / "letter.txt").write_text("dear")
     result = meshbus("demo", "mine")
     assert (result.code, result.out) == (Exit.USAGE, "")
-    assert "mine is there, and no demo made it: name another, or move it away" in result.err
+    assert "mine exists and was not made by a demo; choose another directory, or move it away" in result.err
     assert (home / "mine" / "letter.txt").read_text() == "dear"
 
 

@@ -122,7 +122,7 @@ def test_a_subscription_begins_in_the_log_of_the_publisher(meshbus: Meshbus, mes
             assert [row["payload"] for row in result.rows] == expected
         for arguments, code, complaint in (
             (("other", "--since", "0"), Exit.FAILED, "does not log it"),
-            ((CHANNEL, "--since", "soon"), Exit.USAGE, "no publish number"),
+            ((CHANNEL, "--since", "soon"), Exit.USAGE, "must be a publish number"),
         ):
             result = meshbus("sub", *arguments, *_own(mesh, node))
             assert (result.code, result.out) == (code, "")
@@ -133,7 +133,7 @@ def test_nobody_there_ends_with_3(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("pub", "test/nobody", "x", "--admin", node.admin, "--wait", 0.1)
     assert result.code == Exit.UNREACHABLE
     assert result.row["attempted"] == 0
-    assert result.err.startswith("meshbus: nobody has subscribed to test/nobody")
+    assert result.err.startswith("meshbus: no subscribers of test/nobody")
 
 
 def test_a_time_limit_ends_a_subscription(meshbus: Meshbus, mesh: Path, node: Running) -> None:
@@ -141,7 +141,7 @@ def test_a_time_limit_ends_a_subscription(meshbus: Meshbus, mesh: Path, node: Ru
     assert (result.code, result.out) == (Exit.OK, "")
     result = meshbus("sub", "test/quiet", *_own(mesh, node), "--timeout", 0.5, "--count", 1)
     assert (result.code, result.out) == (Exit.UNREACHABLE, "")
-    assert result.err.endswith("meshbus: 0 events in 0.5 s\n")
+    assert result.err.endswith("meshbus: received 0 events in 0.5 s\n")
 
 
 def test_a_refused_subscription_ends_with_4(meshbus: Meshbus, mesh: Path, node: Running) -> None:
@@ -240,8 +240,8 @@ def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -
         {"attempted": 2, "delivered": 1, "errors": [leg], "filtered": [{"node_id": "0f", "why": "subnet"}]}, json=False
     )
     out, err = capsys.readouterr()
-    assert out == "1 of 2 subscribers\n"
-    assert err == "meshbus: ff: slow\nmeshbus: 0f was left out: subnet\n"
+    assert out == "delivered to 1 of 2 subscribers\n"
+    assert err == "meshbus: ff: slow\nmeshbus: 0f: not allowed to receive it: subnet\n"
 
 
 def test_raw_payloads_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

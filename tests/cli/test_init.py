@@ -75,13 +75,13 @@ def test_a_real_terminal_gets_a_table_and_a_pipe_gets_json(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["kye"], "there is no command 'kye', did you mean 'key'; see `meshbus --help`"),
-        (["zzzzz"], "there is no command 'zzzzz'; see `meshbus --help`"),
+        (["kye"], "unknown command 'kye' (did you mean 'key'?); see `meshbus --help`"),
+        (["zzzzz"], "unknown command 'zzzzz'; see `meshbus --help`"),
         (["key", "shw"], 'unknown command "shw". Did you mean "show"?'),
         (["key", "show", "--jsno"], "unknown option: --jsno. Did you mean --json; see `meshbus key show --help`"),
         (["key", "psk"], 'command "key psk" parameter PATH requires an argument; see `meshbus key psk --help`'),
         (["key", "new", "a", "b"], "unused Tokens: ['b']; see `meshbus key new --help`"),
-        (["--what"], "there is no command '--what'; see `meshbus --help`"),
+        (["--what"], "unknown command '--what'; see `meshbus --help`"),
     ],
 )
 def test_a_mistyped_command_is_one_sentence_and_exit_2(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
@@ -108,7 +108,7 @@ def test_a_mistake_of_ours_is_one_sentence_unless_asked(meshbus: Meshbus, monkey
     result = meshbus("key", "show")
     assert result.code == Exit.FAILED
     assert result.err == (
-        "meshbus: unexpected ZeroDivisionError: oops; please report it, with what MESHBUS_TRACEBACK=1 shows\n"
+        "meshbus: unexpected ZeroDivisionError: oops; this is a bug, please report it with the traceback that MESHBUS_TRACEBACK=1 shows\n"
     )
     monkeypatch.setenv(TRACEBACK_VARIABLE, "1")
     with pytest.raises(ZeroDivisionError):

@@ -25,7 +25,7 @@ def test_a_new_identity_is_private_and_shown_without_its_secret(meshbus: Meshbus
     assert identity.seed.hex() not in result.out + result.err
     assert identity.noise_private_key.hex() not in result.out + result.err
     assert stat.S_IMODE((home / "id.toml").stat().st_mode) == 0o600
-    assert "keep it private" in result.err
+    assert "keep this file private" in result.err
 
 
 def test_an_identity_is_shown_again(meshbus: Meshbus) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from meshbus.cli.output import for_people, note, show_facts, show_line, show_rows, show_text
+from meshbus.cli.output import for_people, note, plural, show_facts, show_line, show_rows, show_text
 
 ROWS: list[dict[str, object]] = [
     {"node_id": "00ff", "tags": ["a", "b"], "up": True},
@@ -101,3 +101,7 @@ def _plain(text: str) -> str:
     import re
 
     return re.sub(r"\033\[[0-9;]*m", "", text)
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert [plural(count, "log") for count in (0, 1, 2)] == ["0 logs", "1 log", "2 logs"]

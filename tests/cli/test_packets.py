@@ -77,8 +77,8 @@ def test_people_read_sentences(meshbus: Meshbus, records: Path, terminal: None) 
 def test_what_cannot_be_shown_is_said_in_one_sentence(meshbus: Meshbus, records: Path) -> None:
     for arguments, why in (
         (("cat", records, "--reason", "bad_luck"), "unknown reason 'bad_luck'; choose from subnet_local,"),
-        (("cat", records, "--limit", 0), "less than 1"),
-        (("cat", records, "00"), f"give one of {NAME}"),
+        (("cat", records, "--limit", 0), "must be at least 1, got 0"),
+        (("cat", records, "00"), f"choose from {NAME}"),
         (("cat", records / "nowhere"), "set record_packets"),
     ):
         result = meshbus("packets", *arguments)
@@ -86,7 +86,7 @@ def test_what_cannot_be_shown_is_said_in_one_sentence(meshbus: Meshbus, records:
         assert why in result.err
         assert len(result.err.splitlines()) == 1
     PacketRecorder(records, 1, background=False).close()
-    assert f"give one of {1:016x}, {NAME}" in meshbus("packets", "cat", records).err
+    assert f"choose from {1:016x}, {NAME}" in meshbus("packets", "cat", records).err
 
 
 def test_a_damaged_file_is_named(meshbus: Meshbus, records: Path) -> None:

@@ -66,10 +66,10 @@ def test_applications_attach_to_a_node_and_refusals_are_told(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--bind", "nowhere"], "bind (from an argument): 'nowhere' is not an address"),
-        (["--set", "hearbeat_s=1"], "hearbeat_s (from an argument): is not a known setting"),
-        (["none.toml"], "config (from none.toml): there is no such file"),
-        ([], "psk_file: the mesh key is missing: make one with `meshbus key psk FILE`"),
+        (["--bind", "nowhere"], "bind (from an argument): invalid address 'nowhere'"),
+        (["--set", "hearbeat_s=1"], "hearbeat_s (from an argument): unknown setting"),
+        (["none.toml"], "config (from none.toml): the file does not exist"),
+        ([], "psk_file: no mesh key is configured; create one with `meshbus key psk FILE`"),
     ],
 )
 def test_a_node_that_cannot_start_says_why(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from meshbus.demo.cast import GATEWAY, Cast
+from meshbus.demo.roles import GATEWAY, FleetFiles
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.reader import LogReader, list_channels
 from meshbus.names.subnet import SubnetId
@@ -23,10 +23,10 @@ class Row(NamedTuple):
     """The publisher's, where it is known."""
 
 
-def logged(cast: Cast, name: str, kind: str) -> dict[str, list[Row]]:
+def logged(files: FleetFiles, name: str, kind: str) -> dict[str, list[Row]]:
     """Give what a member logged: by channel, in the order of the log."""
-    root = cast.log_dir(name) / kind
-    origins = {identity.origin_hash: member for member, identity in cast.identities.items()}
+    root = files.log_dir(name) / kind
+    origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return {
         entry.channel: [
             Row(origins[event.origin], bytes(event.payload), event.pub_seq)
@@ -36,9 +36,9 @@ def logged(cast: Cast, name: str, kind: str) -> dict[str, list[Row]]:
     }
 
 
-def judged(cast: Cast) -> Judged:
+def judged(files: FleetFiles) -> Judged:
     """Give what the gateway decided about publications."""
-    rows = _recorded(cast)
+    rows = _recorded(files)
     return Counter(
         (
             row["channel"],
@@ -51,18 +51,18 @@ def judged(cast: Cast) -> Judged:
     )
 
 
-def dropped(cast: Cast) -> Counter[tuple[str, str | None, str]]:
+def dropped(files: FleetFiles) -> Counter[tuple[str, str | None, str]]:
     """Give the packets that the gateway dropped, by publisher, channel and reason."""
-    origins = {identity.origin_hash: member for member, identity in cast.identities.items()}
+    origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return Counter(
         (origins[row["origin"] & 0xFFFF_FFFF_FFFF_FFFF], row["channel"], RECORDED[row["reason"]].word)
-        for row in _recorded(cast)
+        for row in _recorded(files)
         if row["verdict"] == Fate.DROPPED
     )
 
 
-def _recorded(cast: Cast) -> list[dict[str, Any]]:
-    snapshot = PacketReader(cast.log_dir(GATEWAY), cast.identities[GATEWAY].node_id).snapshot()
+def _recorded(files: FleetFiles) -> list[dict[str, Any]]:
+    snapshot = PacketReader(files.log_dir(GATEWAY), files.identities[GATEWAY].node_id).snapshot()
     return [row for batch in snapshot.batches() for row in batch.to_pylist()]
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.demo.cast import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_cast
 from meshbus.demo.fleet import Fleet
-from meshbus.demo.lines import Counts
+from meshbus.demo.messages import Counts
+from meshbus.demo.roles import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_files
 from meshbus.errors import MeshError
 from tests.demo.leftover import none_with
 from tests.demo.reading import Row, judged, logged
@@ -22,9 +22,9 @@ def _said(rows: list[Row]) -> list[tuple[str, bytes]]:
 @pytest.mark.slow
 async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEMO_TEST", str(tmp_path))
-    cast = write_cast(tmp_path)
+    files = write_files(tmp_path)
     seen: list[dict[str, Counts]] = []
-    async with Fleet(cast) as fleet:
+    async with Fleet(files) as fleet:
         await fleet.connect()
         refused = await fleet.subscribe()
         await fleet.publish(1.5, seen.append)
@@ -46,10 +46,10 @@ async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, m
     assert len({str(step) for step in seen}) > 3  # progress was told
 
     for name in ("west-rover", "east-rover"):
-        log = logged(cast, name, "published")
+        log = logged(files, name, "published")
         assert {channel: len(events) for channel, events in log.items() if events} == published[name]
-    west, east = (logged(cast, name, "published") for name in ("west-rover", "east-rover"))
-    control, planner = (logged(cast, name, "received") for name in ("control", "east-planner"))
+    west, east = (logged(files, name, "published") for name in ("west-rover", "east-rover"))
+    control, planner = (logged(files, name, "received") for name in ("control", "east-planner"))
     for reader, log in (("control", control), ("east-planner", planner)):
         assert {channel: len(events) for channel, events in log.items()} == counts[reader].received
     assert sorted(_said(control[POSES])) == sorted(_said(west[POSES] + east[POSES]))
@@ -59,7 +59,7 @@ async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, m
     assert (_said(planner[POSES]), _said(planner[MAPS])) == (_said(east[POSES]), _said(west[MAPS]))
     assert set(planner) == {POSES, ALARMS, MAPS}
 
-    passed = judged(cast)
+    passed = judged(files)
     sent, guest = published["west-rover"], published["west-guest"]
     alarms = [(ALARMS, source, dest, "forward") for source, dest in ((WEST, REGION), (WEST, EAST), (EAST, REGION))]
     assert all(passed.pop(way) >= sent[ALARMS] for way in alarms)  # a slow machine repeats reliable packets
@@ -78,10 +78,10 @@ async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, m
 @pytest.mark.slow
 async def test_a_member_that_cannot_start_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEMO_TEST", str(tmp_path))
-    cast = write_cast(tmp_path)
-    with cast.config(GATEWAY).open("a") as file:
+    files = write_files(tmp_path)
+    with files.config(GATEWAY).open("a") as file:
         file.write("nonsense = 1\n")
-    with pytest.raises(MeshError, match=r"the process of gateway has ended: .*nonsense.*; see .*stderr\.txt"):
-        async with Fleet(cast):
+    with pytest.raises(MeshError, match=r"the process of gateway has exited: .*nonsense.*; see .*stderr\.txt"):
+        async with Fleet(files):
             raise AssertionError
     assert sys.platform != "linux" or none_with(f"DEMO_TEST={tmp_path}")

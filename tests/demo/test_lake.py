@@ -27,7 +27,7 @@ async def test_what_spark_is_missing_is_one_sentence(tmp_path: Path, monkeypatch
     (empty / "pyspark" / "__init__.py").write_text("raise ImportError('broken')")
     async with lake_process(tmp_path, lambda _: False) as spark:
         with pytest.raises(
-            MeshError, match=r"the process of spark has ended: pyspark is not installed; run: pip install"
+            MeshError, match=r"the process of spark has exited: pyspark is not installed; run: pip install"
         ):
             await spark.answer()
     assert "Traceback" in (tmp_path / "spark-stderr.txt").read_text()

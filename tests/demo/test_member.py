@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from meshbus.demo.cast import ALARMS, NOTES, POSES, write_cast
-from meshbus.demo.lines import ANSWER, Counts, Done, Flow, Join, Left, Line, Link, Listen, Publish, Up, Wish, pack
 from meshbus.demo.member import reading
+from meshbus.demo.messages import ANSWER, Counts, Done, Flow, Join, Left, Line, Link, Listen, Publish, Up, Wish, pack
 from meshbus.demo.process import Process
+from meshbus.demo.roles import ALARMS, NOTES, POSES, write_files
 from meshbus.node.node import Node
 
 
@@ -17,7 +17,7 @@ def test_a_reading_is_json_and_differs() -> None:
 
 
 async def test_a_member_does_what_it_is_told_and_counts(tmp_path: Path) -> None:
-    cast = write_cast(tmp_path)
+    files = write_files(tmp_path)
     last: list[Counts] = []
 
     def news(line: Line) -> bool:
@@ -25,7 +25,7 @@ async def test_a_member_does_what_it_is_told_and_counts(tmp_path: Path) -> None:
             last.append(line.counts)
         return isinstance(line, Counts | Left)
 
-    command = ("-m", "meshbus.demo.member", str(cast.config("west-guest")))
+    command = ("-m", "meshbus.demo.member", str(files.config("west-guest")))
     async with (
         Node.open(psk_file=tmp_path / "mesh-key.toml", ephemeral=True) as node,
         Process("guest", *command, says=ANSWER.decode, errors=tmp_path / "err", news=news) as member,
@@ -37,7 +37,7 @@ async def test_a_member_does_what_it_is_told_and_counts(tmp_path: Path) -> None:
         member.tell(pack(Listen((Wish(f"{node.node_id:016x}", POSES),))))
         assert await member.answer() == Done()
         await publisher.publish_batch([b"one", b"two"])
-        async with node.subscribe(NOTES, publisher=cast.identities["west-guest"].node_id) as notes:
+        async with node.subscribe(NOTES, publisher=files.identities["west-guest"].node_id) as notes:
             member.tell(pack(Publish((Flow(NOTES, 50), Flow(ALARMS, 20, reliable=True)), 0.2)))
             assert await member.answer() == Done()
             received: list[bytes] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from meshbus.edge.zmtp.frames import encode_command
+from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 
 WAIT_S = 10.0

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from meshbus.edge.connection import Connection
-from meshbus.edge.zmtp.frames import encode_command, encode_message
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.framing import encode_command, encode_message
 from meshbus.edge.zmtp.mechanism import Credentials, NullHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Heartbeat, Interest, Limits, Session
+from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Interest, Limits, Session
 from tests.edge.raw import GREETING, READY, turns
 
 CONTROL_BYTES = 10_000
@@ -170,12 +170,12 @@ async def test_silence_proves_nothing_while_we_do_not_listen(stages: list[Stage]
 
 async def test_a_subscriber_tells_and_takes(stages: list[Stage]) -> None:
     stages.append(stage := Stage(SocketType.SUB))
-    stage.connection.tell([Interest(b"too early", subscribe=True)])
-    stage.connection.say(encode_message([b"too early"]))
+    stage.connection.send_interests([Interest(b"too early", subscribe=True)])
+    stage.connection.send_upstream(encode_message([b"too early"]))
     stage.other.send(GREETING + READY)
     await turns()
-    stage.connection.tell([Interest(b"A", subscribe=True), Interest(b"B", subscribe=False)])
-    stage.connection.say(encode_message([b"up"]))
+    stage.connection.send_interests([Interest(b"A", subscribe=True), Interest(b"B", subscribe=False)])
+    stage.connection.send_upstream(encode_message([b"up"]))
     sent = stage.other.recv(1000)
     assert sent.endswith(encode_command(b"SUBSCRIBE", b"A") + encode_command(b"CANCEL", b"B") + encode_message([b"up"]))
     assert b"too early" not in sent

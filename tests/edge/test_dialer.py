@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.config.address import IpcAddress, TcpAddress
+from meshbus.config.edgeaddress import IpcAddress, TcpAddress
 from meshbus.edge.connection import Connection
 from meshbus.edge.dialer import Backoff, Dialer
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.protocol import Closed
 from tests.edge.raw import WAIT_S
 
 QUICK = Backoff(first_s=0.001, longest_s=0.002)

@@ -13,7 +13,7 @@ from meshbus.edge.egress import Egress
 from meshbus.edge.pub import Part, Pub
 from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.topics import TopicMap
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched
 from meshbus.names.channel import ChannelName
@@ -53,7 +53,7 @@ class Door:
         counters = Counters()
         refusals = Refusals(counters, self.refused.append)
         self.egress = Egress(node, topics, counters, refusals, self._spawn, self.endpoint)
-        self._unwatch = node.watch(self.egress.hear)
+        self._unwatch = node.watch(self.egress.on_notice)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
         self.tasks.append(asyncio.ensure_future(work))
@@ -202,8 +202,8 @@ async def test_refusals_that_concern_no_application_are_not_told(nodes: tuple[No
     door = Door(nodes[1], "a/")
     await door.want(b"a/")
     no = AckReason.UNAUTHORIZED
-    door.egress.hear(Matched(1, 7, refused=((ChannelName("b/c"), no), (ChannelName("a/c"), no))))
-    door.egress.hear(Acked(1, 7, ChannelName("b/c"), accepted=False, reason=no))
-    door.egress.hear(Acked(1, 7, ChannelName("a/d"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))
+    door.egress.on_notice(Matched(1, 7, refused=((ChannelName("b/c"), no), (ChannelName("a/c"), no))))
+    door.egress.on_notice(Acked(1, 7, ChannelName("b/c"), accepted=False, reason=no))
+    door.egress.on_notice(Acked(1, 7, ChannelName("a/d"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))
     assert [(one.topic, one.reason) for one in door.refused] == [("a/c", "unauthorized")]
     await door.close()

@@ -13,7 +13,7 @@ from meshbus.edge.pub import Pub
 from meshbus.edge.security import CurveServer as Curve
 from meshbus.edge.security import Null, PlainServer, anyone, curve_keypair
 from meshbus.edge.sub import Sub
-from meshbus.edge.zmtp.frames import encode_command
+from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.errors import ConfigError, HandshakeError, HandshakeFault, Timeout

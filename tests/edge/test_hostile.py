@@ -8,7 +8,7 @@ import pytest
 
 from meshbus.edge.pub import Pub
 from meshbus.edge.sub import Sub
-from meshbus.edge.zmtp.frames import encode_command, encode_message
+from meshbus.edge.zmtp.framing import encode_command, encode_message
 from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer
 
 LOOPBACK = "tcp://127.0.0.1:*"

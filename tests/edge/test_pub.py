@@ -5,8 +5,8 @@ import pytest
 from meshbus.edge import pub as pub_module
 from meshbus.edge.pub import Pub, Verbosity, XPub
 from meshbus.edge.queue import Loss
-from meshbus.edge.zmtp.frames import encode_command, encode_frame, encode_message
-from meshbus.edge.zmtp.session import Interest, Upstream
+from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_message
+from meshbus.edge.zmtp.protocol import Interest, Upstream
 from meshbus.errors import Timeout
 from meshbus.policy.reason import Reason
 from tests.edge.raw import WAIT_S, RawPeer, turns

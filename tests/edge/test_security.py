@@ -15,7 +15,7 @@ from meshbus.edge.security import (
 )
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.session import Limits, Session
+from meshbus.edge.zmtp.protocol import Limits, Session
 from meshbus.edge.zmtp.z85 import decode_z85
 from meshbus.errors import ConfigError
 from tests.edge.zmtp.talk import pump

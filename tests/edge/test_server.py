@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meshbus.config.address import IpcAddress, TcpAddress
+from meshbus.config.edgeaddress import IpcAddress, TcpAddress
 from meshbus.edge.server import Listener, dial, listen
 from meshbus.errors import ConfigError
 
@@ -66,7 +66,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None
 async def test_a_socket_that_is_served_is_not_touched(tmp_path: Path) -> None:
     address = IpcAddress(str(tmp_path / "s"))
     first = await listen(address, exposed=False)
-    with pytest.raises(ConfigError, match="served by another process"):
+    with pytest.raises(ConfigError, match="in use by another process"):
         await listen(address, exposed=False)
     (await dial(address)).close()
     first.close()
@@ -85,7 +85,7 @@ async def test_closing_leaves_the_socket_of_a_successor(tmp_path: Path) -> None:
 def test_a_file_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")
-    with pytest.raises(ConfigError, match="no socket"):
+    with pytest.raises(ConfigError, match="not a socket"):
         asyncio.run(listen(IpcAddress(str(path)), exposed=False))
     assert path.read_text() == "precious"
 

@@ -4,8 +4,8 @@ import pytest
 
 from meshbus.edge.pub import Pub, XPub
 from meshbus.edge.sub import Sub, XSub
-from meshbus.edge.zmtp.frames import encode_command, encode_message
-from meshbus.edge.zmtp.session import Upstream
+from meshbus.edge.zmtp.framing import encode_command, encode_message
+from meshbus.edge.zmtp.protocol import Upstream
 from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, turns
 
 LOOPBACK = "tcp://127.0.0.1:*"

@@ -94,7 +94,7 @@ class Reader:
     def snapshot(self) -> Snapshot:
         content = self._logs.contents.get((self._root, self._channel))
         if content is None:
-            raise LogError(LogFault.UNKNOWN, f"there is no log of {self._channel}")
+            raise LogError(LogFault.UNKNOWN, f"no log of {self._channel}")
         return Snapshot(self._root, content)
 
     def verify(self) -> list[Finding]:

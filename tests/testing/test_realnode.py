@@ -107,7 +107,7 @@ async def test_opening_makes_the_node_and_its_channels_and_tells_its_address() -
 
 
 async def test_before_opening_there_is_nothing_to_ask() -> None:
-    assert await ask(RealNode(BINDING), "connect") == ("LookupError", "net-mesh offers no 'connect'")
+    assert await ask(RealNode(BINDING), "connect") == ("LookupError", "net-mesh has no method 'connect'")
 
 
 async def test_nothing_and_the_empty_tuple_are_the_same_answer(node: RealNode) -> None:

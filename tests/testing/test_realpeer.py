@@ -122,9 +122,9 @@ def test_a_stream_runs_out_of_credit_and_gets_it_back(publisher: RealPeer, subsc
 
 def test_any_other_method_of_the_binding_is_called_by_name(publisher: RealPeer) -> None:
     assert publisher.call("nat_type") == "unknown"
-    with pytest.raises(RealPeerError, match="net-mesh offers no 'fly'"):
+    with pytest.raises(RealPeerError, match="net-mesh has no method 'fly'"):
         publisher.call("fly")
-    with pytest.raises(RealPeerError, match="net-mesh offers no '_identity'"):
+    with pytest.raises(RealPeerError, match="net-mesh has no method '_identity'"):
         publisher.call("_identity")
 
 
@@ -161,7 +161,7 @@ def test_a_killed_peer_fails_those_who_wait_and_its_port_is_free() -> None:
     peer = RealPeer(psk=PSK, heartbeat_interval_ms=100, session_timeout_ms=300)
     waiting = peer.begin("accept", 1)
     peer.kill()
-    with pytest.raises(RealPeerError, match="Gone: the process of the real peer has ended"):
+    with pytest.raises(RealPeerError, match="Gone: the process of the real peer has exited"):
         waiting.result(5)
     with pytest.raises(RealPeerError, match="Gone"):
         peer.peer_count()
@@ -217,5 +217,5 @@ def _becomes_free(address: str, *, within_s: float) -> bool:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realnode, "MODULE", "no_such_module")
-    with pytest.raises(ConfigError, match=r"net-mesh: is not installed.*install net-mesh==0\.23\.0"):
+    with pytest.raises(ConfigError, match=r"net-mesh: RealPeer needs .*install net-mesh==0\.23\.0"):
         RealPeer(psk=PSK)

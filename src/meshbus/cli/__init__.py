@@ -1,7 +1,7 @@
-"""Words for people: verbs of the command line. Nothing here can do what the API cannot.
+"""The command line. It does nothing that the Python API cannot do.
 
-A family of verbs is a file of its own, loaded when one of its verbs is used, and what is heavy is imported inside the
-verb: `meshbus --help` loads neither numpy nor the node.
+Each command or group of commands is one module, which is loaded when it is used. Heavy imports are inside the functions,
+so that `meshbus --help` loads neither numpy nor the node.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
 
 TRACEBACK_VARIABLE = "MESHBUS_TRACEBACK"
-"""Set it to see where an unexpected error came from."""
+"""Environment variable; if set, unexpected errors show their traceback."""
 
 VERBS = {
-    "demo": ("meshbus.cli.demo:demo", "Run a small fleet, and then the pipeline over what it logged."),
-    "up": ("meshbus.cli.up:up", "Run a node until it is told to stop."),
-    "pub": ("meshbus.cli.events:pub", "Publish events, and say who got them."),
+    "demo": ("meshbus.cli.demo:demo", "Run a small fleet, then the data pipeline on its logs."),
+    "up": ("meshbus.cli.up:up", "Run a node until it is stopped."),
+    "pub": ("meshbus.cli.events:pub", "Publish events and show how many subscribers got them."),
     "sub": ("meshbus.cli.events:sub", "Show the events of a channel as they arrive."),
     "peers": ("meshbus.cli.peers:peers", "List the peers of a node."),
-    "key": ("meshbus.cli.key:app", "Make and show identities and mesh keys."),
-    "token": ("meshbus.cli.token:app", "Issue, hand on, show and verify permissions."),
+    "key": ("meshbus.cli.key:app", "Create and show identities and mesh keys."),
+    "token": ("meshbus.cli.token:app", "Issue, delegate, show, verify and revoke permission tokens."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
-    "packets": ("meshbus.cli.packets:app", "List and show what flight recorders wrote."),
-    "config": ("meshbus.cli.config:app", "Show what a node would run with."),
-    "pipeline": ("meshbus.cli.pipeline:app", "Make Spark tables of logs and packets, and replay policies over them."),
-    "check": ("meshbus.cli.check:check", "Check a configuration and this machine, and say what to do."),
+    "packets": ("meshbus.cli.packets:app", "List and show recorded packets."),
+    "config": ("meshbus.cli.config:app", "Show the configuration of a node."),
+    "pipeline": ("meshbus.cli.pipeline:app", "Make Spark tables from logs and packets, and replay policies on them."),
+    "check": ("meshbus.cli.check:check", "Check a configuration and this machine."),
 }
-"""Each verb: where it is, and what it does."""
+"""The commands: where each is implemented, and its help text."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and give its exit code; what goes wrong is one sentence on standard error."""
+    """Run a command line and return its exit status; an error is one line on standard error."""
     from cyclopts import CycloptsError
 
     from meshbus.cli.exit import Exit, code_of, sentence_of
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note(_usage(error))
         return Exit.USAGE
     except BrokenPipeError:
-        # Whoever read our results has enough; Python must not complain about it when it flushes at the end.
+        # The reader of the pipe has closed it. Redirect stdout, so that Python does not fail when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
     except KeyboardInterrupt:
@@ -58,11 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MeshError, OSError) as error:
         note(sentence_of(error))
         return code_of(error)
-    except Exception as error:  # the last stop: a mistake of ours is one sentence too
+    except Exception as error:  # a bug in meshbus is also reported in one line
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         kind = type(error).__name__
-        note(f"unexpected {kind}: {sentence_of(error)}; please report it, with what {TRACEBACK_VARIABLE}=1 shows")
+        note(
+            f"unexpected {kind}: {sentence_of(error)}; this is a bug, please report it with the traceback that "
+            f"{TRACEBACK_VARIABLE}=1 shows"
+        )
         return Exit.FAILED
     return int(result) if isinstance(result, int) else Exit.OK
 
@@ -76,7 +79,7 @@ def _app() -> App:
         name="meshbus",
         help="An event mesh for fleets, whose log is a Spark table.",
         version=__version__,
-        help_format="plaintext",  # a third quicker than loading a Markdown parser
+        help_format="plaintext",  # a third faster than loading a Markdown parser
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(negative=()),
     )
@@ -86,13 +89,13 @@ def _app() -> App:
 
 
 def _usage(error: CycloptsError) -> str:
-    """Make one sentence of a mistake on the command line, and say where to look."""
+    """Return a usage error as one line that ends with the help command."""
     from cyclopts import UnknownCommandError
 
     error.verbose = False
     chain = list(error.command_chain or ())
     if isinstance(error, UnknownCommandError) and not chain:
-        what = _unknown_verb((error.unused_tokens or [""])[0])  # the error's own text would load every verb
+        what = _unknown_verb((error.unused_tokens or [""])[0])  # str(error) would load every command
     else:
         what = " ".join(str(error).split()).rstrip(".?")
     return f"{what[:1].lower()}{what[1:]}; see `{' '.join(['meshbus', *chain])} --help`"
@@ -102,4 +105,4 @@ def _unknown_verb(given: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(given, VERBS, n=1)
-    return f"there is no command {given!r}" + (f", did you mean {near[0]!r}" if near else "")
+    return f"unknown command {given!r}" + (f" (did you mean {near[0]!r}?)" if near else "")

@@ -1,4 +1,4 @@
-"""`meshbus check`: is this configuration good, and is this machine? One line each, with what to do."""
+"""`meshbus check`: check a configuration and this machine, one line per check, with advice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshbus.cli.exit import Exit
-from meshbus.cli.output import Json, note, show_rows
-from meshbus.cli.settings import Config, Overrides
+from meshbus.cli.options import Config, Overrides
+from meshbus.cli.output import Json, note, plural, show_rows
 from meshbus.errors import ConfigError, MeshError
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Result(StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
     GOOD = "good"
     ADVICE = "advice"
-    """It works, and could be better."""
+    """It works, but could be better."""
     BAD = "bad"
 
 
@@ -37,43 +37,47 @@ class Finding(NamedTuple):
 
 
 def check(config: Config = None, /, *, overrides: Overrides = None, json: Json = False) -> Exit:
-    """Check a configuration and this machine; ends with 1 when something is bad."""
-    from meshbus.cli.settings import load_config
+    """Check a configuration and this machine; exits with status 1 if a check fails."""
+    from meshbus.cli.options import load_config
 
     findings = []
     settings = None
     try:
         settings = load_config(config, overrides)
-        findings.append(Finding("configuration", Result.GOOD, f"{len(settings.changed())} settings over the defaults"))
+        changed = len(settings.changed())
+        found = f"{plural(changed, 'setting')} changed from the defaults"
+        findings.append(Finding("configuration", Result.GOOD, found))
     except ConfigError as error:
-        findings.append(Finding("configuration", Result.BAD, str(error), "correct it, and check again"))
+        findings.append(Finding("configuration", Result.BAD, str(error), "correct the setting and run the check again"))
+    # The machine is checked even if the configuration is invalid: both may need attention.
     if settings is not None:
         findings += check_files(settings)
     findings += check_machine(settings)
     show_rows([finding._asdict() for finding in findings], Finding._fields, json=json, empty="")
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if bad:
-        note(f"{len(bad)} of {len(findings)} checks are bad, the first: {bad[0].check}: {bad[0].found}")
+        note(f"{len(bad)} of {len(findings)} checks failed; the first is {bad[0].check}: {bad[0].found}")
     return Exit.FAILED if bad else Exit.OK
 
 
 def check_files(settings: NodeConfig) -> Iterator[Finding]:
-    """Look at the files that a configuration names; nothing is created."""
+    """Check the files that a configuration names; creates nothing."""
     from meshbus.config.node import default_identity
 
     if settings.ephemeral:
-        yield Finding("identity", Result.GOOD, "a fresh one at each start")
+        yield Finding("identity", Result.GOOD, "a new one at each start")
     else:
         yield _identity(settings.identity or default_identity())
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
     yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
-        yield Finding("issuers", Result.ADVICE, "tokens of anyone count here", "set trusted_issuers instead")
+        to_do = "set trusted_issuers instead of compat_any_issuer"
+        yield Finding("issuers", Result.ADVICE, "tokens of any issuer are accepted", to_do)
 
 
 def check_machine(settings: NodeConfig | None) -> Iterator[Finding]:
-    """Look at what this machine offers to a node."""
+    """Check what this machine offers to a node."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("python", Result.GOOD, f"{sys.implementation.name} {version}")
     yield _kernels()
@@ -84,11 +88,11 @@ def _identity(place: Path) -> Finding:
     from meshbus.keyfile import load_identity
 
     if not place.exists():
-        return Finding("identity", Result.ADVICE, f"{place} is not there yet", "nothing: the first start makes it")
+        return Finding("identity", Result.ADVICE, f"{place} does not exist yet", "nothing; the first start creates it")
     try:
         identity = load_identity(place)
     except MeshError as error:
-        return Finding("identity", Result.BAD, str(error), "correct it as said")
+        return Finding("identity", Result.BAD, str(error), "follow the message")
     return Finding("identity", Result.GOOD, f"node {identity.node_id:016x}")
 
 
@@ -96,8 +100,8 @@ def _mesh_key(settings: NodeConfig) -> Finding:
     try:
         settings.load_psk()
     except MeshError as error:
-        return Finding("mesh key", Result.BAD, str(error), "correct it as said")
-    return Finding("mesh key", Result.GOOD, "there, and private")
+        return Finding("mesh key", Result.BAD, str(error), "follow the message")
+    return Finding("mesh key", Result.GOOD, "exists and is private")
 
 
 def _token(path: Path) -> Finding:
@@ -107,7 +111,7 @@ def _token(path: Path) -> Finding:
         token = load_tokens(path)[-1]
         token.verify(time.time_ns() // 1_000_000_000)
     except MeshError as error:
-        return Finding("token", Result.BAD, f"{path}: {error}", "ask its issuer for a new one")
+        return Finding("token", Result.BAD, f"{path}: {error}", "ask the issuer for a new token")
     return Finding("token", Result.GOOD, f"{path}")
 
 
@@ -118,10 +122,11 @@ def _edge(number: int, entry: EdgeEntry) -> Finding:
     try:
         security_of(entry)
     except MeshError as error:
-        return Finding(name, Result.BAD, str(error), "correct it as said")
+        return Finding(name, Result.BAD, str(error), "follow the message")
+    # Any local user can connect to a TCP port on loopback; a Unix socket has file permissions.
     if entry.security == "null" and any("tcp://" in (place or "") for place in (entry.publishers, entry.subscribers)):
-        to_do = "use ipc:// for this user alone, or set security"
-        return Finding(name, Result.ADVICE, "every user of this machine acts as this node", to_do)
+        to_do = "use ipc://, which only your user can open, or set security to plain or curve"
+        return Finding(name, Result.ADVICE, "every user of this machine can publish and subscribe as this node", to_do)
     return Finding(name, Result.GOOD, f"security is {entry.security}")
 
 
@@ -133,8 +138,8 @@ def _kernels() -> Finding:
     return Finding(
         "kernels",
         Result.ADVICE,
-        "plain Python: right, and slower",
-        "pip install 'meshbus[fast]', and leave MESHBUS_JIT unset",
+        "not compiled: correct, but slower",
+        "pip install 'meshbus[fast]', and unset MESHBUS_JIT",
     )
 
 
@@ -144,10 +149,10 @@ def _socket(settings: NodeConfig | None) -> Iterator[Finding]:
 
     wanted = settings or NodeConfig()
     try:
-        # Any free port: the configured one may well be in use, by the node itself.
+        # Port 0, any free port: the node itself may be running on the configured one.
         probe = UdpSocket.bind(wanted.bind.host, 0, receive_buffer=wanted.receive_buffer_bytes)
     except ConfigError as error:
-        yield Finding("socket", Result.BAD, str(error), "correct bind")
+        yield Finding("socket", Result.BAD, str(error), "correct the setting bind")
         return
     with probe:
         trains = {"sending": probe.sends_trains, "receiving": probe.receives_trains}
@@ -155,7 +160,7 @@ def _socket(settings: NodeConfig | None) -> Iterator[Finding]:
     missing = [name for name, there in trains.items() if not there]
     if missing:
         yield Finding(
-            "trains", Result.ADVICE, f"not for {' and '.join(missing)}: slower", "Linux 5.0 or later has them"
+            "trains", Result.ADVICE, f"not available for {' and '.join(missing)}: slower", "use Linux 5.0 or later"
         )
     else:
         yield Finding("trains", Result.GOOD, "UDP_SEGMENT and UDP_GRO")
@@ -163,8 +168,8 @@ def _socket(settings: NodeConfig | None) -> Iterator[Finding]:
         yield Finding(
             "receive buffer",
             Result.ADVICE,
-            f"{granted} bytes of {wanted.receive_buffer_bytes} granted: bursts may be lost",
-            f"as root: sysctl -w net.core.rmem_max={wanted.receive_buffer_bytes}",
+            f"{granted} of {wanted.receive_buffer_bytes} bytes granted: packets may be lost in bursts",
+            f"run as root: sysctl -w net.core.rmem_max={wanted.receive_buffer_bytes}",
         )
     else:
         yield Finding("receive buffer", Result.GOOD, f"{granted} bytes")

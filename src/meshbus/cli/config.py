@@ -1,4 +1,4 @@
-"""`meshbus config`: what a node would run with, and why."""
+"""`meshbus config`: show the configuration of a node, and where each setting comes from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from meshbus.cli.options import Config, Overrides
 from meshbus.cli.output import Json, show_rows
-from meshbus.cli.settings import Config, Overrides
 
 if TYPE_CHECKING:
     from meshbus.config import NodeConfig
@@ -17,8 +17,8 @@ app = App(name="config")
 
 @app.command
 def show(config: Config = None, /, *, overrides: Overrides = None, json: Json = False) -> None:
-    """Show every setting with its value and where that comes from. The mesh key is not shown."""
-    from meshbus.cli.settings import build_config, gather_settings
+    """Show every setting with its value and source. The mesh key is hidden."""
+    from meshbus.cli.options import build_config, gather_settings
 
     settings = gather_settings(config, overrides)
     made = build_config(settings)
@@ -43,7 +43,7 @@ def _value(config: NodeConfig, name: str) -> object:
 
 
 def plain(value: object) -> object:
-    """Give a setting as a file would spell it."""
+    """Return a setting as a file would spell it."""
     import msgspec
 
     from meshbus.config import Endpoint

@@ -1,6 +1,6 @@
-"""`meshbus demo`: the main job in small. A fleet of node processes runs for some seconds, then Spark tells what happened.
+"""`meshbus demo`: run a small fleet of node processes for some seconds, then the data pipeline on its logs.
 
-This file is what people see: progress, tables, and the words for reasons. What is done is in meshbus.demo.
+This module prints progress and tables; meshbus.demo does the work.
 """
 
 from __future__ import annotations
@@ -20,103 +20,100 @@ from meshbus.cli.output import is_terminal, show_table, show_text
 from meshbus.cli.progress import Stage
 
 if TYPE_CHECKING:
-    from meshbus.demo.cast import Cast
     from meshbus.demo.lake import Found
-    from meshbus.demo.lines import Counts, Refused
+    from meshbus.demo.messages import Counts, Refused
+    from meshbus.demo.roles import FleetFiles
 
 FOLDER = Path("meshbus-demo")
 MARK = "about.txt"
 _MADE = "Made by `meshbus demo`"
 ABOUT = f"""\
-{_MADE}; the next demo replaces this folder.
+{_MADE}; the next demo replaces this directory.
 
-nodes/        a folder for each node: its configuration, its identity, its logs, what it recorded
-tokens/       who may publish on and subscribe to alarms/safety, signed by operator.toml
-proposed.toml the gateway's configuration as somebody would like it to be
-pipeline.toml what the pipeline was told
-tables/       bronze, silver and gold, as Parquet
-report.html   the gold tables and plots of them
+nodes/        one directory per node: configuration, identity, logs and recorded packets
+tokens/       permission tokens for alarms/safety, signed with operator.toml
+proposed.toml a proposed configuration of the gateway, for the policy replay
+pipeline.toml configuration of the pipeline
+tables/       bronze, silver and gold tables, as Parquet
+report.html   the gold tables, with plots
 """
 MAX_SECONDS = 600.0
+"""Longest run: a demo logs everything, and this bounds the disk space."""
 
-WHY = {
-    "subnet_local": "the channel stays at its site, or the gateway knows no such channel",
-    "not_ancestor": "the channel goes to its own site and those above, and this is neither",
-    "not_exported": "the export list of the channel does not name this place",
-    "unauthorized_publisher": "the channel asks for a token, and the publisher has none",
-    "unauthorized": "the channel asks for a token, and none was shown",
-    "unknown_channel": "the publisher has no such channel",
+REFUSALS = {
+    "unauthorized": "the channel requires a token, and none was presented",
+    "unknown_channel": "the publisher does not have this channel",
 }
-"""Reasons in words."""
+"""Explanations of the publishers' reasons that occur in the demo; those of the gateway are in policy/reason.py."""
 
 
 def demo(
-    folder: Annotated[Path, Parameter(help="Where everything goes; one of an earlier demo is replaced.")] = FOLDER,
+    folder: Annotated[Path, Parameter(help="Output directory; that of an earlier demo is replaced.")] = FOLDER,
     /,
     *,
-    seconds: Annotated[float, Parameter(help="How long events flow.")] = 6.0,
+    seconds: Annotated[float, Parameter(help=f"How long to publish events; in (0, {MAX_SECONDS:g}].")] = 6.0,
 ) -> None:
-    """Run a small fleet on this machine, and then the data pipeline over what it logged.
+    """Run a small fleet on this machine, then the data pipeline on its logs.
 
-    Six node processes on loopback: two sites and the gateway between them. Events are published, authorized, refused,
-    forwarded, dropped and logged; Spark makes tables of that, judges every verdict again, and says what another policy
-    would have done. Ends by itself, and leaves only the folder.
+    The fleet is six node processes on loopback: two sites and a gateway between them. Events are published, authorized,
+    refused, forwarded, dropped and logged. Spark makes tables of the logs, computes every verdict of the gateway again,
+    and shows what another policy would have decided. The demo stops by itself and leaves only the output directory.
     """
     import asyncio
 
-    from meshbus.demo.cast import write_cast
+    from meshbus.demo.roles import write_files
     from meshbus.errors import ConfigError
 
     if not 0 < seconds <= MAX_SECONDS:
-        raise ConfigError("--seconds", f"{seconds:g} is not more than 0 and at most {MAX_SECONDS:g}")
+        raise ConfigError("--seconds", f"must be in (0, {MAX_SECONDS:g}], got {seconds:g}")
     with _ended_by_signals():
-        cast = write_cast(_fresh(folder))
-        asyncio.run(_run(cast, seconds))
+        files = write_files(_fresh(folder))
+        asyncio.run(_run(files, seconds))
 
 
-async def _run(cast: Cast, seconds: float) -> None:
-    """Run the fleet and then the pipeline, and show what came of it."""
+async def _run(files: FleetFiles, seconds: float) -> None:
+    """Run the fleet and then the pipeline, and show the results."""
     from contextlib import AsyncExitStack
 
-    from meshbus.demo.cast import ROLES
     from meshbus.demo.fleet import Fleet
     from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
+    from meshbus.demo.roles import ROLES
 
     def news(line: Ready | Read | Found) -> bool:
         if isinstance(line, Read):
-            stage.say(f"{line.rows} rows read, tables are being made")
+            stage.say(f"{line.rows} rows read, making tables")
         return isinstance(line, Read)
 
     async with AsyncExitStack() as processes:
-        spark = lake_process(cast.folder, news)
-        with Stage("fleet", f"starting {len(ROLES)} nodes, each a process") as stage:
-            async with Fleet(cast) as fleet:
-                stage.say("connecting to the gateway, and through it to others")
+        spark = lake_process(files.folder, news)
+        with Stage("fleet", f"starting {len(ROLES)} node processes") as stage:
+            async with Fleet(files) as fleet:
+                stage.say("connecting to the gateway and through it to other nodes")
                 await fleet.connect()
                 stage.say("subscribing")
                 refused = await fleet.subscribe()
-                await processes.enter_async_context(spark)  # it can start meanwhile
+                await processes.enter_async_context(spark)  # Spark starts while events are published
                 await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
                 await fleet.leave()
                 stage.say(_flow(fleet.counts))
-        _show_fleet(cast, fleet.counts, refused)
+        _show_fleet(files, fleet.counts, refused)
         with Stage("pipeline", "starting Spark") as stage:
             await spark.answer()
-            stage.say("reading what was logged and recorded")
+            stage.say("reading logs and recorded packets")
             spark.tell(GO)
             found = await spark.answer()
             assert isinstance(found, Found)
-            stage.say(f"{found.rows} rows in the tables, {found.judged} verdicts judged again")
-    _show_gold(cast, found)
-    _show_verdicts(cast, found)
-    _show_places(cast, found)
+            stage.say(f"{found.rows} rows in the tables, {found.judged} verdicts recomputed")
+    _show_gold(files, found)
+    _show_verdicts(files, found)
+    _show_places(files, found)
 
 
-def _show_fleet(cast: Cast, counts: Mapping[str, Counts], refused: Iterable[tuple[str, Refused]]) -> None:
-    """Show who is where, and what publishers themselves refused."""
-    from meshbus.demo.cast import MAPS_PER_S, ROLES, place_of
+def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterable[tuple[str, Refused]]) -> None:
+    """Show the nodes, and what publishers refused."""
+    from meshbus.demo.roles import MAPS_PER_S, ROLES, place_of
 
-    _title("The fleet", "two sites; whatever goes from one place to another passes the gateway")
+    _title("The fleet", "two sites; all traffic between subnets passes the gateway")
     rows = [
         {
             "node": role.name,
@@ -128,17 +125,17 @@ def _show_fleet(cast: Cast, counts: Mapping[str, Counts], refused: Iterable[tupl
         for role in ROLES
     ]
     show_table(rows, tuple(rows[0]))
-    _title("Refused by publishers", "none of this was sent")
-    names = {f"{identity.node_id:016x}": name for name, identity in cast.identities.items()}
+    _title("Refused by publishers", "none of these events were sent")
+    names = {f"{identity.node_id:016x}": name for name, identity in files.identities.items()}
     for who, refusal in refused:
         wanted = f"{who} may not subscribe to {refusal.channel} of {names[refusal.publisher]}"
-        show_text(f"{wanted}: {refusal.reason}, {WHY.get(refusal.reason, 'it did not say more')}")
+        show_text(f"{wanted}: {refusal.reason}: {REFUSALS.get(refusal.reason, 'no explanation')}")
     for who, one in counts.items():
         for channel, events in one.limited.items():
             tried = events + one.published.get(channel, 0)
             show_text(
-                f"{who} may not publish {events} of {tried} events on {channel}: rate_limited, "
-                f"the channel has {MAPS_PER_S} packets a second"
+                f"{who} could not publish {events} of {tried} events on {channel}: rate_limited: "
+                f"the channel allows {MAPS_PER_S} packets per second"
             )
 
 
@@ -147,55 +144,59 @@ def _flow(counts: Mapping[str, Counts]) -> str:
         sum(sum(getattr(one, what).values()) for one in counts.values())
         for what in ("published", "limited", "received")
     )
-    return f"{published} events published, {limited} refused by rate, {received} received"
+    return f"{published} events published, {limited} over the rate limit, {received} received"
 
 
 # ── the tables ──────────────────────────────────────────────────────────────────────────────
 
 
-def _show_gold(cast: Cast, found: Found) -> None:
+def _show_gold(files: FleetFiles, found: Found) -> None:
     """Show the gold tables, with names in place of ids."""
+    from meshbus.policy.reason import RECORDED
     from meshbus.spark.lake.tablestore import Store
     from meshbus.spark.run.report import rows_of
 
+    sentences = {reason.word: reason.sentence for reason in RECORDED.values()}
+
     for name, (about, columns) in _GOLD.items():
-        rows = [_named(cast, row) for row in rows_of(Store(found.tables), name)]
+        rows = [_named(files, row) for row in rows_of(Store(found.tables), name)]
         _title(name, about)
         show_table(sorted(rows, key=lambda row: [str(row[column]) for column in columns]), columns)
         for reason in sorted({row["reason"] for row in rows if "reason" in row}):
-            show_text(f"{reason}: {WHY.get(reason, 'see docs/guide/flight-recorder.md')}")
+            show_text(f"{reason}: {sentences[reason]}")
 
 
 _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
     "gold.channel_stats": (
-        "what the readers received, by channel and minute",
+        "events received, by channel and minute",
         ("channel", "minute", "events", "bytes", "publishers"),
     ),
     "gold.traffic_matrix": (
-        "events that arrived, and packets that the gateway let pass or not",
+        "events received, and packets that the gateway forwarded or dropped",
         ("from", "to", "channel", "events", "forwarded", "dropped"),
     ),
     "gold.denials": (
-        "what the gateway dropped, and why",
+        "packets that the gateway dropped, by reason",
         ("publisher", "channel", "reason", "packets", "bytes"),
     ),
     "gold.gaps": (
-        "whether anything went missing: on its way from a publisher, or in a log before it was read",
+        "missing events: lost between publisher and subscriber, or deleted from a log before they were read",
         ("kind", "channel", "publisher", "events", "missing", "duplicates", "reordered"),
     ),
-    "gold.top_talkers": ("who said most", ("rank", "publisher", "channels", "events", "bytes")),
-    "gold.fan_out": ("how many wanted what", ("channel", "subscribers", "events", "deliveries")),
+    "gold.top_talkers": ("publishers with the most events", ("rank", "publisher", "channels", "events", "bytes")),
+    "gold.fan_out": ("subscribers per channel", ("channel", "subscribers", "events", "deliveries")),
 }
 
 
-def _named(cast: Cast, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a row of a gold table as people read it."""
-    from meshbus.demo.cast import place_of
+def _named(files: FleetFiles, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a gold table with names in place of ids."""
+    from meshbus.demo.roles import place_of
 
     shown = {"publisher": None, **row}
-    origins = {identity.origin_hash: name for name, identity in cast.identities.items()}
+    origins = {identity.origin_hash: name for name, identity in files.identities.items()}
     if row.get("origin") is not None:
-        shown["publisher"] = origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "nobody")
+        # Spark stores the unsigned hash as a signed integer.
+        shown["publisher"] = origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
     for column, name in (("src", "from"), ("dst", "to")):
         if column in row:
             shown[name] = place_of(row[column])
@@ -204,13 +205,13 @@ def _named(cast: Cast, row: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _show_verdicts(cast: Cast, found: Found) -> None:
-    """Show whether the gateway was right, and what another policy would have done."""
-    from meshbus.demo.cast import BOUNDARY, PROPOSED, PROPOSED_POLICY, place_of
+def _show_verdicts(files: FleetFiles, found: Found) -> None:
+    """Show whether the recomputed verdicts match, and what another policy would have decided."""
+    from meshbus.demo.roles import BOUNDARY, PROPOSED, PROPOSED_POLICY, place_of
 
-    _title("Was the gateway right?", "every verdict, computed again by Spark from the policy in force then")
-    show_text(f"{found.same} of {found.judged} recorded verdicts agree with the recomputed ones.")
-    _title("What if?", f"somebody proposes another policy, {cast.folder / PROPOSED_POLICY}")
+    _title("Verdicts of the gateway", "recomputed by Spark from the policy that was in force")
+    show_text(f"{found.same} of {found.judged} recorded verdicts match the recomputed ones.")
+    _title("Policy replay", f"the same packets under the proposed policy {files.folder / PROPOSED_POLICY}")
     for channel, rule in BOUNDARY.items():
         if PROPOSED[channel] != rule:
             show_text(f"{channel}: {rule['visibility']} → {PROPOSED[channel]['visibility']}")
@@ -227,36 +228,39 @@ def _show_verdicts(cast: Cast, found: Found) -> None:
         if change.recorded != change.proposed
     ]
     show_table(rows, ("channel", "from", "to", "was", "would be", "packets"))
-    show_text(f"{found.replay.changed} of {found.replay.packets} packets would have been decided otherwise.")
+    show_text(f"{found.replay.changed} of {found.replay.packets} packets would get another verdict.")
 
 
-def _show_places(cast: Cast, found: Found) -> None:
-    """Show where everything is, and how to go on."""
-    from meshbus.demo.cast import PROPOSED_POLICY, REPORT
+def _show_places(files: FleetFiles, found: Found) -> None:
+    """Show where the results are, and commands to explore them."""
+    from meshbus.demo.roles import PROPOSED_POLICY, REPORT
 
-    _title("Look at it")
+    _title("Results")
     for what, where in {
-        "report": cast.folder / REPORT,
+        "report": files.folder / REPORT,
         "tables": found.tables,
-        "everything else": cast.folder / MARK,
-        "replay yourself": f"{sys.argv[0]} pipeline replay {found.tables} --policy {cast.folder / PROPOSED_POLICY}",
-        "look into a log": f"{sys.argv[0]} log ls {cast.log_dir('control') / 'received'}",
+        "other files": files.folder / MARK,
+        "replay a policy": f"{sys.argv[0]} pipeline replay {found.tables} --policy {files.folder / PROPOSED_POLICY}",
+        "list logs": f"{sys.argv[0]} log ls {files.log_dir('control') / 'received'}",
     }.items():
         show_text(f"{what:16}{where}")
 
 
-# ── around it ───────────────────────────────────────────────────────────────────────────────
+# ── directory and signals ───────────────────────────────────────────────────────────────────
 
 
 def _fresh(folder: Path) -> Path:
-    """Give an empty folder; that of an earlier demo is replaced, anything else is left alone."""
+    """Create the output directory; replace that of an earlier demo. Raises ConfigError for any other directory."""
     from meshbus.errors import ConfigError
 
+    # Only a directory with the mark of an earlier demo is deleted.
     mark = folder / MARK
     if mark.is_file() and mark.read_text("utf-8").startswith(_MADE):
         shutil.rmtree(folder)
     elif folder.exists():
-        raise ConfigError("folder", f"{folder} is there, and no demo made it: name another, or move it away")
+        raise ConfigError(
+            "folder", f"{folder} exists and was not made by a demo; choose another directory, or move it away"
+        )
     folder.mkdir(parents=True)
     mark.write_text(ABOUT, "utf-8")
     return folder
@@ -264,15 +268,15 @@ def _fresh(folder: Path) -> Path:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let every usual way to end a program be Ctrl-C, so that each leaves nothing running.
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, so that every way to stop the demo also stops its processes.
 
-    Under nohup a hangup stays what it was: nothing.
+    A signal that is ignored stays ignored, such as SIGHUP under nohup; SIGINT is always handled.
     """
     kinds = [kind for kind in signal.Signals if kind.name in {"SIGINT", "SIGTERM", "SIGHUP"}]
     before = {kind: signal.getsignal(kind) for kind in kinds}
     for kind, handler in before.items():
         if kind == signal.SIGINT:
-            signal.signal(kind, signal.default_int_handler)  # a shell may have had us ignore it, with `&`
+            signal.signal(kind, signal.default_int_handler)  # a shell starts background jobs (`&`) with SIGINT ignored
         elif handler != signal.SIG_IGN:
             signal.signal(kind, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

@@ -1,4 +1,4 @@
-"""`meshbus pub` and `meshbus sub`: events from and to a shell."""
+"""`meshbus pub` and `meshbus sub`: publish and receive events from a shell."""
 
 from __future__ import annotations
 
@@ -10,48 +10,56 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter
 
 from meshbus.cli.exit import Exit
-from meshbus.cli.output import Json, for_people, note, show_line, show_text
-from meshbus.cli.settings import Way
+from meshbus.cli.options import MeshOptions
+from meshbus.cli.output import Json, for_people, note, plural, show_line, show_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from meshbus.cli.door import Door
+    from meshbus.cli.reach import Mesh
 
-Channel: TypeAlias = Annotated[str, Parameter(help="A channel name such as sensors/lidar.")]
+Channel: TypeAlias = Annotated[str, Parameter(help="Channel name, such as sensors/lidar.")]
 
 _POLL_S = 0.05
 _READ_AHEAD = 64
+"""Lines read before they are published."""
 _CHUNK = 65_536
 _MAX_LINE = 1 << 20
-"""A line beyond this is no event, and is not collected any further."""
+"""A longer line is passed on in pieces, so that memory stays bounded; each is too large for an event and is refused."""
 
 
 def pub(
     channel: Channel,
-    payloads: Annotated[list[str] | None, Parameter(help="Events; without any, each line of standard input.")] = None,
+    payloads: Annotated[
+        list[str] | None, Parameter(help="Events to publish; default: each line of standard input.")
+    ] = None,
     /,
     *,
-    raw: Annotated[bool, Parameter(help="Standard input is one event, of any bytes.", show_default=False)] = False,
-    reliable: Annotated[bool | None, Parameter(help="Send lost packets again.", negative="--unreliable")] = None,
+    raw: Annotated[
+        bool, Parameter(help="Publish all of standard input as one event, unchanged.", show_default=False)
+    ] = False,
+    reliable: Annotated[bool | None, Parameter(help="Retransmit lost packets.", negative="--unreliable")] = None,
     wait: Annotated[float, Parameter(help="Seconds to wait for a subscriber before the first event.")] = 5.0,
-    way: Way | None = None,
+    options: MeshOptions | None = None,
     json: Json = False,
 ) -> Exit:
-    """Publish events, and say who got them; ends with 3 when nobody did, with 5 when not everybody did."""
+    """Publish events and show how many subscribers got them.
+
+    Exits with status 3 if the channel has no subscribers, and with status 5 if some of them did not get an event.
+    """
     import asyncio
 
-    from meshbus.cli.door import open_door
+    from meshbus.cli.reach import open_mesh
     from meshbus.names.channel import ChannelName
 
-    name = ChannelName(channel)
+    name = ChannelName(channel)  # raises for an invalid name before any connection is made
 
     async def publish() -> Exit:
         totals = {"events": 0, "attempted": 0, "delivered": 0}
-        async with open_door(way, publishes=name) as door:
-            await _wait_for_subscriber(door, name, wait)
+        async with open_mesh(options, publishes=name) as mesh:
+            await _wait_for_subscriber(mesh, name, wait)
             async for payload in _payloads(payloads, raw=raw):
-                report = await door.publish(name, payload, reliable=reliable)
+                report = await mesh.publish(name, payload, reliable=reliable)
                 totals["events"] += 1
                 totals["attempted"] += report["attempted"]
                 totals["delivered"] += report["delivered"]
@@ -67,31 +75,35 @@ def sub(
     *,
     count: Annotated[int | None, Parameter(help="Stop after this many events.")] = None,
     timeout: Annotated[float | None, Parameter(help="Stop after this many seconds.")] = None,
-    queue_group: Annotated[str, Parameter(help="Share the events with the other members of this group.")] = "",
+    queue_group: Annotated[str, Parameter(help="Join this queue group; each event goes to one of its members.")] = "",
     when_full: Annotated[
-        Literal["block", "drop_oldest", "drop_newest", "fail"] | None, Parameter(help="What to do when too slow.")
+        Literal["block", "drop_oldest", "drop_newest", "fail"] | None,
+        Parameter(help="What to do when events arrive faster than they are read."),
     ] = None,
     since: Annotated[
-        str | None, Parameter(help="Begin in the publisher's log, at this number or at the 'first' that is left.")
+        str | None, Parameter(help="Start in the publisher's log: a sequence number, or 'first' for the oldest event.")
     ] = None,
-    raw: Annotated[bool, Parameter(help="Write payloads as they are, a line each.", show_default=False)] = False,
-    way: Way | None = None,
+    raw: Annotated[bool, Parameter(help="Print payloads unchanged, one per line.", show_default=False)] = False,
+    options: MeshOptions | None = None,
     json: Json = False,
 ) -> Exit:
-    """Show the events of a channel as they arrive."""
+    """Show the events of a channel as they arrive; a name that ends in / stands for all channels below it.
+
+    Exits with status 5 if fewer than `--count` events came, and with status 3 if none came.
+    """
     import asyncio
 
-    from meshbus.cli.door import open_door
+    from meshbus.cli.reach import open_mesh
     from meshbus.names.channel import ChannelName
 
-    ChannelName(channel + "x" if channel.endswith("/") else channel)  # a channel, or the start of several
+    ChannelName(channel + "x" if channel.endswith("/") else channel)  # raises for an invalid channel or prefix
     start = int(since) if since is not None and since.isascii() and since.isdigit() else since
     seen = 0
 
     async def receive() -> None:
         nonlocal seen
-        async with open_door(way) as door:
-            async for row in door.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
+        async with open_mesh(options) as mesh:
+            async for row in mesh.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
                 if row is None:
                     note(f"subscribed to {channel}")
                 else:
@@ -106,9 +118,9 @@ def sub(
             async with limit:
                 await receive()
         except TimeoutError:
-            if not limit.expired():  # a publisher that did not answer in time
+            if not limit.expired():  # a publisher did not answer in time: not the --timeout of this command
                 raise
-            note(f"{seen} events in {timeout:g} s")
+            note(f"received {plural(seen, 'event')} in {timeout:g} s")
 
     asyncio.run(limited())
     if count is None or seen >= count:
@@ -116,17 +128,17 @@ def sub(
     return Exit.PARTIAL if seen else Exit.UNREACHABLE
 
 
-async def _wait_for_subscriber(door: Door, channel: str, seconds: float) -> None:
+async def _wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
     import asyncio
 
     for _ in range(round(seconds / _POLL_S)):
-        if await door.subscribers(channel):
+        if await mesh.subscribers(channel):
             return
         await asyncio.sleep(_POLL_S)
 
 
 async def _payloads(typed: Sequence[str] | None, *, raw: bool) -> AsyncIterator[bytes]:
-    """Give the events to publish, without stopping the node while nothing is typed."""
+    """Yield the events to publish; reading standard input does not block the event loop."""
     import asyncio
     import threading
 
@@ -138,21 +150,21 @@ async def _payloads(typed: Sequence[str] | None, *, raw: bool) -> AsyncIterator[
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(_READ_AHEAD)
 
     def read() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody wants the rest
+        with suppress(RuntimeError):  # the loop is closed: the rest is not needed
             for payload in _stdin_events(sys.stdin.fileno(), raw=raw):
                 asyncio.run_coroutine_threadsafe(lines.put(payload), loop).result()
             asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
 
-    # Not the loop's own threads: it would wait for the next line before it ends.
+    # Not an executor thread of the loop: asyncio.run would wait for it, that is, for the next line.
     threading.Thread(target=read, daemon=True).start()
     while (payload := await lines.get()) is not None:
         yield payload
 
 
 def _stdin_events(handle: int, *, raw: bool) -> Iterator[bytes]:
-    """Read a descriptor as one event, or as one a line.
+    """Read a file descriptor as one event, or as one event per line.
 
-    Not through `sys.stdin`, whose lock a thread that waits for a line would still hold when the process ends.
+    It does not use `sys.stdin`: a thread that waits for a line would still hold its lock when the process exits.
     """
     rest = b""
     while chunk := os.read(handle, _CHUNK):
@@ -161,7 +173,7 @@ def _stdin_events(handle: int, *, raw: bool) -> Iterator[bytes]:
             continue
         *lines, rest = rest.split(b"\n")
         yield from (line.removesuffix(b"\r") for line in lines)
-        if len(rest) > _MAX_LINE:
+        if len(rest) > _MAX_LINE:  # a line without end must not fill the memory
             yield rest
             rest = b""
     if rest or raw:
@@ -172,16 +184,16 @@ def _show_report(report: dict[str, Any], *, json: bool) -> None:
     if not for_people(json):
         show_line(report)
         return
-    show_text(f"{report['delivered']} of {report['attempted']} subscribers")
+    show_text(f"delivered to {report['delivered']} of {report['attempted']} subscribers")
     for leg in report["errors"]:
         note(f"{leg['node_id']}: {leg['problem']}")
     for leg in report["filtered"]:
-        note(f"{leg['node_id']} was left out: {leg['why']}")
+        note(f"{leg['node_id']}: not allowed to receive it: {leg['why']}")
 
 
 def _judge(totals: dict[str, int], channel: str) -> Exit:
     if totals["events"] and not totals["attempted"]:
-        note(f"nobody has subscribed to {channel}: try again when somebody has, or wait longer with --wait")
+        note(f"no subscribers of {channel}; try again later, or wait longer with --wait")
         return Exit.UNREACHABLE
     return Exit.OK if totals["delivered"] == totals["attempted"] else Exit.PARTIAL
 

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and one sentence for everything that goes wrong."""
+"""Exit status of a command, and error messages on one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from meshbus.errors import ChannelFault, LogError, LogFault, MeshError
 
 
 class Exit(IntEnum):
-    """What the shell is told."""
+    """Exit status of a command."""
 
     OK = 0
     FAILED = 1
@@ -17,11 +17,11 @@ class Exit(IntEnum):
     DENIED = 4
     PARTIAL = 5
     INTERRUPTED = 130
-    """The shell's own convention for Ctrl-C."""
+    """Shell convention for Ctrl-C: 128 + SIGINT."""
 
 
 class Refusal(MeshError):
-    """What a running node answered in place of a result; its code and fault are those of the error over there."""
+    """A running node answered a request with an error; `answered` and `fault` are that error's code and fault."""
 
     code = "mesh"
 
@@ -51,7 +51,7 @@ _BY_LOG_FAULT = {LogFault.UNKNOWN: Exit.USAGE, LogFault.READ_ONLY: Exit.DENIED}
 
 
 def code_of(error: BaseException) -> Exit:
-    """Give the exit code of an error."""
+    """Return the exit status for an error."""
     if isinstance(error, ConnectionError):
         return Exit.UNREACHABLE
     if not isinstance(error, MeshError):
@@ -65,5 +65,5 @@ def code_of(error: BaseException) -> Exit:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Give what an error says, on one line."""
+    """Return the message of an error on one line."""
     return " ".join(str(error).split()) or type(error).__name__

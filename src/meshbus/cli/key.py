@@ -1,4 +1,4 @@
-"""`meshbus key`: identities and mesh keys. Shows public halves only; secrets stay in their files."""
+"""`meshbus key`: create and show identities and mesh keys. Secrets are never printed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ app = App(name="key")
 
 @app.command
 def new(
-    path: Annotated[Path | None, Parameter(help="Where; by default in your configuration folder.")] = None,
+    path: Annotated[
+        Path | None, Parameter(help="File to create; default: identity.toml in your configuration directory.")
+    ] = None,
     /,
     *,
     json: Json = False,
 ) -> None:
-    """Make an identity: one secret file, from which a node's ids and keys follow."""
+    """Create an identity: a secret file from which the ids and keys of a node are derived."""
     from meshbus.config.node import default_identity
     from meshbus.keyfile import create_identity
 
     place = path or default_identity()
     _show(create_identity(place), place, json)
-    note("the file is the node: keep it private, and use it for one node only")
+    note("keep this file private, and use it for one node only")
 
 
 @app.command
-def show(path: Annotated[Path | None, Parameter(help="The identity file.")] = None, /, *, json: Json = False) -> None:
-    """Show the ids and public keys of an identity file, to give to others.
+def show(
+    path: Annotated[Path | None, Parameter(help="Identity file; default: your own.")] = None, /, *, json: Json = False
+) -> None:
+    """Show the ids and public keys of an identity file.
 
-    A meshbus node needs the public key of its peer, a plain net-mesh node the node id and the Noise key.
+    To connect, a meshbus node needs the public key of its peer, a plain net-mesh node the node id and the Noise key.
     """
     from meshbus.config.node import default_identity
     from meshbus.keyfile import load_identity
@@ -45,13 +49,13 @@ def show(path: Annotated[Path | None, Parameter(help="The identity file.")] = No
 
 
 @app.command
-def psk(path: Annotated[Path, Parameter(help="Where to write it.")], /, *, json: Json = False) -> None:
-    """Make the key of a new mesh, to be copied to each of its nodes."""
+def psk(path: Annotated[Path, Parameter(help="File to create.")], /, *, json: Json = False) -> None:
+    """Create the key of a new mesh; copy the file to each node."""
     from meshbus.keyfile import create_psk
 
     create_psk(path)
     show_facts({"psk_file": str(path)}, json=json)
-    note("whoever holds this key is inside the mesh: copy it over a secure way only")
+    note("anyone with this key can join the mesh; copy it over secure connections only")
 
 
 def _show(identity: Identity, path: Path, json: bool) -> None:

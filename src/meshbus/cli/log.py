@@ -1,4 +1,4 @@
-"""`meshbus log`: look into logs on disk. Only `seal` writes; the others need no lock, and a node may be writing."""
+"""`meshbus log`: show logs on disk. Only `seal` writes; the others take no lock and work while a node writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from cyclopts import App, Parameter
 
 from meshbus.cli.exit import Exit
-from meshbus.cli.output import Json, for_people, note, show_facts, show_line, show_rows, show_text
+from meshbus.cli.output import Json, for_people, note, plural, show_facts, show_line, show_rows, show_text
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Snapshot
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 app = App(name="log")
 
-Root: TypeAlias = Annotated[Path, Parameter(help="The folder that holds the logs.")]
-Channel: TypeAlias = Annotated[str, Parameter(help="A channel name such as sensors/lidar.")]
-Since: TypeAlias = Annotated[int | None, Parameter(help="The first sequence; the first available by default.")]
-Raw: TypeAlias = Annotated[bool, Parameter(help="Write payloads as they are, a line each.", show_default=False)]
+Root: TypeAlias = Annotated[Path, Parameter(help="Directory that holds the logs.")]
+Channel: TypeAlias = Annotated[str, Parameter(help="Channel name, such as sensors/lidar.")]
+Since: TypeAlias = Annotated[int | None, Parameter(help="First sequence number; see the command for the default.")]
+Raw: TypeAlias = Annotated[bool, Parameter(help="Print payloads unchanged, one per line.", show_default=False)]
 
 
 @app.command
 def ls(root: Root, /, *, json: Json = False) -> Exit:
-    """List the logs in a folder, and how far behind those are who follow them; ends with 5 when some cannot be read."""
+    """List the logs in a directory and the lag of their consumers; exits with status 5 if some cannot be read."""
     from meshbus.errors import LogError
     from meshbus.log.consumers import lags, list_consumers
     from meshbus.log.reader import LogReader, find_channels
@@ -38,7 +38,7 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
         try:
             row = _log_row(LogReader(root, entry.channel).snapshot())
             rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
-        except LogError as error:
+        except LogError as error:  # one unreadable log must not hide the others
             problems.append(error)
     for problem in problems:
         note(str(problem))
@@ -46,7 +46,7 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
     if for_people(json):
         columns += ["lag"] if consumers else []
         rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
-    show_rows(rows, columns, json=json, empty=f"there are no logs in {root}")
+    show_rows(rows, columns, json=json, empty=f"no logs in {root}")
     return Exit.PARTIAL if problems else Exit.OK
 
 
@@ -57,11 +57,11 @@ def cat(
     /,
     *,
     since: Since = None,
-    until: Annotated[int | None, Parameter(help="One past the last sequence; everything by default.")] = None,
+    until: Annotated[int | None, Parameter(help="Stop before this sequence number; default: the end.")] = None,
     raw: Raw = False,
     json: Json = False,
 ) -> None:
-    """Show the events of a log, from the sealed ones to the newest."""
+    """Show the events of a log, oldest first, from `--since` or the first available one."""
     from meshbus.log.reader import LogReader
 
     for event in LogReader(root, channel).snapshot().events(since, until):
@@ -76,11 +76,11 @@ def tail(
     *,
     since: Since = None,
     count: Annotated[int | None, Parameter(help="Stop after this many events.")] = None,
-    timeout: Annotated[float | None, Parameter(help="Stop when nothing came for this many seconds.")] = None,
+    timeout: Annotated[float | None, Parameter(help="Stop after this many seconds without an event.")] = None,
     raw: Raw = False,
     json: Json = False,
 ) -> Exit:
-    """Follow a log: from `--since`, or only what comes from now on; ends with 5 when fewer than `--count` came."""
+    """Follow a log from `--since`, by default from now on; exits with status 5 if fewer than `--count` events came."""
     from meshbus.log.reader import LogReader
     from meshbus.log.tail import MAX_EVENTS, Followed, Tail
 
@@ -93,7 +93,7 @@ def tail(
             _show_event(event, raw=raw, json=json)
         left = None if left is None else left - len(events)
         if not events and not follower.wait(timeout):
-            note(f"nothing came for {timeout:g} s")
+            note(f"no event for {timeout:g} s")
             return Exit.PARTIAL if count is not None else Exit.OK
     return Exit.OK
 
@@ -101,31 +101,33 @@ def tail(
 @app.command
 def verify(
     root: Root,
-    channel: Annotated[str | None, Parameter(help="One channel; all of them by default.")] = None,
+    channel: Annotated[str | None, Parameter(help="Channel to verify; default: all.")] = None,
     /,
     *,
     json: Json = False,
 ) -> Exit:
-    """Read every byte of the logs and check it; ends with 1 when something is wrong."""
+    """Read all of the logs and verify checksums and structure; exits with status 1 if there is a problem."""
     from meshbus.log.reader import LogReader, list_channels
 
     channels = [channel] if channel is not None else [entry.channel for entry in list_channels(root)]
     rows: list[dict[str, Any]] = []
     for name in channels:
         rows += [_finding_row(name, finding) for finding in LogReader(root, name).verify()]
-    show_rows(rows, ("channel", "file", "first", "end", "problem"), json=json, empty=f"{len(channels)} logs are good")
+    empty = f"no problems in {plural(len(channels), 'log')}"
+    show_rows(rows, ("channel", "file", "first", "end", "problem"), json=json, empty=empty)
     if rows:
-        note(f"{len(rows)} problems, the first: {rows[0]['file']}: {rows[0]['problem']}")
+        note(f"{plural(len(rows), 'problem')}; the first is in {rows[0]['file']}: {rows[0]['problem']}")
     return Exit.FAILED if rows else Exit.OK
 
 
 @app.command
 def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
-    """Make Parquet of everything in a log that nobody writes: a node seals its own."""
+    """Seal all events of a log into Parquet files. No node may be writing the log; a running node seals its own."""
     from meshbus.log.log import Redex
     from meshbus.log.reader import LogReader
 
-    LogReader(root, channel).snapshot()  # so that a mistyped name makes no log
+    LogReader(root, channel).snapshot()  # raises for a mistyped name, which would otherwise create a log
+    # Opening takes the writer's lock, and fails if a node holds it.
     with Redex(root, background=False) as redex:
         log = redex.open(channel)
         sealed = log.seal()
@@ -173,7 +175,7 @@ def _event_row(event: LogEvent) -> dict[str, Any]:
 
 
 def _payload(payload: bytes) -> dict[str, str]:
-    """Give a payload as text where it is text."""
+    """Return a payload as text if it is UTF-8, else as base64."""
     from base64 import b64encode
 
     try:

@@ -1,7 +1,7 @@
-"""What a command shows: tables for people on a terminal, one JSON object a line for everything else.
+"""Output of commands: tables on a terminal, otherwise one JSON object per line.
 
-Results go to standard output and nothing else does; notes and progress go to standard error, so a pipe carries only
-results. Rich honors NO_COLOR and the width of the terminal, and is loaded only when there is a table to draw.
+Only results go to standard output; notes and progress go to standard error, so a pipe carries only results. Rich draws
+the tables, respects the terminal width, and is imported only when needed.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from cyclopts import Parameter
 Row: TypeAlias = Mapping[str, object]
 
 Json: TypeAlias = Annotated[
-    bool, Parameter("--json", help="One JSON object a line, also on a terminal.", show_default=False)
+    bool, Parameter("--json", help="Print one JSON object per line, also on a terminal.", show_default=False)
 ]
-"""The option that every command with results has."""
+"""The --json option of every command that prints results."""
 
 
 def for_people(json: bool) -> bool:
-    """Say whether results are for eyes: standard output is a terminal, and nobody asked for JSON."""
+    """Return whether to format results for people: standard output is a terminal, and --json was not given."""
     return not json and is_terminal()
 
 
 def is_terminal() -> bool:
-    """Say whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], *, json: bool, empty: str) -> None:
-    """Show a list of alike things: a table, or a line of JSON each. `empty` is what people read when there is none."""
+    """Print rows as a table, or as one JSON object per line. On a terminal, print `empty` if there are none."""
     if not for_people(json):
         for row in rows:
             show_line(row)
@@ -43,12 +43,12 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], *, json: bool, empty:
 
 
 def show_table(rows: Iterable[Row], columns: Sequence[str]) -> None:
-    """Draw a table for people, also where standard output is no terminal."""
+    """Print a table, also if standard output is not a terminal."""
     _draw(columns, ([_text(row.get(column)) for column in columns] for row in rows), header=True)
 
 
 def show_facts(facts: Row, *, json: bool) -> None:
-    """Show one thing: its properties below each other, or one line of JSON."""
+    """Print the properties of one thing, one per line, or as one JSON object."""
     if for_people(json):
         _draw(("", ""), ([name.replace("_", " "), _text(value)] for name, value in facts.items()), header=False)
     else:
@@ -56,24 +56,29 @@ def show_facts(facts: Row, *, json: bool) -> None:
 
 
 def show_line(row: Row) -> None:
-    """Write one JSON object on one line, at once."""
+    """Print one JSON object on one line, and flush."""
     import json
 
     print(json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=str), flush=True)
 
 
 def note(text: str) -> None:
-    """Say something beside the results."""
+    """Print a line to standard error, with `meshbus: ` before it."""
     print(f"meshbus: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def show_text(text: str) -> None:
-    """Write one line for people, at once."""
+    """Print one line of text, and flush."""
     print(printable(text), flush=True)
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 log`, `2 logs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def printable(text: str) -> str:
-    """Spell out what would move the cursor or worse: names and payloads come from other machines."""
+    """Escape unprintable characters: names and payloads come from other machines and could control the terminal."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -86,11 +91,11 @@ def _draw(columns: Sequence[str], lines: Iterable[Sequence[str]], *, header: boo
 
     table: Any = Table(box=None, show_header=header, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        # Ids and keys are for copying: better on two lines than cut off.
+        # Ids and keys must stay complete for copying, so they wrap rather than being cut off.
         table.add_column(column.replace("_", " "), overflow="fold", style="dim" if not header and index == 0 else "")
     for line in lines:
         table.add_row(*map(Text, line))
-    # NO_COLOR asks for no colors; bold and dim are left out with them, as in the demo.
+    # With NO_COLOR, bold and dim are left out too, as in the demo.
     Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(table)
 
 

@@ -1,4 +1,4 @@
-"""`meshbus packets`: look into what flight recorders wrote. Nothing here writes, and nodes may be recording meanwhile."""
+"""`meshbus packets`: show recorded packets. It only reads, and works while nodes are recording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = App(name="packets")
 
-Root: TypeAlias = Annotated[Path, Parameter(help="The log_dir of the nodes.")]
+Root: TypeAlias = Annotated[Path, Parameter(help="Directory that holds the records: the log_dir of the nodes.")]
 
 _WORDS = ", ".join(reason.word for reason in RECORDED.values())
 _ENDS = {"delivered": "here", "dropped": "nowhere"}
@@ -25,31 +25,36 @@ _ENDS = {"delivered": "here", "dropped": "nowhere"}
 
 @app.command
 def ls(root: Root, /, *, json: Json = False) -> None:
-    """List the nodes that recorded packets in a folder."""
+    """List the nodes that recorded packets in a directory."""
     from meshbus.log.packets.reader import PacketReader, list_recorders
 
     rows = [_recorder_row(recorder, PacketReader(root, recorder).snapshot()) for recorder in list_recorders(root)]
     columns = ("recorder", "first", "next", "sealed_files", "sealed_rows", "hot_rows")
-    show_rows(rows, columns, json=json, empty=f"nothing was recorded in {root}: set record_packets at a node")
+    show_rows(rows, columns, json=json, empty=f"no recorded packets in {root}; set record_packets on a node")
 
 
 @app.command
 def cat(
     root: Root,
-    recorder: Annotated[str | None, Parameter(help="A node id as `ls` shows it; not needed for one alone.")] = None,
+    recorder: Annotated[
+        str | None, Parameter(help="Node id as shown by `ls`; may be omitted if only one node recorded.")
+    ] = None,
     /,
     *,
-    limit: Annotated[int | None, Parameter(help="Only the newest so many; all by default.")] = None,
+    limit: Annotated[
+        int | None, Parameter(help="Show only the newest packets, at most this many; default: all.")
+    ] = None,
     reason: Annotated[str | None, Parameter(help=f"Filter by drop reason: {_WORDS}.")] = None,
-    channel: Annotated[str | None, Parameter(help="Only packets of this channel.")] = None,
+    channel: Annotated[str | None, Parameter(help="Filter by channel.")] = None,
     json: Json = False,
 ) -> None:
-    """Show what a node decided about packets, the oldest first."""
+    """Show recorded packets and what the node decided about each, oldest first."""
     from meshbus.errors import ConfigError
     from meshbus.log.packets.reader import PacketReader
 
     if limit is not None and limit < 1:
-        raise ConfigError("--limit", f"{limit} is less than 1: leave it out to see all packets")
+        raise ConfigError("--limit", f"must be at least 1, got {limit}; omit it to see all packets")
+    # A deque with maxlen keeps the newest rows without holding all of them.
     found = _rows(PacketReader(root, _choose(root, recorder)).snapshot(), _code_of(reason), channel)
     for row in found if limit is None else deque(found, maxlen=limit):
         if for_people(json):
@@ -59,7 +64,7 @@ def cat(
 
 
 def _choose(root: Path, recorder: str | None) -> int:
-    """Give the node whose record is meant."""
+    """Return the node id of the selected recorder. Raises ConfigError if the choice is missing or unknown."""
     from meshbus.errors import ConfigError
     from meshbus.log.packets.reader import list_recorders
 
@@ -69,9 +74,11 @@ def _choose(root: Path, recorder: str | None) -> int:
     if recorder in known:
         return known[recorder]
     if not known:
-        raise ConfigError("root", f"nothing was recorded in {root}: set record_packets at a node, or name its log_dir")
-    wrong = "several nodes recorded here" if recorder is None else f"{recorder} recorded nothing here"
-    raise ConfigError("recorder", f"{wrong}: give one of {', '.join(sorted(known))}")
+        raise ConfigError(
+            "root", f"no recorded packets in {root}; set record_packets on a node, or give the node's log_dir"
+        )
+    wrong = "several nodes recorded here" if recorder is None else f"unknown recorder {recorder!r}"
+    raise ConfigError("recorder", f"{wrong}; choose from {', '.join(sorted(known))}")
 
 
 def _code_of(reason: str | None) -> int | None:
@@ -97,7 +104,7 @@ def _rows(snapshot: PacketSnapshot, reason: int | None, channel: str | None) -> 
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a row with words for its codes and ids as people know them; what is null is left out."""
+    """Return a row with names for its codes and hex ids; null columns are omitted."""
     from meshbus.log.schema import PACKETS, ColumnType
     from meshbus.policy.fate import Fate
 
@@ -106,6 +113,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         value = row[column.name]
         if value is None:
             continue
+        # Unsigned ids are stored as signed integers; show them as unsigned hex. Counters stay decimal.
         if column.bit_cast and column.name not in {"counter", "packet_seq"}:
             digits = 16 if column.type is ColumnType.BIGINT else 8
             value = f"{value % (1 << 4 * digits):0{digits}x}"

@@ -1,7 +1,7 @@
-"""A long job's progress on standard error: one line a stage.
+"""Progress of a long job on standard error, one line per stage.
 
-On a terminal the line is written over while the stage goes on. Elsewhere a stage is a line when it begins, one now and
-then, and one when it ends, so that a log file stays readable and shows life. Results are cli/output.py's business.
+On a terminal the line is rewritten while the stage runs. Elsewhere a stage prints a line when it begins, one every few
+seconds, and one when it ends, so that a log file stays readable. cli/output.py prints results.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Self
 from meshbus.cli.output import printable
 
 _SELDOM_S = 5.0
-"""Between lines of one stage where nothing can be written over."""
+"""Time between lines of one stage when standard error is not a terminal."""
 
 
 class Stage:
-    """One stage, inside `with`; `say` tells how far it is, and the last thing said is what remains of it."""
+    """One stage, used as a context manager; `say` updates its text, and the last text remains."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -38,9 +38,10 @@ class Stage:
         self._write(took if error is None else f"stopped after {took}")
 
     def say(self, text: str) -> None:
-        """Tell how far the stage is."""
+        """Update the text of the stage."""
         self._text = text
         now = time.monotonic()
+        # In a log file, lines that say the same again and again would bury the rest.
         if self._live or now - self._said_at >= _SELDOM_S:
             self._said_at = now
             self._write()
@@ -48,7 +49,7 @@ class Stage:
     def _write(self, ended: str = "") -> None:
         line, tail = f"{self._name:9} {printable(self._text)}", f" ({ended})" if ended else " …"
         if self._live:
-            shown = line[: _width() - len(tail) - 1]  # a line that wraps cannot be written over
+            shown = line[: _width() - len(tail) - 1]  # a line that wraps cannot be rewritten
             print(f"\r\033[K{shown}{tail}", end="\n" if ended else "", file=sys.stderr, flush=True)
         else:
             print(f"meshbus: {line}{tail}", file=sys.stderr, flush=True)

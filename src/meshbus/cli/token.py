@@ -1,4 +1,4 @@
-"""`meshbus token`: permissions as text. A token is no secret: only its subject can use it."""
+"""`meshbus token`: permission tokens as text. A token is not secret: only its subject can use it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 app = App(name="token")
 
 Entity: TypeAlias = Annotated[
-    str, Parameter(help="Public key of who may use it: 64 hex digits, from `meshbus key show`.")
+    str, Parameter(help="Public key of the node that may use the token: 64 hex digits from `meshbus key show`.")
 ]
 Allow: TypeAlias = Annotated[
-    list[str], Parameter(help="What it allows: publish, subscribe, admin, delegate.", consume_multiple=True)
+    list[str],
+    Parameter(help="Permissions: any of publish, subscribe, admin, delegate.", consume_multiple=True),
 ]
-Signer: TypeAlias = Annotated[Path | None, Parameter(help="The identity file that signs; yours by default.")]
-Out: TypeAlias = Annotated[Path | None, Parameter(help="Write to this new file.")]
-Given: TypeAlias = Annotated[str, Parameter(help="A token file, or - for standard input.", allow_leading_hyphen=True)]
+Signer: TypeAlias = Annotated[Path | None, Parameter(help="Identity file that signs; default: your own.")]
+Out: TypeAlias = Annotated[Path | None, Parameter(help="Write the token to this file, which must not exist.")]
+Given: TypeAlias = Annotated[str, Parameter(help="Token file, or - for standard input.", allow_leading_hyphen=True)]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_TOKEN_TEXT = 1 << 16
@@ -38,29 +39,30 @@ _MAX_TOKEN_TEXT = 1 << 16
 @app.command
 def issue(
     subject: Entity,
-    channel: Annotated[str | None, Parameter(help="The channel; leave it out with --every-channel.")] = None,
+    channel: Annotated[str | None, Parameter(help="Channel name; omit it with --every-channel.")] = None,
     /,
     *,
     allow: Allow,
-    ttl: Annotated[str, Parameter(help="How long it lasts: 90s, 15m, 12h, 30d.")] = "24h",
-    every_channel: Annotated[bool, Parameter(help="For every channel in place of one.", show_default=False)] = False,
-    depth: Annotated[int, Parameter(help="How many more times it may be handed on.")] = 0,
-    generation: Annotated[int, Parameter(help="Raise it to revoke earlier ones.")] = 0,
+    ttl: Annotated[str, Parameter(help="Validity: a number and s, m, h or d, such as 90s, 12h or 30d.")] = "24h",
+    every_channel: Annotated[bool, Parameter(help="Allow every channel.", show_default=False)] = False,
+    depth: Annotated[int, Parameter(help="How many times the token may be delegated.")] = 0,
+    generation: Annotated[int, Parameter(help="Generation of the token; `revoke` rejects lower ones.")] = 0,
     identity: Signer = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Sign a permission for somebody. It counts where your public key is a trusted issuer."""
+    """Issue a token. Nodes accept it if your public key is one of their trusted issuers."""
     from os import urandom
 
     from meshbus.errors import ConfigError
     from meshbus.wire.messages.token import PermissionToken, Scope
 
+    # A forgotten channel must not silently become a token for every channel.
     if (channel is None) != every_channel:
-        raise ConfigError("channel", "give a channel, or --every-channel, and not both")
+        raise ConfigError("channel", "give either a channel or --every-channel")
     scope = _scope(allow, also=Scope.WILDCARD if every_channel else Scope.NONE)
     if depth and not scope & Scope.DELEGATE:
-        raise ConfigError("--depth", "only a token that allows delegate can be handed on: add `--allow delegate`")
+        raise ConfigError("--depth", f"{depth} requires the delegate permission; add `--allow delegate`")
     token = PermissionToken.issue(
         _signer(identity),
         _public_key(subject),
@@ -79,7 +81,7 @@ def issue(
 def delegate(
     token: Given, subject: Entity, /, *, allow: Allow, identity: Signer = None, out: Out = None, json: Json = False
 ) -> None:
-    """Hand a part of your permission on. What comes out is a chain: yours and the new one."""
+    """Delegate some of your permissions. The result is a chain: your token and the new one."""
     from os import urandom
 
     chain = _read(token)
@@ -89,7 +91,7 @@ def delegate(
 
 @app.command
 def show(token: Given, /, *, json: Json = False) -> None:
-    """Show what a token or a chain says, and whether its signatures are good."""
+    """Show the contents of a token or a chain, and whether each signature is valid."""
     chain = _read(token)
     if for_people(json):
         for one in chain:
@@ -105,15 +107,17 @@ def verify(
     /,
     *,
     issuer: Annotated[
-        list[str] | None, Parameter(help="Trusted public keys; by default your configuration's and your own.")
+        list[str] | None, Parameter(help="Trusted public keys; default: those of your configuration and your own.")
     ] = None,
-    subject: Annotated[str | None, Parameter(help="Also check that it is for this public key.")] = None,
-    channel: Annotated[str | None, Parameter(help="Also check that it is for this channel.")] = None,
-    allow: Annotated[list[str] | None, Parameter(help="Also check that it allows this.", consume_multiple=True)] = None,
-    config: Annotated[Path | None, Parameter(help="The configuration with the trusted issuers.")] = None,
+    subject: Annotated[str | None, Parameter(help="Also check that its subject is this public key.")] = None,
+    channel: Annotated[str | None, Parameter(help="Also check that it is valid for this channel.")] = None,
+    allow: Annotated[
+        list[str] | None, Parameter(help="Also check that it has these permissions.", consume_multiple=True)
+    ] = None,
+    config: Annotated[Path | None, Parameter(help="Configuration file with the trusted issuers.")] = None,
     json: Json = False,
 ) -> Exit:
-    """Check a token or a chain as a node would; ends with 4 when it would be refused."""
+    """Verify a token or a chain as a node would; exits with status 4 if it would be refused."""
     from meshbus.errors import AuthError
     from meshbus.policy.tokens import verify_chain
 
@@ -124,6 +128,7 @@ def verify(
         verify_chain(chain, roots, _now())
         _check_use(chain[-1], None if subject is None else _public_key(subject), channel, wanted)
     except AuthError as error:
+        # The result goes to standard output for programs, the explanation to standard error for people.
         show_facts({"valid": False, "reason": error.fault.value, "problem": str(error)}, json=json)
         note(f"refused: {error}")
         return Exit.DENIED
@@ -134,31 +139,31 @@ def verify(
 @app.command
 def revoke(
     issuer: Annotated[str, Parameter(help="Public key of the issuer: 64 hex digits.")],
-    generation: Annotated[int, Parameter(help="The lowest generation that still counts.")],
+    generation: Annotated[int, Parameter(help="Lowest generation that stays valid.")],
     /,
     *,
-    admin: Annotated[Path | None, Parameter(help="The admin socket of the node; by default the usual one.")] = None,
-    config: Annotated[Path | None, Parameter(help="The configuration that names the socket.")] = None,
+    admin: Annotated[Path | None, Parameter(help="Admin socket of the node; default: the configured one.")] = None,
+    config: Annotated[Path | None, Parameter(help="Configuration file that names the socket.")] = None,
 ) -> None:
-    """Make a running node stop believing an issuer's tokens of lower generations."""
+    """Make a running node reject an issuer's tokens of lower generations, until it restarts."""
     import asyncio
 
-    from meshbus.cli.door import RemoteDoor
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
+    from meshbus.cli.reach import AdminMesh
     from meshbus.errors import ConfigError
     from meshbus.node.unix import LineClient
 
     key = _public_key(issuer)
     socket = admin or load_config(config).admin_path()
     if socket is None:
-        raise ConfigError("--admin", "the configuration has no admin socket: name one")
+        raise ConfigError("--admin", "required because the configuration disables the admin socket")
 
     async def tell() -> None:
         async with await LineClient.connect(socket) as client:
-            await RemoteDoor(client).ask("revoke", issuer=key.hex(), generation=generation)
+            await AdminMesh(client).ask("revoke", issuer=key.hex(), generation=generation)
 
     asyncio.run(tell())
-    note("revoked until the node restarts: raise the generation of new tokens with --generation")
+    note("revoked until the node restarts; issue new tokens with a higher --generation")
 
 
 def _check_use(token: PermissionToken, subject: bytes | None, channel: str | None, wanted: int | None) -> None:
@@ -166,15 +171,17 @@ def _check_use(token: PermissionToken, subject: bytes | None, channel: str | Non
     from meshbus.names.channel import ChannelName
 
     if subject is not None and token.subject != subject:
-        raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token is for {token.subject.hex()}, not for this subject")
+        raise AuthError(
+            AuthFault.NOT_AUTHORIZED, f"the token is for subject {token.subject.hex()}, not {subject.hex()}"
+        )
     if wanted is not None and not token.allows(wanted):
-        raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token allows {', '.join(_words(token.scope))} only")
+        raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token allows only {', '.join(_words(token.scope))}")
     if channel is not None and not token.is_wildcard and token.channel_hash != ChannelName(channel).hash:
-        raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token is for another channel than {channel!r}")
+        raise AuthError(AuthFault.NOT_AUTHORIZED, f"the token is not for channel {channel!r}")
 
 
 def _trusted(config: Path | None) -> set[bytes]:
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
     from meshbus.config.node import default_identity
     from meshbus.keyfile import load_identity
 
@@ -203,7 +210,7 @@ def _facts(token: PermissionToken) -> dict[str, object]:
 
 
 def _give(chain: Sequence[PermissionToken], out: Path | None, json: bool) -> None:
-    """Hand over what was made: as a file with its facts, or as text to copy."""
+    """Write the chain to a file and print its facts, or print it as text."""
     from meshbus.keyfile import create_file, format_tokens
 
     text = format_tokens(chain)
@@ -236,8 +243,9 @@ def _public_key(text: str) -> bytes:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
+    # fromhex also accepts spaces, so the length of the bytes is what counts.
     if len(raw) != 32:
-        raise ConfigError("public key", f"{text!r} is not a public key: it has 64 hex digits, see `meshbus key show`")
+        raise ConfigError("public key", f"expected 64 hex digits, as `meshbus key show` prints them, got {text!r}")
     return raw
 
 
@@ -253,7 +261,7 @@ def _scope(words: Iterable[str], *, also: int = 0) -> int:
     scope = int(also)
     for word in (part.strip() for text in words for part in text.split(",")):
         if word not in known:
-            raise ConfigError("--allow", f"{word!r} is none of {', '.join(known)}")
+            raise ConfigError("--allow", f"unknown permission {word!r}; choose from {', '.join(known)}")
         scope |= known[word]
     return scope
 
@@ -269,11 +277,12 @@ def _seconds(text: str) -> int:
 
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     if found is None or not int(found[1]):
-        raise ConfigError("--ttl", f"{text!r} is not a time: write a number and s, m, h or d, such as 90s, 12h or 30d")
+        raise ConfigError("--ttl", f"expected a number and s, m, h or d, such as 90s, 12h or 30d, got {text!r}")
     return int(found[1]) * _UNITS[found[2]]
 
 
 def _date(unix_s: int) -> str:
+    # A hostile token may hold any 64-bit time, which gmtime does not accept.
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
     except (OverflowError, ValueError, OSError):

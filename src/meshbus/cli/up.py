@@ -1,4 +1,4 @@
-"""`meshbus up`: run a node until it is told to stop."""
+"""`meshbus up`: run a node until it is stopped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from meshbus.cli.options import Config, Overrides
 from meshbus.cli.output import Json, for_people, note, show_facts, show_line
-from meshbus.cli.settings import Config, Overrides
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,18 +24,19 @@ def up(
     /,
     *,
     bind: Annotated[str | None, Parameter(help="Listen on this host:port.")] = None,
-    admin: Annotated[Path | None, Parameter(help="Listen for local commands on this socket.")] = None,
+    admin: Annotated[Path | None, Parameter(help="Accept local commands on this Unix socket.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Run a node, and a socket for local commands, until Ctrl-C or a signal to end.
+    """Run a node and its admin socket until Ctrl-C or SIGTERM.
 
-    Shows who and where the node is, and then what happens to it.
+    Prints the node's id and addresses, then its notices: peers that connect or fail, refusals and so on.
     """
     import asyncio
 
-    from meshbus.cli.settings import load_config
+    from meshbus.cli.options import load_config
 
+    # Dedicated options are turned into --set, after the others, so that they win and errors name the setting.
     typed = [f"bind={bind}"] if bind is not None else []
     typed += [f"admin_socket={admin.absolute()}"] if admin is not None else []
     asyncio.run(_run(load_config(config, [*(overrides or ()), *typed]), json=json))
@@ -55,18 +56,19 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         socket = config.admin_path()
         if socket is not None:
             await stack.enter_async_context(Admin(node).serve(socket))
-        doors = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
+        bridges = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
+        # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
-        show_facts({**facts, **({"edge": list(map(_places, doors))} if doors else {})}, json=json)
+        show_facts({**facts, **({"edge": list(map(_places, bridges))} if bridges else {})}, json=json)
         async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(_tell(node, json=json))
+            showing = tasks.create_task(_show_notices(node, json=json))
             await stop.wait()
-            telling.cancel()
+            showing.cancel()
     note("stopped")
 
 
-async def _tell(node: Node, *, json: bool) -> None:
-    """Show what happens to a node."""
+async def _show_notices(node: Node, *, json: bool) -> None:
+    """Print the notices of a node."""
     async for event in node.notices():
         _show(event, json=json)
 
@@ -80,25 +82,25 @@ def _show(event: object, *, json: bool) -> None:
 
 
 def _bridges(node: Node, *, json: bool) -> list[Bridge]:
-    """Make the edges of a node, as it is configured; their refusals are shown as what happens to it."""
+    """Create the configured bridges of a node; their refusals are printed like notices."""
     if not node.config.edge:
         return []
     import logging
 
     from meshbus.edge.bridge import Bridge
 
-    logging.getLogger("meshbus.edge.refusals").addHandler(logging.NullHandler())  # shown here already
+    logging.getLogger("meshbus.edge.refusals").addHandler(logging.NullHandler())  # refusals are printed here already
     return [Bridge(node, entry, partial(_show, json=json)) for entry in node.config.edge]
 
 
 def _places(bridge: Bridge) -> dict[str, str]:
-    """Give where applications connect."""
+    """Return the addresses that applications connect to."""
     places = {side: getattr(bridge, side) for side in ("publishers", "subscribers", "notices")}
     return {side: place for side, place in places.items() if place is not None}
 
 
 def notice_row(event: object) -> dict[str, object]:
-    """Give something that happened as JSON can carry it: its name, and its fields."""
+    """Return a notice as a JSON object: its name and its fields."""
     import re
 
     fields = getattr(event, "__struct_fields__", None)

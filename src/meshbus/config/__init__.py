@@ -1,4 +1,4 @@
-"""Settings: what can be set about a node, where it may be written, how it is spelled. Reads files and the environment."""
+"""Settings of a node: which exist, how values are written, and how they are read from a file and the environment."""
 
 from meshbus.config.edge import EdgeEntry, EdgeSecurity
 from meshbus.config.node import ChannelEntry, NodeConfig, PeerEntry, Unknown

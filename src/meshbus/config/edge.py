@@ -1,6 +1,6 @@
-"""What can be set about the edge of a node: where ZeroMQ applications attach, who may, and which channels they see.
+"""Settings of the edge: where ZeroMQ applications connect, who may connect, and which channels they see.
 
-Each `[[edge]]` table of a file is one bridge. Only the settings are here; what they do is edge/bridge.py.
+Each `[[edge]]` table of a file is one bridge. This module only checks the settings; edge/bridge.py applies them.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from pathlib import Path
 
 import msgspec
 
-from meshbus.config.address import IpcAddress, parse_address
+from meshbus.config.edgeaddress import IpcAddress, parse_address
 from meshbus.errors import ChannelError, ConfigError
 from meshbus.names.channel import ChannelName
 
 
 class EdgeSecurity(StrEnum):
-    """How applications prove who they are."""
+    """How applications authenticate: a ZMTP security mechanism."""
 
     NULL = "null"
-    """Not at all: for this machine only."""
+    """No authentication; loopback and Unix sockets only."""
     PLAIN = "plain"
-    """Name and password, in clear text: for this machine only."""
+    """Name and password in clear text; loopback and Unix sockets only."""
     CURVE = "curve"
-    """Encrypted, by key."""
+    """Encryption and authentication by key."""
 
 
 class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One bridge between ZeroMQ applications and the channels of a node.
 
-    A channel is given by its name, or with all others under a prefix that ends in `/`; the empty prefix is for all.
+    Channels are listed by name, or by a prefix that ends in `/` for every channel below it; the empty prefix means all.
     """
 
     publishers: str | None = None
-    """Where the PUB sockets of applications connect, such as `tcp://127.0.0.1:5555` or `ipc:///run/app/in.sock`."""
+    """Address that PUB sockets of applications connect to, such as `tcp://127.0.0.1:5555` or `ipc:///run/app/in.sock`."""
     subscribers: str | None = None
-    """Where their SUB sockets connect."""
+    """Address that SUB sockets of applications connect to."""
     notices: str | None = None
-    """Where SUB sockets connect that want to know what was refused, and why."""
+    """Address that SUB sockets connect to for notices of refused messages and subscriptions."""
     channels_in: tuple[str, ...] = ()
-    """What applications may publish on, as far as the policy of a channel lets this node."""
+    """Channels that applications may publish on, if the channel's policy allows this node to."""
     channels_out: tuple[str, ...] = ()
-    """What they may subscribe to, as far as publishers let this node."""
+    """Channels that applications may subscribe to, if the publisher allows this node to."""
     strip: str = ""
-    """What channel names begin with and topics do not."""
+    """Prefix that is removed from channel names to make topics."""
     add: str = ""
-    """What topics begin with and channel names do not."""
+    """Prefix that is put before topics, after `strip` is removed from the channel name."""
     security: EdgeSecurity = EdgeSecurity.NULL
     passwords_file: Path | None = None
-    """For `plain`: a TOML file of `name = "password"`."""
+    """For `plain`: a TOML file with lines `name = "password"`."""
     curve_secret_file: Path | None = None
-    """For `curve`: our secret key."""
+    """For `curve`: the file with this node's secret key."""
     curve_clients: tuple[str, ...] = ()
-    """For `curve`: the public keys of those who may attach."""
+    """For `curve`: the public keys of applications that may connect."""
 
     def __post_init__(self) -> None:
         for side, channels in (("publishers", "channels_in"), ("subscribers", "channels_out")):
             if (getattr(self, side) is None) != (not getattr(self, channels)):
                 missing, given = (side, channels) if getattr(self, side) is None else (channels, side)
-                raise ConfigError(missing, f"is missing, and {given} is given: set both, or none")
+                raise ConfigError(missing, f"required because {given} is set; set both or neither")
             self._check_channels(channels, getattr(self, channels))
         if self.publishers is None and self.subscribers is None:
-            raise ConfigError("publishers", "is missing, and so is subscribers: say where applications connect")
+            raise ConfigError("publishers", "neither publishers nor subscribers is set; set at least one of them")
         for side in ("publishers", "subscribers", "notices"):
             self._check_address(side)
         self._check_security()
@@ -72,14 +72,19 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
     def _check_channels(self, key: str, channels: Iterable[str]) -> None:
         for channel in channels:
             try:
+                # A name may not end in a slash, so a prefix is checked with one more letter.
                 ChannelName(f"{channel}x" if is_prefix(channel) else channel)
             except ChannelError as error:
                 raise ConfigError(key, str(error)) from None
             if not channel.startswith(self.strip):
-                raise ConfigError("strip", f"{channel!r} of {key} does not begin with {self.strip!r}")
+                raise ConfigError(
+                    "strip",
+                    f"{channel!r} in {key} does not begin with {self.strip!r}; change strip, or move it to another [[edge]] table",
+                )
+        # Overlapping entries would make it unclear which of them exposes a channel.
         for one, other in permutations(channels, 2):
             if covers(one, other):
-                raise ConfigError(key, f"{other!r} is a part of {one!r}: keep one of the two")
+                raise ConfigError(key, f"{other!r} is already covered by {one!r}; remove one of them")
 
     def _check_address(self, side: str) -> None:
         text = getattr(self, side)
@@ -89,10 +94,11 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
             address = parse_address(text, listening=True)
         except ConfigError as error:
             raise ConfigError(side, error.problem) from None
+        # A host name passes here; edge/server.py checks the address that it resolves to.
         if self.security is EdgeSecurity.CURVE or isinstance(address, IpcAddress) or not _is_exposed(address.host):
             return
         raise ConfigError(
-            side, f"{text} is reachable from other machines: bind 127.0.0.1, or set security to {EdgeSecurity.CURVE}"
+            side, f"{text} is reachable from other machines; use 127.0.0.1, or set security to {EdgeSecurity.CURVE}"
         )
 
     def _check_security(self) -> None:
@@ -102,22 +108,24 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
             if bool(getattr(self, key)) == (self.security is security):
                 continue
             if self.security is security:
-                raise ConfigError(key, f"is missing: security is {security}")
-            raise ConfigError(key, f"belongs to security = {str(security)!r}, which is {str(self.security)!r}")
+                raise ConfigError(key, f"required because security is {str(security)!r}")
+            raise ConfigError(
+                key, f"only allowed if security is {str(security)!r}, but it is {str(self.security)!r}; remove {key}"
+            )
 
 
 def is_prefix(channels: str) -> bool:
-    """Say whether this stands for every channel whose name begins with it."""
+    """Return whether this is a prefix, which means every channel whose name begins with it."""
     return not channels or channels.endswith("/")
 
 
 def covers(channels: str, channel: str) -> bool:
-    """Say whether a channel, or everything under a prefix, is among what a name or prefix stands for."""
+    """Return whether a name or prefix covers a channel, or every channel below another prefix."""
     return channel.startswith(channels) if is_prefix(channels) else channel == channels
 
 
 def _is_exposed(host: str) -> bool:
-    """Say whether other machines reach an address for certain; a name is looked up when it is bound."""
+    """Return whether a host is certainly reachable from other machines; a name is resolved only when it is bound."""
     try:
         return not ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

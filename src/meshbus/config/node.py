@@ -1,10 +1,11 @@
-"""Everything that can be set about a node: file, then environment, then arguments, one spelling for all three.
+"""Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
-`[[peers]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment spells `heartbeat_s` as
-`MESHBUS_HEARTBEAT_S`, and an argument is `heartbeat_s=`. Relative paths in a file are relative to the file. A key that
-is unknown, or a value that does not fit, is refused with its place. How that is done is in config/source.py, how
-addresses, keys and the like are spelled in config/spelling.py, what files with secrets look like in keyfile.py.
+`[[peers]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment
+variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a file are
+relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
+config/loader.py reads the sources, config/spelling.py parses addresses, keys and the like, and keyfile.py reads files
+with secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from meshbus.config.edge import EdgeEntry
-from meshbus.config.source import Setting, build, read_arguments, read_environment, read_file
+from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
 from meshbus.config.spelling import (
     READERS,
     Bytes,
@@ -52,51 +53,51 @@ from meshbus.wire.messages.token import PermissionToken
 
 PREFIX = "MESHBUS_"
 CONFIG_VARIABLE = "MESHBUS_CONFIG"
-"""Names the file when no path is given."""
+"""Path of the configuration file, if none is given."""
 OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
-"""Variables of the environment with our prefix that are no settings of a node."""
+"""Environment variables with the prefix that are not settings of a node."""
 
 
 class Unknown(StrEnum):
-    """What to do with packets of subprotocols that nobody here handles and that are addressed to us."""
+    """What to do with packets for this node whose subprotocol has no handler."""
 
     DROP = "drop"
-    """Count them."""
+    """Drop and count them."""
     DELIVER = "deliver"
-    """Give them to the application, marked with their id."""
+    """Deliver them to the application with their subprotocol id."""
 
 
 class UnknownChannels(StrEnum):
-    """What a gateway does with publications on channels that it has no configuration for."""
+    """What a gateway does with events on channels that it has no configuration for."""
 
     DROP = "drop"
     FORWARD = "forward"
 
 
 class ExportEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a channel of exported visibility may go."""
+    """Subnets that a channel with visibility `exported` may be forwarded to."""
 
     channel: ChannelName
     subnets: tuple[SubnetId, ...]
-    """These, and what lies below them."""
+    """These subnets and all below them."""
 
 
 class Logged(StrEnum):
     """Which events of a channel a node writes to its logs."""
 
     PUBLISHED = "published"
-    """Those it publishes: others can read them again."""
+    """Events that it publishes; peers can read them again."""
     RECEIVED = "received"
-    """Those it gets from others."""
+    """Events that it receives."""
     BOTH = "both"
 
 
 class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One channel, or every name with a prefix: the fields of ChannelConfig, and how it is logged."""
+    """Policy and log settings of one channel, or of every channel with a prefix: the fields of ChannelConfig and more."""
 
     name: ChannelName | None = None
     prefix: str | None = None
-    """In place of a name; the empty prefix is for all names."""
+    """Instead of `name`; the empty prefix matches every channel."""
     visibility: Visibility = Visibility.GLOBAL
     publish_caps: CapabilityFilter | None = None
     subscribe_caps: CapabilityFilter | None = None
@@ -105,36 +106,39 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     reliable: bool = False
     max_rate_pps: int | None = None
     log: Logged | None = None
-    """What is logged; nothing by default."""
+    """Which events are logged; none by default."""
     log_fsync: Fsync = LogConfig().fsync
-    """When a log waits for the disk: `never`, `every 100` events, or in an `interval` of seconds."""
+    """When the log calls fsync: `never`, `every 100` (events), or `interval 0.5` (seconds)."""
     log_retain_s: LogSize | None = None
-    """How long events are kept; without any of the three limits for ever."""
+    """How long events are kept; forever, if none of the three limits is set."""
     log_retain_bytes: LogSize | None = None
     log_retain_events: LogSize | None = None
     log_seal_bytes: Bytes = LogConfig().seal_bytes
-    """How much is collected before it becomes a Parquet file."""
+    """How many bytes are collected before they are sealed into a Parquet file."""
     log_seal_age_s: Seconds = LogConfig().seal_age_s
-    """How long at most."""
+    """Longest time before collected events are sealed."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
-            raise ConfigError("channel", "give either 'name' or 'prefix', to say which channels this is about")
+            raise ConfigError("channel", "set exactly one of 'name' and 'prefix'")
+        # Build the policy now, so that an invalid entry is reported when the file is read.
         try:
             self.config()
         except ChannelError:
-            raise ConfigError("prefix", f"no channel name can start with {self.prefix!r}") from None
+            raise ConfigError(
+                "prefix", f"{self.prefix!r} cannot begin a channel name; use a-z, 0-9, '-', '_', '.' and '/'"
+            ) from None
         if self.log is None and self.log_config() != LogConfig():
-            raise ConfigError("log", f"is missing: say which events the log is for, {', '.join(Logged)}")
+            raise ConfigError("log", f"required because other log settings are set; choose from {', '.join(Logged)}")
 
     def config(self) -> ChannelConfig:
-        """Give the policy; that of a prefix has the prefix as its label."""
+        """Return the policy; a prefix is stored under a name made from it."""
         fields = set(ChannelConfig.__struct_fields__) & set(self.__struct_fields__)
         rest = {field: getattr(self, field) for field in fields}
         return ChannelConfig(channel=self.name or ChannelName(f"{self.prefix}x"), **rest)
 
     def log_config(self) -> LogConfig:
-        """Give how its logs are kept."""
+        """Return how the log of the channel is written and kept."""
         retention = Retention(self.log_retain_s, self.log_retain_bytes, self.log_retain_events)
         return LogConfig(self.log_fsync, retention, self.log_seal_bytes, self.log_seal_age_s)
 
@@ -144,130 +148,133 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     address: Endpoint
     public_key: Key
-    """Of a meshbus node the one key that `meshbus key show` prints there; of a plain node its Noise key."""
+    """For a meshbus node: the key that `meshbus key show` prints there. For a plain net-mesh node: its Noise key."""
     node_id: NodeId | None = None
-    """Of a plain node, where it does not follow from the key."""
+    """Required for a plain net-mesh node, whose id does not follow from the key."""
     profile: Profile = Profile.AUTO
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one node. `load` makes and checks it."""
+    """Settings of one node; `load` reads and checks them."""
 
     bind: Endpoint = Endpoint("127.0.0.1", 0)
-    """Where to listen; port 0 is any free one."""
+    """Address to listen on; port 0 means any free port."""
     public_address: Endpoint | None = None
-    """Where other networks reach this node, when that is known, as with a forwarded port: digits, no name."""
+    """Address at which other networks reach this node, if known, such as a forwarded port; numeric, not a host name."""
     identity: Path | None = None
-    """The identity file, made on first use; without it, the one under the user's configuration folder."""
+    """Identity file, created on first use; by default in the user's configuration directory."""
     ephemeral: bool = False
-    """Use a fresh identity that is written nowhere, in place of a file."""
+    """Use a new identity at each start and write it nowhere."""
     psk: Secret | None = None
-    """The mesh key itself, 64 hex digits."""
+    """Mesh key, 64 hex digits."""
     psk_file: Path | None = None
-    """The mesh key as a file."""
+    """File with the mesh key."""
     subnet: SubnetId = SubnetId.GLOBAL
-    """Where this node is."""
+    """Subnet of this node."""
     tags: tuple[str, ...] = ()
-    """What it can do."""
+    """Capability tags that this node announces."""
     metadata: Mapping[str, str] = {}
     heartbeat_s: Seconds = 5.0
     session_timeout_s: Seconds = 30.0
-    """How long a silent peer keeps its session."""
+    """A session ends when the peer has been silent for this long."""
     handshake_timeout_s: Seconds = 5.0
-    """Of each attempt."""
+    """Timeout of each attempt."""
     handshake_attempts: Count = 3
     membership_ack_timeout_s: Seconds = 5.0
-    """How long a publisher may take to answer a subscription."""
+    """How long to wait for a publisher's answer to a subscription."""
     max_channels_per_peer: Count = 1024
     token_sweep_s: Seconds = 30.0
-    """How often expired permissions are looked for."""
+    """How often expired permissions are removed."""
     trusted_issuers: tuple[Key, ...] = ()
-    """Entity ids whose tokens count here, beside the node's own."""
+    """Entity ids whose tokens this node accepts, besides its own."""
     compat_any_issuer: bool = False
-    """Accept tokens of anyone, as net-mesh 0.23 does. Unsafe."""
+    """Accept tokens of any issuer, as net-mesh 0.23 does. Unsafe."""
     require_signed_announcements: bool = True
     pingwave_radius: Hops = 4
-    """How many hops away other nodes hear of this one; net-mesh 0.23 has four."""
+    """How many hops this node's pingwaves travel; net-mesh 0.23 uses four."""
     compat_open_relay: bool = False
-    """Forward for everyone and not for peers alone, as net-mesh 0.23 does. Unsafe."""
+    """Forward packets from any sender, not only from peers, as net-mesh 0.23 does. Unsafe."""
     gateway: bool = False
-    """Judge what is forwarded between subnets by the policy of its channel."""
+    """Apply channel policy to packets that are forwarded between subnets."""
     peer_subnets: tuple[SubnetId, ...] = ()
-    """The subnets beyond the boundary, for a gateway; packets from and to others are dropped."""
+    """For a gateway: the subnets on the other side; packets from and to other subnets are dropped."""
     unknown_channels: UnknownChannels = UnknownChannels.DROP
-    """What a gateway does with publications on channels that are not configured here."""
+    """For a gateway: what to do with events on channels that are not configured here."""
     enforce_publishers: bool = True
-    """Have a gateway drop what was not published by those whom its channel allows."""
+    """For a gateway: drop events whose publisher is not allowed on the channel."""
     unknown_subprotocols: Unknown = Unknown.DROP
     max_packet: MaxPacket = None
-    """Bytes to fill a packet up to; `auto`, which is None here, follows the path."""
+    """Largest packet in bytes; `auto` (None here) adapts to the path."""
     receive_buffer_bytes: Bytes = 4 << 20
-    """What to ask the system for; it may give less."""
+    """Size of the socket's receive buffer to request; the system may grant less."""
     window_bytes: Window = 512 << 10
-    """Byte credit of a stream from another meshbus node, as far as the receive buffer holds four times as much; on
-    loopback, unless another value is given, a quarter of that buffer."""
+    """Byte credit of a stream from another meshbus node, at most a quarter of the receive buffer. On loopback the
+    default is a quarter of that buffer."""
     profile: bool = True
-    """Offer other meshbus nodes what the 0.23 wire does not have."""
+    """Offer the meshbus extensions of the 0.23 protocol to other meshbus nodes."""
     log_dir: Path | None = None
-    """Where the logs of channels are kept, published and received ones apart."""
+    """Directory of the channel logs; published and received events are logged separately."""
     record_packets: bool = False
-    """Keep a record of every packet that is forwarded, delivered or dropped here, below log_dir."""
+    """Record every packet that is forwarded, delivered or dropped here, below log_dir."""
     record_sampling: Count = 1
-    """Record one in so many packets; every node of a mesh chooses the same ones."""
+    """Record one packet in this many; every node of a mesh chooses the same packets."""
     record_retain_bytes: DiskBytes = 1 << 30
     record_retain_hours: Count = 168
-    """Whichever of the two asks for more to go wins."""
+    """Records are deleted when they exceed either limit, bytes or hours."""
     admin_socket: Socket = "auto"
-    """Where `meshbus up` listens for local commands: a path, `auto`, or nothing."""
+    """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     default_subnet: SubnetId = SubnetId.GLOBAL
-    """Where peers are that no subnet rule matches."""
+    """Subnet of peers that no subnet rule matches."""
     channels: tuple[ChannelEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
     edge: tuple[EdgeEntry, ...] = ()
-    """Where ZeroMQ applications attach; `meshbus up` serves them, a program does it with meshbus.edge.Bridge."""
+    """Bridges for ZeroMQ applications; `meshbus up` serves them, a program uses meshbus.Bridge."""
     exports: tuple[ExportEntry, ...] = ()
-    """For a gateway: where channels of exported visibility may go."""
+    """For a gateway: the subnets that channels with visibility `exported` may be forwarded to."""
     subnet_rules: tuple[SubnetRule, ...] = ()
-    """Puts peers into subnets by their tags; the first match decides."""
+    """Rules that assign peers to subnets by their tags; the first match wins."""
     level_rules: tuple[LevelRule, ...] = ()
-    """The same as net-mesh does it, level by level; instead of subnet_rules."""
+    """Rules that assign each level of the subnet separately, as net-mesh does; instead of subnet_rules."""
     tokens: tuple[Path, ...] = ()
-    """Token files to present where a channel asks for one."""
+    """Token files to present where a channel requires a token."""
 
     @classmethod
     def load(
         cls, path: Path | str | None = None, env: Mapping[str, str] | None = None, **arguments: object
     ) -> NodeConfig:
-        """Read a file, the environment (the process's own unless given) and arguments, each over the one before.
+        """Load settings from a file, the environment (by default the process's own) and arguments, in this order.
 
-        Without a path the file is the one that MESHBUS_CONFIG names, or none. An argument of None is not given. Raises
-        ConfigError for the first setting that is unknown or does not fit, naming it and its source.
+        Without a path the file is the one that MESHBUS_CONFIG names, or none. An argument of None counts as not given.
+        Raises ConfigError for the first unknown key or invalid value, with the key and its source.
         """
         return build(cls, gather(path, env, **arguments), READERS)
 
     def __post_init__(self) -> None:
         if self.public_address is not None and not (numeric(self.public_address) and self.public_address.port):
             raise ConfigError(
-                "public_address", f"{self.public_address} is not an address that others could use: digits and a port"
+                "public_address",
+                f"must be a numeric address and a port other than 0, such as '203.0.113.7:9000', got '{self.public_address}'",
             )
         if self.psk is not None and self.psk_file is not None:
-            raise ConfigError("psk_file", "psk is given too: keep one of the two")
+            raise ConfigError("psk_file", "psk and psk_file are both set; remove one of them")
+        # Otherwise every session would time out before the first heartbeat of the peer.
         if self.session_timeout_s <= self.heartbeat_s:
             raise ConfigError(
                 "session_timeout_s",
-                f"{self.session_timeout_s:g} must be more than heartbeat_s, which is {self.heartbeat_s:g}",
+                f"must be greater than heartbeat_s ({self.heartbeat_s:g}), got {self.session_timeout_s:g}",
             )
         if self.record_packets and self.log_dir is None:
-            raise ConfigError("log_dir", "is missing: packets are to be recorded, say in which folder")
+            raise ConfigError("log_dir", "required because record_packets is set; set log_dir to a directory")
         if self.subnet_rules and self.level_rules:
-            raise ConfigError("level_rules", "subnet_rules are given too: keep one of the two")
+            raise ConfigError("level_rules", "subnet_rules and level_rules are both set; remove one of them")
         if self.level_rules and not self.default_subnet.is_global:
-            raise ConfigError("default_subnet", "belongs to subnet_rules: level_rules have no default")
+            raise ConfigError("default_subnet", "not allowed with level_rules; use subnet_rules, or remove it")
         if not self.gateway and (self.peer_subnets or self.exports):
             key = "peer_subnets" if self.peer_subnets else "exports"
-            raise ConfigError(key, "belongs to a gateway: set gateway = true too")
+            raise ConfigError(key, "only allowed for a gateway; set gateway = true, or remove it")
         if self.log_dir is None and any(entry.log for entry in self.channels):
-            raise ConfigError("log_dir", "is missing: channels are to be logged, say in which folder")
+            raise ConfigError("log_dir", "required because a channel is logged; set log_dir to a directory")
+        # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
 
@@ -279,12 +286,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return [(key, "(hidden)" if key == "psk" else value) for key, value in self.changed().items()]
 
     def changed(self) -> dict[str, Any]:
-        """Give the settings that differ from their defaults."""
+        """Return the settings that differ from their defaults."""
         default = NodeConfig()
         return {key: value for key in self.__struct_fields__ if (value := getattr(self, key)) != getattr(default, key)}
 
     def capabilities(self) -> CapabilitySet:
-        """Give what the node says about itself: its tags and metadata."""
+        """Return the capabilities that the node announces: its tags and metadata."""
         capabilities = CapabilitySet(metadata=self.metadata)
         for tag in self.tags:
             try:
@@ -294,7 +301,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return capabilities
 
     def channel_registry(self) -> ChannelConfigRegistry:
-        """Give the policies of the channels."""
+        """Return the policies of the channels. Raises ConfigError if a channel is configured twice."""
         registry = ChannelConfigRegistry()
         for entry in self.channels:
             if entry.prefix is None:
@@ -303,28 +310,33 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 previous = registry.insert_prefix(entry.prefix, entry.config())
             if previous is not None:
                 raise ConfigError(
-                    "channels", f"{str(entry.name or entry.prefix)!r} is configured twice: keep one of the two"
+                    "channels", f"{str(entry.name or entry.prefix)!r} is configured twice; remove one of the entries"
                 )
         return registry
 
     def log_entry(self, channel: str) -> ChannelEntry | None:
-        """Find how a channel is logged: its own entry, or else that of the longest prefix; None when it is not."""
+        """Return the entry that says how a channel is logged: its own, or that of the longest prefix; None if not logged."""
         fitting = [
             entry
             for entry in self.channels
             if entry.name == channel or (entry.prefix is not None and channel.startswith(entry.prefix))
         ]
+        # An exact name wins over every prefix, a longer prefix over a shorter one; an entry without `log` wins too,
+        # so that a channel can be excluded from a logged prefix.
         best = max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
         return best if best is not None and best.log is not None else None
 
     def without_logs(self) -> NodeConfig:
-        """Give the same settings for a node that logs and records nothing: a log has one writer, and another may run."""
+        """Return the same settings without logs and packet records.
+
+        A log has one writer. A second node with these settings can run beside the one that writes.
+        """
         kept = [field for field in ChannelEntry.__struct_fields__ if not field.startswith("log")]
         entries = (ChannelEntry(**{field: getattr(entry, field) for field in kept}) for entry in self.channels)
         return msgspec.structs.replace(self, log_dir=None, record_packets=False, channels=tuple(entries))
 
     def subnet_policy(self) -> Assignment | None:
-        """Give what puts peers into subnets, or None when nothing is configured."""
+        """Return the rules that assign peers to subnets, or None if none are configured."""
         if self.level_rules:
             return LevelPolicy(rules=self.level_rules)
         if self.subnet_rules or not self.default_subnet.is_global:
@@ -332,7 +344,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def gateway_config(self) -> GatewayConfig | None:
-        """Give what makes this node a gateway, or None when it is none."""
+        """Return the settings of the gateway, or None if this node is not one."""
         if not self.gateway:
             return None
         return GatewayConfig(
@@ -343,25 +355,25 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def load_identity(self) -> Identity:
-        """Read the identity file, making it on first use; a fresh identity when ephemeral."""
+        """Load the identity file, creating it on first use; generate a new identity if `ephemeral` is set."""
         return Identity.generate(os.urandom) if self.ephemeral else load_or_create(self.identity or default_identity())
 
     def load_psk(self) -> bytes:
-        """Give the mesh key; raises ConfigError when there is none."""
+        """Return the mesh key. Raises ConfigError if none is configured."""
         if self.psk is not None:
             return self.psk
         if self.psk_file is None:
             raise ConfigError(
-                "psk_file", "the mesh key is missing: make one with `meshbus key psk FILE`, and set psk_file to it"
+                "psk_file", "no mesh key is configured; create one with `meshbus key psk FILE` and set psk_file to it"
             )
         return load_psk(self.psk_file)
 
     def load_tokens(self) -> tuple[tuple[PermissionToken, ...], ...]:
-        """Read the token files, a chain each."""
+        """Load the token files; each holds one chain of tokens."""
         return tuple(map(load_tokens, self.tokens))
 
     def admin_path(self) -> Path | None:
-        """Give the place of the admin socket, or None when there shall be none."""
+        """Return the path of the admin socket, or None if it is disabled."""
         if self.admin_socket == "auto":
             return default_admin_socket()
         return Path(self.admin_socket) if self.admin_socket else None
@@ -370,30 +382,30 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 def gather(
     path: Path | str | None = None, env: Mapping[str, str] | None = None, **arguments: object
 ) -> dict[str, Setting]:
-    """Collect the settings as they are written, the strongest of each with its source."""
+    """Collect the settings of all sources, unparsed; a later source overrides an earlier one."""
     environ = os.environ if env is None else env
     chosen = path or environ.get(CONFIG_VARIABLE)
     settings = {}
     if chosen:
         file = Path(chosen).expanduser()
         settings = read_file(file)
-        if "psk" in settings:
+        if "psk" in settings:  # other settings are not secret, so a readable file is fine without it
             _check_private(file)
     return {**settings, **read_environment(environ, PREFIX, OTHER_VARIABLES), **read_arguments(arguments)}
 
 
 def default_file() -> Path:
-    """Give the place of a user's own configuration file, which the command line reads when it is there."""
+    """Return the path of the user's configuration file, which the command line reads if it exists."""
     return _user_folder("user_config_path") / "node.toml"
 
 
 def default_identity() -> Path:
-    """Give the place of a user's own identity file."""
+    """Return the path of the user's identity file."""
     return _user_folder("user_config_path") / "identity.toml"
 
 
 def default_admin_socket() -> Path:
-    """Give the place of the admin socket of a user's own node."""
+    """Return the path of the admin socket of the user's node."""
     return _user_folder("user_runtime_path") / "admin.sock"
 
 
@@ -402,7 +414,8 @@ def _user_folder(kind: str) -> Path:
         import platformdirs
     except ImportError:
         raise ConfigError(
-            "identity", "no path is given, and finding your folders needs platformdirs: pip install 'meshbus[cli]'"
+            "identity",
+            "no path is set, and the default path needs platformdirs; set identity, or run pip install 'meshbus[cli]'",
         ) from None
     folder: Path = getattr(platformdirs, kind)("meshbus", appauthor=False)
     return folder
@@ -413,6 +426,6 @@ def _check_private(file: Path) -> None:
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(
             "psk",
-            f"others can read this file (mode {mode:04o}): run `chmod 600 {file}`, or move the key to a psk_file",
+            f"other users can read this file (mode {mode:04o}); run `chmod 600 {file}`, or move the key to a psk_file",
             source=str(file),
         )

@@ -1,7 +1,7 @@
-"""How values are spelled that TOML has no type for: addresses, keys, node ids, paths, subnets.
+"""Parsers of setting types that TOML does not have: addresses, keys, node ids, paths, subnets.
 
-Each has one annotation and one reader; the readers take text as files and people write it, and finished values as
-programs give them. Which setting is of which type is in config/node.py.
+Each type has one annotation and one reader. Readers accept text, as in files, and finished values, as in programs.
+config/node.py says which setting has which type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-from meshbus.config.source import Reader, Readers
+from meshbus.config.loader import Reader, Readers
 from meshbus.errors import ConfigError
 from meshbus.log.durability import NEVER, Fsync, every_n, interval
 from meshbus.names.channel import ChannelName
@@ -20,11 +20,11 @@ from meshbus.names.subnet import SubnetId
 from meshbus.wire.constants import MAX_DATAGRAM, STREAM_WINDOW
 
 MIN_PACKET = 576
-"""What every IPv4 host must accept."""
+"""Smallest allowed `max_packet`: the datagram size that every IPv4 host must accept (RFC 791)."""
 
 
 class Endpoint(NamedTuple):
-    """A host, by name or number, and a port: a plain pair, as sockets take them."""
+    """Host (name or numeric address) and port; a plain tuple, as sockets expect."""
 
     host: str
     port: int
@@ -34,14 +34,15 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read `127.0.0.1:9000`, `robot-7.local:9000` or `[2001:db8::1]:9000`; raises ConfigError for anything else."""
+    """Parse `127.0.0.1:9000`, `robot-7.local:9000` or `[2001:db8::1]:9000`. Raises ConfigError if it is invalid."""
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
+    # Brackets if and only if the host contains a colon: `::1:9000` would be ambiguous.
     good_host = bare and bare.isprintable() and not set(bare) & set("[] /@") and bracketed == (":" in bare)
     if not (colon and good_host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 0xFFFF):
         raise ConfigError(
-            "address", f"{text!r} is not an address: write host:port such as '10.0.0.7:9000' or '[::1]:9000'"
+            "address", f"invalid address {text!r}; write host:port, such as '10.0.0.7:9000' or '[::1]:9000'"
         )
     return Endpoint(bare, int(port))
 
@@ -51,22 +52,20 @@ Secret: TypeAlias = Annotated[bytes, "32 secret bytes as hex"]
 NodeId: TypeAlias = Annotated[int, "64 bits as hex"]
 MaxPacket: TypeAlias = Annotated[int | None, "auto or bytes"]
 Socket: TypeAlias = Annotated[str, "auto, nothing or a path"]
-Seconds: TypeAlias = Annotated[
-    float, msgspec.Meta(gt=0, le=86_400, description="a number of seconds above 0, at most 86400")
-]
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=86_400, description="a number of seconds in (0, 86400]")]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000, description="an integer from 1 to 1000000")]
 Bytes: TypeAlias = Annotated[
-    int, msgspec.Meta(ge=4096, le=1 << 30, description=f"a whole number of bytes from 4096 to {1 << 30}")
+    int, msgspec.Meta(ge=4096, le=1 << 30, description=f"an integer number of bytes from 4096 to {1 << 30}")
 ]
 DiskBytes: TypeAlias = Annotated[
-    int, msgspec.Meta(ge=16 << 20, le=1 << 50, description=f"a whole number of bytes from {16 << 20} to {1 << 50}")
+    int, msgspec.Meta(ge=16 << 20, le=1 << 50, description=f"an integer number of bytes from {16 << 20} to {1 << 50}")
 ]
-Hops: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=16, description="a whole number from 1 to 16")]
-LogSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="a whole number from 1 on")]
+Hops: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=16, description="an integer from 1 to 16")]
+LogSize: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="an integer of at least 1")]
 Window: TypeAlias = Annotated[
     int,
     msgspec.Meta(
-        ge=STREAM_WINDOW, le=1 << 30, description=f"a whole number of bytes from {STREAM_WINDOW} to {1 << 30}"
+        ge=STREAM_WINDOW, le=1 << 30, description=f"an integer number of bytes from {STREAM_WINDOW} to {1 << 30}"
     ),
 ]
 
@@ -106,14 +105,14 @@ def _read_key(value: object, _: Path) -> bytes:
 
 def _read_secret(value: object, _: Path) -> bytes:
     raw = _hex_bytes(value)
-    if raw is None or len(raw) != KEY_BYTES:  # the value is not repeated: nearly right is nearly the secret
-        raise ValueError("expected 64 hex digits: make a key with `meshbus key psk FILE`, and set psk_file to it")
+    if raw is None or len(raw) != KEY_BYTES:  # the message omits the value: a mistyped secret reveals the secret
+        raise ValueError("expected 64 hex digits; create a key with `meshbus key psk FILE` and set psk_file to it")
     return raw
 
 
 def _read_node_id(value: object, _: Path) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
-    if isinstance(value, str) and len(value) <= 18:
+    if isinstance(value, str) and len(value) <= 18:  # 0x and 16 digits
         try:
             number = int(value, 16)
         except ValueError:
@@ -153,7 +152,7 @@ def _read_max_packet(value: object, _: Path) -> int | None:
 
 def _text(value: object, expected: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected {expected}, got {value!r}")  # noqa: TRY004 - a bad setting, not a bad call
+        raise ValueError(f"expected {expected}, got {value!r}")  # noqa: TRY004 - an invalid setting, not a wrong call
     return value
 
 
@@ -178,6 +177,6 @@ READERS: Readers = {
     Secret: Reader("64 hex digits", _read_secret),
     NodeId: Reader("a node id of 16 hex digits", _read_node_id),
     MaxPacket: Reader(f"'auto' or {MIN_PACKET} to {MAX_DATAGRAM} bytes", _read_max_packet),
-    Socket: Reader("a path, 'auto' or an empty text", _read_socket),
+    Socket: Reader("a path, 'auto' or an empty string", _read_socket),
 }
-"""How the types above are read, beside those that TOML has itself."""
+"""Readers of the types above; other types are converted by msgspec."""

@@ -1,5 +1,5 @@
-"""The main job in small: a fleet of real node processes, and the pipeline over what they logged.
+"""The demo: a fleet of real node processes, and the data pipeline on their logs.
 
-Who plays is in demo/cast.py, one node's process in demo/member.py, starting and stopping them in demo/fleet.py, the
-tables in demo/lake.py. What people see of it is cli/demo.py; nothing here prints.
+demo/roles.py defines the nodes, demo/member.py is the process of one node, demo/fleet.py starts and stops the processes,
+demo/lake.py makes the tables. cli/demo.py prints the results; nothing here prints.
 """

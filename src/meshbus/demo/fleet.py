@@ -1,8 +1,8 @@
-"""The demo's fleet: every node in a process of its own, started, led through its part, and always stopped.
+"""Start the processes of the demo's fleet, lead them through the demo, and always stop them.
 
-Members are led in step: all are up, then all have their sessions, then all subscriptions are live, then events flow, then
-nothing is under way any more. How processes are ended, whatever happens here, is demo/process.py; the other end of their
-pipes is demo/member.py.
+Members proceed in step: all nodes listen, then all have their sessions, then all subscriptions are live, then events are
+published, then nothing is in flight any more. demo/process.py stops the processes whatever happens here; demo/member.py
+is the other end of their pipes.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from meshbus.demo.cast import GATEWAY, ROLES, Cast, Role
-from meshbus.demo.lines import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
 from meshbus.demo.process import Process
+from meshbus.demo.roles import GATEWAY, ROLES, FleetFiles, Role
 
 _QUIET_S = 1.0
-"""Nothing arrived anywhere for so long: what was sent has arrived, or never will."""
+"""When no member has received an event for this long, all events have arrived or are lost."""
 _MAX_SETTLE_S = 10.0
+"""Longest wait for events in flight, so that the demo ends even if events keep arriving."""
 _TOLD_S = 0.2
+"""Time between progress updates; the same as members send their counts."""
 
 Told = Callable[[dict[str, Counts]], None]
 
 
 class Member:
-    """One member, as the fleet sees it."""
+    """The parent's side of one member process."""
 
     def __init__(self, name: str, config: Path) -> None:
         self.name = name
         self.address = ""
         self.counts = Counts()
-        # Compiled kernels are left to the gateway: the others see few packets, and start in half the time without.
+        # Only the gateway uses compiled kernels: the others see few packets, and start in half the time without them.
         env = {} if name == GATEWAY else {"MESHBUS_JIT": "0"}
         command = ("-m", "meshbus.demo.member", str(config))
         errors = config.with_name("stderr.txt")
@@ -46,7 +48,7 @@ class Member:
         self.address = answer.address
 
     async def ask(self, command: Line) -> Done:
-        """Have something done; raises MeshError when the process ends instead."""
+        """Send a command and wait until it is done. Raises MeshError if the process exits instead."""
         self.process.tell(pack(command))
         answer = await self.process.answer()
         assert isinstance(answer, Done)
@@ -64,14 +66,15 @@ class Member:
 
 
 class Fleet:
-    """All members, inside `async with`."""
+    """All members, used as an async context manager."""
 
-    def __init__(self, cast: Cast) -> None:
-        self._cast = cast
-        self._members = {role.name: Member(role.name, cast.config(role.name)) for role in ROLES}
+    def __init__(self, files: FleetFiles) -> None:
+        self._files = files
+        self._members = {role.name: Member(role.name, files.config(role.name)) for role in ROLES}
         self._processes = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        # The local stack stops the members that have started if a later one fails; pop_all keeps them on success.
         async with AsyncExitStack() as stack:
             for member in self._members.values():
                 await stack.enter_async_context(member.process)
@@ -86,19 +89,20 @@ class Fleet:
 
     @property
     def counts(self) -> dict[str, Counts]:
-        """What each member has done so far; exact once they left."""
+        """Event counts of each member so far; exact after `leave`."""
         return {name: member.counts for name, member in self._members.items()}
 
     async def connect(self) -> None:
-        """Give each member a session with the gateway, and then with those whose events it wants."""
+        """Connect each member to the gateway, and then to the publishers that it subscribes to."""
         gateway = (self._link(GATEWAY, direct=True),)
         others = [role for role in ROLES if role.name != GATEWAY]
+        # First all to the gateway: it relays the handshakes of the second step.
         await _all(self._members[role.name].ask(Join(gateway)) for role in others)
         await _all(self._members[role.name].ask(Join(self._links(role))) for role in others)
 
     async def subscribe(self) -> list[tuple[str, Refused]]:
-        """Have all members subscribe to what they want; gives who was refused what."""
-        ids = {name: f"{identity.node_id:016x}" for name, identity in self._cast.identities.items()}
+        """Subscribe all members to their channels; return the refusals, each with the name of the member."""
+        ids = {name: f"{identity.node_id:016x}" for name, identity in self._files.identities.items()}
         refused: list[tuple[str, Refused]] = []
 
         async def ask(role: Role) -> None:
@@ -110,7 +114,7 @@ class Fleet:
         return refused
 
     async def publish(self, seconds: float, told: Told) -> None:
-        """Let events flow for so long, and then arrive; `told` hears the counts meanwhile."""
+        """Publish events for `seconds`, and wait until they have arrived; `told` is called with the counts meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell(told))
             await _all(self._members[role.name].ask(Publish(role.flows, seconds)) for role in ROLES if role.flows)
@@ -118,17 +122,17 @@ class Fleet:
             telling.cancel()
 
     async def leave(self) -> None:
-        """Have every node close, and wait until all processes have ended."""
+        """Close every node and wait until all processes have exited."""
         await _all(member.process.leave() for member in self._members.values())
 
     def _links(self, role: Role) -> tuple[Link, ...]:
-        """Give the sessions that a member needs for what it wants; those of its own site are its neighbors."""
+        """Return the sessions that a member needs for its subscriptions; direct ones within its own site."""
         subnets = {other.name: other.subnet for other in ROLES}
         wanted = dict.fromkeys(publisher for publisher, _ in role.wishes)
         return tuple(self._link(name, direct=subnets[name] == role.subnet) for name in wanted)
 
     def _link(self, name: str, *, direct: bool) -> Link:
-        key = self._cast.identities[name].entity_id.hex()
+        key = self._files.identities[name].entity_id.hex()
         return Link(key, self._members[name].address if direct else None)
 
     async def _tell(self, told: Told) -> None:
@@ -148,7 +152,7 @@ class Fleet:
 
 
 async def _all(doing: Iterable[Awaitable[object]]) -> None:
-    """Do everything side by side; the first error ends the rest, and comes alone."""
+    """Run everything concurrently; the first error cancels the rest and is raised alone."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for one in doing:

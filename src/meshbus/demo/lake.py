@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meshbus.demo.cast import PIPELINE, PROPOSED_POLICY, REPORT
 from meshbus.demo.process import Process, follow_parent, run_child, say
+from meshbus.demo.roles import PIPELINE, PROPOSED_POLICY, REPORT
 from meshbus.spark.lake.tables import tables
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.replay import Replay, replay_packets

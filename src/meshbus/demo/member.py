@@ -1,9 +1,9 @@
-"""One process of the demo's fleet: a real node that does what it is told on standard input.
+"""One process of the demo's fleet: a real node that executes commands from standard input.
 
     python -m meshbus.demo.member NODE.toml
 
-What it hears and says is demo/lines.py. It ends when its standard input does. The counterpart, which starts and stops
-members, is demo/fleet.py.
+demo/messages.py defines the commands and answers. The process exits when its standard input ends. The counterpart, which
+starts and stops members, is demo/fleet.py.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from collections import Counter
 from pathlib import Path
 
 from meshbus.config import NodeConfig
-from meshbus.demo.lines import COMMAND, Counts, Done, Flow, Join, Left, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import COMMAND, Counts, Done, Flow, Join, Left, Listen, Publish, Refused, Up, Wish, pack
 from meshbus.demo.process import run_child, say
 from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.node.node import Node
 
 TELL_S = 0.2
-"""How often counts are said."""
+"""Time between two messages with counts."""
 AGREE_S = 10.0
+"""Longest wait for the profile agreement with all peers; it normally takes a few heartbeats."""
 
 
 class Member:
-    """A node, what it was told to do, and what it counted."""
+    """A node, its running commands, and its event counts."""
 
     def __init__(self, node: Node, tasks: asyncio.TaskGroup) -> None:
         self._node = node
@@ -38,20 +39,20 @@ class Member:
 
     @property
     def counts(self) -> Counts:
-        """What was done so far."""
+        """Event counts so far."""
         return Counts(dict(self._published), dict(self._limited), dict(self._received))
 
     def take(self, line: bytes) -> None:
-        """Begin to carry out a command."""
+        """Start to execute a command."""
         self._begin(COMMAND.decode(line))
 
     def stop(self) -> None:
-        """End whatever is under way."""
+        """Cancel all running commands."""
         for job in self._jobs:
             job.cancel()
 
     async def tell(self) -> None:
-        """Say the counts from time to time."""
+        """Send the counts periodically."""
         while True:
             await asyncio.sleep(TELL_S)
             say(pack(self.counts))
@@ -76,7 +77,7 @@ class Member:
         say(pack(Done(tuple(refused))))
 
     async def _ask(self, wish: Wish) -> Refused | None:
-        """Subscribe; what comes is counted until the end."""
+        """Subscribe and count events until the end; return the refusal, or None."""
         live: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
         self._jobs.append(self._tasks.create_task(self._listen(wish, live)))
         return await live
@@ -87,7 +88,7 @@ class Member:
             async with self._node.subscribe(wish.channel, publisher=publisher) as subscription:
                 live.set_result(None)
                 async for batch in subscription.batches():
-                    # The publisher is whom we ask; the events of the channel come here whoever sent them.
+                    # The subscription asks one publisher, but also gets the channel's events from others.
                     self._received[wish.channel] += len(batch) if batch.publisher == publisher else 0
         except ChannelError as error:
             if live.done() or error.fault is not ChannelFault.REJECTED:
@@ -95,7 +96,7 @@ class Member:
             live.set_result(Refused(wish.publisher, wish.channel, error.reason or ""))
 
     async def _agree(self) -> None:
-        """Wait until every peer has agreed with us on the profile: before that nothing is reliable, nor numbered."""
+        """Wait until every peer has agreed on the profile: before that, events are not reliable and not numbered."""
         changed = asyncio.Event()
         unwatch = self._node.watch(lambda _: changed.set())
         try:
@@ -104,7 +105,7 @@ class Member:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            raise Timeout("an agreement with every peer", AGREE_S) from None
+            raise Timeout("profile agreement with every peer", AGREE_S) from None
         finally:
             unwatch()
 
@@ -113,6 +114,7 @@ class Member:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         for number in range(round(flow.per_s * seconds)):
+            # Sleep until an absolute time, so that delays do not add up and the rate stays constant.
             await asyncio.sleep(begin + number / flow.per_s - loop.time())
             try:
                 await publisher.publish(reading(number))
@@ -125,7 +127,7 @@ class Member:
 
 
 def reading(number: int) -> bytes:
-    """Make up what a robot reports: where it is on its round, and its battery."""
+    """Return a made-up report of a robot: its position on a circle, and its battery."""
     angle = number / 50
     return (
         f'{{"n":{number},"x":{10 * math.cos(angle):.3f},"y":{10 * math.sin(angle):.3f},'
@@ -137,7 +139,7 @@ async def _run(path: Path) -> None:
     commands = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(commands)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
-    # The file says everything: a variable that this user has set for another node does not count here.
+    # env={}: ignore MESHBUS_* variables, which the user may have set for another node.
     async with Node.open(NodeConfig.load(path, env={})) as node, asyncio.TaskGroup() as tasks:
         member = Member(node, tasks)
         say(pack(Up(node.address)))

@@ -1,8 +1,8 @@
-"""A child process that says lines on its standard output, and never outlives its parent.
+"""Run child processes that write lines to standard output and never outlive their parent.
 
-It is stopped through the handle that it was started with, kindly first; it leads a process group of its own, so Ctrl-C in
-a terminal reaches only the parent, and what it started itself is ended with it. A child ends by itself when its standard
-input does: a parent that is killed leaves nothing behind either. `run_child`, `say` and `follow_parent` are for children.
+The parent closes a child's standard input to stop it, and kills it if that takes too long. A child has its own process
+group, so that Ctrl-C in a terminal reaches only the parent, and a kill includes the child's own children. A child exits
+when its standard input ends, also if the parent was killed. `run_child`, `say` and `follow_parent` are for children.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshbus.errors import MeshError
 from meshbus.node.tasks import TaskOwner
 
 _LEAVE_S = 10.0
-"""What a child may take to end when it is asked to."""
+"""Time for a child to exit after its standard input was closed; a node that writes logs may need seconds."""
 
 Line = TypeVar("Line")
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("meshbus.demo")
 
 
 class Process(Generic[Line]):
-    """One child, inside `async with`."""
+    """One child process, used as an async context manager."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class Process(Generic[Line]):
         env: Mapping[str, str] | None = None,
         news: Callable[[Line], bool] = lambda _: False,
     ) -> None:
-        """Prepare `python ARGUMENTS`; what it writes to standard error goes to a file.
+        """Prepare to run `python ARGUMENTS`; its standard error goes to the file `errors`.
 
-        `says` makes a line of bytes a value. `news` hears each line first and says whether that was all; the others wait for `answer`.
+        `says` decodes a line of its output. `news` gets each decoded line first and returns whether it has handled it;
+        other lines wait for `answer`.
         """
         self.name = name
         self._arguments = arguments
@@ -66,7 +67,7 @@ class Process(Generic[Line]):
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 env=self._environment,
-                process_group=0,
+                process_group=0,  # its own group: Ctrl-C in the terminal reaches only the parent
             )
         self._hearing = self._tasks.start(self._hear(self._process))
         return self
@@ -74,28 +75,28 @@ class Process(Generic[Line]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None:  # something went wrong, or Ctrl-C: do not wait for an orderly shutdown
             self._kill()
         await self.leave()
 
     def tell(self, line: bytes) -> None:
-        """Write a line to its standard input."""
+        """Write a line to the child's standard input."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(line)
 
     async def answer(self) -> Line:
-        """Wait for its next line; raises MeshError when it ends instead."""
+        """Return the child's next line. Raises MeshError if the child exits instead."""
         answer = await self._answers.get()
         if answer is None:
-            self._answers.put_nowait(None)
+            self._answers.put_nowait(None)  # for the next caller: the end stays the end
             lines = self._errors.read_text("utf-8", "replace").split("\n")
-            last = next((line.strip() for line in reversed(lines) if line.strip()), "it did not say why")
-            raise MeshError(f"the process of {self.name} has ended: {last}; see {self._errors}")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "no error message")
+            raise MeshError(f"the process of {self.name} has exited: {last}; see {self._errors}")
         return answer
 
     async def leave(self) -> None:
-        """End it, and wait until it has; doing so twice is fine."""
+        """Stop the child and wait for its exit. Calling it again does nothing."""
         process, hearing = self._process, self._hearing
         if process is None or hearing is None:
             return
@@ -110,7 +111,7 @@ class Process(Generic[Line]):
         self._process = None
 
     def _kill(self) -> None:
-        """End it and its group at once; its number is its own as long as nobody has waited for its end."""
+        """Kill the child's process group; the pid cannot have been reused, because nobody has waited for it yet."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -125,17 +126,17 @@ class Process(Generic[Line]):
 
 
 def say(line: bytes) -> None:
-    """Say something to the parent, at once."""
+    """Write a line to the parent, and flush."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def follow_parent() -> threading.Event:
-    """End this process as soon as its standard input does, whatever it is doing; what comes there first sets the event."""
+    """Exit this process when its standard input ends; return an event that is set when input arrives."""
     told = threading.Event()
 
     def follow() -> None:
-        while os.read(0, 4096):  # nothing buffered: a thread that holds that lock cannot be left behind at exit
+        while os.read(0, 4096):  # not sys.stdin: a thread that holds its buffer lock would block the exit
             told.set()
         os._exit(1)
 
@@ -144,14 +145,14 @@ def follow_parent() -> threading.Event:
 
 
 def run_child(work: Callable[[], None]) -> None:
-    """Do the work of a child; what goes wrong ends it, and the last line on standard error says what it was."""
+    """Run the main function of a child; an exception ends it, with the message as last line on standard error."""
     try:
         work()
-    except BaseException as error:  # noqa: BLE001 - the last stop of this process
-        while isinstance(error, BaseExceptionGroup):
+    except BaseException as error:  # noqa: BLE001 - the outermost handler of this process
+        while isinstance(error, BaseExceptionGroup):  # TaskGroups wrap the error that matters
             error = error.exceptions[0]
         if isinstance(error, BrokenPipeError | KeyboardInterrupt):
-            os._exit(1)  # nobody is left to tell, not even by a flush at exit
+            os._exit(1)  # the parent is gone: a flush at exit would fail again
         traceback.print_exception(error)
         sys.stderr.write(f"{' '.join(str(error).split()) or type(error).__name__}\n")
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""The edge: applications attach by topic prefix, and one message fans out to many of them."""
+"""ZeroMQ endpoints (PUB, SUB, XPUB, XSUB) and the bridge between their topics and the channels of a node."""
 
 from meshbus.edge.dialer import Backoff
 from meshbus.edge.pub import Pub, Verbosity, XPub
@@ -14,9 +14,9 @@ from meshbus.edge.security import (
     passwords,
 )
 from meshbus.edge.sub import Sub, XSub
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Heartbeat, Interest, Upstream
+from meshbus.edge.zmtp.protocol import Heartbeat, Interest, Upstream
 
 __all__ = [
     "Backoff",

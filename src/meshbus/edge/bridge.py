@@ -1,12 +1,13 @@
-"""The bridge: ZeroMQ applications as citizens of the mesh, in any language and without a library of ours.
+"""Bridge between ZeroMQ applications and the channels of a node.
 
     async with Node.open("node.toml") as node, Bridge(node, node.config.edge[0]) as bridge:
         ...
 
-Applications connect their PUB sockets to one address and their SUB sockets to another. What they publish becomes events
-of this node, what they subscribe to is subscribed to by this node: the mesh sees the node's identity, capabilities and
-tokens, and judges by those. Who may attach is the endpoint's to decide. This file holds the endpoints and the tasks
-between them; the two directions are edge/ingress.py and edge/egress.py, what was refused is told by edge/refusals.py.
+Applications, in any language, connect their PUB sockets to one address and their SUB sockets to another. The node
+publishes what they publish, and subscribes to what they subscribe to: peers see the node's identity, capabilities and
+tokens, and authorize these. The security settings of the endpoints decide which applications may connect. This module
+owns the endpoints and tasks; edge/ingress.py and edge/egress.py are the two directions, edge/refusals.py reports what
+was refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from meshbus.edge.refusals import Refusal, Refusals
 from meshbus.edge.security import CurveServer, Null, PlainServer, Security, known_keys, passwords
 from meshbus.edge.sub import Sub
 from meshbus.edge.topics import TopicMap
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords
@@ -37,8 +38,9 @@ from meshbus.node.tasks import TaskOwner
 from meshbus.policy.reason import Reason
 
 MAX_PREFIXES = 4096
-"""Subscriptions that one application may hold."""
+"""Subscriptions of one application; far more than programs use, and too few to exhaust memory."""
 MAX_PREFIX_BYTES = 1 << 20
+"""Total length of the prefixes of one application: 256 bytes each, as long as a channel name can be."""
 
 _log = logging.getLogger("meshbus.edge")
 
@@ -46,17 +48,17 @@ E = TypeVar("E", Pub, XPub, Sub)
 
 
 class Bridge:
-    """One edge of a node; use it as an async context manager, inside that of the node."""
+    """Connects ZeroMQ applications to a node; use it as an async context manager, inside that of the node."""
 
     def __init__(self, node: Node, entry: EdgeEntry, on_refusal: Callable[[Refusal], None] | None = None) -> None:
-        """Prepare a bridge; `on_refusal` is called with what is told of refusals."""
+        """Create a bridge; `on_refusal` is called for each refusal that is reported."""
         self.entry = entry
         self.publishers: str | None = None
-        """Where the PUB sockets of applications connect, with the port that was had."""
+        """Address for PUB sockets of applications, with the actual port."""
         self.subscribers: str | None = None
-        """Where their SUB sockets connect."""
+        """Address for SUB sockets of applications, with the actual port."""
         self.notices: str | None = None
-        """Where refusals are published, with `publish/` or `subscribe/` and their topic as topic, in JSON."""
+        """Address at which refusals are published as JSON; the topic is `publish/` or `subscribe/` and their topic."""
         self._node = node
         self._on_refusal = on_refusal
         self._counters = Counters()
@@ -83,7 +85,7 @@ class Bridge:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up, and end the subscriptions; closing twice is fine."""
+        """Close all connections and end the subscriptions. Calling it again does nothing."""
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
@@ -95,12 +97,12 @@ class Bridge:
 
     @property
     def wishes(self) -> list[str]:
-        """What the mesh is asked for on behalf of applications: channels, and prefixes that end in `/`."""
+        """Channels, and prefixes that end in `/`, that the node subscribes to for applications."""
         return [] if self._egress is None else self._egress.wishes
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """What was published, delivered, refused and dropped, by what and why; of the endpoints too."""
+        """Counts of published, delivered, refused and dropped messages, by kind and reason; those of endpoints too."""
         result = self._counters.snapshot()
         for endpoint in self._endpoints:
             side = str(endpoint.socket_type).lower()
@@ -124,7 +126,7 @@ class Bridge:
         endpoint = self._add(XPub(security=security, max_subscriptions=MAX_PREFIXES, max_prefix_bytes=MAX_PREFIX_BYTES))
         egress = Egress(self._node, self._topics, self._counters, self._refusals, self._tasks.start, endpoint)
         self._egress = egress
-        self._unwatch = self._node.watch(egress.hear)
+        self._unwatch = self._node.watch(egress.on_notice)
 
         async def follow_demand() -> None:
             async for event in endpoint.events():
@@ -137,7 +139,7 @@ class Bridge:
         self.subscribers = await endpoint.bind(address)
 
     async def _start_ingress(self, address: str, security: Security) -> None:
-        # Everything is asked for: an application that may not publish something must not be left in the dark.
+        # Subscribe to everything, so that messages that are not allowed arrive here and their refusal is reported.
         endpoint = self._add(Sub(security=security, max_message_bytes=1 << 20))
         endpoint.subscribe()
         ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._tasks.start)
@@ -150,7 +152,7 @@ class Bridge:
             while messages := await endpoint.receive_batch():
                 for message in messages:
                     ingress.take(message)
-                await asyncio.sleep(0)  # lanes move between two batches, however fast these come
+                await asyncio.sleep(0)  # let lanes publish between two batches, however fast these arrive
 
         self._tasks.start(take_messages())
         self.publishers = await endpoint.bind(address)
@@ -167,7 +169,7 @@ class Bridge:
 
 
 def security_of(entry: EdgeEntry) -> Security:
-    """Give how an endpoint judges who attaches; reads the files that are named. Raises ConfigError."""
+    """Return the security of the endpoints, reading the files that the entry names. Raises ConfigError."""
     if entry.security is EdgeSecurity.PLAIN and entry.passwords_file is not None:
         return PlainServer(passwords(load_passwords(entry.passwords_file)))
     if entry.security is EdgeSecurity.CURVE and entry.curve_secret_file is not None:

@@ -1,126 +1,127 @@
-"""One session on one stream: carries bytes between them, keeps the session's timer, and tells an owner what happened.
+"""One ZMTP connection: moves bytes between a session and a stream, runs the session's timer, and calls the owner.
 
-What the session itself has to say (handshake, subscriptions, PONG) goes before messages, and between them. It waits
-here while the stream is busy, up to a bound: a peer that makes us talk and does not read is given up.
+Control data of the session (handshake, subscriptions, PONG) is sent before queued messages. While the stream is busy it
+waits here, up to a limit: a peer that causes answers and does not read them is disconnected.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket  # noqa: TID251 - handed from edge/server.py to edge/stream.py
+import socket  # noqa: TID251 - passed from edge/server.py to edge/bytestream.py
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from meshbus.edge.stream import Stream
+from meshbus.edge.bytestream import Stream
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Interest, Output, Request, Session
+from meshbus.edge.zmtp.protocol import Closed, Interest, Output, Request, Session
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
-    """One connection, as shown to people."""
+    """Description of one connection, for display."""
 
     number: int
     address: str
-    """The other end."""
+    """Address of the peer."""
     ready: bool
     peer_type: str
-    """What the peer says it is; empty until it is ready, or when it does not say."""
+    """Socket type that the peer sent; empty before the handshake is done, or if the peer sent none."""
 
 
 class Owner(Protocol):
-    """Who has connections: an endpoint."""
+    """Callbacks of a connection; an endpoint implements them."""
 
     def on_judge(self, connection: Connection, credentials: Credentials) -> None:
-        """Judge credentials, now or later, with `connection.decide`."""
+        """Check credentials and call `connection.decide`, at once or later."""
         ...
 
     def on_ready(self, connection: Connection) -> None:
-        """Take note that messages may flow."""
+        """Handle the end of the handshake: messages may be sent from now on."""
         ...
 
     def on_messages(self, connection: Connection, messages: list[tuple[bytes, ...]]) -> None:
-        """Take messages of a publisher."""
+        """Handle messages from a publisher."""
         ...
 
     def on_requests(self, connection: Connection, requests: list[Request]) -> None:
-        """Take what a subscriber asks for."""
+        """Handle subscriptions and messages from a subscriber."""
         ...
 
     def on_idle(self, connection: Connection) -> None:
-        """Take note that everything that was sent has left."""
+        """Handle that all data written so far was passed to the kernel."""
         ...
 
     def on_closed(self, connection: Connection, closed: Closed) -> None:
-        """Take note of the end; the last call."""
+        """Handle the end of the connection; this is the last callback."""
         ...
 
 
 class Connection:
-    """One peer, from its socket to its end."""
+    """One connection to one peer."""
 
     def __init__(
         self, number: int, sock: socket.socket, session: Session, owner: Owner, *, address: str, max_control_bytes: int
     ) -> None:
         self.number = number
-        """Never used again: the peer's name here, and its epoch."""
+        """Unique and never reused: the peer's routing id and epoch in the hub."""
         self.routing_id = number.to_bytes(8, "big")
         self.address = address
         self._session = session
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._control: list[bytes] = []
-        """What the session says while the stream is busy."""
+        """Control data that waits because the stream is busy."""
         self._control_bytes = 0
         self._max_control_bytes = max_control_bytes
         self._peer_type = ""
         self._timer: asyncio.TimerHandle | None = None
         self.closed: Closed | None = None
         self._stream = Stream(sock, on_data=self._on_data, on_idle=self._on_idle, on_end=self._on_end)
-        self._say(session.greet())
+        self._send_control(session.greet())
         self._set_timer()
 
     @property
     def info(self) -> ConnectionInfo:
-        """Describe it."""
+        """Description of the connection."""
         return ConnectionInfo(self.number, self.address, self._session.is_ready, self._peer_type)
 
     @property
     def idle(self) -> bool:
-        """Whether messages may be sent now: the handshake is done and everything before has left."""
+        """Whether messages may be sent now: the handshake is done and nothing waits to be written."""
         return self._stream.idle and self._session.is_ready and self.closed is None
 
     def send(self, buffers: Sequence[bytes]) -> None:  # hot: bench_edge
-        """Send whole messages, as plain frames; only while `idle`."""
+        """Send whole messages, given as plain frames; call it only while `idle`."""
+        # CURVE encrypts per peer, because each connection has its own key; other peers share the encoded buffers.
         self._stream.write([self._session.seal(b"".join(buffers))] if self._session.is_sealed else buffers)
 
-    def tell(self, interests: Sequence[Interest]) -> None:
-        """Tell a publisher what we want."""
+    def send_interests(self, interests: Sequence[Interest]) -> None:
+        """Send subscriptions and cancellations to a publisher."""
         if self._session.is_ready:
-            self._say(b"".join(map(self._session.encode_interest, interests)))
+            self._send_control(b"".join(map(self._session.encode_interest, interests)))
 
-    def say(self, frames: bytes) -> None:
-        """Send a message upstream, before anything that waits."""
+    def send_upstream(self, frames: bytes) -> None:
+        """Send a message to a publisher, as XSUB does, before any queued message."""
         if self._session.is_ready:
-            self._say(self._session.seal(frames))
+            self._send_control(self._session.seal(frames))
 
     def pause(self) -> None:
         """Stop reading."""
         self._stream.pause()
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._stream.resume()
 
     def decide(self, verdict: Verdict) -> None:
-        """Go on with what the application says to the credentials."""
+        """Continue the handshake with the application's verdict on the credentials."""
         if self.closed is None:
             self._apply(self._session.decide(verdict, self._loop.time()))
 
     def close(self, reason: CloseReason = CloseReason.LOCAL, detail: str = "") -> None:
-        """Hang up; closing twice is fine."""
+        """Close the connection. Calling it again does nothing."""
         if self.closed is None:
             self._finish(Closed(reason, detail))
 
@@ -133,6 +134,7 @@ class Connection:
             self._finish(msgspec.structs.replace(closed, detail=closed.detail or problem))
 
     def _on_idle(self) -> None:
+        # Control data first: it must not wait behind the messages that the owner sends from on_idle.
         if self._control:
             self._stream.write(self._control)
             self._control, self._control_bytes = [], 0
@@ -140,8 +142,9 @@ class Connection:
             self._owner.on_idle(self)
 
     def _apply(self, out: Output) -> None:
+        # In this order: an ERROR is sent before the connection closes, and on_ready precedes the first message.
         if out.send:
-            self._say(out.send)
+            self._send_control(out.send)
         if out.ask is not None:
             self._owner.on_judge(self, out.ask)
         if out.ready is not None:
@@ -156,14 +159,16 @@ class Connection:
         elif self.closed is None:
             self._set_timer()
 
-    def _say(self, data: bytes) -> None:
+    def _send_control(self, data: bytes) -> None:
         if self._stream.idle:
             self._stream.write([data])
             return
         self._control.append(data)
         self._control_bytes += len(data)
         if self._control_bytes > self._max_control_bytes:
-            self._loop.call_soon(self.close, CloseReason.STALLED, f"{self._control_bytes} bytes wait to be read")
+            # Not now: the caller may be iterating over the endpoint's connections.
+            problem = f"the peer does not read: {self._control_bytes} bytes of control data wait"
+            self._loop.call_soon(self.close, CloseReason.STALLED, problem)
 
     def _finish(self, closed: Closed) -> None:
         self.closed = closed
@@ -176,7 +181,7 @@ class Connection:
         at = self._session.next_timer()
         if self._timer is not None:
             if at is not None and self._timer.when() <= at and not self._timer.cancelled():
-                return  # it finds out by itself that it came early
+                return  # the running timer fires early and is set again then: cheaper than resetting it per packet
             self._timer.cancel()
             self._timer = None
         if at is not None:
@@ -186,5 +191,5 @@ class Connection:
         self._timer = None
         now = self._loop.time()
         if not self._stream.reading:
-            self._session.receive(b"", now)  # while we do not listen, silence proves nothing
+            self._session.receive(b"", now)  # reading is paused, so a silent peer may well be alive
         self._apply(self._session.tick(now))

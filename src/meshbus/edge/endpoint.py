@@ -1,14 +1,14 @@
-"""What publishers and subscribers have in common: addresses, connections, credentials, limits and their counters.
+"""Base class of publishers and subscribers: addresses, connections, authentication, limits and counters.
 
-An endpoint may listen at several addresses and connect to several others. It belongs to the loop it was entered on.
-Every connection that ends is counted by its reason, and what a user can do something about is logged.
+An endpoint may listen on several addresses and connect to several others. It belongs to the event loop on which it was
+created. Every closed connection is counted by its close reason, and logged if a user can do something about it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket  # noqa: TID251 - passed on between edge/server.py and edge/connection.py
+import socket  # noqa: TID251 - passed from edge/server.py to edge/connection.py
 import time
 from collections.abc import Awaitable
 from itertools import count
@@ -17,30 +17,32 @@ from typing import ClassVar, Self, TypedDict
 
 import msgspec
 
-from meshbus.config.address import parse_address
+from meshbus.config.edgeaddress import parse_address
 from meshbus.edge.connection import Connection, ConnectionInfo
 from meshbus.edge.dialer import Backoff, Dialer
 from meshbus.edge.security import Null, Security
 from meshbus.edge.server import Listener, listen
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Heartbeat, Limits, Request, Session
+from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Limits, Request, Session
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 from meshbus.node.tasks import TaskOwner
 
 ACCEPTS_PER_TURN = 64
+"""Connections accepted per iteration of the event loop, so that a burst of them does not delay messages for long."""
 ACCEPT_PAUSE_S = 0.1
-"""How long a listener rests when the system has no descriptors left."""
+"""Pause of a listener when accepting fails, for example because the process has no file descriptors left."""
 
 LOG_EVERY_S = 10.0
-"""One warning per reason in this time: whoever knocks all day must not fill a disk. The counters count them all."""
+"""At most one warning per close reason in this time, so that a misconfigured client cannot fill a disk with logs. The
+counters count every connection."""
 
 _QUIET = {CloseReason.EOF, CloseReason.LOCAL, CloseReason.UNREACHABLE}
-"""Ends that are everyday life: counted, and logged for those who look closely."""
+"""Close reasons of normal operation: counted, and logged at level DEBUG."""
 _FAULTS = {CloseReason.BAD_BOX: HandshakeFault.WRONG_KEY, CloseReason.CLOSED_IN_HANDSHAKE: HandshakeFault.WRONG_KEY}
-"""libzmq hangs up without a word where the keys do not fit."""
+"""Close reasons that mean a wrong key: libzmq closes the connection without ERROR in that case (pubsub.md §4)."""
 
 _NO_SECURITY = Null()
 _BACKOFF = Backoff()
@@ -48,30 +50,30 @@ _log = logging.getLogger("meshbus.edge")
 
 
 class EndpointOptions(TypedDict, total=False):
-    """What every endpoint can be told."""
+    """Options of every endpoint."""
 
     security: Security
-    """How it proves itself and judges others; Null() when left out."""
+    """How it authenticates itself and its peers; default Null()."""
     insecure: bool
-    """Listen beyond this machine without encryption; no when left out."""
+    """Allow listening on addresses that other machines reach, without encryption; default False."""
     heartbeat: Heartbeat | None
-    """How it finds out that a peer is gone; off when left out, as in libzmq."""
+    """How it detects dead peers; off by default, as in libzmq."""
     backoff: Backoff
     handshake_timeout_s: float
-    """30 seconds when left out, as in libzmq."""
+    """Default 30 seconds, as in libzmq."""
     max_connections: int
-    """Beyond, a newcomer takes the place of the oldest connection that is still shaking hands, or is turned away."""
+    """Above this, a new connection replaces the oldest one whose handshake is not done, or is refused."""
     max_message_bytes: int
-    """Of one incoming message."""
+    """Largest incoming message."""
 
 
 class Endpoint:
-    """A socket of the publish-subscribe family; use it as an async context manager."""
+    """A ZeroMQ socket that publishes or subscribes; use it as an async context manager."""
 
     socket_type: ClassVar[SocketType]
     default_message_bytes: ClassVar[int]
     max_control_bytes: ClassVar[int]
-    """What may wait for a peer beside messages."""
+    """Bytes of control data that may wait for one peer."""
 
     def __init__(
         self,
@@ -99,9 +101,9 @@ class Endpoint:
         self._dialers: dict[str, Dialer] = {}
         self._connections: dict[bytes, Connection] = {}
         self._unready: dict[bytes, None] = {}
-        """Those that are still shaking hands, the oldest first."""
+        """Connections whose handshake is not done, oldest first."""
         self._dialed: dict[bytes, Dialer] = {}
-        """Connections that we opened."""
+        """Dialers of outgoing connections."""
         self._judging = TaskOwner("an authenticate callback", _log)
         self._quiet_until: dict[CloseReason, float] = {}
         self._closed = False
@@ -115,9 +117,9 @@ class Endpoint:
         await self.close()
 
     async def bind(self, address: str) -> str:
-        """Listen at an address, such as `tcp://127.0.0.1:*` or `ipc:///run/app.sock`; gives it with the port it got.
+        """Listen on an address, such as `tcp://127.0.0.1:*` or `ipc:///run/app.sock`; return it with the actual port.
 
-        Raises ConfigError when the address cannot be had, or when it would expose an endpoint that does not encrypt.
+        Raises ConfigError if the address is not available, or if other machines would reach an unencrypted endpoint.
         """
         self._refuse_when_closed()
         listener = await listen(parse_address(address, listening=True), exposed=self._exposed)
@@ -126,11 +128,10 @@ class Endpoint:
         return str(listener.address)
 
     async def connect(self, address: str, *, timeout_s: float | None = None) -> None:
-        """Connect to an address, and again whenever the connection ends.
+        """Connect to an address, and reconnect whenever the connection ends.
 
-        Returns at once: the other side may come later. With `timeout_s` it waits for the first connection, and raises
-        HandshakeError when the other side does not want us, Timeout when nobody was there in time; both end the
-        attempt.
+        Returns at once; the peer may start later. With `timeout_s` it waits for the first connection, and raises
+        HandshakeError if the peer refuses it, or Timeout if there is none in time; both end the attempt.
         """
         self._refuse_when_closed()
         target = parse_address(address)
@@ -144,6 +145,7 @@ class Endpoint:
             )
         if timeout_s is None:
             return
+        # Only with a timeout: without one, the dialer goes on in the background and failures are logged and counted.
         try:
             refused = await dialer.wait_ready(timeout_s)
         except TimeoutError:
@@ -152,22 +154,24 @@ class Endpoint:
         if refused is not None:
             await self.disconnect(address)
             fault = _FAULTS.get(refused.reason, HandshakeFault.REFUSED)
-            raise HandshakeError(fault, f"{target}: {refused.reason}: {refused.detail}")
+            detail = f": {refused.detail}" if refused.detail else ""
+            raise HandshakeError(fault, f"cannot connect to {target}: {refused.reason}{detail}")
 
     async def disconnect(self, address: str) -> None:
-        """End the connection to an address; nothing happens when there is none."""
+        """Close the connection to an address and stop reconnecting; an unknown address is ignored."""
         dialer = self._dialers.pop(str(parse_address(address)), None)
         if dialer is not None:
             await dialer.close()
 
     async def close(self) -> None:
-        """Hang up everywhere; closing twice is fine."""
+        """Stop listening and close all connections. Calling it again does nothing."""
         self._closed = True
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
+        # Dialers before connections, so that none reconnects what is closed here.
         for dialer in list(self._dialers.values()):
             await dialer.close()
         self._dialers.clear()
@@ -177,24 +181,24 @@ class Endpoint:
 
     @property
     def connections(self) -> list[ConnectionInfo]:
-        """Who is connected, or about to be."""
+        """All connections, including those whose handshake is not done."""
         return [connection.info for connection in self._connections.values()]
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """What was opened, closed, refused and ignored, by what and why."""
+        """Counts of connections, messages and drops, by kind and reason."""
         return self._counters.snapshot()
 
-    # ── what connections tell ───────────────────────────────────────────────────────────────
+    # ── callbacks of connections ────────────────────────────────────────────────────────────
 
     def on_judge(self, connection: Connection, credentials: Credentials) -> None:
-        """Ask the application's callback, which may take its time."""
+        """Call the application's authenticate callback, which may be asynchronous."""
         authenticate = self._security.authenticate
         assert authenticate is not None
         try:
             verdict = authenticate(msgspec.structs.replace(credentials, address=connection.address))
-        except Exception:  # noqa: BLE001 - whatever the application did wrong, the peer stays out
-            _log.exception("the authenticate callback failed for %s", connection.address)
+        except Exception:  # noqa: BLE001 - whatever the callback raises, the peer is refused
+            _log.exception("the authenticate callback failed for %s; the connection is refused", connection.address)
             verdict = Verdict.FAILED
         if isinstance(verdict, Verdict):
             connection.decide(verdict)
@@ -202,7 +206,7 @@ class Endpoint:
             self._judging.start(self._judge_later(connection, verdict))
 
     def on_ready(self, connection: Connection) -> None:
-        """Count it."""
+        """Count the connection, and notify its dialer."""
         self._counters.add("connection", "ready")
         self._unready.pop(connection.routing_id, None)
         dialed = self._dialed.get(connection.routing_id)
@@ -210,18 +214,18 @@ class Endpoint:
             dialed.note_ready()
 
     def on_messages(self, connection: Connection, messages: list[tuple[bytes, ...]]) -> None:
-        """Take messages of a publisher; only subscribers get any."""
+        """Handle messages from a publisher; subscribers override it."""
         raise NotImplementedError
 
     def on_requests(self, connection: Connection, requests: list[Request]) -> None:
-        """Take what a subscriber asks for; only publishers get any."""
+        """Handle requests of a subscriber; publishers override it."""
         raise NotImplementedError
 
     def on_idle(self, connection: Connection) -> None:
-        """Send more, where there is more."""
+        """Send queued messages; publishers override it."""
 
     def on_closed(self, connection: Connection, closed: Closed) -> None:
-        """Forget it, and count why it ended."""
+        """Remove the connection, count its close reason, and notify its dialer."""
         self._connections.pop(connection.routing_id, None)
         self._unready.pop(connection.routing_id, None)
         self._note_end(connection.address, closed)
@@ -231,7 +235,7 @@ class Endpoint:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise RuntimeError("the endpoint was closed")
+            raise RuntimeError("the endpoint is closed; create a new one")
 
     # ── opening connections ─────────────────────────────────────────────────────────────────
 
@@ -246,7 +250,13 @@ class Endpoint:
             except OSError as error:
                 loop = asyncio.get_running_loop()
                 self._counters.add("accept", "failed")
-                _log.warning("cannot accept at %s: %s; trying again soon", listener.address, error.strerror or error)
+                _log.warning(
+                    "cannot accept connections on %s: %s; retrying in %g s",
+                    listener.address,
+                    error.strerror or error,
+                    ACCEPT_PAUSE_S,
+                )
+                # Without a pause the listener would stay readable, and the loop would spin at full load.
                 loop.remove_reader(listener.fileno())
                 loop.call_later(ACCEPT_PAUSE_S, self._accept_from, listener)
                 return
@@ -260,10 +270,12 @@ class Endpoint:
                 self._note_end(peer, Closed(CloseReason.TOO_MANY_CONNECTIONS))
 
     def _has_room(self) -> bool:
-        """Make room where it can be made: who does not get through its handshake must not keep others out."""
+        """Return whether another connection is allowed; close the oldest unfinished handshake to make room."""
+        # Otherwise idle connections without credentials could keep authenticated clients out.
         if len(self._connections) >= self._max_connections and self._unready:
             oldest = self._connections[next(iter(self._unready))]
-            oldest.close(CloseReason.TOO_MANY_CONNECTIONS, "still shaking hands when another wanted its place")
+            problem = f"the handshake was not done when connection {self._max_connections + 1} arrived"
+            oldest.close(CloseReason.TOO_MANY_CONNECTIONS, problem)
         return len(self._connections) < self._max_connections
 
     def _open(self, sock: socket.socket, address: str, dialer: Dialer | None = None) -> Connection:
@@ -286,9 +298,9 @@ class Endpoint:
 
     async def _judge_later(self, connection: Connection, verdict: Awaitable[Verdict]) -> None:
         try:
-            decided = Verdict(await verdict)
-        except Exception:  # noqa: BLE001 - whatever the application did wrong, the peer stays out
-            _log.exception("the authenticate callback failed for %s", connection.address)
+            decided = Verdict(await verdict)  # raises ValueError if the callback returns something else
+        except Exception:  # noqa: BLE001 - whatever the callback raises, the peer is refused
+            _log.exception("the authenticate callback failed for %s; the connection is refused", connection.address)
             decided = Verdict.FAILED
         connection.decide(decided)
 
@@ -299,4 +311,5 @@ class Endpoint:
         if loud:
             self._quiet_until[closed.reason] = now + LOG_EVERY_S
         level = logging.WARNING if loud else logging.DEBUG
-        _log.log(level, "%s %s: %s %s", self.socket_type, address, closed.reason, closed.detail)
+        detail = f": {closed.detail}" if closed.detail else ""
+        _log.log(level, "%s connection with %s closed: %s%s", self.socket_type, address, closed.reason, detail)

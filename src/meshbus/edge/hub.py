@@ -1,20 +1,21 @@
-"""PubSubHub: which peers are there, what they asked for, and one message to all who asked.
+"""Fan-out of messages to connected peers by their subscriptions.
 
-The single owner of a subscription index, of the map from routing id to peer key, and of one bounded queue per live
-peer. It knows no socket and no framing: a message is encoded once, by a function it is given, and the same bytes lie
-in every queue (edge/queue.py). Whoever has the connections asks who is `ready` and takes the bytes to write.
+PubSubHub owns the subscription index, the map from routing id to peer key, and one bounded queue per connected peer. It
+does no I/O and knows no framing: the `encode` function passed to it encodes each message once, and all queues share the
+bytes (edge/queue.py). The owner of the connections calls `ready` to learn which peers have messages, and `take` for the
+bytes to write.
 
-A connection is a routing id and an *epoch*, a number that grows with every connection of the same id. Late events of
-an old connection must not touch a new one:
+A connection is identified by a routing id and an *epoch*, a number that grows with every connection of the same id. Late
+events of an old connection must not affect a new one (pubsub.md §2.1, rules S1 to S4):
 
-    peer_up      refused while a peer with this or a later epoch is live (S2); a later epoch starts empty: the
-                 subscriptions and the queue of the older connection end (S1)
-    everything   with an epoch that is not exactly the live one is ignored, and counted (S3)
-    peer_down    ends subscriptions and queue; an id that was generated here is forgotten (S4), one that the peer chose
-                 keeps its key for the next time, for the latest so many ids
+    peer_up      is refused while a peer with the same or a later epoch is connected (S2); a later epoch starts with no
+                 subscriptions and an empty queue (S1)
+    other calls  with an epoch that is not the current one are ignored and counted (S3)
+    peer_down    removes subscriptions and queue; a routing id generated here is removed too (S4), one chosen by the
+                 peer keeps its key for its next connection, up to MAX_REMEMBERED ids
 
-Keys start at 1 and are never used again. Routing ids may be chosen by an attacker; Python's seeded hash of bytes keeps
-the map fair. What a peer may ask for is bounded by `HubLimits`.
+Keys start at 1 and are never reused. A peer may choose its routing id; Python's seeded hash of bytes protects the map
+from chosen collisions. `HubLimits` bounds what one peer can hold.
 """
 
 from __future__ import annotations
@@ -31,53 +32,54 @@ from meshbus.policy.fans import Peers
 from meshbus.policy.prefixes import SubscriptionIndex
 
 MAX_REMEMBERED = 65_536
-"""Routing ids of peers that left, so that they get their key back; then the longest gone is forgotten."""
+"""Routing ids of disconnected peers that keep their key; above this the one that left first is removed. Short ids take
+about 200 bytes each, 13 MB in all."""
 PARCEL_BYTES = 64 << 10
-"""Messages of a batch for the same peers are joined up to this size: about what one write to a socket accepts. A larger
-one stays as it is, and is not copied."""
+"""Consecutive messages for the same peers are joined up to this size, about what one write to a socket accepts. A larger
+message is not joined and not copied."""
 
 Encode = Callable[[Sequence[bytes]], Sequence[bytes]]
-"""Gives the buffers of one message on the wire: one joined buffer, or several where copying a large part would cost."""
+"""Returns the wire buffers of one message: one joined buffer, or several if copying a large part would be slow."""
 
 
 class HubLimits(msgspec.Struct, frozen=True):
-    """What one peer may hold here."""
+    """Limits for one peer."""
 
     high_water: int = HIGH_WATER
-    """Messages that wait for it."""
+    """Messages in its queue."""
     queue_bytes: int = QUEUE_BYTES
-    """Bytes that wait for it."""
+    """Bytes in its queue."""
     subscriptions: int = 1_000_000
     prefix_bytes: int = 64 << 20
-    """The sum of the lengths of its prefixes."""
+    """Total length of its prefixes."""
 
 
 class Change(StrEnum):
-    """What became of a subscription."""
+    """Result of a change of subscriptions."""
 
     FIRST = "first"
-    """Added; nobody held the prefix before."""
+    """Added; it is the first subscription to the prefix."""
     ADDED = "added"
-    """Added; somebody else holds the prefix too."""
+    """Added; other peers subscribe to the prefix too."""
     KNOWN = "known"
-    """The peer held it already."""
+    """The peer already subscribes to the prefix."""
     REMOVED = "removed"
-    """Taken away; somebody else still holds the prefix."""
+    """Removed; other peers still subscribe to the prefix."""
     LAST = "last"
-    """Taken away; now nobody holds the prefix."""
+    """Removed; it was the last subscription to the prefix."""
     ABSENT = "absent"
-    """The peer did not hold it."""
+    """The peer does not subscribe to the prefix."""
     STALE = "stale"
-    """The epoch is not that of a live peer: ignored."""
+    """Ignored: the epoch is not that of a connected peer."""
     REFUSED = "refused"
-    """The peer holds as much as it may."""
+    """Refused: the peer has reached a limit."""
 
 
 class Ignored(StrEnum):
-    """Why the hub did not do what it was told; also the label of its counter."""
+    """Why the hub ignored a call; also the label of the counter."""
 
     UP_NOT_NEWER = "up_not_newer"
-    """A peer with this or a later epoch is live."""
+    """A peer with the same or a later epoch is connected."""
     DOWN_STALE = "down_stale"
     SUBSCRIBE_STALE = "subscribe_stale"
     UNSUBSCRIBE_STALE = "unsubscribe_stale"
@@ -87,20 +89,20 @@ class Ignored(StrEnum):
 
 
 class HubStats(msgspec.Struct, frozen=True):
-    """What a hub holds, and what became of what it was given."""
+    """Sizes and message counts of a hub."""
 
     peers: int
-    """Live ones."""
+    """Connected peers."""
     remembered: int
-    """Routing ids with a key, live or not."""
+    """Routing ids with a key, connected or not."""
     prefixes: int
     subscriptions: int
     published: int
-    """Messages."""
+    """Messages published."""
     unmatched: int
-    """Messages that nobody asked for."""
+    """Messages without a subscriber."""
     matched: int
-    """Deliveries to make: `taken`, `pending` and all of `dropped` together."""
+    """Deliveries: the sum of `taken`, `pending` and all `dropped`."""
     taken: int
     pending: int
     dropped: dict[Loss, int]
@@ -108,7 +110,7 @@ class HubStats(msgspec.Struct, frozen=True):
 
 
 class _Peer:
-    """One live connection."""
+    """One connected peer."""
 
     __slots__ = ("epoch", "generated", "key", "prefix_bytes", "queue", "routing_id", "subscriptions")
 
@@ -135,34 +137,34 @@ class PubSubHub:
         self._encode = encode
         self._limits = limits or HubLimits()
         self._on_change = on_change
-        """Told of every subscription that was added, repeated or removed, one prefix at a time."""
+        """Called for every subscription that is added, repeated or removed, with its prefix."""
         self._index = SubscriptionIndex()
         self._next_key = count(1)
         self._keys: dict[bytes, int] = {}
         self._gone: OrderedDict[bytes, None] = OrderedDict()
-        """Ids in `_keys` that are not live, the longest gone first."""
+        """Ids in `_keys` that are not connected, the one that left first at the front."""
         self._live: dict[int, _Peer] = {}
         self._ready: dict[int, _Peer] = {}
-        """Those that got messages since `ready` was asked."""
+        """Peers whose queue got messages since the last call of `ready`."""
         self._published = 0
         self._unmatched = 0
         self._ignored: Counter[Ignored] = Counter()
         self._past: Counter[str] = Counter()
-        """What became of the messages for peers that left."""
+        """Message counts of peers that disconnected."""
 
     # ── peers ───────────────────────────────────────────────────────────────────────────────
 
     def peer_up(self, routing_id: bytes, epoch: int, *, generated: bool = False) -> bool:
-        """Add a peer that just connected; False when a peer with this or a later epoch is live.
+        """Add a peer that connected; return False if a peer with the same or a later epoch is connected.
 
-        `generated` says that the id was made here, for this connection alone.
+        `generated` means that the routing id was made here and only for this connection.
         """
         old = self._find(routing_id)
         if old is not None:
             if old.epoch >= epoch:
                 self._ignored[Ignored.UP_NOT_NEWER] += 1
                 return False
-            self._end(old)
+            self._end(old)  # rule S1: its subscriptions and its queue must not pass to the new connection
         key = self._keys.get(routing_id)
         if key is None:
             key = self._keys[routing_id] = next(self._next_key)
@@ -173,13 +175,13 @@ class PubSubHub:
         return True
 
     def peer_down(self, routing_id: bytes, epoch: int) -> bool:
-        """Remove a peer whose connection ended; False when that connection is not the live one."""
+        """Remove a peer that disconnected; return False if the epoch is not the current one."""
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.DOWN_STALE] += 1
             return False
         self._end(peer)
-        if peer.generated:
+        if peer.generated:  # rule S4: this id never comes back
             del self._keys[routing_id]
             return True
         self._gone[routing_id] = None
@@ -189,35 +191,36 @@ class PubSubHub:
         return True
 
     def key_of(self, routing_id: bytes) -> int | None:
-        """Give the key of a routing id that is live or remembered."""
+        """Return the key of a routing id that is connected or remembered, or None."""
         return self._keys.get(routing_id)
 
     def epoch_of(self, routing_id: bytes) -> int | None:
-        """Give the epoch of a live peer."""
+        """Return the epoch of a connected peer, or None."""
         peer = self._find(routing_id)
         return None if peer is None else peer.epoch
 
     # ── subscriptions ───────────────────────────────────────────────────────────────────────
 
     def subscribe(self, routing_id: bytes, epoch: int, prefix: bytes) -> Change:
-        """Add a prefix to what a peer gets."""
+        """Subscribe a peer to a prefix."""
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.SUBSCRIBE_STALE] += 1
             return Change.STALE
+        # Also for a prefix that the peer has already: a peer at its limit gets the same answer every time.
         refused = self._refusal(peer, prefix)
         if refused is not None:
             self._ignored[refused] += 1
             return Change.REFUSED
         held = prefix in self._index
         if not self._index.subscribe(peer.key, prefix):
-            return self._tell(prefix, Change.KNOWN)
+            return self._report(prefix, Change.KNOWN)
         peer.subscriptions += 1
         peer.prefix_bytes += len(prefix)
-        return self._tell(prefix, Change.ADDED if held else Change.FIRST)
+        return self._report(prefix, Change.ADDED if held else Change.FIRST)
 
     def unsubscribe(self, routing_id: bytes, epoch: int, prefix: bytes) -> Change:
-        """Take a prefix from what a peer gets."""
+        """Unsubscribe a peer from a prefix."""
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.UNSUBSCRIBE_STALE] += 1
@@ -226,27 +229,27 @@ class PubSubHub:
             return Change.ABSENT
         peer.subscriptions -= 1
         peer.prefix_bytes -= len(prefix)
-        return self._tell(prefix, self._what_is_left(prefix))
+        return self._report(prefix, self._removal(prefix))
 
     def prefixes(self) -> list[bytes]:
-        """List the prefixes that somebody holds, in byte order."""
+        """Return the subscribed prefixes in byte order."""
         return self._index.prefixes()
 
     def count_subscribers(self, topic: bytes) -> int:
-        """Count the peers that would get a message of this topic."""
+        """Return the number of peers whose subscriptions match a topic."""
         return len(self._index.fan(topic))
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
     def count_unmatched(self) -> None:
-        """Count a message that nobody asked for, as `count_subscribers` said: it need not be handed over."""
+        """Count a published message without subscribers; call it if `count_subscribers` returned 0."""
         self._published += 1
         self._unmatched += 1
 
     def publish(self, parts: Sequence[bytes]) -> int:  # hot: bench_edge
-        """Queue one message for every peer that asked for its topic, the first part; gives for how many.
+        """Queue one message for every peer that subscribes to its topic, the first part; return their number.
 
-        A message without parts is nothing. It is encoded only when somebody gets it.
+        A message without parts is ignored. A message without subscribers is not encoded.
         """
         if not parts:
             return 0
@@ -258,9 +261,9 @@ class PubSubHub:
         return self._queue(fan, pack_parcel([self._encode(parts)]))
 
     def publish_batch(self, messages: Sequence[Sequence[bytes]]) -> int:  # hot: bench_edge
-        """Queue many messages, in order, as `publish` would one by one; gives how many deliveries were queued.
+        """Queue many messages in order, like `publish` for each; return the number of deliveries queued.
 
-        Messages in a row that are for the same peers are joined, and cost each of these peers one step.
+        Consecutive messages for the same peers are joined into one parcel, which costs each peer one step.
         """
         queued = size = 0
         run: list[Sequence[bytes]] = []
@@ -271,6 +274,7 @@ class PubSubHub:
             if not parts:
                 continue
             self._published += 1
+            # Consecutive messages often have the same topic; the index then need not be searched again.
             if parts[0] != topic:
                 topic = parts[0]
                 fan = self._index.fan(topic)
@@ -279,6 +283,8 @@ class PubSubHub:
                 continue
             buffers = self._encode(parts)
             size += sum(map(len, buffers))
+            # Compare by identity: the index caches fans, so equal ones are usually the same object. If they are not,
+            # the only cost is one more parcel.
             if run and (fan is not run_fan or size > PARCEL_BYTES):
                 queued += self._queue_run(run_fan, run)
                 run, size = [], sum(map(len, buffers))
@@ -287,28 +293,28 @@ class PubSubHub:
         return queued + (self._queue_run(run_fan, run) if run else 0)
 
     def ready(self) -> list[tuple[bytes, int]]:
-        """List the peers, by id and epoch, that got messages since this was asked last."""
+        """Return routing id and epoch of the peers whose queue got messages since the last call."""
         found = [(peer.routing_id, peer.epoch) for peer in self._ready.values()]
         self._ready.clear()
         return found
 
     def take(self, routing_id: bytes, epoch: int, max_bytes: int) -> list[bytes]:
-        """Take buffers to write to a peer: about `max_bytes`, whole messages, at least one when any waits."""
+        """Remove and return buffers to write to a peer: whole messages, about `max_bytes`, at least one if any waits."""
         peer = self._find(routing_id, epoch)
         if peer is None:
             self._ignored[Ignored.TAKE_STALE] += 1
             return []
         return peer.queue.take(max_bytes)
 
-    # ── figures ─────────────────────────────────────────────────────────────────────────────
+    # ── statistics ──────────────────────────────────────────────────────────────────────────
 
     def peer_stats(self, routing_id: bytes) -> QueueStats | None:
-        """Count what became of the messages for a live peer."""
+        """Return the message counts of a connected peer, or None."""
         peer = self._find(routing_id)
         return None if peer is None else peer.queue.stats()
 
     def stats(self) -> HubStats:
-        """Count what the hub holds and what became of everything it was given."""
+        """Return sizes and message counts, including those of disconnected peers."""
         total = self._past.copy()
         for peer in self._live.values():
             _add(total, peer.queue.stats())
@@ -327,7 +333,7 @@ class PubSubHub:
         )
 
     def _find(self, routing_id: bytes, epoch: int | None = None) -> _Peer | None:
-        """Find a live peer, with this epoch where one is given."""
+        """Return the connected peer with this id, and with this epoch if one is given, or None."""
         key = self._keys.get(routing_id)
         peer = None if key is None else self._live.get(key)
         return None if peer is None or (epoch is not None and peer.epoch != epoch) else peer
@@ -340,46 +346,47 @@ class PubSubHub:
         return None
 
     def _queue(self, fan: Peers, parcel: Parcel) -> int:
-        """Offer one message to peers; gives how many took it."""
+        """Offer a parcel to peers; return how many queues accepted it."""
         taken = 0
         for key in fan:
-            peer = self._live[key]  # only live peers hold prefixes
+            peer = self._live[key]  # only connected peers have subscriptions
             if peer.queue.offer(parcel):
                 taken += 1
                 self._ready[key] = peer
         return taken
 
     def _queue_run(self, fan: Peers, messages: list[Sequence[bytes]]) -> int:
-        """Offer messages to peers: joined to those that have room for all of them, else one by one."""
+        """Offer messages to peers: joined if the queue has room for all of them, else one by one."""
         joined = pack_parcel(messages)
         roomy = tuple(key for key in fan if self._live[key].queue.obstacle(joined) is None)
         taken = self._queue(roomy, joined) * len(messages)
+        # A queue without room for all takes as many messages as fit, in order, like a sequence of `publish` calls.
         if len(roomy) < len(fan):
             narrow = tuple(key for key in fan if key not in set(roomy))
             taken += sum([self._queue(narrow, pack_parcel([buffers])) for buffers in messages])
         return taken
 
     def _end(self, peer: _Peer) -> None:
-        """End the subscriptions and the queue of a live peer."""
+        """Remove the subscriptions and the queue of a connected peer."""
         del self._live[peer.key]
         self._ready.pop(peer.key, None)
         prefixes = self._index.remove_peer(peer.key)
         peer.queue.close()
         _add(self._past, peer.queue.stats())
         for prefix in prefixes if self._on_change else ():
-            self._tell(prefix, self._what_is_left(prefix))
+            self._report(prefix, self._removal(prefix))
 
-    def _what_is_left(self, prefix: bytes) -> Change:
+    def _removal(self, prefix: bytes) -> Change:
         return Change.REMOVED if prefix in self._index else Change.LAST
 
-    def _tell(self, prefix: bytes, change: Change) -> Change:
+    def _report(self, prefix: bytes, change: Change) -> Change:
         if self._on_change is not None:
             self._on_change(prefix, change)
         return change
 
 
 def _add(total: Counter[str], stats: QueueStats) -> None:
-    """Add what became of the messages of one queue to a total."""
+    """Add the counts of one queue to a total."""
     total["matched"] += stats.matched
     total["taken"] += stats.taken
     total["pending"] += stats.pending

@@ -1,7 +1,7 @@
-"""From ZeroMQ publishers into the mesh: each message is an event on the channel of its topic, under its policy.
+"""Publish messages of ZeroMQ applications as events, each on the channel of its topic and under that channel's policy.
 
-Every channel has a lane of its own, so that one whose subscribers are slow does not hold up the others. Lanes are
-bounded in messages, all together in bytes; what exceeds that is dropped, the newest first, and counted. The other
+Every channel has its own queue, called a lane, so that a channel with slow subscribers does not delay the others. Each
+lane is bounded in messages, all lanes together in bytes; messages above the limits are dropped and counted. The other
 direction is edge/egress.py.
 """
 
@@ -25,20 +25,20 @@ from meshbus.policy.reason import Reason
 from meshbus.wire.constants import MAX_EVENT
 
 MAX_LANES = 1024
-"""Channels that one bridge publishes on."""
+"""Channels that one bridge publishes on; applications choose topics, so their number needs a limit."""
 MAX_BYTES = 64 << 20
-"""What may wait in all lanes together."""
+"""Bytes that may wait in all lanes together; the same as the default queue of one peer."""
 BATCH = 256
-"""Events handed to the node at once: many fit one packet, and a batch is refused or sent as a whole."""
+"""Events passed to the node at once: many fit one packet, and a batch is refused or sent as a whole."""
 
 _CONFIG = PublishConfig(on_failure=OnFailure.COLLECT)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Future[None]"]
-"""Starts a task whose errors somebody hears of."""
+"""Starts a task whose exceptions are logged."""
 
 
 class _Lane:
-    """Events that wait for one channel."""
+    """Queue of events for one channel."""
 
     __slots__ = ("publisher", "running", "topic", "waiting")
 
@@ -50,7 +50,7 @@ class _Lane:
 
 
 class Ingress:
-    """Publishes what applications send."""
+    """Publishes messages of applications on the mesh."""
 
     def __init__(self, node: Node, topics: TopicMap, counters: Counters, refusals: Refusals, spawn: Spawn) -> None:
         self._node = node
@@ -62,7 +62,7 @@ class Ingress:
         self._bytes = 0
 
     def open(self, channel: ChannelName) -> None:
-        """Let the mesh know of a channel before anything is published on it. Raises MeshError."""
+        """Announce a channel before anything is published on it. Raises MeshError."""
         topic = self._topics.topic_of(channel)
         self._lanes[topic] = _Lane(self._node.publisher(channel, _CONFIG), topic)
 
@@ -72,28 +72,28 @@ class Ingress:
             await lane.publisher.close()
 
     def take(self, message: tuple[bytes, ...]) -> None:
-        """Take one message of an application."""
+        """Queue one message of an application for publication, or refuse it."""
         topic = message[0]
         if len(message) != 2:
-            problem = f"{len(message)} parts: send two, the topic and what it is about"
+            problem = f"a message must have 2 parts, topic and payload, got {len(message)}"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_PARTS, problem)
             return
         event = message[1]
         if len(event) > MAX_EVENT:
-            self._refusals.add(
-                topic, Reason.REFUSE_PUBLISH_TOO_LARGE, f"{len(event)} bytes: an event has at most {MAX_EVENT}"
-            )
+            problem = f"an event must have at most {MAX_EVENT} bytes, got {len(event)}"
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_LARGE, problem)
             return
+        # Lanes are found by topic, so that the channel name is checked once per topic and not per message.
         lane = self._lanes.get(topic) or self._new_lane(topic)
         if lane is None:
             return
         if len(lane.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
-            problem = f"{len(lane.waiting)} messages wait for the mesh to take them: publish less, or more slowly"
+            problem = f"{len(lane.waiting)} messages already wait to be sent to the mesh; publish more slowly"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_BEHIND, problem)
             return
         lane.waiting.append(event)
         self._bytes += len(event)
-        if not lane.running:
+        if not lane.running:  # one task per lane keeps the order of its events
             lane.running = True
             self._spawn(self._drain(lane))
 
@@ -104,14 +104,12 @@ class Ingress:
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_BAD_TOPIC, str(error))
             return None
         if not self._topics.takes(channel):
-            self._refusals.add(
-                topic, Reason.REFUSE_PUBLISH_NOT_EXPOSED, f"{str(channel)!r} is not in channels_in: add it there"
-            )
+            problem = f"channel {str(channel)!r} is not in channels_in; add it there"
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_NOT_EXPOSED, problem)
             return None
         if len(self._lanes) >= MAX_LANES:
-            self._refusals.add(
-                topic, Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS, f"{MAX_LANES} channels are published on already"
-            )
+            problem = f"the bridge already publishes on {MAX_LANES} channels, the maximum; use fewer topics"
+            self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS, problem)
             return None
         try:
             self.open(channel)
@@ -133,7 +131,7 @@ class Ingress:
             report = await lane.publisher.publish_batch(events)
         except ChannelError as error:
             if error.fault is ChannelFault.RATE_LIMITED and len(events) > 1:
-                for event in events:  # the rate may still admit some of them
+                for event in events:  # the rate limit may still allow some of them
                     await self._publish(lane, [event])
                 return
             self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
@@ -141,12 +139,12 @@ class Ingress:
             self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
         else:
             self._counters.add("publish", "nobody" if report.is_empty else "sent", len(events))
-            self._tell(lane, report, len(events))
+            self._report_losses(lane, report, len(events))
 
-    def _tell(self, lane: _Lane, report: PublishReport, events: int) -> None:
-        """Say which subscribers did not get something, and why."""
+    def _report_losses(self, lane: _Lane, report: PublishReport, events: int) -> None:
+        """Record which subscribers did not get the events, and why."""
         for node_id, why in report.filtered:
-            problem = f"subscriber {node_id:016x} may not have it, by the policy of the channel"
+            problem = f"the policy of the channel does not allow subscriber {node_id:016x}"
             self._refusals.pass_on(Direction.PUBLISH, lane.topic, why, problem, events)
         for leg in report.errors:
             self._refusals.pass_on(Direction.PUBLISH, lane.topic, leg.code, leg.message, events)

@@ -1,6 +1,6 @@
-"""What has arrived and was not yet taken: a queue that can be waited for, by the one loop it lives on.
+"""Queue of received items that one event loop can wait on.
 
-It does not bound itself: whoever fills it looks at its length, and stops reading or drops with a counter.
+It has no limit of its own: the caller of `put` checks the length, and stops reading or drops items and counts them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Mailbox(Generic[T]):
         return len(self._items)
 
     def put(self, items: Iterable[T]) -> None:
-        """Add items."""
+        """Add items and wake the reader."""
         self._items.extend(items)
         self._wake.set()
 
     async def take(self) -> T:
-        """Wait for an item, and take it. Raises RuntimeError when the mailbox is closed and empty."""
+        """Wait for an item and remove it. Raises RuntimeError if the mailbox is closed and empty."""
         if not self._items:
             await self._filled()
         return self._items.popleft()
 
     async def take_all(self) -> list[T]:
-        """Wait for an item, and take all there are; an empty list when the mailbox is closed."""
+        """Wait for an item and remove all items; return an empty list if the mailbox is closed and empty."""
         try:
             if not self._items:
                 await self._filled()
@@ -47,13 +47,13 @@ class Mailbox(Generic[T]):
         return items
 
     def close(self) -> None:
-        """Wake who waits; what is there can still be taken."""
+        """Wake the waiting reader; queued items can still be taken."""
         self._closed = True
         self._wake.set()
 
     async def _filled(self) -> None:
         while not self._items:
             if self._closed:
-                raise RuntimeError("the endpoint was closed")
+                raise RuntimeError("the endpoint is closed")
             self._wake.clear()
             await self._wake.wait()

@@ -1,10 +1,10 @@
-"""Publishers: one message to every subscriber that asked for a prefix of its topic.
+"""PUB and XPUB sockets: send each message to every subscriber of a prefix of its topic.
 
-The hub (edge/hub.py) decides who gets what and holds the queues; here bytes are moved. What is published within one
-turn of the loop leaves together at its end, or earlier when there is much of it: publishing never waits, so a program
-that publishes in a tight loop must not have to stop for its messages to leave.
+The hub (edge/hub.py) matches subscriptions and holds the queues; this module moves bytes from queues to connections.
+Messages published in one iteration of the event loop are sent together at its end, or earlier if there are many:
+`publish` never waits, so a program that publishes in a tight loop need not yield for its messages to be sent.
 
-A subscriber that does not keep up loses the newest messages beyond its high-water mark, alone, and it is counted.
+If a subscriber is too slow, new messages above its high-water mark are dropped for this subscriber only, and counted.
 """
 
 from __future__ import annotations
@@ -20,43 +20,44 @@ from meshbus.edge.endpoint import Endpoint, EndpointOptions
 from meshbus.edge.hub import Change, HubLimits, HubStats, PubSubHub
 from meshbus.edge.mailbox import Mailbox
 from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, QueueStats
-from meshbus.edge.zmtp.frames import message_buffers
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.framing import message_buffers
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import Closed, Interest, Request, Upstream
+from meshbus.edge.zmtp.protocol import Closed, Interest, Request, Upstream
 from meshbus.errors import Timeout
 from meshbus.policy.reason import Reason
 
 Part: TypeAlias = bytes | bytearray | memoryview | str
-"""A part of a message; text stands for its UTF-8 bytes."""
+"""A part of a message; a str is sent as UTF-8."""
 
 CHUNK_BYTES = 256 << 10
-"""Taken from a queue for one write: about what the kernel accepts at once."""
+"""Bytes taken from a queue for one write: about what the kernel accepts at once."""
 CHUNKS_PER_TURN = 8
-"""Writes to one peer before others get their turn."""
+"""Writes to one peer before the other peers get their turn."""
 BURST = 512
 BURST_BYTES = 128 << 10
-"""Messages and bytes for which the end of a turn of the loop is not waited for. Nor is more than half a queue given to
-the hub at once: a subscriber that keeps up loses nothing to a burst or a batch."""
+"""Messages and bytes that are collected before they are sent without waiting for the end of the loop iteration. At most
+half a queue is passed to the hub at once, so that a subscriber that keeps up loses nothing to a burst or a batch."""
 MAX_EVENTS = 100_000
-"""Events of an XPub that wait for the application."""
+"""Events of an XPub that may wait for the application; they take about 10 MB."""
 NO_LIMIT = 1 << 62
+"""Stands for an option of 0; larger than any count."""
 _ADDITIONS = frozenset({Change.FIRST, Change.ADDED})
 
 
 class PubOptions(EndpointOptions, total=False):
-    """What every publisher can be told."""
+    """Options of every publisher."""
 
     high_water: int
-    """Messages that may wait for each subscriber: 1000 when left out, 0 for no limit."""
+    """Messages that may wait for each subscriber; default 1000, 0 means no limit."""
     queue_bytes: int
-    """Bytes that may wait for each subscriber: 64 MiB when left out, 0 for no limit."""
+    """Bytes that may wait for each subscriber; default 64 MiB, 0 means no limit."""
     max_subscriptions: int
-    """Prefixes that each subscriber may hold."""
+    """Prefixes that each subscriber may subscribe to."""
     max_prefix_bytes: int
-    """The sum of their lengths."""
+    """Total length of the prefixes of each subscriber."""
     linger_s: float
-    """How long closing waits for messages to leave."""
+    """How long `close` waits for queued messages to be sent."""
 
 
 class Pub(Endpoint):
@@ -76,7 +77,7 @@ class Pub(Endpoint):
         linger_s: float = 1.0,
         **options: Unpack[EndpointOptions],
     ) -> None:
-        """Prepare a publisher; the options are described in PubOptions."""
+        """Create a publisher; PubOptions describes the options."""
         super().__init__(**options)
         limits = HubLimits(
             high_water=high_water or NO_LIMIT,
@@ -88,7 +89,7 @@ class Pub(Endpoint):
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
         self._burst: list[tuple[bytes, ...]] = []
-        """Published in this turn of the loop: what follows each other and is for the same peers is joined."""
+        """Messages published in this iteration of the loop; the hub joins consecutive ones for the same peers."""
         self._burst_bytes = 0
         self._longest_burst = max(1, min(BURST, limits.high_water // 2))
         self._half_queue_bytes = limits.queue_bytes // 2
@@ -97,10 +98,11 @@ class Pub(Endpoint):
         self._drained = asyncio.Event()
 
     def publish(self, *parts: Part) -> int:  # hot: bench_edge
-        """Send one message, its topic first; gives how many subscribers it is for.
+        """Send one message, the topic first; return the number of matching subscribers.
 
-        It never waits. Where a subscriber's queue is full the message is lost for this one, and counted.
+        It never waits. If a subscriber's queue is full, the message is dropped for this subscriber and counted.
         """
+        # A loop rather than all(): most messages are bytes already, and a generator would cost more than the check.
         for part in parts:
             if type(part) is not bytes:
                 parts = as_bytes(parts)
@@ -112,7 +114,7 @@ class Pub(Endpoint):
             self._hub.count_unmatched()
             return 0
         burst = self._burst
-        if not burst:
+        if not burst:  # the first message of this iteration schedules the flush for all of them
             self._loop.call_soon(self._flush)
         burst.append(parts)  # type: ignore[arg-type]
         self._burst_bytes += len(parts[-1])
@@ -121,12 +123,13 @@ class Pub(Endpoint):
         return matched
 
     def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:  # hot: bench_edge
-        """Send many messages, each a sequence of parts, in order; gives how many deliveries were queued."""
+        """Send many messages in order, each a sequence of parts; return the number of deliveries queued."""
         batch = list(messages)
         if set(map(type, chain.from_iterable(batch))) != {bytes}:
             batch = [as_bytes(message) for message in batch]
-        self._flush()
+        self._flush()  # keep the order: messages published before the batch go first
         largest = max(map(len, chain.from_iterable(batch)), default=0)
+        # Steps of at most half a queue, with a write after each: a peer that reads gets room before the next step.
         step = max(1, min(self._longest_burst, self._half_queue_bytes // max(largest, 1)))
         queued = 0
         for start in range(0, len(batch), step):
@@ -135,7 +138,7 @@ class Pub(Endpoint):
         return queued
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that is queued has been handed to the system. Raises Timeout."""
+        """Wait until all queued messages were passed to the kernel. Raises Timeout."""
         self._flush()
         try:
             async with asyncio.timeout(timeout_s):
@@ -143,10 +146,10 @@ class Pub(Endpoint):
                     self._drained.clear()
                     await self._drained.wait()
         except TimeoutError:
-            raise Timeout("subscribers that do not read", timeout_s or 0.0) from None
+            raise Timeout("waiting for subscribers to read", timeout_s or 0.0) from None
 
     async def wait_subscribed(self, topic: Part, *, peers: int = 1, timeout_s: float | None = None) -> None:
-        """Wait until so many subscribers would get a message of this topic. Raises Timeout."""
+        """Wait until at least `peers` subscribers match a topic. Raises Timeout."""
         wanted = as_bytes([topic])[0]
         try:
             async with asyncio.timeout(timeout_s):
@@ -154,10 +157,10 @@ class Pub(Endpoint):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise Timeout(f"subscribers of {wanted!r}", timeout_s or 0.0) from None
+            raise Timeout(f"waiting for {peers} subscribers of {wanted!r}", timeout_s or 0.0) from None
 
     async def close(self) -> None:
-        """Let what is queued leave, for a while, and hang up; closing twice is fine."""
+        """Send queued messages for up to `linger_s`, then close all connections. Calling it again does nothing."""
         if not self._closed:
             try:
                 await self.flush(self._linger_s)
@@ -167,25 +170,25 @@ class Pub(Endpoint):
 
     @property
     def stats(self) -> HubStats:
-        """Count what was published and what became of it."""
+        """Sizes and message counts of the hub."""
         self._flush()
         return self._hub.stats()
 
     def peer_stats(self, number: int) -> QueueStats | None:
-        """Count what became of the messages for one connection, by its number in `connections`."""
+        """Return the message counts of one connection, given its number in `connections`, or None."""
         self._flush()
         return self._hub.peer_stats(number.to_bytes(8, "big"))
 
-    # ── what connections tell ───────────────────────────────────────────────────────────────
+    # ── callbacks of connections ────────────────────────────────────────────────────────────
 
     def on_ready(self, connection: Connection) -> None:
-        """Give it a queue."""
+        """Create a queue for the subscriber."""
         super().on_ready(connection)
         self._hub.peer_up(connection.routing_id, connection.number, generated=True)
 
     def on_requests(self, connection: Connection, requests: list[Request]) -> None:
-        """Change what a subscriber gets."""
-        self._flush()  # what was published before goes to those who had asked by then
+        """Add and remove subscriptions."""
+        self._flush()  # messages published before this go to the earlier subscribers only
         hub, routing_id, epoch = self._hub, connection.routing_id, connection.number
         for request in requests:
             if isinstance(request, Upstream):
@@ -193,15 +196,16 @@ class Pub(Endpoint):
             elif not request.subscribe:
                 hub.unsubscribe(routing_id, epoch, request.prefix)
             elif hub.subscribe(routing_id, epoch, request.prefix) is Change.REFUSED:
-                connection.close(CloseReason.TOO_MANY_SUBSCRIPTIONS, "it holds as many prefixes as it may")
+                problem = "the peer exceeds max_subscriptions or max_prefix_bytes"
+                connection.close(CloseReason.TOO_MANY_SUBSCRIPTIONS, problem)
                 return
 
     def on_idle(self, connection: Connection) -> None:
-        """Send more of its queue."""
+        """Send more messages from the subscriber's queue."""
         self._pump(connection)
 
     def on_closed(self, connection: Connection, closed: Closed) -> None:
-        """Forget its subscriptions and its queue."""
+        """Remove the subscriptions and the queue of the subscriber."""
         super().on_closed(connection, closed)
         if self._hub.epoch_of(connection.routing_id) is not None:
             self._hub.peer_down(connection.routing_id, connection.number)
@@ -221,12 +225,13 @@ class Pub(Endpoint):
             burst, self._burst, self._burst_bytes = self._burst, [], 0
             self._hub.publish_batch(burst)
         for routing_id, _ in self._hub.ready():
+            # A busy connection sends the rest of its queue from on_idle.
             connection = self._connections.get(routing_id)
             if connection is not None:
                 self._pump(connection)
 
     def _pump(self, connection: Connection) -> None:  # hot: bench_edge
-        """Move what waits for a peer into its stream, as long as that takes it."""
+        """Write queued messages to the stream of a peer until it is busy or the queue is empty."""
         for _ in range(CHUNKS_PER_TURN):
             if not connection.idle:
                 return
@@ -235,6 +240,7 @@ class Pub(Endpoint):
                 self._drained.set()
                 return
             connection.send(buffers)
+        # This peer accepts more, but the others must get their turn.
         self._loop.call_soon(self._pump, connection)
 
     def _is_drained(self) -> bool:
@@ -246,23 +252,23 @@ class Pub(Endpoint):
 
 
 class Verbosity(Enum):
-    """Which subscriptions an XPub tells its application about."""
+    """Which changes of subscriptions an XPub reports to its application."""
 
     DISTINCT = frozenset({Change.FIRST, Change.LAST})
-    """The first that holds a prefix, and the end of the last; libzmq's default."""
+    """The first subscription to a prefix and the end of the last one; libzmq's default."""
     VERBOSE = frozenset({Change.FIRST, Change.ADDED, Change.KNOWN, Change.LAST})
-    """Every request for a prefix, and the end of the last."""
+    """Every subscription to a prefix, and the end of the last one."""
     VERBOSER = frozenset({Change.FIRST, Change.ADDED, Change.KNOWN, Change.REMOVED, Change.LAST})
-    """Every request and every end."""
+    """Every subscription and every end of one."""
 
 
 class XPub(Pub):
-    """A ZeroMQ XPUB socket: a publisher that also hears who subscribes, and messages that XSUB sockets send."""
+    """A ZeroMQ XPUB socket: a publisher that also receives subscriptions, and messages of XSUB sockets."""
 
     socket_type = SocketType.XPUB
 
     def __init__(self, *, verbosity: Verbosity = Verbosity.DISTINCT, **options: Unpack[PubOptions]) -> None:
-        """Prepare a publisher that tells what `verbosity` says."""
+        """Create a publisher; `verbosity` selects the subscription changes that it reports."""
         super().__init__(**options)
         self._told = verbosity.value
         self._events: Mailbox[Request] = Mailbox()
@@ -272,13 +278,13 @@ class XPub(Pub):
         return await self._events.take()
 
     async def events(self) -> AsyncIterator[Request]:
-        """Give events as they come; ends when the endpoint is closed."""
+        """Yield events until the endpoint is closed."""
         while batch := await self._events.take_all():
             for event in batch:
                 yield event
 
     async def close(self) -> None:
-        """Let what is queued leave, for a while, and hang up; closing twice is fine."""
+        """Send queued messages for up to `linger_s`, then close all connections. Calling it again does nothing."""
         await super().close()
         self._events.close()
 
@@ -298,5 +304,5 @@ class XPub(Pub):
 
 
 def as_bytes(parts: Sequence[Part]) -> tuple[bytes, ...]:
-    """Give parts that nobody can change any more."""
+    """Return the parts as bytes, so that later changes of a buffer have no effect."""
     return tuple(part.encode() if isinstance(part, str) else bytes(part) for part in parts)

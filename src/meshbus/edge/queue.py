@@ -1,9 +1,9 @@
-"""What waits for one peer: encoded messages, bounded in number and in bytes, never a part of a message.
+"""Queue of encoded messages for one peer, bounded in messages and in bytes.
 
-A *parcel* is one or more messages as they go on the wire. It is made once and the same object lies in the queue of
-every peer it is for, so a message costs its bytes once, however many peers are slow. A message that finds the queue
-full is dropped for this peer alone, the newest first, as libzmq does; a place that becomes free is used at once.
-Nothing here knows a socket: whoever writes takes buffers, and keeps what the socket did not accept.
+A *parcel* is one or more whole messages, encoded for the wire. It is encoded once, and every peer's queue holds the same
+object, so a message takes memory once, however many peers are slow. If a queue is full, the new message is dropped for
+this peer only, as libzmq does (pubsub.md §4); unlike there, free space is used at once. The queue knows no socket: the
+caller of `take` keeps what the socket did not accept.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from enum import StrEnum
 import msgspec
 
 HIGH_WATER = 1_000
-"""Messages that may wait for one peer; the default of libzmq."""
+"""Messages that may wait for one peer; the default of libzmq (pubsub.md §4)."""
 QUEUE_BYTES = 64 << 20
-"""Bytes that may wait for one peer. One message alone may be larger: it must be able to pass."""
+"""Bytes that may wait for one peer: 1000 messages of 64 KiB. A single message may be larger."""
 
 
 class Loss(StrEnum):
-    """Why a message that was for a peer did not reach it."""
+    """Why a message for a peer was dropped."""
 
     HIGH_WATER = "high_water"
-    """So many messages waited already."""
+    """The queue held the maximum number of messages."""
     QUEUE_BYTES = "queue_bytes"
-    """So many bytes waited already."""
+    """The queue held the maximum number of bytes."""
     PEER_GONE = "peer_gone"
-    """It waited when the peer left."""
+    """The message was in the queue when the peer disconnected."""
 
 
 class Parcel(msgspec.Struct, frozen=True, eq=False):
-    """Messages as they go on the wire, shared by every queue that holds them."""
+    """Messages encoded for the wire, shared by all queues that hold them."""
 
     buffers: Sequence[bytes]
     messages: int
     size: int
-    """Bytes of all buffers."""
+    """Total bytes of the buffers."""
 
 
 def pack_parcel(messages: Sequence[Sequence[bytes]]) -> Parcel:
-    """Make a parcel of messages, each given by its buffers; several are joined to one buffer."""
+    """Make a parcel of messages, each a sequence of buffers; several messages are joined into one buffer."""
     if len(messages) == 1:
         buffers = messages[0]
         return Parcel(buffers, 1, len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers)))
@@ -50,7 +50,7 @@ def pack_parcel(messages: Sequence[Sequence[bytes]]) -> Parcel:
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """What became of the messages for a peer: `matched` is the sum of the others, always."""
+    """Message counts of one peer; `matched` is always the sum of `taken`, `pending` and all `dropped`."""
 
     matched: int
     taken: int
@@ -60,7 +60,7 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class PeerQueue:
-    """The messages that wait for one peer, oldest first."""
+    """Messages waiting for one peer, oldest first."""
 
     __slots__ = ("_dropped", "_high_water", "_max_bytes", "_parcels", "_taken", "pending", "pending_bytes")
 
@@ -69,22 +69,24 @@ class PeerQueue:
         self._max_bytes = max_bytes
         self._parcels: deque[Parcel] = deque()
         self.pending = 0
-        """Messages that wait."""
+        """Number of waiting messages."""
         self.pending_bytes = 0
         self._taken = 0
         self._dropped = dict.fromkeys(Loss, 0)
 
     def obstacle(self, parcel: Parcel) -> Loss | None:
-        """Say why a parcel does not fit as a whole; None when it does."""
+        """Return why the whole parcel does not fit, or None if it fits."""
         if self.pending + parcel.messages > self._high_water:
             return Loss.HIGH_WATER
+        # A single message larger than the limit may enter an empty queue, because it could never be sent otherwise.
         if self.pending_bytes + parcel.size > self._max_bytes and (self.pending or parcel.messages > 1):
             return Loss.QUEUE_BYTES
         return None
 
     def offer(self, parcel: Parcel) -> bool:  # hot: bench_edge
-        """Add a parcel when all of it fits, else drop all of it; says which."""
+        """Add a parcel if all of it fits, else drop all of it; return whether it was added."""
         pending, size = self.pending + parcel.messages, self.pending_bytes + parcel.size
+        # Two comparisons in the common case; only a parcel that may not fit is examined by `obstacle`.
         if pending > self._high_water or size > self._max_bytes:
             obstacle = self.obstacle(parcel)
             if obstacle is not None:
@@ -95,8 +97,9 @@ class PeerQueue:
         return True
 
     def take(self, max_bytes: int) -> list[bytes]:  # hot: bench_edge
-        """Take buffers to write: about `max_bytes`, whole parcels, and at least one when any waits."""
+        """Remove and return buffers to write: whole parcels, about `max_bytes`, at least one parcel if any waits."""
         parcels = self._parcels
+        # Everything fits one write: no need to add up the parcels.
         if self.pending_bytes <= max_bytes:
             self._taken += self.pending
             self.pending = self.pending_bytes = 0
@@ -114,12 +117,12 @@ class PeerQueue:
         return buffers
 
     def close(self) -> None:
-        """Drop everything that waits, because the peer is gone."""
+        """Drop and count all waiting messages, because the peer disconnected."""
         self._dropped[Loss.PEER_GONE] += self.pending
         self.pending = self.pending_bytes = 0
         self._parcels.clear()
 
     def stats(self) -> QueueStats:
-        """Count what became of the messages for this peer."""
+        """Return the message counts of this peer."""
         matched = self._taken + self.pending + sum(self._dropped.values())
         return QueueStats(matched, self._taken, self.pending, dict(self._dropped), self.pending_bytes)

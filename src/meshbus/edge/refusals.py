@@ -1,8 +1,8 @@
-"""What a bridge did not do for an application, and why: counted always, told as often as somebody can read it.
+"""Count and report what a bridge refused to do for an application.
 
-ZeroMQ has no way to answer a PUB or a SUB, so a refusal is told beside it: to the log, to whoever watches the bridge,
-and to the applications that listen at its `notices` address. All three hear of the same topic and reason once in a
-while; the counters know every single one.
+ZeroMQ has no way to answer a PUB or SUB socket. A refusal is therefore written to the log, passed to the `on_refusal`
+callback of the bridge, and published at its `notices` address. These reports are rate limited per topic and reason; the
+counters count every refusal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from meshbus.errors import AuthError, ChannelError, MeshError
 from meshbus.policy.reason import Reason
 
 TELL_EVERY_S = 10.0
-"""One telling per topic and reason in this time: who publishes all day what is not allowed must not fill a disk."""
+"""At most one report per topic and reason in this time, so that a client cannot fill a disk with logs."""
 MAX_REMEMBERED = 4096
-"""Topics and reasons whose last telling is remembered."""
+"""Topics and reasons whose last report is remembered; above this the oldest is removed."""
 MAX_TOLD_PER_S = 100
-"""Tellings of all topics together: new topics cost nothing to make up."""
+"""At most this many reports for all topics together: a client can invent new topics without limit."""
 
 _REFUSE = "refuse_"
 """Counters are refuse_publish and refuse_subscribe."""
@@ -33,27 +33,27 @@ _log = logging.getLogger("meshbus.edge.refusals")
 
 
 class Direction(StrEnum):
-    """What an application wanted."""
+    """What an application tried to do."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Something that an application wanted and did not get."""
+    """A message or subscription of an application that was refused."""
 
     direction: Direction
     topic: str
     reason: str
-    """As counted: a word of docs/reasons.md, or how the mesh names it: `denied`, `rate_limited`, `unauthorized`, …"""
+    """The counted reason: one of docs/reasons.md, or one of the mesh: `denied`, `rate_limited`, `unauthorized`, …"""
     problem: str
-    """What is wrong, in a sentence."""
+    """Explanation for people."""
     count: int
-    """How often something was refused for this reason, whatever the topic."""
+    """Refusals for this reason so far, for all topics."""
 
 
 class Refusals:
-    """Counts what is refused, and tells of it."""
+    """Counts refusals and reports them."""
 
     def __init__(self, counters: Counters, tell: Callable[[Refusal], None]) -> None:
         self._counters = counters
@@ -68,7 +68,7 @@ class Refusals:
         self._report(Direction(reason.what.removeprefix(_REFUSE)), topic, reason.why, problem)
 
     def pass_on(self, direction: Direction, topic: bytes, word: str, problem: str, count: int = 1) -> None:
-        """Count and report what the mesh refused, under the word that the mesh has for it."""
+        """Count and report what the mesh refused, under the reason that the mesh gave."""
         self._counters.add(_REFUSE + direction, word, count)
         self._report(direction, topic, word, problem)
 
@@ -90,6 +90,7 @@ class Refusals:
             return False
         if now >= self._second + 1.0:
             self._second, self._told_in_second = now, 0
+        # The limit for all topics is checked after the one per topic, so that repeated refusals do not use it up.
         self._told_in_second += 1
         if self._told_in_second > MAX_TOLD_PER_S:
             self._counters.count(Reason.TELLING)
@@ -99,7 +100,7 @@ class Refusals:
 
 
 def reason_of(error: MeshError) -> str:
-    """Give the shortest word for why something was refused."""
+    """Return the short reason of an error: the peer's reason, the fault, or the error's code."""
     match error:
         case ChannelError():
             return error.reason or str(error.fault)

@@ -1,12 +1,12 @@
-"""How an endpoint proves itself and judges others: the values a user passes as `security`.
+"""Security options of an endpoint: the values of its `security` argument.
 
-    Null()                                      no proof at all: for this machine, or behind something that protects
+    Null()                                      no authentication; for one machine, or a network that is protected
     PlainServer(passwords({"admin": "…"}))      name and password, in clear text
-    CurveServer(secret_key, known_keys([…]))    encrypted; both sides prove their key
+    CurveServer(secret_key, known_keys([…]))    encrypted; both sides authenticate with keys
 
-A server says who may come in with a callback in the manner of ZAP: it gets `Credentials` and gives a `Verdict`, at
-once or as an awaitable. `passwords`, `known_keys` and `anyone` make the usual ones. There is no default: leaving the
-door open has to be written down. The handshakes themselves are in edge/zmtp.
+A server decides with an `authenticate` callback, as in ZAP: it gets `Credentials` and returns a `Verdict`, directly or as
+an awaitable. `passwords`, `known_keys` and `anyone` make common callbacks. PlainServer and CurveServer have no default
+callback, so that accepting everyone is explicit. The handshakes are in edge/zmtp.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Authenticate: TypeAlias = Callable[[Credentials], Verdict | Awaitable[Verdict]]
 
 
 class Null(msgspec.Struct, frozen=True):
-    """Prove nothing; with `authenticate`, peers are judged by their address."""
+    """No authentication; with `authenticate`, peers are accepted or refused by their address."""
 
     authenticate: Authenticate | None = None
     encrypts: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class Null(msgspec.Struct, frozen=True):
 
 
 class PlainClient(msgspec.Struct, frozen=True):
-    """Show a name and a password, in clear text."""
+    """Authenticate with a name and a password, sent in clear text."""
 
     username: str
     password: str
@@ -54,13 +54,13 @@ class PlainClient(msgspec.Struct, frozen=True):
     encrypts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse what the wire cannot carry."""
+        """Check the lengths: the handshake has one length byte for each."""
         for key, value in (("username", self.username), ("password", self.password)):
             if len(value.encode()) > 255:
-                raise ConfigError(key, "PLAIN carries at most 255 bytes: choose a shorter one")
+                raise ConfigError(key, f"must have at most 255 bytes, got {len(value.encode())}; choose a shorter one")
 
     def __repr__(self) -> str:
-        """Leave the password out."""
+        """Describe it without the password."""
         return f"PlainClient({self.username!r})"
 
     def handshake(self, socket_type: SocketType) -> Handshake:
@@ -69,7 +69,7 @@ class PlainClient(msgspec.Struct, frozen=True):
 
 
 class PlainServer(msgspec.Struct, frozen=True):
-    """Ask for a name and a password."""
+    """Require a name and a password."""
 
     authenticate: Authenticate
     encrypts: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class PlainServer(msgspec.Struct, frozen=True):
 
 
 class CurveClient(msgspec.Struct, frozen=True):
-    """Encrypt, know the server by its key, and prove our own; keys are 32 bytes or 40 characters of Z85."""
+    """Encrypt, and authenticate both sides by their keys; keys are 32 bytes or 40 characters of Z85."""
 
     server_key: bytes | str
     secret_key: bytes | str
@@ -88,12 +88,12 @@ class CurveClient(msgspec.Struct, frozen=True):
     encrypts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no key."""
+        """Check the keys."""
         read_key("server_key", self.server_key)
         read_key("secret_key", self.secret_key)
 
     def __repr__(self) -> str:
-        """Leave the secret out."""
+        """Describe it without the secret key."""
         return f"CurveClient(server_key={encode_z85(read_key('server_key', self.server_key))!r})"
 
     def handshake(self, socket_type: SocketType) -> Handshake:
@@ -107,23 +107,23 @@ class CurveClient(msgspec.Struct, frozen=True):
 
 
 class CurveServer(msgspec.Struct, frozen=True):
-    """Encrypt, prove our key, and judge the client's."""
+    """Encrypt, and authenticate clients by their keys; the secret key is 32 bytes or 40 characters of Z85."""
 
     secret_key: bytes | str
     authenticate: Authenticate
     encrypts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no key."""
+        """Check the key."""
         read_key("secret_key", self.secret_key)
 
     def __repr__(self) -> str:
-        """Leave the secret out."""
+        """Describe it without the secret key."""
         return f"CurveServer(public_key={self.public_key!r})"
 
     @property
     def public_key(self) -> str:
-        """What clients must be given, in Z85."""
+        """Public key in Z85, which clients need."""
         return encode_z85(public_key_of(read_key("secret_key", self.secret_key)))
 
     def handshake(self, socket_type: SocketType) -> Handshake:
@@ -135,11 +135,11 @@ Security: TypeAlias = Null | PlainClient | PlainServer | CurveClient | CurveServ
 
 
 def passwords(known: Mapping[str, str]) -> Authenticate:
-    """Let in who knows the password of a name."""
+    """Return a callback that accepts known names with the right password."""
 
     def authenticate(shown: Credentials) -> Verdict:
         expected = known.get(shown.username)
-        # Compared in any case, and in constant time: the answer takes as long for a name that does not exist.
+        # Always compare, and in constant time, so that the duration does not reveal which names exist.
         same = hmac.compare_digest(_raw(expected or ""), _raw(shown.password))
         return Verdict.ALLOW if same and expected is not None else Verdict.DENY
 
@@ -147,30 +147,30 @@ def passwords(known: Mapping[str, str]) -> Authenticate:
 
 
 def known_keys(keys: Iterable[bytes | str]) -> Authenticate:
-    """Let in who proves to hold one of these keys."""
+    """Return a callback that accepts clients with one of these public keys."""
     known = frozenset(read_key("known_keys", key) for key in keys)
     return lambda shown: Verdict.ALLOW if shown.public_key in known else Verdict.DENY
 
 
 def anyone(_: Credentials) -> Verdict:
-    """Let everybody in."""
+    """Accept every peer."""
     return Verdict.ALLOW
 
 
 def curve_keypair() -> tuple[str, str]:
-    """Make a new CURVE key: public and secret, in Z85."""
+    """Generate a CURVE key pair; return the public and the secret key in Z85."""
     secret = os.urandom(KEY_BYTES)
     return encode_z85(public_key_of(secret)), encode_z85(secret)
 
 
 def read_key(name: str, key: bytes | str) -> bytes:
-    """Read a key: 32 bytes, or 40 characters of Z85."""
+    """Return a key as 32 bytes, from 32 bytes or 40 characters of Z85. Raises ConfigError if it is neither."""
     try:
         raw = decode_z85(key) if isinstance(key, str) else key
     except ValueError as error:
-        raise ConfigError(name, f"{error}; a key is 32 bytes or 40 characters of Z85") from None
+        raise ConfigError(name, f"{error}; a key has 32 bytes or 40 characters of Z85") from None
     if len(raw) != KEY_BYTES:
-        raise ConfigError(name, f"{len(raw)} bytes are no key: pass 32 bytes or 40 characters of Z85")
+        raise ConfigError(name, f"a key has 32 bytes or 40 characters of Z85, got {len(raw)} bytes")
     return raw
 
 

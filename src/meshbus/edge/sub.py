@@ -1,8 +1,8 @@
-"""Subscribers: the messages whose topic starts with a prefix that was asked for, from any number of publishers.
+"""SUB and XSUB sockets: receive messages with subscribed topic prefixes from any number of publishers.
 
-After every (re)connection each distinct prefix is asked for once, in byte order, as libzmq does; nothing is replayed.
-Messages wait in one bounded queue for the application: when it is full, reading stops and TCP makes the publishers
-wait, which then drop for us by their own rules. Nothing is lost here.
+After every (re)connection each distinct prefix is sent once, in byte order, as libzmq does; nothing is replayed.
+Messages wait for the application in one bounded queue. When it is full, reading stops, so that TCP slows the publishers
+down; they then drop messages by their own rules. Nothing is dropped here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Unpack
 
 from meshbus.edge.connection import Connection
 from meshbus.edge.endpoint import Endpoint, EndpointOptions
-from meshbus.edge.interest import Interests
 from meshbus.edge.mailbox import Mailbox
 from meshbus.edge.pub import Part, as_bytes
 from meshbus.edge.queue import HIGH_WATER
-from meshbus.edge.zmtp.frames import encode_message
+from meshbus.edge.wanted import Interests
+from meshbus.edge.zmtp.framing import encode_message
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.policy.reason import Reason
 
 
@@ -30,7 +30,7 @@ class Sub(Endpoint):
     max_control_bytes = 64 << 20
 
     def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
-        """Prepare a subscriber; reading stops while `high_water` messages wait, 0 for never."""
+        """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
         super().__init__(**options)
         self._high_water = high_water
         self._paused = False
@@ -38,40 +38,40 @@ class Sub(Endpoint):
         self._mailbox: Mailbox[tuple[bytes, ...]] = Mailbox()
 
     def subscribe(self, prefix: Part = b"") -> None:
-        """Ask for messages whose topic starts with these bytes; the empty prefix brings everything.
+        """Subscribe to all topics that start with a prefix; the empty prefix matches every topic.
 
-        Asking twice takes two `unsubscribe` to end.
+        A prefix that was subscribed twice must be unsubscribed twice.
         """
         (wanted,) = as_bytes([prefix])
         self._interests.add(wanted)
-        self._tell(Interest(wanted, subscribe=True))
+        self._send_interest(Interest(wanted, subscribe=True))
 
     def unsubscribe(self, prefix: Part = b"") -> None:
-        """Ask no longer for a prefix; one that was never asked for changes nothing."""
+        """Unsubscribe from a prefix; a prefix that is not subscribed is ignored."""
         (unwanted,) = as_bytes([prefix])
         if self._interests.remove(unwanted):
-            self._tell(Interest(unwanted, subscribe=False))
+            self._send_interest(Interest(unwanted, subscribe=False))
 
     async def receive(self) -> tuple[bytes, ...]:
-        """Wait for a message, and give its parts, the topic first. Raises RuntimeError after `close`."""
+        """Wait for a message and return its parts, the topic first. Raises RuntimeError after `close`."""
         message = await self._mailbox.take()
         self._make_room()
         return message
 
     async def receive_batch(self) -> list[tuple[bytes, ...]]:
-        """Wait for a message, and give all that have arrived; an empty list after `close`."""
+        """Wait for a message and return all that have arrived; an empty list after `close`."""
         messages = await self._mailbox.take_all()
         self._make_room()
         return messages
 
     async def __aiter__(self) -> AsyncIterator[tuple[bytes, ...]]:
-        """Give messages as they come; ends when the endpoint is closed."""
+        """Yield messages until the endpoint is closed."""
         while messages := await self.receive_batch():
             for message in messages:
                 yield message
 
     async def close(self) -> None:
-        """Hang up; what has arrived can still be taken. Closing twice is fine."""
+        """Close all connections; received messages can still be taken. Calling it again does nothing."""
         await super().close()
         self._mailbox.close()
 
@@ -80,17 +80,18 @@ class Sub(Endpoint):
         """Messages that wait for the application."""
         return len(self._mailbox)
 
-    # ── what connections tell ───────────────────────────────────────────────────────────────
+    # ── callbacks of connections ────────────────────────────────────────────────────────────
 
     def on_ready(self, connection: Connection) -> None:
-        """Tell a new publisher everything that is wanted."""
+        """Send every subscribed prefix to a new publisher."""
         super().on_ready(connection)
-        connection.tell([Interest(prefix, subscribe=True) for prefix in self._interests.prefixes()])
-        if self._paused:
+        connection.send_interests([Interest(prefix, subscribe=True) for prefix in self._interests.prefixes()])
+        if self._paused:  # a publisher that connects while the queue is full must wait like the others
             connection.pause()
 
     def on_messages(self, _: Connection, messages: list[tuple[bytes, ...]]) -> None:  # hot: bench_edge
-        """Keep what is wanted; the rest was on the way when it was cancelled."""
+        """Queue messages that match a subscription."""
+        # pubsub.md §3.6: messages may still be in flight after CANCEL, so a subscriber filters again.
         wanted = self._interests.select(messages)
         self._counters.add("message", "received", len(wanted))
         if len(wanted) < len(messages):
@@ -102,28 +103,29 @@ class Sub(Endpoint):
                 each.pause()
 
     def _make_room(self) -> None:
+        # Resume at half: resuming after every message would add and remove the reader each time.
         if self._paused and len(self._mailbox) <= self._high_water // 2:
             self._paused = False
             for connection in self._connections.values():
                 connection.resume()
 
-    def _tell(self, interest: Interest) -> None:
+    def _send_interest(self, interest: Interest) -> None:
         for connection in self._connections.values():
-            connection.tell([interest])
+            connection.send_interests([interest])
 
 
 class XSub(Sub):
-    """A ZeroMQ XSUB socket: a subscriber that can also send messages to the application behind an XPUB."""
+    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets."""
 
     socket_type = SocketType.XSUB
 
     def send(self, *parts: Part) -> int:
-        """Send one message upstream; gives to how many publishers.
+        """Send one message to all connected publishers; return their number.
 
-        A first byte of 0 or 1 makes it a subscription, as in ZeroMQ: choose another one.
+        A part whose first byte is 0 or 1 is taken for a subscription, as in ZeroMQ; begin it with another byte.
         """
         frames = encode_message(as_bytes(parts))
         ready = [connection for connection in self._connections.values() if connection.info.ready]
         for connection in ready:
-            connection.say(frames)
+            connection.send_upstream(frames)
         return len(ready)

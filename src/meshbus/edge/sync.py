@@ -30,7 +30,7 @@ from meshbus.errors import Timeout
 
 E = TypeVar("E", bound=Endpoint)
 
-CLOSED = "the endpoint was closed"
+CLOSED = "the endpoint is closed"
 
 
 class _Twin(Generic[E]):
@@ -54,27 +54,26 @@ class _Twin(Generic[E]):
         self.close()
 
     def bind(self, address: str) -> str:
-        """Listen at an address, such as `tcp://127.0.0.1:*` or `ipc:///run/app.sock`; gives it with the port it got.
+        """Listen on an address, such as `tcp://127.0.0.1:*` or `ipc:///run/app.sock`; return it with the actual port.
 
-        Raises ConfigError when the address cannot be had, or when it would expose an endpoint that does not encrypt.
+        Raises ConfigError if the address is not available, or if other machines would reach an unencrypted endpoint.
         """
         return self._loop.run(self._endpoint.bind(address))
 
     def connect(self, address: str, *, timeout_s: float | None = None) -> None:
-        """Connect to an address, and again whenever the connection ends.
+        """Connect to an address, and reconnect whenever the connection ends.
 
-        Returns at once: the other side may come later. With `timeout_s` it waits for the first connection, and raises
-        HandshakeError when the other side does not want us, Timeout when nobody was there in time; both end the
-        attempt.
+        Returns at once; the peer may start later. With `timeout_s` it waits for the first connection, and raises
+        HandshakeError if the peer refuses it, or Timeout if there is none in time; both end the attempt.
         """
         self._loop.run(self._endpoint.connect(address, timeout_s=timeout_s))
 
     def disconnect(self, address: str) -> None:
-        """End the connection to an address; nothing happens when there is none."""
+        """Close the connection to an address and stop reconnecting; an unknown address is ignored."""
         self._loop.run(self._endpoint.disconnect(address))
 
     def close(self) -> None:
-        """Close the endpoint and end its thread; closing twice is fine."""
+        """Close the endpoint and end its thread. Calling it again does nothing."""
         if self._running is not None:
             self._running.run(self._endpoint.close())
             self._running.stop()
@@ -82,12 +81,12 @@ class _Twin(Generic[E]):
 
     @property
     def connections(self) -> list[ConnectionInfo]:
-        """Who is connected, or about to be."""
+        """All connections, including those whose handshake is not done."""
         return self._loop.call(lambda: self._endpoint.connections)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """What was opened, closed, refused and ignored, by what and why."""
+        """Counts of connections, messages and drops, by kind and reason."""
         return self._loop.call(lambda: self._endpoint.counters)
 
     @property
@@ -110,7 +109,7 @@ class Pub(_Twin[asynchronous_pub.Pub]):
         linger_s: float = 1.0,
         **options: Unpack[EndpointOptions],
     ) -> None:
-        """Prepare a publisher; the options are described in PubOptions."""
+        """Create a publisher; PubOptions describes the options."""
         super().__init__(
             lambda: asynchronous_pub.Pub(
                 high_water=high_water,
@@ -123,31 +122,31 @@ class Pub(_Twin[asynchronous_pub.Pub]):
         )
 
     def publish(self, *parts: Part) -> int:
-        """Send one message, its topic first; gives how many subscribers it is for.
+        """Send one message, the topic first; return the number of matching subscribers.
 
-        It never waits. Where a subscriber's queue is full the message is lost for this one, and counted.
+        It never waits. If a subscriber's queue is full, the message is dropped for this subscriber and counted.
         """
         return self._loop.call(lambda: self._endpoint.publish(*parts))
 
     def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:
-        """Send many messages, each a sequence of parts, in order; gives how many deliveries were queued."""
+        """Send many messages in order, each a sequence of parts; return the number of deliveries queued."""
         return self._loop.call(lambda: self._endpoint.publish_batch(messages))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that is queued has been handed to the system. Raises Timeout."""
+        """Wait until all queued messages were passed to the kernel. Raises Timeout."""
         self._loop.run(self._endpoint.flush(timeout_s))
 
     def wait_subscribed(self, topic: Part, *, peers: int = 1, timeout_s: float | None = None) -> None:
-        """Wait until so many subscribers would get a message of this topic. Raises Timeout."""
+        """Wait until at least `peers` subscribers match a topic. Raises Timeout."""
         self._loop.run(self._endpoint.wait_subscribed(topic, peers=peers, timeout_s=timeout_s))
 
     @property
     def stats(self) -> HubStats:
-        """Count what was published and what became of it."""
+        """Sizes and message counts of the hub."""
         return self._loop.call(lambda: self._endpoint.stats)
 
     def peer_stats(self, number: int) -> QueueStats | None:
-        """Count what became of the messages for one connection, by its number in `connections`."""
+        """Return the message counts of one connection, given its number in `connections`, or None."""
         return self._loop.call(lambda: self._endpoint.peer_stats(number))
 
 
@@ -155,37 +154,37 @@ class Sub(_Twin[asynchronous_sub.Sub]):
     """A ZeroMQ SUB socket."""
 
     def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
-        """Prepare a subscriber; reading stops while `high_water` messages wait, 0 for never."""
+        """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
         super().__init__(lambda: asynchronous_sub.Sub(high_water=high_water, **options))
         self._taken: deque[tuple[bytes, ...]] = deque()
         """Fetched in one call to the loop, and returned one by one."""
 
     def subscribe(self, prefix: Part = b"") -> None:
-        """Ask for messages whose topic starts with these bytes; the empty prefix brings everything.
+        """Subscribe to all topics that start with a prefix; the empty prefix matches every topic.
 
-        Asking twice takes two `unsubscribe` to end.
+        A prefix that was subscribed twice must be unsubscribed twice.
         """
         self._loop.call(lambda: self._endpoint.subscribe(prefix))
 
     def unsubscribe(self, prefix: Part = b"") -> None:
-        """Ask no longer for a prefix; one that was never asked for changes nothing."""
+        """Unsubscribe from a prefix; a prefix that is not subscribed is ignored."""
         self._loop.call(lambda: self._endpoint.unsubscribe(prefix))
 
     def receive(self, timeout_s: float | None = None) -> tuple[bytes, ...]:
-        """Wait for a message, and give its parts, the topic first. Raises RuntimeError after `close`. Raises Timeout."""
+        """Wait for a message and return its parts, the topic first. Raises RuntimeError after `close`. Raises Timeout."""
         if not self._fetch(timeout_s):
             raise RuntimeError(CLOSED)
         return self._taken.popleft()
 
     def receive_batch(self, timeout_s: float | None = None) -> list[tuple[bytes, ...]]:
-        """Wait for a message, and give all that have arrived; an empty list after `close`. Raises Timeout."""
+        """Wait for a message and return all that have arrived; an empty list after `close`. Raises Timeout."""
         self._fetch(timeout_s)
         messages = list(self._taken)
         self._taken.clear()
         return messages
 
     def __iter__(self) -> Iterator[tuple[bytes, ...]]:
-        """Give messages as they come; ends when the endpoint is closed."""
+        """Yield messages until the endpoint is closed."""
         while self._fetch(None):
             yield self._taken.popleft()
 

@@ -1,8 +1,8 @@
-"""Topics of ZeroMQ applications and channels of the mesh: which is which, and what a subscription asks the mesh for.
+"""Mapping between ZeroMQ topics and mesh channels, and between topic prefixes and mesh subscriptions.
 
-A topic is the name of a channel, without `strip` and with `add` before it. ZeroMQ matches topics by bytes, the mesh by
-whole levels (`sensors/`). So a prefix that ends within a level asks the mesh for all of that level, and the hub leaves
-out what was not meant. Pure: what becomes of an answer is edge/ingress.py's and edge/egress.py's.
+A topic is a channel name without `strip` and with `add` before it. ZeroMQ matches topics by bytes, the mesh by whole
+levels (`sensors/`). A prefix that ends within a level therefore subscribes to all of that level, and the hub filters
+out the rest. This module does no I/O; edge/ingress.py and edge/egress.py use it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from meshbus.names.channel import ChannelName
 
 
 class TopicMap:
-    """The topics of one bridge."""
+    """Converts between the topics and the channels of one bridge."""
 
     def __init__(self, entry: EdgeEntry) -> None:
         self._strip, self._add = entry.strip, entry.add.encode()
         self._in, self._out = entry.channels_in, entry.channels_out
 
     def topic_of(self, channel: str) -> bytes:
-        """Give the topic of a channel, or the beginning of the topics of all channels under a prefix."""
+        """Return the topic of a channel, or the common topic prefix of all channels under a channel prefix."""
         return self._add + channel.removeprefix(self._strip).encode()
 
     def channel_of(self, topic: bytes) -> ChannelName:
-        """Give the channel of a topic. Raises ChannelError when no channel can have it."""
+        """Return the channel of a topic. Raises ChannelError if the topic cannot be a channel."""
         if not topic.startswith(self._add):
-            return ChannelName("")
+            return ChannelName("")  # raises ChannelError: the empty name is never valid
         return ChannelName(self._strip + topic.removeprefix(self._add).decode("utf-8", "backslashreplace"))
 
     def takes(self, channel: str) -> bool:
-        """Say whether applications may publish on a channel."""
+        """Return whether applications may publish on a channel."""
         return any(covers(one, channel) for one in self._in)
 
     def wishes(self, prefix: bytes) -> frozenset[str]:
-        """Give what to ask the mesh for when an application wants all topics that begin with some bytes."""
+        """Return the channels and channel prefixes to subscribe to for a topic prefix that an application subscribed."""
         found = (self._wish(entry, prefix) for entry in self._out)
         return frozenset(wish for wish in found if wish is not None)
 
@@ -44,10 +44,11 @@ class TopicMap:
             return channels
         if not (is_prefix(channels) and prefix.startswith(topic)):
             return None
+        # Cut the prefix after its last slash: the mesh can subscribe to whole levels only.
         levels = prefix[len(topic) : prefix.rfind(b"/") + 1]
         wish = channels + levels.decode("utf-8", "backslashreplace")
         try:
             ChannelName(f"{wish}x")
-        except ChannelError:  # no channel can have a name like this
+        except ChannelError:  # no channel name can begin like this
             return None
         return wish

@@ -88,7 +88,7 @@ class HistoryReader:
         return list(self._subscriptions.values())
 
     def feed(self, batch: EventBatch) -> bool:
-        """Hand a batch to the subscription that reads it; return whether there is one."""
+        """Pass a batch to the subscription that reads it; return whether there is one."""
         subscription = None if batch.reading is None else self._subscriptions.get(batch.reading)
         if subscription is not None:
             subscription.feed(batch)

@@ -52,7 +52,7 @@ class Live:
         return report
 
     def tick(self) -> None:
-        """Have the engine do what is due now, instead of at its next timer."""
+        """Run the engine's due timers now, instead of at its next timer."""
         self.driver.apply(self.engine.tick(Driver.now()))
 
     def close(self) -> None:

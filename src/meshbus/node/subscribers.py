@@ -112,7 +112,7 @@ class Subscribers:
                 yield spec
 
     def feed(self, batch: EventBatch) -> bool:  # hot: bench_stream
-        """Hand a batch to every subscription that covers its channel; return whether there is one."""
+        """Pass a batch to every subscription that covers its channel; return whether there is one."""
         found = self.find(batch)
         for subscription in found:
             subscription.feed(batch)

@@ -1,1 +1,1 @@
-"""Other nodes, real or simulated, for tests of what runs on the mesh. Shipped, and never imported by the rest."""
+"""Simulated and real nodes for tests of programs that use the mesh. No other package of meshbus imports this one."""

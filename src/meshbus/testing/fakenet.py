@@ -1,4 +1,4 @@
-"""A network of engines on virtual time: many nodes, one clock, one seed, no sockets and no sleeps.
+"""Simulated network of engines on virtual time: many nodes, one clock, one seed, no sockets and no sleeps.
 
     net = FakeNet(seed=7, path=FakePath(loss=0.3, duplication=0.1, jitter_s=0.01))
     lidar, planner = net.create("lidar"), net.create("planner")
@@ -10,10 +10,10 @@
     net.run(for_s=1)
     assert planner.payloads() == [b"scan"]
 
-Every datagram takes its time, may be lost, repeated or overtaken, and arrives at the next tick of the receiver: whatever
-arrives for one node at one tick is one batch, as a drained socket gives it. Nothing here knows the protocol beyond
-telling kinds of datagrams apart. The same seed and the same calls give the same bytes at the same times, which `digest`
-sums up.
+Datagrams have latency and may be lost, duplicated or reordered. They arrive at the next tick of the receiver; all that
+arrive for one node at one tick are one batch, as from a drained socket. The network knows nothing of the protocol except
+the kinds of datagrams. The same seed and the same calls give the same bytes at the same times; `digest` is a hash of
+them.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.frames import columns_of
 
 PSK = bytes(range(32))
-"""The mesh key of nodes that `FakeNet.create` makes."""
+"""Mesh key of nodes made by `FakeNet.create`."""
 TICK_S = 0.001
-"""How often a node drains its socket."""
+"""Time between two reads of a node's socket."""
 MAX_TURNS = 10_000
-"""Turns of one node at one moment after which it counts as stuck."""
+"""Calls of one node at the same virtual time after which it counts as stuck in a loop."""
 
 Kind = TypeVar("Kind", bound=Control)
 
 
 class FakeClock:
-    """Virtual time: `now` is what monotonic clocks say, `wall` what calendars say."""
+    """Virtual time: `now` is monotonic time, `wall` is wall-clock time."""
 
     __slots__ = ("now", "unix_s")
 
@@ -69,44 +69,44 @@ class FakeClock:
         """Unix seconds when `now` is 0."""
 
     def wall(self, now: float) -> int:
-        """Give unix nanoseconds for a `now`."""
+        """Return Unix nanoseconds for a value of `now`."""
         return self.unix_s * 1_000_000_000 + round(now * 1e9)
 
     def advance(self, to: float) -> None:
-        """Go forward; never back."""
+        """Advance to a later time; an earlier time is ignored."""
         self.now = max(self.now, to)
 
 
 class FakePath(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to datagrams on their way from one node to another."""
+    """Properties of the path from one node to another."""
 
     latency_s: float = 0.001
     jitter_s: float = 0.0
-    """Up to this much is added, at random; what exceeds the time between two datagrams lets one overtake the other."""
+    """Random delay of up to this much; if it exceeds the time between two datagrams, they may be reordered."""
     loss: float = 0.0
-    """Share of datagrams that vanish."""
+    """Fraction of datagrams that are lost."""
     duplication: float = 0.0
-    """Share that arrives twice, at different times."""
+    """Fraction that arrives twice, at different times."""
     reordering: float = 0.0
-    """Share that is held back for `holdback_s`."""
+    """Fraction that is delayed by `holdback_s`."""
     holdback_s: float = 0.02
     bandwidth: float = inf
-    """Bytes a second."""
+    """Bytes per second."""
     queue_s: float = 0.1
-    """How long a datagram may wait for its turn when the bandwidth is used up; beyond that it is lost."""
+    """How long a datagram may wait in the queue when the bandwidth is used up; if longer, it is lost."""
 
 
 class Outcome(StrEnum):
-    """What became of a datagram."""
+    """What happened to a datagram."""
 
     ARRIVES = "arrives"
     TWICE = "twice"
     LOST = "lost"
     CONGESTED = "congested"
     CUT = "cut"
-    """Sender and receiver are in different parts of a partition."""
+    """Sender and receiver are on different sides of a partition."""
     NOWHERE = "nowhere"
-    """Nobody has this address."""
+    """No node has this address."""
 
 
 class Passage(NamedTuple):
@@ -121,7 +121,7 @@ class Passage(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a call into an engine needs."""
+    """Arguments of a call into an engine."""
 
     engine: Engine
     now: float
@@ -129,90 +129,90 @@ class Turn(NamedTuple):
 
 
 class FakeNode:
-    """One engine on the net, and everything it reported."""
+    """One engine on the network, and everything it reported."""
 
     def __init__(self, net: FakeNet, name: str, engine: Engine) -> None:
         self.net = net
         self.name = name
         self.engine = engine
         self.control: list[tuple[float, Control]] = []
-        """What happened to it, and when."""
+        """Its notices, with their times."""
         self.events: list[EventBatch] = []
-        """What was delivered to it."""
+        """Event batches delivered to it."""
         self.received = 0
-        """How many events that is."""
+        """Number of events in them."""
 
     @property
     def node_id(self) -> int:
-        """The id of the node."""
+        """Node id."""
         return self.engine.node_id
 
     @contextmanager
     def turn(self) -> Iterator[Turn]:
-        """Call into the engine now; what it puts into `out` is carried out at the end of the block."""
+        """Call into the engine; at the end of the block its output is sent and collected."""
         out = Output()
         yield Turn(self.engine, self.net.clock.now, out)
         self.net.carry_out(self, out)
 
     def connect(self, other: FakeNode, **options: Any) -> None:
-        """Begin a session with another node; options as for Engine.connect."""
+        """Start a session with another node; options are those of Engine.connect."""
         with self.turn() as (engine, now, out):
             engine.connect(other.node_id, other.name, other.engine.public_key, now, out, **options)
 
     def subscribe(self, other: FakeNode, channel: str, **options: Any) -> int:
-        """Ask another node for a channel; options as for Engine.subscribe."""
+        """Subscribe to a channel of another node; options are those of Engine.subscribe."""
         with self.turn() as (engine, now, out):
             return engine.subscribe(other.node_id, ChannelName(channel), now, out, **options)
 
     def publish(self, channel: str, events: Sequence[bytes], **config: Any) -> Publication:
-        """Publish events; the options are the fields of PublishConfig."""
+        """Publish events; options are the fields of PublishConfig."""
         with self.turn() as (engine, now, out):
             return engine.publish(ChannelName(channel), *columns_of(events), PublishConfig(**config), now, out)
 
     def happened(self, kind: type[Kind]) -> list[Kind]:
-        """Give the control events of one kind, oldest first."""
+        """Return the notices of one kind, oldest first."""
         return [event for _, event in self.control if isinstance(event, kind)]
 
     def payloads(self, channel: str | None = None) -> list[bytes]:
-        """Give the payloads that were delivered, of one channel or of all."""
+        """Return the delivered payloads, of one channel or of all."""
         return [payload for batch in self.events if channel in {None, batch.channel} for payload in batch.payloads()]
 
     def has_session_with(self, other: FakeNode) -> bool:
-        """Say whether both nodes hold the same session with each other."""
+        """Return whether both nodes have the same session with each other."""
         mine, theirs = self.engine.peers.get(other.node_id), other.engine.peers.get(self.node_id)
         return mine is not None and theirs is not None and mine.link.session_id == theirs.link.session_id
 
     def speaks_profile_with(self, other: FakeNode) -> bool:
-        """Say whether both nodes agreed on reliable streams, in one session."""
+        """Return whether both nodes agreed on reliable streams in the same session."""
         pairs = ((self.engine, other.node_id), (other.engine, self.node_id))
         peers = [engine.peers.get(node_id) for engine, node_id in pairs]
         agreed = all(peer is not None and peer.uses(Subprotocol.RELIABLE) for peer in peers)
         return agreed and self.has_session_with(other)
 
     def forget(self) -> None:
-        """Empty what was collected so far."""
+        """Clear the collected notices and events."""
         self.control.clear()
         self.events.clear()
         self.received = 0
 
 
 class FakeNet:
-    """Engines, and what lies between them."""
+    """Engines and the simulated network between them."""
 
     def __init__(
         self, seed: int = 0, *, path: FakePath | None = None, tick_s: float = TICK_S, record: bool = False
     ) -> None:
-        """Set up an empty network; `path` holds between all nodes that have no path of their own.
+        """Create an empty network; `path` applies between nodes without a path of their own.
 
-        `record` keeps every datagram in `passages`; without it only the digest remembers them.
+        `record` keeps every datagram in `passages`; without it only the digest includes them.
         """
         self.clock = FakeClock()
         self.path = path or FakePath()
         self.nodes: dict[Address, FakeNode] = {}
         self.taps: list[Callable[[Passage], None]] = []
-        """Called with every datagram that is sent, also with those that do not arrive."""
+        """Called with every datagram that is sent, whether or not it arrives."""
         self.after_step: list[Callable[[], None]] = []
-        """Called whenever everything of one moment has happened."""
+        """Called after everything at one virtual time has happened."""
         self.passages: list[Passage] = []
         self._seed = seed
         self._random = random.Random(f"net {seed}")  # noqa: S311  repeatable, not secret
@@ -227,10 +227,10 @@ class FakeNet:
         self._timers: Deadlines[str] = Deadlines()
         self._digest = blake2s()
 
-    # ── who is there ────────────────────────────────────────────────────────────────────────
+    # ── nodes ───────────────────────────────────────────────────────────────────────────────
 
     def add(self, name: str, engine: Engine) -> FakeNode:
-        """Put an engine on the net, at the address `name`, in the place of what was there."""
+        """Add an engine at the address `name`, replacing any earlier one."""
         node = self.nodes[name] = FakeNode(self, name, engine)
         self._set_timer(node)
         return node
@@ -246,10 +246,10 @@ class FakeNet:
         clock_ahead_ns: int = 0,
         **settings: Any,
     ) -> FakeNode:
-        """Make an engine and put it on the net; settings are the fields of EngineSettings.
+        """Create an engine and add it; settings are the fields of EngineSettings.
 
-        Its identity and its randomness follow from the seed and the name, unless given. It announces itself, so that
-        others find out what it speaks. Its services are those of `table`. Its wall clock is
+        Its identity and entropy are derived from the seed and the name, unless given. It announces itself, so that
+        others learn which profile it supports. Its services are those of `table`. Its wall clock is
         `clock_ahead_ns` ahead of the net's.
         """
         chance = entropy or self.entropy(name)
@@ -267,24 +267,24 @@ class FakeNet:
         return node
 
     def remove(self, name: str) -> None:
-        """Take a node off the net, as a crash does; what flies to it gets lost."""
+        """Remove a node, like a crash; datagrams in flight to it are lost."""
         del self.nodes[name]
         self._timers.drop(name)
 
     def entropy(self, name: str) -> Entropy:
-        """Give the randomness of a node."""
+        """Return the entropy source of a node."""
         return random.Random(f"{name} {self._seed}").randbytes  # noqa: S311  repeatable, not secret
 
-    # ── what lies between ───────────────────────────────────────────────────────────────────
+    # ── paths ───────────────────────────────────────────────────────────────────────────────
 
     def set_path(self, source: str, dest: str, path: FakePath, *, both: bool = True) -> None:
-        """Give two nodes a path of their own, in both directions or in one."""
+        """Set the path between two nodes, in both directions or in one."""
         self._paths[source, dest] = path
         if both:
             self._paths[dest, source] = path
 
     def partition(self, *sides: Iterable[str]) -> None:
-        """Let nodes reach those of their own side only; whoever is on no side reaches everyone."""
+        """Partition the network: nodes reach only their own side; a node on no side reaches all."""
         self._sides = {name: number for number, side in enumerate(sides) for name in side}
 
     def heal(self) -> None:
@@ -292,7 +292,7 @@ class FakeNet:
         self._sides = {}
 
     def inject(self, source: Address, dest: Address, datagram: bytes) -> None:
-        """Send a datagram with any source address, as an attacker may; the path to the receiver applies."""
+        """Send a datagram with any source address, as an attacker can; the path to the receiver applies."""
         path = self._paths.get((source, dest), self.path)
         outcome = self._outcome(source, dest, path)
         wait_s = self._wait_s(source, dest, len(datagram), path) if outcome in {Outcome.ARRIVES, Outcome.TWICE} else 0.0
@@ -304,22 +304,22 @@ class FakeNet:
             arrival = self.clock.now + wait_s + path.latency_s + self._random.random() * path.jitter_s
             if path.reordering and self._random.random() < path.reordering:
                 arrival += path.holdback_s
-            # A little less, because 3 * 0.1 is more than 0.3.
+            # Slightly less, because 3 * 0.1 > 0.3 in floating point.
             tick = ceil(arrival / self._tick_s - 1e-6)
             heappush(self._flying, (tick, next(self._order), dest, source, datagram))
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
     def run(self, *, for_s: float | None = None, until: float | None = None) -> None:
-        """Let time pass: for so long, or until the clock says so."""
+        """Advance time by `for_s`, or until the given time."""
         end = self.clock.now + for_s if for_s is not None else until
-        assert end is not None, "say how long"
+        assert end is not None, "pass for_s or until"
         while (at := self._next()) <= end:
             self._step(at)
         self.clock.advance(end)
 
     def run_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        """Let time pass until a condition holds, which is asked after everything that happens; or raise Timeout."""
+        """Advance time until a condition holds, which is checked after every step. Raises Timeout."""
         end = self.clock.now + timeout_s
         while not condition():
             at = self._next()
@@ -330,11 +330,11 @@ class FakeNet:
 
     @property
     def digest(self) -> str:
-        """Sum up every datagram sent so far: its time, way, bytes and outcome."""
+        """Return a hash of every datagram sent so far: time, addresses, bytes and outcome."""
         return self._digest.copy().hexdigest()
 
     def carry_out(self, node: FakeNode, out: Output) -> None:
-        """Send what an engine wants sent, and collect what it reports."""
+        """Send the datagrams of an engine's output, and collect its notices and events."""
         node.control += [(self.clock.now, event) for event in out.control]
         node.events += out.events
         node.received += sum(map(len, out.events))
@@ -344,27 +344,29 @@ class FakeNet:
         self._set_timer(node)
 
     def _next(self) -> float:
-        """Say when something happens next."""
+        """Return the time of the next arrival or timer."""
         arrival = self._flying[0][0] * self._tick_s if self._flying else inf
         timer = self._timers.next()
-        return max(min(arrival, inf if timer is None else timer), self.clock.now)
+        return max(min(arrival, inf if timer is None else timer), self.clock.now)  # a timer may be overdue
 
     def _step(self, at: float) -> None:
-        """Let everything happen that is due at one moment."""
+        """Handle all arrivals and timers that are due at one time."""
         self.clock.advance(at)
         batches: dict[Address, list[tuple[Address, bytes]]] = {}
+        # One batch per receiver and tick, as a node drains its socket: batches exercise the batch path of the engine.
         while self._flying and self._flying[0][0] * self._tick_s <= at:
             _, _, dest, source, datagram = heappop(self._flying)
             batches.setdefault(dest, []).append((source, datagram))
         for dest, datagrams in batches.items():
-            if dest in self.nodes:
+            if dest in self.nodes:  # it may have been removed while the datagram was in flight
                 node = self.nodes[dest]
                 self.carry_out(node, node.engine.receive(PacketBatch.of(datagrams), at))
+        # Handling a timer may set another one for the same time, so ask until none is due.
         for turn in count():
             due = [name for name in self._timers.over(at) if name in self.nodes]
             if not due:
                 break
-            assert turn < MAX_TURNS, f"the timers of {due} do not move on from {at}"
+            assert turn < MAX_TURNS, f"the timers of {due} stay at {at}: tick does not advance them"
             for name in due:
                 self.carry_out(self.nodes[name], self.nodes[name].engine.tick(at))
         for look in self.after_step:
@@ -377,7 +379,7 @@ class FakeNet:
         else:
             self._timers.set(node.name, timer)
 
-    # ── chance ──────────────────────────────────────────────────────────────────────────────
+    # ── random faults ───────────────────────────────────────────────────────────────────────
 
     def _outcome(self, source: Address, dest: Address, path: FakePath) -> Outcome:
         if dest not in self.nodes:
@@ -389,9 +391,10 @@ class FakeNet:
         return Outcome.TWICE if path.duplication and self._random.random() < path.duplication else Outcome.ARRIVES
 
     def _wait_s(self, source: Address, dest: Address, size: int, path: FakePath) -> float:
-        """Give how long a datagram waits for those before it and for its own bytes."""
+        """Return how long a datagram waits for earlier ones and for its own transmission."""
         now = self.clock.now
         free_at = max(self._busy_until.get((source, dest), now), now)
+        # A datagram that would wait too long is dropped at the tail and does not occupy the link.
         wait_s = free_at - now + size / path.bandwidth
         if wait_s <= path.queue_s:
             self._busy_until[source, dest] = now + wait_s

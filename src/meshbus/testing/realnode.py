@@ -1,11 +1,11 @@
-"""The program inside a real peer's process: a published net-mesh node that obeys requests from a pipe.
+"""Program of a real peer's process: a published net-mesh node that executes requests from a pipe.
 
 `python -m meshbus.testing.realnode` reads requests from standard input and writes replies to standard output, each a
-msgpack value behind its length; several requests may be under way at once. It ends when its input ends, so it never
-outlives the test that started it. The counterpart, and the door for people, is realpeer.py.
+msgpack value after its length; several requests may be in progress at once. It exits when its input ends, so it never
+outlives the test that started it. Tests use its counterpart, realpeer.py.
 
-A request names a method of the binding's node, or one of the `do_…` methods here, which cover what the binding
-answers with objects of its own.
+A request names a method of the binding's node, or one of the `do_…` methods here, which wrap methods that return the
+binding's own objects.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import IO, Any
 import msgspec
 
 MODULE = "net"
-"""What the package `net-mesh` is called when imported."""
+"""Import name of the package `net-mesh`."""
 POLL_LIMIT = 4096
 PAUSE_S = 0.001
-"""Between two looks at something that is not there yet."""
+"""Pause between two polls."""
 
 _LENGTH = struct.Struct("<I")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Something to do."""
+    """One request."""
 
     number: int
     command: str
@@ -42,17 +42,17 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What came of the request with the same number."""
+    """Reply to the request with the same number."""
 
     number: int
     result: Any = None
     error: str = ""
-    """The class of what was raised; empty when nothing was."""
+    """Class name of the exception that was raised, or empty."""
     message: str = ""
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Read one frame; None when the stream ends, also in the middle of a frame."""
+    """Read one frame; return None if the stream ends, also in the middle of a frame."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -62,13 +62,13 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
 
 
 def write_frame(stream: IO[bytes], body: bytes) -> None:
-    """Write one frame, at once."""
+    """Write one frame, and flush."""
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()
 
 
 class RealNode:
-    """A net-mesh node and the handles it gave out."""
+    """A net-mesh node and its open handles."""
 
     def __init__(self, net: Any) -> None:
         self._net = net
@@ -78,26 +78,27 @@ class RealNode:
         self._streams: dict[tuple[int, int], Any] = {}
 
     async def answer(self, request: Request) -> Reply:
-        """Do what is asked; whatever the binding raises becomes part of the reply."""
+        """Execute a request; an exception of the binding becomes part of the reply."""
         try:
             result = self._find(request.command)(*request.arguments, **request.options)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:  # noqa: BLE001 - it is reported, not handled
+        except Exception as error:  # noqa: BLE001 - reported to the test, not handled here
             return Reply(request.number, error=type(error).__name__, message=str(error))
         return Reply(request.number, None if result == () else result)
 
     def _find(self, command: str) -> Any:
-        """Find what a command means: ours first, then the binding's that does not hold the interpreter."""
+        """Return the method of a command: a `do_` method, else that of the async binding, else that of the binding."""
+        # The async binding comes before the plain one, whose calls hold the interpreter lock while they wait.
         for owner, name in ((self, f"do_{command}"), (self._async, command), (self._mesh, command)):
             if owner is not None and not command.startswith("_") and hasattr(owner, name):
                 return getattr(owner, name)
-        raise LookupError(f"net-mesh offers no {command!r}")
+        raise LookupError(f"net-mesh has no method {command!r}")
 
     def do_open(
         self, bind: str, psk: str, seed: bytes, channels: Sequence[dict[str, Any]], **options: Any
     ) -> dict[str, Any]:
-        """Make the node; it hears nothing before `start`."""
+        """Create the node; it receives nothing before `start`."""
         self._identity = self._net.Identity.from_seed(seed)
         self._mesh = self._net.NetMesh(bind, psk, identity_seed=seed, **options)
         self._async = self._net.AsyncNetMesh(self._mesh)
@@ -112,11 +113,11 @@ class RealNode:
         }
 
     async def do_poll(self, limit: int = POLL_LIMIT) -> list[tuple[str, str]]:
-        """Take what has arrived: text and id of each event."""
+        """Return text and id of each received event."""
         return [(event.raw, event.id) for event in await self._async.poll(limit)]
 
     async def do_collect(self, count: int, seconds: float) -> list[tuple[str, str]]:
-        """Poll until `count` events are there, or time is up."""
+        """Poll until `count` events were received, or the time is up."""
         events: list[tuple[str, str]] = []
         deadline = _now() + seconds
         while len(events) < count and _now() < deadline:
@@ -127,7 +128,7 @@ class RealNode:
         return events
 
     async def do_publish_all(self, channel: str, payloads: Sequence[bytes]) -> int:
-        """Publish one by one, again where a window was full; gives the number of deliveries."""
+        """Publish payloads one by one, retrying while a window is full; return the number of deliveries."""
         delivered = 0
         for payload in payloads:
             report = await self._insist(self._net.ChannelError, self._async.publish, channel, payload)
@@ -139,17 +140,17 @@ class RealNode:
         self._streams[peer, stream] = self._async.open_stream(peer, stream, **options)
 
     async def do_send(self, peer: int, stream: int, events: Sequence[bytes]) -> None:
-        """Send events in one call; raises the binding's BackpressureError when there is no credit."""
+        """Send events in one call; raises the binding's BackpressureError if there is no credit."""
         await self._streams[peer, stream].send(list(events))
 
     async def do_send_all(self, peer: int, stream: int, events: Sequence[bytes]) -> None:
-        """Send events one by one, each again until there is credit for it."""
+        """Send events one by one, retrying each until there is credit."""
         send = self._streams[peer, stream].send
         for event in events:
             await self._insist(self._net.BackpressureError, send, [event])
 
     def do_stream_stats(self, peer: int, stream: int) -> dict[str, Any] | None:
-        """Give the binding's figures about a stream."""
+        """Return the binding's statistics of a stream, or None."""
         stats = self._mesh.stream_stats(peer, stream)
         if stats is None:
             return None
@@ -160,23 +161,23 @@ class RealNode:
         return bytes(self._identity.issue_token(*arguments, **options))
 
     def do_install_token(self, token: bytes) -> None:
-        """Check a token's form and signature as the binding's identity does."""
+        """Check format and signature of a token with the binding's identity."""
         self._identity.install_token(token)
 
     def do_delegate_token(self, token: bytes, subject: bytes, scope: list[str]) -> bytes:
-        """Pass on a token that this node holds."""
+        """Delegate a token of this node."""
         return bytes(self._net.delegate_token(self._identity, token, subject, scope))
 
     def do_parse_token(self, token: bytes) -> dict[str, Any]:
-        """Read a token without checking it."""
+        """Decode a token without checking it."""
         return dict(self._net.parse_token(token))
 
     def do_verify_token(self, token: bytes) -> bool:
-        """Check a token's signature."""
+        """Return whether the signature of a token is valid."""
         return bool(self._net.verify_token(token))
 
     async def _insist(self, full: type[Exception], call: Any, *arguments: Any) -> Any:
-        """Call again as long as it raises `full`; the requester's patience is the limit."""
+        """Call again while it raises `full`; the timeout of the request is the limit."""
         while True:
             try:
                 return await call(*arguments)
@@ -185,10 +186,11 @@ class RealNode:
 
 
 async def serve(node: RealNode, requests: IO[bytes], replies: IO[bytes]) -> None:
-    """Answer requests, several at a time, until there are no more; what is under way then is dropped."""
+    """Answer requests concurrently until the input ends, then cancel those in progress."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
 
+    # A thread reads, because the loop cannot wait for standard input on every platform.
     def read() -> None:
         body: bytes | None = b""
         while body is not None:
@@ -213,9 +215,9 @@ async def serve(node: RealNode, requests: IO[bytes], replies: IO[bytes]) -> None
 def main() -> None:
     """Serve on the standard streams."""
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get between the replies
+    os.dup2(2, 1)  # output of libraries goes to stderr, so that it cannot corrupt the replies
     asyncio.run(serve(RealNode(importlib.import_module(MODULE)), sys.stdin.buffer, replies))
-    os._exit(0)  # without waiting for threads of the binding
+    os._exit(0)  # do not wait for threads of the binding
 
 
 def _encode(reply: Reply) -> bytes:
@@ -230,7 +232,7 @@ def _now() -> float:
 
 
 def bound_address(description: str) -> str:
-    """Find the address in the binding's own description, its only mention of a port that the system chose."""
+    """Return the address in the repr of the binding's node, the only place that shows a port chosen by the system."""
     found = re.search(r"addr=([^,)]+)", description)
     return found[1] if found else ""
 

@@ -1,17 +1,17 @@
-"""A published net-mesh node as the other end of a test, in a process of its own.
+"""Run a published net-mesh node in its own process, as a peer for tests.
 
     with RealPeer(psk=PSK, channels=[{"name": "sensors/lidar"}]) as peer:
         peer.start()
         ...                                          # connect a meshbus node to peer.address
         peer.publish("sensors/lidar", b"hello")
 
-It needs the package `net-mesh` beside meshbus (0.23.0 is the version whose wire meshbus speaks). A process of its own,
-because some calls of the binding hold the interpreter until the other side answers, and the other side is usually the
-test. The program inside the process is realnode.py.
+It needs the package `net-mesh`; meshbus implements the protocol of version 0.23.0. The node has its own process because
+some calls of the binding hold the interpreter lock until the peer answers, and the peer is usually the test. The program
+in that process is realnode.py.
 
-Every method blocks until the node has answered, at most `timeout_s`. From a coroutine use
-`await asyncio.to_thread(peer.publish, …)`; where two calls need each other, as accept and connect do, `begin` gives a
-future. Events are text, as the binding gives them: a payload that is not UTF-8 arrives empty.
+Every method blocks until the node has answered, at most `timeout_s`. In a coroutine use
+`await asyncio.to_thread(peer.publish, …)`. If two calls need each other, such as accept and connect, use `begin`, which
+returns a future. Events are text, as in the binding: a payload that is not UTF-8 arrives empty.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from meshbus.testing.realnode import Reply, Request, read_frame, write_frame
 PACKAGE = "net-mesh"
 VERSION = "0.23.0"
 TIMEOUT_S = 20.0
-"""A handshake of the reference gives up after 15.3 s; what takes longer is broken."""
+"""Longest wait for an answer: a handshake of net-mesh gives up after 15.3 s."""
 GRACE_S = 3.0
-"""For an orderly end; after that the process is killed."""
+"""Time for an orderly shutdown; after that the process is killed."""
 _STDERR_BYTES = 2000
-"""How much of the process's last words an error repeats."""
+"""How many of the last bytes of standard error an error message contains."""
 
 
 class RealPeerError(MeshError):
-    """Report what the real node raised, or that its process is gone."""
+    """The real node raised an exception, or its process has exited."""
 
     code = "real_peer"
 
     def __init__(self, kind: str, problem: str) -> None:
         self.kind = kind
-        """The class of the binding's exception (`ChannelAuthError`, `BackpressureError`, …), or `Gone`."""
+        """Class name of the binding's exception (`ChannelAuthError`, `BackpressureError`, …), or `Gone`."""
         self.problem = problem
         super().__init__(f"{kind}: {problem}" if problem else kind)
 
@@ -67,7 +67,7 @@ class PeerEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RealPeer:
-    """A real net-mesh node. The process starts here and ends with `close`, at the latest with this process."""
+    """A real net-mesh node in its own process, which ends with `close`, or at the latest with this process."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class RealPeer:
         timeout_s: float = TIMEOUT_S,
         **options: Any,
     ) -> None:
-        """Start the process and make the node, which hears nothing before `start`.
+        """Start the process and create the node, which receives nothing before `start`.
 
-        `channels` are arguments of the binding's `register_channel`, `options` further ones of its `NetMesh`. With
-        more than one shard, `poll` sees the first only. Raises ConfigError when the package is not installed.
+        `channels` are arguments of the binding's `register_channel`, `options` further arguments of its `NetMesh`. With
+        more than one shard, `poll` sees only the first. Raises ConfigError if the package is not installed.
         """
         if importlib.util.find_spec(realnode.MODULE) is None:
-            raise ConfigError(PACKAGE, f"is not installed, and RealPeer runs it: install {PACKAGE}=={VERSION}")
+            raise ConfigError(PACKAGE, f"RealPeer needs this package; run pip install {PACKAGE}=={VERSION}")
         self.seed = os.urandom(32) if seed is None else seed
         self.timeout_s = timeout_s
         self._numbers = itertools.count()
@@ -130,65 +130,65 @@ class RealPeer:
         self.entity_id: bytes = told["entity_id"]
         self.origin_hash: int = told["origin_hash"]
         self.public_key = bytes.fromhex(told["public_key"])
-        """The Noise static key that whoever connects must know."""
+        """The Noise static key, which a peer needs to connect."""
         self.address: str = told["address"]
-        """Where the node listens, as `host:port`."""
+        """Address on which the node listens, as `host:port`."""
 
     # ── any command ─────────────────────────────────────────────────────────────────────────
 
     def begin(self, command: str, *arguments: Any, **options: Any) -> Future[Any]:
-        """Ask for something and do not wait: any method of the binding's node, by its name.
+        """Call any method of the binding's node by name, and return a future without waiting.
 
-        For a coroutine there is `asyncio.wrap_future`. The future raises RealPeerError with what the node raised.
+        In a coroutine use `asyncio.wrap_future`. The future raises RealPeerError if the node raised an exception.
         """
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # what was asked is done, whether or not someone still waits
+        future.set_running_or_notify_cancel()  # a request cannot be cancelled once it is sent
         number = next(self._numbers)
         self._waiting[number] = future
         self._outgoing.put(msgspec.msgpack.encode(Request(number, command, list(arguments), options)))
-        if self._ended:
+        if self._ended:  # the reader may have failed all futures just before this one was added
             self._fail_all()
         return future
 
     def call(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """Ask for something and wait; raises RealPeerError or Timeout."""
+        """Call any method of the binding's node by name, and wait. Raises RealPeerError or Timeout."""
         return self._wait(command, self.begin(command, *arguments, **options), self.timeout_s)
 
     # ── sessions ────────────────────────────────────────────────────────────────────────────
 
     def accept(self, node_id: int) -> str:
-        """Wait for a direct handshake from a node, before `start`; gives the address it came from."""
+        """Wait for a direct handshake from a node, before `start`; return the address it came from."""
         return str(self.call("accept", node_id))
 
     def connect(self, address: str, public_key: bytes, node_id: int) -> None:
-        """Shake hands with a node that listens at `host:port`."""
+        """Connect to a node that listens at `host:port`."""
         self.call("connect", address, public_key.hex(), node_id)
 
     def start(self) -> None:
-        """Start to receive and to send heartbeats."""
+        """Start receiving, and sending heartbeats."""
         self.call("start")
 
     def peer_count(self) -> int:
-        """Count the connected peers."""
+        """Return the number of connected peers."""
         return int(self.call("peer_count"))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def register_channel(self, name: str, **config: Any) -> None:
-        """Configure a channel, with the binding's own keywords."""
+        """Configure a channel, with the binding's keywords."""
         self.call("register_channel", name, **config)
 
     def publish(self, channel: str, payload: bytes, **options: Any) -> dict[str, Any]:
-        """Publish once; gives the binding's report: attempted, delivered, errors."""
+        """Publish one event; return the binding's report: attempted, delivered, errors."""
         report: dict[str, Any] = self.call("publish", channel, payload, **options)
         return report
 
     def publish_all(self, channel: str, payloads: Sequence[bytes]) -> int:
-        """Publish many, waiting whenever a window is full; gives the number of deliveries."""
+        """Publish many events, waiting whenever a window is full; return the number of deliveries."""
         return int(self.call("publish_all", channel, payloads))
 
     def subscribe_channel(self, publisher_node_id: int, channel: str, token: bytes | None = None) -> None:
-        """Subscribe and wait for the publisher's answer; a refusal raises ChannelError or ChannelAuthError as kind."""
+        """Subscribe and wait for the answer; a refusal raises RealPeerError of kind ChannelError or ChannelAuthError."""
         self.call("subscribe_channel", publisher_node_id, channel, token=token)
 
     def unsubscribe_channel(self, publisher_node_id: int, channel: str) -> None:
@@ -198,11 +198,11 @@ class RealPeer:
     # ── events and streams ──────────────────────────────────────────────────────────────────
 
     def poll(self, limit: int = realnode.POLL_LIMIT) -> list[PeerEvent]:
-        """Take what has arrived."""
+        """Return the received events."""
         return msgspec.convert(self.call("poll", limit), list[PeerEvent])
 
     def collect(self, count: int, seconds: float = 5.0) -> list[PeerEvent]:
-        """Take events until `count` are there or the seconds are over; gives what there is."""
+        """Wait until `count` events were received or the time is up; return the received events."""
         future = self.begin("collect", count, seconds)
         return msgspec.convert(self._wait("collect", future, seconds + self.timeout_s), list[PeerEvent])
 
@@ -211,7 +211,7 @@ class RealPeer:
         self.call("open_stream", node_id, stream_id, **options)
 
     def send(self, node_id: int, stream_id: int, events: Sequence[bytes]) -> None:
-        """Send events on an open stream in one call; without credit it raises BackpressureError as kind."""
+        """Send events on an open stream in one call; without credit, raises RealPeerError of kind BackpressureError."""
         self.call("send", node_id, stream_id, events)
 
     def send_all(self, node_id: int, stream_id: int, events: Sequence[bytes]) -> None:
@@ -219,18 +219,18 @@ class RealPeer:
         self.call("send_all", node_id, stream_id, events)
 
     def stream_stats(self, node_id: int, stream_id: int) -> dict[str, Any] | None:
-        """Give the binding's figures about a stream, or None if it is not open."""
+        """Return the binding's statistics of a stream, or None if it is not open."""
         stats: dict[str, Any] | None = self.call("stream_stats", node_id, stream_id)
         return stats
 
     # ── capabilities and tokens ─────────────────────────────────────────────────────────────
 
     def announce_capabilities(self, capabilities: Mapping[str, Any]) -> None:
-        """Announce to every connected peer, in the binding's form, such as {"tags": ["gpu"]}."""
+        """Announce capabilities to every connected peer, in the binding's format, such as {"tags": ["gpu"]}."""
         self.call("announce_capabilities", capabilities)
 
     def find_nodes(self, require: Mapping[str, Any]) -> list[int]:
-        """Find nodes by a filter in the binding's form, such as {"require_tags": ["gpu"]}."""
+        """Return the nodes that match a filter in the binding's format, such as {"require_tags": ["gpu"]}."""
         return [int(node_id) for node_id in self.call("find_nodes", require)]
 
     def issue_token(
@@ -240,40 +240,40 @@ class RealPeer:
         return bytes(self.call("issue_token", subject, scope, channel, ttl_seconds, delegation_depth))
 
     def install_token(self, token: bytes) -> None:
-        """Let the binding check a token's form and signature, and keep it beside the node's identity.
+        """Check format and signature of a token with the binding's identity, and store it there.
 
-        The binding's node itself does not look there: present a token with `subscribe_channel`.
+        The binding's node does not use the stored token; present one with `subscribe_channel`.
         """
         self.call("install_token", token)
 
-    # ── life ────────────────────────────────────────────────────────────────────────────────
+    # ── process ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def pid(self) -> int:
-        """The id of the node's process."""
+        """Id of the node's process."""
         return self._process.pid
 
     def pause(self) -> None:
-        """Freeze the process: to its peers the node is silent when this returns. Linux; other POSIX systems may lag."""
+        """Stop the process with SIGSTOP, so that the node is silent. It is effective on return only on Linux."""
         self._paused = True
         self._process.send_signal(signal.SIGSTOP)
         if sys.platform == "linux":
-            # Threads stop one after the other; the status stays, so that whoever waits for the process still gets it.
+            # Threads stop one after the other. WNOWAIT leaves the status for the later wait.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a frozen process go on."""
+        """Continue a stopped process."""
         self._paused = False
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the process without a goodbye, as a crash does."""
+        """Kill the process, like a crash."""
         self._process.kill()
         self._put_away()
 
     def close(self) -> None:
-        """Shut the node down and end its process; closing twice is fine."""
-        if self._paused:
+        """Shut the node down and end its process. Calling it again does nothing."""
+        if self._paused:  # a stopped process does not answer `shutdown`
             self._process.kill()
         if not self._ended:
             try:
@@ -297,13 +297,13 @@ class RealPeer:
             raise Timeout(f"real peer {command}", seconds) from error
 
     def _write(self, requests: IO[bytes]) -> None:
-        """Pass on requests, in a thread of its own: a frozen process takes none, and nobody should block on that."""
+        """Write requests in a thread, because a stopped process does not read and must not block the caller."""
         with contextlib.suppress(OSError), requests:
             while (body := self._outgoing.get()) is not None:
                 write_frame(requests, body)
 
     def _read(self, replies: IO[bytes]) -> None:
-        """Hand replies to those who wait, until the process ends."""
+        """Resolve futures with replies until the process ends."""
         with replies:
             while (body := read_frame(replies)) is not None:
                 reply = msgspec.msgpack.decode(body, type=Reply)
@@ -317,7 +317,7 @@ class RealPeer:
         self._fail_all()
 
     def _fail_all(self) -> None:
-        """Tell everyone who waits that no reply will come."""
+        """Fail all pending futures, because no reply will come."""
         while self._waiting:
             with contextlib.suppress(KeyError):
                 self._waiting.popitem()[1].set_exception(self._gone())
@@ -328,10 +328,10 @@ class RealPeer:
             end = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(0, end - _STDERR_BYTES))
             words = self._errors.read().decode("utf-8", "replace").strip()
-        return RealPeerError("Gone", f"the process of the real peer has ended{': ' if words else ''}{words}")
+        return RealPeerError("Gone", f"the process of the real peer has exited{': ' if words else ''}{words}")
 
     def _put_away(self) -> None:
-        """Wait for the end of the process, and close what belonged to it."""
+        """Wait for the exit of the process, and release its resources."""
         self._outgoing.put(None)
         self._process.wait()
         for thread in self._threads:

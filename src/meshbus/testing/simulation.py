@@ -1,4 +1,4 @@
-"""A fleet on virtual time: many engines, one seed, links that fail, and rules that must hold after every step.
+"""Simulated fleet on virtual time: many engines, one seed, links that fail, and rules that must hold after every step.
 
     sim = Simulation(seed=7)
     sim.build(ring(12))
@@ -6,12 +6,12 @@
     assert sim.talk([(0, 4)], within_s=1.0) == {(0, 4): ""}      # empty: they talked
     sim.crash(2)
     sim.run(for_s=sim.healing_s)
-    assert sim.talk([(0, 3)], within_s=1.0) == {(0, 3): ""}      # the other way round
+    assert sim.talk([(0, 3)], within_s=1.0) == {(0, 3): ""}      # around the ring in the other direction
 
-Nodes are numbers, linked as they like: who is not linked cannot reach each other but through others. Links have latency,
-loss, duplication, reordering and bandwidth; they break and are mended, nodes crash and come back with their memory or
-without. After every step the rules are checked: the ones here, and yours. The same seed and the same calls give the same
-transcript, byte for byte; when a rule breaks, the error names the seed and shows the last of it.
+Nodes are numbered. Nodes without a link reach each other only through other nodes. Links have latency, loss, duplication,
+reordering and bandwidth; they can be cut and restored, nodes can crash and restart with or without their state. After
+every step the rules are checked: those of this module and those of the caller. The same seed and the same calls give the
+same transcript, byte for byte. If a rule is broken, the error has the seed and the last lines of the transcript.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from meshbus.wire.route import unpack_route
 HEARTBEAT_S = 1.0
 SESSION_TIMEOUT_S = 3.0
 HEALING_BEATS = 3
-"""Heartbeats after a session timeout until a fleet has gone around what failed."""
+"""Heartbeats after a session timeout until routes avoid a failed node."""
 RETRY_S = 0.25
-"""Pause between two tries of nodes that want to talk."""
+"""Pause between two attempts of `talk`."""
 SHOWN_LINES = 40
 """Lines of the transcript that an error shows."""
 KEPT_LINES = 100_000
@@ -47,11 +47,11 @@ KEPT_LINES = 100_000
 _NOWHERE = FakePath(loss=1.0)
 
 Rule = Callable[["Simulation"], str]
-"""Looks at a simulation after a step, and says what is wrong, or nothing."""
+"""Checks a simulation after a step; returns what is wrong, or an empty string."""
 
 
 class SimulationError(MeshError):
-    """Report that a rule was broken, with the seed that breaks it again and the last lines of the transcript."""
+    """A rule was broken; the message has the seed to reproduce it and the last lines of the transcript."""
 
     code = "simulation"
 
@@ -64,7 +64,7 @@ class SimulationError(MeshError):
 
 
 class Simulation:
-    """Engines, links, faults, and the rules that hold."""
+    """A fleet of engines with links, faults and rules."""
 
     def __init__(
         self,
@@ -78,21 +78,21 @@ class Simulation:
         keep: int | None = KEPT_LINES,
         **settings: Any,
     ) -> None:
-        """Set up an empty fleet; `path` is what links are like, `settings` are the fields of EngineSettings.
+        """Create an empty fleet; `path` applies to links, `settings` are the fields of EngineSettings.
 
-        `keep` is how many lines of the transcript are kept, the last ones; None keeps all.
+        `keep` is the number of transcript lines that are kept; None keeps all.
         """
         self.seed = seed
         self.path = path or FakePath()
         self.heartbeat_s = heartbeat_s
         self.healing_s = session_timeout_s + HEALING_BEATS * heartbeat_s
-        """In this time a fleet has found its way around a failure."""
+        """Time in which the fleet routes around a failure."""
         self._timeout_s = session_timeout_s
         self._tend_at = 0.0
         self.radius = radius
         self.links: set[Link] = set()
         self.down: set[int] = set()
-        """Nodes that crashed and have not come back."""
+        """Nodes that crashed and were not restarted."""
         liveness = LivenessConfig(heartbeat_s=heartbeat_s, session_timeout_s=session_timeout_s, radius=radius)
         handshake = HandshakeConfig(timeout_s=heartbeat_s)
         self._settings = {"liveness": liveness, "handshake": handshake, **settings}
@@ -111,7 +111,7 @@ class Simulation:
     # ── the fleet ───────────────────────────────────────────────────────────────────────────
 
     def build(self, links: Iterable[Link]) -> None:
-        """Make the nodes and links of a shape (testing/topology.py)."""
+        """Create the nodes and links of a topology (testing/topology.py)."""
         wanted = sorted(links)
         for number in range(size_of(wanted)):
             self.add(number)
@@ -119,23 +119,23 @@ class Simulation:
             self.link(one, other)
 
     def add(self, number: int) -> FakeNode:
-        """Make a node without links."""
+        """Create a node without links."""
         self._identities[number] = Identity.generate(self.net.entropy(f"identity {number}"))
         return self._boot(number)
 
     def node(self, number: int) -> FakeNode:
-        """Give a node."""
+        """Return a node by its number."""
         return self._nodes[number]
 
     def link(self, one: int, other: int, path: FakePath | None = None) -> None:
-        """Link two nodes, or change their link; they begin a session when they have none."""
+        """Link two nodes, or change their link; they start a session if they have none."""
         self.links.add((min(one, other), max(one, other)))
         self.net.set_path(_name(one), _name(other), path or self.path)
         self._say(f"link {one} – {other}")
-        self._tend_at = self.now
+        self._tend_at = self.now  # connect at the start of the next run
 
     def unlink(self, one: int, other: int) -> None:
-        """Break a link."""
+        """Cut a link."""
         self.links.discard((min(one, other), max(one, other)))
         self.net.set_path(_name(one), _name(other), _NOWHERE)
         self._say(f"unlink {one} – {other}")
@@ -147,7 +147,7 @@ class Simulation:
         self._say(f"crash {number}")
 
     def restart(self, number: int, *, memory: bool) -> None:
-        """Let a crashed node go on where it stopped, or begin anew under its identity and join its neighbors."""
+        """Restart a crashed node with its state, or with its identity only and new sessions with its neighbors."""
         self.down.discard(number)
         self._say(f"restart {number} {'with' if memory else 'without'} its memory")
         if memory:
@@ -157,7 +157,7 @@ class Simulation:
         self._tend_at = self.now
 
     def partition(self, *sides: Iterable[int]) -> None:
-        """Let nodes reach those of their own side only."""
+        """Partition the fleet: nodes reach only their own side."""
         told = [sorted(side) for side in sides]
         self.net.partition(*([_name(number) for number in side] for side in told))
         self._say(f"partition {told}")
@@ -168,7 +168,7 @@ class Simulation:
         self._say("heal")
 
     def within_radius(self, pairs: Iterable[Link] | None = None) -> list[Link]:
-        """Give the pairs of living nodes that are near enough to hear of each other, of all or of some."""
+        """Return the pairs of running nodes that are near enough to learn of each other, of all nodes or of some."""
         near = []
         asked = None if pairs is None else set(pairs)
         living = [number for number in sorted(self._nodes) if number not in self.down]
@@ -189,7 +189,7 @@ class Simulation:
         return self.net.clock.now
 
     def run(self, *, for_s: float) -> None:
-        """Let time pass; nodes that are linked and have lost each other begin anew, as a configured peer is kept."""
+        """Advance time; linked nodes that lost their session reconnect, like configured peers."""
         end = self.now + for_s
         try:
             while self._tend_at <= end:
@@ -200,13 +200,13 @@ class Simulation:
             self.net.run(until=end)
         except SimulationError:
             raise
-        except Exception as error:  # an engine that raises breaks the first rule
+        except Exception as error:  # the first rule: an engine never raises
             raise self._error(f"{type(error).__name__}: {error}") from error
 
     def talk(self, pairs: Iterable[Link], within_s: float) -> dict[Link, str]:
-        """Let nodes reach each other by node id alone, and say why a pair could not; an empty reason is success.
+        """Send a message between pairs of nodes by node id; return why each pair failed, or an empty string for success.
 
-        The first of a pair begins a session if there is none and sends a word; it tries again until the word arrives.
+        The first node of a pair starts a session if there is none and sends a message, again until it arrives.
         """
         reasons = dict.fromkeys(pairs, "not heard in time")
         words = {pair: f"word {self._words + number}".encode() for number, pair in enumerate(reasons)}
@@ -232,27 +232,28 @@ class Simulation:
 
     @property
     def transcript(self) -> str:
-        """What happened, line by line, as far as it is kept."""
+        """The kept lines of the transcript."""
         return "\n".join(self._lines)
 
     @property
     def digest(self) -> str:
-        """Sum up the whole transcript, also what is not kept, and every byte that was sent."""
+        """Return a hash of the whole transcript, also of lines that are not kept, and of every byte that was sent."""
         digest = self._digest.copy()
         digest.update(self.net.digest.encode())
         return digest.hexdigest()
 
     def fail(self, problem: str) -> SimulationError:
-        """Give an error about this run, for your own findings."""
+        """Return an error about this run, for checks of the caller."""
         return self._error(problem)
 
     def _boot(self, number: int) -> FakeNode:
-        """Make an engine; every life of a node has a randomness of its own, and one identity."""
+        """Create an engine; a restarted node keeps its identity and gets new entropy."""
         life = self._lives[number] = self._lives.get(number, 0) + 1
         node = self.net.create(
             _name(number),
             identity=self._identities[number],
             announces=False,
+            # New entropy for each life: a node without its state must not repeat session ids and keys.
             entropy=self.net.entropy(f"{number} life {life}"),
             **self._settings,
         )
@@ -260,22 +261,22 @@ class Simulation:
         return node
 
     def _join(self, one: int, other: int) -> None:
-        """Let linked nodes begin a session where either has none that lives."""
+        """Start sessions between linked nodes if one of them has no live session."""
         if {one, other} & self.down:
             return
         for near, far in ((one, other), (other, one)):
             node, peer = self._nodes[near], self._nodes[far]
             if not self._hears(node, peer) and peer.node_id not in node.engine.handshakes.connecting:
                 node.connect(peer)
-                return
+                return  # one side starts; if both did, their handshakes would cross
 
     def _hears(self, node: FakeNode, other: FakeNode) -> bool:
-        """Say whether a node has a session with another that was not silent for a session timeout."""
+        """Return whether a node has a session with another that was heard within the session timeout."""
         peer = node.engine.peers.get(other.node_id)
         return peer is not None and self.now - peer.heard_at <= self._timeout_s
 
     def _try_to_say(self, pair: Link, word: bytes) -> str:
-        """Send a word, or begin what it takes; gives the reason when there is no way."""
+        """Send a message, or start a session for it; return the reason if there is no route."""
         one, other = (self._nodes[number] for number in pair)
         with one.turn() as (engine, now, out):
             if engine.peers.get(other.node_id) is not None:
@@ -288,7 +289,7 @@ class Simulation:
         return ""
 
     def _watch(self, passage: Passage) -> None:
-        """Write down a datagram, and look whether it has made too many hops."""
+        """Add a datagram to the transcript, and check its number of hops."""
         self._say(f"{passage.source} → {passage.dest} {_describe(passage)}, {passage.outcome}")
         if passage.kind is DatagramKind.ROUTED:
             route = unpack_route(passage.datagram)
@@ -298,7 +299,7 @@ class Simulation:
     def _say(self, what: str) -> None:
         line = f"{self.now:10.3f}  {what}"
         self._lines.append(line)
-        self._digest.update(line.encode() + b"\n")
+        self._digest.update(line.encode() + b"\n")  # also lines that are not kept
 
     def _check(self) -> None:
         for rule in self._rules:
@@ -327,7 +328,7 @@ def _name(number: int) -> str:
 
 
 def _describe(passage: Passage) -> str:
-    """Say in a few words what a datagram is."""
+    """Return a short description of a datagram."""
     datagram = passage.datagram
     match passage.kind:
         case DatagramKind.PINGWAVE:

@@ -1,6 +1,6 @@
-"""Shapes of fleets: who is linked with whom, and how far apart that leaves everyone.
+"""Network topologies for simulations: links between nodes, and distances.
 
-A shape is a set of links between numbered nodes; distances are hops.
+A topology is a set of links between nodes numbered from 0; distances are in hops.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ Links = frozenset[Link]
 
 
 def line(count: int) -> Links:
-    """Link each node with the next one."""
+    """Return a line: each node is linked with the next one."""
     return _links((number, number + 1) for number in range(count - 1))
 
 
 def ring(count: int) -> Links:
-    """Close a line to a circle."""
+    """Return a line whose ends are linked."""
     return line(count) | _links([(count - 1, 0)])
 
 
 def grid(width: int, height: int) -> Links:
-    """Link nodes with those beside and below them."""
+    """Return a grid: each node is linked with its neighbors to the left and right, above and below."""
     across = ((y * width + x, y * width + x + 1) for y in range(height) for x in range(width - 1))
     down = ((y * width + x, (y + 1) * width + x) for y in range(height - 1) for x in range(width))
     return _links(across) | _links(down)
 
 
 def tree(count: int, branches: int = 2) -> Links:
-    """Link each node with its parent."""
+    """Return a tree: each node is linked with its parent."""
     return _links((number, (number - 1) // branches) for number in range(1, count))
 
 
 def random_graph(count: int, seed: int, *, extra: float = 0.5) -> Links:
-    """Link nodes at random so that all are connected; `extra` links for each node, beside those that this takes."""
+    """Return a random connected graph: a random tree, and `extra` more links per node."""
     chance = random.Random(f"graph {seed}")  # noqa: S311  repeatable, not secret
+    # Linking each node with an earlier one gives a tree, so the graph is connected.
     links = {(number, chance.randrange(number)) for number in range(1, count)}
     for _ in range(int(extra * count)):
         links.add((chance.randrange(count), chance.randrange(count)))
@@ -45,12 +46,12 @@ def random_graph(count: int, seed: int, *, extra: float = 0.5) -> Links:
 
 
 def size_of(links: Iterable[Link]) -> int:
-    """Count the nodes of a shape: they are numbered from 0."""
+    """Return the number of nodes of a topology."""
     return max((max(link) for link in links), default=-1) + 1
 
 
 def distances(links: Iterable[Link], start: int, *, without: frozenset[int] = frozenset()) -> dict[int, int]:
-    """Give how many hops each node that can be reached is away; nodes in `without` pass nothing on."""
+    """Return the hops to each reachable node; nodes in `without` are treated as absent."""
     neighbors: dict[int, set[int]] = {}
     for one, other in links:
         neighbors.setdefault(one, set()).add(other)

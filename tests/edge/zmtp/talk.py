@@ -14,7 +14,7 @@ from meshbus.edge.zmtp.mechanism import (
     Verdict,
 )
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.session import Heartbeat, Limits, Output, Session
+from meshbus.edge.zmtp.protocol import Heartbeat, Limits, Output, Session
 from tests.vectors import load
 
 CAPTURES: dict[str, dict[str, Any]] = {capture["name"]: capture for capture in load("pubsub")["zmtp"]["captures"]}

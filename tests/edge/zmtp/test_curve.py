@@ -4,13 +4,13 @@ import pytest
 import zmq
 from nacl import bindings as sodium
 
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 from meshbus.edge.zmtp.curve import CurveCipher, CurveClientHandshake, CurveServerHandshake, public_key_of
-from meshbus.edge.zmtp.frames import FrameReader, encode_command, encode_message
+from meshbus.edge.zmtp.framing import FrameReader, encode_command, encode_message
 from meshbus.edge.zmtp.greeting import GREETING_BYTES
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason, Violation
-from meshbus.edge.zmtp.session import Interest
+from meshbus.edge.zmtp.protocol import Interest
 from meshbus.edge.zmtp.z85 import decode_z85
 from tests.edge.zmtp.talk import CAPTURES, CLIENT_SECRET, SERVER_SECRET, entropy, pair, pump, session, stream
 
@@ -180,7 +180,7 @@ def test_a_vouch_for_another_server() -> None:
     inner = public_key_of(CLIENT_SECRET) + bytes(16) + vouch
     number = (2).to_bytes(8, "big")
     box = sodium.crypto_box_easy_afternm(inner, b"CurveZMQINITIATE" + number, key)
-    with pytest.raises(Violation, match="the vouch is for other keys"):
+    with pytest.raises(Violation, match="the vouch in INITIATE is for other keys"):
         server.receive(b"\x08INITIATE" + cookie + number + box)
 
 

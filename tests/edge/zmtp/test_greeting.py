@@ -1,7 +1,7 @@
 import pytest
 
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 from meshbus.edge.zmtp.greeting import GREETING_BYTES, Greeting, decode_greeting, encode_greeting
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 from tests.edge.zmtp.talk import CAPTURES, stream
 from tests.fuzz import assert_survives
 

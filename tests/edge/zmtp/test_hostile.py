@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.curve import CurveClientHandshake, CurveServerHandshake, public_key_of
-from meshbus.edge.zmtp.frames import encode_command, encode_frame, encode_message
+from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_message
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import NullHandshake, PlainClientHandshake, PlainServerHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import HANDSHAKE_BYTES, MAX_PONGS, PART_BYTES, Limits, Session
+from meshbus.edge.zmtp.protocol import HANDSHAKE_BYTES, MAX_PONGS, PART_BYTES, Limits, Session
 from tests.edge.zmtp.talk import CAPTURES, CLIENT_SECRET, SERVER_SECRET, entropy
 
 LIMITS = Limits(max_message_bytes=2_000)

@@ -1,6 +1,7 @@
 import pytest
 
-from meshbus.edge.zmtp.frames import COMMAND, FrameReader, encode_frame
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import COMMAND, FrameReader, encode_frame
 from meshbus.edge.zmtp.greeting import GREETING_BYTES
 from meshbus.edge.zmtp.mechanism import (
     Credentials,
@@ -12,7 +13,6 @@ from meshbus.edge.zmtp.mechanism import (
     Verdict,
 )
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 from tests.edge.zmtp.talk import stream
 
 SUB, PUB = SocketType.SUB, SocketType.PUB

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 from meshbus.edge.zmtp.metadata import (
     SocketType,
     decode_metadata,
@@ -9,7 +10,6 @@ from meshbus.edge.zmtp.metadata import (
     encode_metadata,
     read_counterpart,
 )
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 from tests.edge.zmtp.talk import CAPTURES
 from tests.fuzz import assert_survives
 

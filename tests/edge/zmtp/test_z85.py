@@ -20,5 +20,5 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 def test_only_whole_groups_are_written() -> None:
-    with pytest.raises(ValueError, match="multiple of four"):
+    with pytest.raises(ValueError, match="multiple of 4 bytes"):
         encode_z85(b"123")

@@ -31,7 +31,7 @@ def test_what_is_no_folder_of_logs_is_said(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match="not a folder of logs"):
         list_channels(tmp_path / place)
-    with pytest.raises(LogError, match="there is no log of sensors/lidar") as caught:
+    with pytest.raises(LogError, match="no log of sensors/lidar") as caught:
         LogReader(tmp_path / place, CHANNEL).snapshot()
     assert caught.value.fault is LogFault.UNKNOWN
 

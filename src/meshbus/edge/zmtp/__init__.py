@@ -1,1 +1,1 @@
-"""ZMTP 3.1 as pure state machines: bytes in, bytes and events out. No socket, no clock, no randomness of its own."""
+"""ZMTP 3.1 without I/O: state machines that take bytes and return bytes and events. Time and entropy are passed in."""

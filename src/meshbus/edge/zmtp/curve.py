@@ -1,16 +1,16 @@
-"""CURVE: the handshake that proves keys, and the boxes that every later frame travels in. Primitives are libsodium's.
+"""CURVE: the handshake that authenticates keys, and the encryption of every later frame (pubsub.md §3.5).
 
 Each side has a long-term key pair and makes a transient one per connection. The client knows the server's long-term
-key beforehand. Four commands later both hold one shared key, made of the transient ones alone, and the server knows
-the client's long-term key, which the application judges:
+key in advance. After four commands both have a shared key, derived from the transient keys only, and the server knows
+the client's long-term key, which the application checks. The primitives are libsodium's.
 
-    HELLO     client → server   its transient key, and a box that only the owner of the server key opens
-    WELCOME   server → client   the server's transient key, and a cookie to bring back
-    INITIATE  client → server   the cookie, the client's long-term key, and a vouch that it belongs to the transient one
+    HELLO     client → server   its transient key, and a box that only the owner of the server key can open
+    WELCOME   server → client   the server's transient key, and a cookie to return
+    INITIATE  client → server   the cookie, the client's long-term key, and a vouch that ties it to the transient key
     READY     server → client   the server's properties
 
-Counters run per direction from 1 and must grow. A MESSAGE carries one frame: its flags (MORE is 1, COMMAND is 2 here)
-and its body. libzmq sends MESSAGE as a data frame; some send it as a command, which is taken as well.
+Counters start at 1 in each direction and must increase. A MESSAGE carries one frame: its flags (here MORE is 1 and
+COMMAND is 2) and its body. libzmq sends MESSAGE as a data frame, other implementations as a command; both are accepted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections.abc import Callable
 from nacl import bindings as sodium
 from nacl.exceptions import CryptoError
 
-from meshbus.edge.zmtp.frames import COMMAND, MORE, FrameReader, encode_command, encode_frame
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import COMMAND, MORE, FrameReader, encode_command, encode_frame
 from meshbus.edge.zmtp.mechanism import Cipher, Credentials, Step, Verdict, expect, refuse
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket, read_counterpart
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 
 KEY_BYTES = 32
 BOX_BYTES = 16
-"""What a box adds."""
+"""Bytes that a box adds: the Poly1305 tag."""
 
 _COOKIE_BYTES = 96
 _VOUCH_BYTES = 16 + 2 * KEY_BYTES + BOX_BYTES
@@ -39,12 +39,12 @@ Entropy = Callable[[int], bytes]
 
 
 def public_key_of(secret_key: bytes) -> bytes:
-    """Derive the public half of a CURVE key."""
+    """Return the public key of a secret key."""
     return sodium.crypto_scalarmult_base(secret_key)
 
 
 class _Counter:
-    """Numbers our boxes, and watches that the peer's numbers grow."""
+    """Counts sent boxes, and checks that the peer's counter increases."""
 
     __slots__ = ("received", "sent")
 
@@ -59,12 +59,12 @@ class _Counter:
     def check(self, told: bytes) -> None:
         number = int.from_bytes(told, "big")
         if number <= self.received:
-            raise Violation(CloseReason.REPLAYED, f"counter {number} after {self.received}")
+            raise Violation(CloseReason.REPLAYED, f"counter {number} follows {self.received}; it must increase")
         self.received = number
 
 
 class CurveCipher:
-    """Seals and opens frames with the key of one connection."""
+    """Encrypts and decrypts frames with the key of one connection."""
 
     __slots__ = ("_counter", "_key", "_open_prefix", "_seal_prefix")
 
@@ -75,7 +75,7 @@ class CurveCipher:
         self._seal_prefix, self._open_prefix = prefixes if as_server else prefixes[::-1]
 
     def seal(self, frames: bytes) -> bytes:
-        """Turn plain frames, which are ours and whole, into sealed ones."""
+        """Encrypt complete plain frames that were encoded here."""
         reader = FrameReader()
         reader.feed(frames)
         sealed = []
@@ -87,20 +87,21 @@ class CurveCipher:
         return b"".join(sealed)
 
     def open(self, body: bytes) -> tuple[int, bytes]:
-        """Open the body of one frame."""
+        """Decrypt the body of one frame; return flags and body of the plain frame. Raises Violation."""
         if not body.startswith(_MESSAGE) or len(body) < _MESSAGE_HEAD + BOX_BYTES + 1:
-            raise Violation(CloseReason.UNEXPECTED, "a frame that is no CURVE MESSAGE")
+            raise Violation(CloseReason.UNEXPECTED, "expected a CURVE MESSAGE, got another frame")
+        # Decrypt before the counter is checked: only an authenticated counter may advance the state.
         number = body[len(_MESSAGE) : _MESSAGE_HEAD]
         inner = _unbox(body[_MESSAGE_HEAD:], self._open_prefix + number, self._key, "MESSAGE")
         self._counter.check(number)
         flags = inner[0]
         if flags & ~(_INNER_MORE | _INNER_COMMAND) or flags == _INNER_MORE | _INNER_COMMAND:
-            raise Violation(CloseReason.BAD_FLAGS, f"CURVE flags {flags:#04x}")
+            raise Violation(CloseReason.BAD_FLAGS, f"invalid CURVE flags {flags:#04x}")
         return (COMMAND if flags & _INNER_COMMAND else flags), inner[1:]
 
 
 class CurveClientHandshake:
-    """Knows the server's key, and proves its own."""
+    """CURVE, client: knows the server's key, and authenticates with its own."""
 
     mechanism = b"CURVE"
     as_server = False
@@ -117,29 +118,33 @@ class CurveClientHandshake:
         self.cipher: Cipher | None = None
 
     def begin(self) -> Step:
-        """Say HELLO."""
+        """Send HELLO."""
+        # The box of zeros shows that the client knows the server's public key and owns the transient key.
         number = self._counter.next()
         proof = sodium.crypto_box_easy_afternm(
             bytes(64), b"CurveZMQHELLO---" + number, _shared(self._server_key, self._transient)
         )
+        # Version 1.0, then 72 zeros: HELLO must be longer than WELCOME, so that it cannot amplify traffic.
         data = b"\x01\x00" + bytes(72) + public_key_of(self._transient) + number + proof
         return Step(encode_command(b"HELLO", data))
 
     def receive(self, body: bytes) -> Step:
-        """Read WELCOME, then READY."""
+        """Handle WELCOME, then READY."""
         data = expect(body, self.awaits.encode())
         return self._welcome(data) if self.awaits == "WELCOME" else self._ready(data)
 
     def decide(self, verdict: Verdict) -> Step:
-        """Fail: a client never asks."""
+        """Raise AssertionError: a client never asks for a verdict."""
         raise AssertionError(verdict)
 
     def _welcome(self, data: bytes) -> Step:
         if len(data) != 16 + KEY_BYTES + _COOKIE_BYTES + BOX_BYTES:
-            raise Violation(CloseReason.MALFORMED, f"WELCOME of {len(data)} bytes")
+            raise Violation(CloseReason.MALFORMED, f"WELCOME has a wrong length: {len(data)} bytes")
         opened = _unbox(data[16:], b"WELCOME-" + data[:16], _shared(self._server_key, self._transient), "WELCOME")
         server_transient, cookie = opened[:KEY_BYTES], opened[KEY_BYTES:]
         self._session_key = _shared(server_transient, self._transient)
+        # The vouch ties the long-term key to the transient one and names the server, so that a server cannot present
+        # it to another server and pass for the client.
         vouch_nonce = self._entropy(16)
         vouch = sodium.crypto_box_easy_afternm(
             public_key_of(self._transient) + self._server_key,
@@ -154,7 +159,7 @@ class CurveClientHandshake:
 
     def _ready(self, data: bytes) -> Step:
         if len(data) < 8 + BOX_BYTES:
-            raise Violation(CloseReason.MALFORMED, f"READY of {len(data)} bytes")
+            raise Violation(CloseReason.MALFORMED, f"READY is too short: {len(data)} bytes")
         metadata = _unbox(data[8:], b"CurveZMQREADY---" + data[:8], self._session_key, "READY")
         self._counter.check(data[:8])
         self.cipher = CurveCipher(self._session_key, self._counter, as_server=False)
@@ -162,7 +167,7 @@ class CurveClientHandshake:
 
 
 class CurveServerHandshake:
-    """Proves its key, and asks the application about the client's."""
+    """CURVE, server: authenticates with its key, and asks the application to check the client's."""
 
     mechanism = b"CURVE"
     as_server = True
@@ -173,7 +178,7 @@ class CurveServerHandshake:
         self._entropy = entropy
         self._transient = entropy(KEY_BYTES)
         self._cookie = entropy(_COOKIE_BYTES)
-        """Opaque to the client: a connection keeps its state here, so the cookie has nothing to carry."""
+        """Opaque to the client. It carries nothing, because the server keeps the state of the connection here."""
         self._counter = _Counter()
         self._client_transient = b""
         self._properties: dict[str, bytes] = {}
@@ -185,12 +190,12 @@ class CurveServerHandshake:
         return Step()
 
     def receive(self, body: bytes) -> Step:
-        """Read HELLO, then INITIATE."""
+        """Handle HELLO, then INITIATE."""
         data = expect(body, self.awaits.encode())
         return self._hello(data) if self.awaits == "HELLO" else self._initiate(data)
 
     def decide(self, verdict: Verdict) -> Step:
-        """Let the client in, or turn it away."""
+        """Send READY, or refuse the client."""
         if verdict is not Verdict.ALLOW:
             return refuse(verdict)
         key = _shared(self._client_transient, self._transient)
@@ -201,9 +206,9 @@ class CurveServerHandshake:
 
     def _hello(self, data: bytes) -> Step:
         if len(data) != 194:
-            raise Violation(CloseReason.MALFORMED, f"HELLO of {len(data)} bytes")
+            raise Violation(CloseReason.MALFORMED, f"HELLO must have 194 bytes of data, got {len(data)}")
         if data[0] != 1:
-            raise Violation(CloseReason.OLD_VERSION, f"CurveZMQ {data[0]}.{data[1]}")
+            raise Violation(CloseReason.OLD_VERSION, f"the peer uses CurveZMQ {data[0]}.{data[1]}; 1.0 is required")
         self._client_transient, number = data[74:106], data[106:114]
         key = _shared(self._client_transient, self._secret_key)
         _unbox(data[114:], b"CurveZMQHELLO---" + number, key, "HELLO")
@@ -216,29 +221,32 @@ class CurveServerHandshake:
     def _initiate(self, data: bytes) -> Step:
         number, box = data[_COOKIE_BYTES : _COOKIE_BYTES + 8], data[_COOKIE_BYTES + 8 :]
         if len(box) < KEY_BYTES + _VOUCH_BYTES + BOX_BYTES:
-            raise Violation(CloseReason.MALFORMED, f"INITIATE of {len(data)} bytes")
+            raise Violation(CloseReason.MALFORMED, f"INITIATE is too short: {len(data)} bytes")
+        # The cookie is not a secret of this comparison: it was sent to the client, so no constant time is needed.
         if data[:_COOKIE_BYTES] != self._cookie:
-            raise Violation(CloseReason.BAD_BOX, "INITIATE brings another cookie")
+            raise Violation(CloseReason.BAD_BOX, "the cookie in INITIATE is not the one of WELCOME")
         key = _shared(self._client_transient, self._transient)
         inner = _unbox(box, b"CurveZMQINITIATE" + number, key, "INITIATE")
         self._counter.check(number)
         client_key, vouch = inner[:KEY_BYTES], inner[KEY_BYTES : KEY_BYTES + _VOUCH_BYTES]
         vouched = _unbox(vouch[16:], b"VOUCH---" + vouch[:16], _shared(client_key, self._transient), "vouch")
+        # pubsub.md §3.5: libzmq checks only the client's half; both halves are checked here.
         if vouched != self._client_transient + public_key_of(self._secret_key):
-            raise Violation(CloseReason.BAD_BOX, "the vouch is for other keys")
+            raise Violation(CloseReason.BAD_BOX, "the vouch in INITIATE is for other keys")
         self._properties = read_counterpart(inner[KEY_BYTES + _VOUCH_BYTES :], self._socket_type)
         return Step(ask=Credentials("CURVE", public_key=client_key))
 
 
 def _shared(public_key: bytes, secret_key: bytes) -> bytes:
+    # libsodium raises for a public key of low order, which would give a shared key that anyone knows.
     try:
         return sodium.crypto_box_beforenm(public_key, secret_key)
     except CryptoError:
-        raise Violation(CloseReason.BAD_BOX, "a public key that gives no secret") from None
+        raise Violation(CloseReason.BAD_BOX, "the public key is invalid: it gives no shared secret") from None
 
 
 def _unbox(box: bytes, nonce: bytes, key: bytes, what: str) -> bytes:
     try:
         return sodium.crypto_box_open_easy_afternm(box, nonce, key)
     except CryptoError:
-        raise Violation(CloseReason.BAD_BOX, f"{what} does not open: wrong key, or tampering") from None
+        raise Violation(CloseReason.BAD_BOX, f"cannot decrypt {what}: wrong key or tampering") from None

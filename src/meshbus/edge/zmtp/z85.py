@@ -1,4 +1,4 @@
-"""Z85, the text form of CURVE keys: 32 bytes as 40 characters that survive a configuration file."""
+"""Z85, the text encoding of CURVE keys: 32 bytes become 40 printable characters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 
 
 def encode_z85(data: bytes) -> str:
-    """Write bytes, a multiple of four, as text."""
+    """Encode bytes as text. Raises ValueError unless their number is a multiple of four."""
     if len(data) % 4:
-        raise ValueError("Z85 takes a multiple of four bytes")
+        raise ValueError(f"Z85 encodes a multiple of 4 bytes, got {len(data)}")
     text = ""
     for at in range(0, len(data), 4):
         number = int.from_bytes(data[at : at + 4], "big")
@@ -18,17 +18,17 @@ def encode_z85(data: bytes) -> str:
 
 
 def decode_z85(text: str) -> bytes:
-    """Read bytes from text. Raises ValueError for anything that `encode_z85` does not write."""
+    """Decode text. Raises ValueError if `encode_z85` cannot have made it."""
     if len(text) % 5:
-        raise ValueError("Z85 text comes in groups of five characters")
+        raise ValueError(f"Z85 text has a multiple of 5 characters, got {len(text)}")
     data = b""
     for at in range(0, len(text), 5):
         number = 0
         for character in text[at : at + 5]:
             if character not in _VALUES:
-                raise ValueError(f"{character!r} is no character of Z85")
+                raise ValueError(f"{character!r} is not a Z85 character")
             number = number * 85 + _VALUES[character]
         if number >= 1 << 32:
-            raise ValueError(f"{text[at : at + 5]!r} is above four bytes")
+            raise ValueError(f"Z85 group {text[at : at + 5]!r} does not fit 4 bytes")
         data += number.to_bytes(4, "big")
     return data

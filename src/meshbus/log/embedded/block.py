@@ -167,7 +167,7 @@ def unpack_block(buffer: memoryview, at: int, *, check: bool = True) -> BlockHea
         raise Unreadable("the block header is cut off")
     magic, length, checksum, *fields = _BLOCK.unpack_from(buffer, at)
     if magic != BLOCK_MAGIC:
-        raise Unreadable("there is no block header")
+        raise Unreadable("the block header is missing")
     if len(buffer) - at - BLOCK_HEADER < length:
         raise Unreadable("the block is cut off")
     stop = at + BLOCK_HEADER + length

@@ -69,7 +69,7 @@ class FolderReader:
         except (FileNotFoundError, NotADirectoryError):
             raise LogError(
                 LogFault.UNKNOWN,
-                f"there is no log of {self.channel} in {self.folder.parent}: list the logs with `meshbus log ls`",
+                f"no log of {self.channel} in {self.folder.parent}; list the logs with `meshbus log ls`",
             ) from None
         if self._decoded is None or content != self._content:
             manifest = decode_manifest(content, path)

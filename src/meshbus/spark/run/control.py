@@ -100,7 +100,7 @@ def stop_requested(root: Path) -> bool:
 
 
 def clear_stop(root: Path) -> None:
-    """Forget a request to stop."""
+    """Clear a request to stop."""
     (root / _STOP).unlink(missing_ok=True)
 
 

@@ -52,9 +52,9 @@ class ReadFlags(IntFlag):
 
     NONE = 0
     FOLLOW = 1
-    """Go on with what is published from then on."""
+    """Continue with events that are published later."""
     FROM_FIRST = 2
-    """Where the start is gone begin at the first event that is left, after a gap."""
+    """If the start is gone, begin at the first event that is left, after a gap."""
 
 
 class ChunkFlags(IntFlag):

@@ -66,7 +66,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     nonce: int
     accepted: bool
     reason: AckReason = AckReason.NONE
-    """Has no meaning when accepted; a refusal without a reason is legal."""
+    """Without meaning if accepted; a refusal without a reason is legal."""
 
 
 MembershipMessage: TypeAlias = Subscribe | Unsubscribe | Ack

@@ -35,7 +35,7 @@ class PunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PunchIntroduce(msgspec.Struct, frozen=True, kw_only=True):
-    """Give both nodes the address of the other, and the time to send."""
+    """The address of the other node and the time to send, for both nodes."""
 
     peer: int
     peer_reflex: Address

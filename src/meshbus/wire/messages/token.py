@@ -105,10 +105,10 @@ class PermissionToken(msgspec.Struct, frozen=True):
     def delegate(
         self, signer: Identity, new_subject: bytes, scope: int, *, now: float, entropy: Entropy
     ) -> PermissionToken:
-        """Hand the part of this token within `scope` on to another subject.
+        """Delegate the permissions of this token within `scope` to another subject.
 
-        Raises AuthError, in this order: this token is not valid now, may not be handed on any further, is not for
-        delegating, is not the signer's.
+        Raises AuthError, checked in this order: this token is not valid now, may not be delegated further, does not
+        allow delegation, does not belong to the signer.
         """
         self.verify(now)
         if self.delegation_depth == 0:

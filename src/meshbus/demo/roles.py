@@ -1,12 +1,12 @@
-"""Who plays in the demo, and the files that make them nodes: keys, tokens, a configuration each, and a proposed policy.
+"""The nodes of the demo, and their files: keys, tokens, configurations, and a proposed policy.
 
     3     region        gateway, control
     3.1   site west     west-rover, west-guest
     3.2   site east     east-rover, east-planner
 
-Everything between sites passes the gateway, which judges it by its own channel list. Nodes of one site share a link. The
-files are what one would write by hand, so they can be read, and used with `meshbus up` and `meshbus pipeline`
-afterwards. Nothing is started here.
+All traffic between sites passes the gateway, which applies its own channel policies. Nodes of one site are connected
+directly. The files look as if written by hand, so they can be read, and used with `meshbus up` and `meshbus pipeline`
+afterwards. This module starts nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from meshbus.demo.lines import Flow
+from meshbus.demo.messages import Flow
 from meshbus.keyfile import create_file, create_identity, create_psk, format_tokens
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -30,7 +30,7 @@ REGION, WEST, EAST = "3", "3.1", "3.2"
 POSES, ALARMS, MAPS, TRACES, NOTES = "telemetry/pose", "alarms/safety", "maps/tiles", "debug/trace", "scratch/notes"
 GATEWAY = "gateway"
 PROPOSED_POLICY, PIPELINE, REPORT = "proposed.toml", "pipeline.toml", "report.html"
-"""Files in the folder."""
+"""Names of files in the output directory."""
 
 BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     ALARMS: {"visibility": "global", "require_token": True},
@@ -38,34 +38,36 @@ BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     MAPS: {"visibility": "exported"},
     TRACES: {"visibility": "subnet-local"},
 }
-"""What the gateway knows about channels; of NOTES it knows nothing."""
+"""Channel policies of the gateway; it has none for NOTES."""
 PROPOSED: Mapping[str, Mapping[str, Any]] = {
     **BOUNDARY,
     POSES: {"visibility": "global"},
     ALARMS: {"visibility": "parent-visible", "require_token": True},
 }
-"""What somebody would like it to be: poses for everyone; and alarms, for tidiness, as poses were before."""
+"""Proposed policies for the replay: poses become visible everywhere, alarms only to parent subnets."""
 
 MAPS_PER_S = 20
-"""What a rover's own policy lets through of MAPS, in packets to all subscribers together."""
+"""Rate limit of MAPS in a rover's own policy, in packets to all subscribers together; lower than its flow, so that the
+demo shows refusals."""
 _TOKEN_S = 3600
+"""Validity of the tokens; longer than the longest demo."""
 _HEARTBEAT_S = 0.5
-"""Nodes find each other within a few of these."""
+"""Short, because nodes need a few heartbeats to find each other."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of the fleet."""
+    """One node of the fleet."""
 
     name: str
     subnet: str
     job: str
     flows: tuple[Flow, ...] = ()
     wishes: tuple[tuple[str, str], ...] = ()
-    """Publishers and their channels."""
+    """Subscriptions, as pairs of publisher and channel."""
     allowed: Scope | None = None
-    """What its token for ALARMS permits; None for no token."""
+    """Permissions of its token for ALARMS; None for no token."""
     policy: tuple[Mapping[str, Any], ...] = ()
-    """Its own channels, with what is logged of them."""
+    """Its channel policies, with log settings."""
 
 
 _ROVER_CHANNELS = (
@@ -77,11 +79,11 @@ _ROVER_CHANNELS = (
 _READER_CHANNELS = ({"prefix": "", "log": "received"},)
 
 ROLES = (
-    Role(name=GATEWAY, subnet=REGION, job="judges what passes, records it"),
+    Role(name=GATEWAY, subnet=REGION, job="applies policy, records"),
     Role(
         name="control",
         subnet=REGION,
-        job="watches both sites",
+        job="monitors both sites",
         wishes=(
             ("west-rover", POSES),
             ("west-rover", ALARMS),
@@ -103,7 +105,7 @@ ROLES = (
     Role(
         name="west-guest",
         subnet=WEST,
-        job="is in the mesh, has no token",
+        job="is a peer without a token",
         flows=(Flow(ALARMS, 4), Flow(NOTES, 8)),
         wishes=(("west-rover", ALARMS), ("west-rover", "fleet/keys")),
     ),
@@ -118,7 +120,7 @@ ROLES = (
     Role(
         name="east-planner",
         subnet=EAST,
-        job="wants whatever it can get",
+        job="subscribes to every channel",
         wishes=(
             ("east-rover", POSES),
             ("west-rover", POSES),
@@ -134,38 +136,38 @@ ROLES = (
 )
 
 
-class Cast(msgspec.Struct, frozen=True):
-    """The fleet as files."""
+class FleetFiles(msgspec.Struct, frozen=True):
+    """Files of the fleet, and the identities in them."""
 
     folder: Path
     identities: Mapping[str, Identity]
 
     def config(self, name: str) -> Path:
-        """Give the configuration of a member."""
+        """Return the path of a node's configuration."""
         return self.folder / "nodes" / name / "node.toml"
 
     def log_dir(self, name: str) -> Path:
-        """Give where a member logs and records."""
+        """Return the directory of a node's logs and recorded packets."""
         return self.folder / "nodes" / name / "log"
 
 
-def write_cast(folder: Path) -> Cast:
-    """Write the files of the fleet into an empty folder. Raises ConfigError when a file is there already."""
+def write_files(folder: Path) -> FleetFiles:
+    """Write the files of the fleet into an empty directory. Raises ConfigError if a file exists already."""
     create_psk(folder / "mesh-key.toml")
     operator = create_identity(folder / "operator.toml")
     identities = {role.name: create_identity(folder / "nodes" / role.name / "identity.toml") for role in ROLES}
-    cast = Cast(folder, identities)
+    files = FleetFiles(folder, identities)
     for role in ROLES:
         if role.allowed is not None:
             _permit(folder / "tokens" / f"{role.name}.token", operator, identities[role.name], role.allowed)
     for role in ROLES:
         settings = _gateway_settings(BOUNDARY) if role.name == GATEWAY else _settings(role)
         trust = {"trusted_issuers": [operator.entity_id.hex()]}
-        create_file(cast.config(role.name), _toml(f"{role.name}: {role.job}", {**settings, **trust}), "demo")
-    note = f"nodes/{GATEWAY}/node.toml with another policy, for `meshbus pipeline replay`"
+        create_file(files.config(role.name), _toml(f"{role.name}: {role.job}", {**settings, **trust}), "demo")
+    note = f"nodes/{GATEWAY}/node.toml with the proposed policy, for `meshbus pipeline replay`"
     create_file(folder / PROPOSED_POLICY, _toml(note, _gateway_settings(PROPOSED)), "demo")
-    create_file(folder / PIPELINE, _toml("for `meshbus pipeline run`", _pipeline_settings(cast)), "demo")
-    return cast
+    create_file(folder / PIPELINE, _toml("for `meshbus pipeline run`", _pipeline_settings(files)), "demo")
+    return files
 
 
 def _permit(path: Path, operator: Identity, subject: Identity, scope: Scope) -> None:
@@ -204,16 +206,18 @@ def _gateway_settings(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, An
         "peer_subnets": [WEST, EAST],
         "record_packets": True,
         "log_dir": "log",
+        # The gateway checks publishers too, so it needs their tokens.
         "tokens": [f"../../tokens/{name}.token" for name in publishers],
+        # A gateway learns the subnets of its peers from the tags that they announce.
         "subnet_rules": [{"match_tags": [_tag(subnet)], "target_subnet": subnet} for subnet in (REGION, WEST, EAST)],
         "exports": [{"channel": MAPS, "subnets": [EAST]}],
         "channels": [{"name": name, **rule} for name, rule in channels.items()],
     }
 
 
-def _pipeline_settings(cast: Cast) -> dict[str, Any]:
+def _pipeline_settings(files: FleetFiles) -> dict[str, Any]:
     readers = [role for role in ROLES if role.policy == _READER_CHANNELS]
-    wishes = [(cast.identities[role.name].node_id, channel) for role in readers for _, channel in role.wishes]
+    wishes = [(files.identities[role.name].node_id, channel) for role in readers for _, channel in role.wishes]
     return {
         "tables": "tables",
         "logs": [f"nodes/{name}/log" for name in (GATEWAY, *(role.name for role in readers))],
@@ -229,7 +233,7 @@ def _tag(subnet: str) -> str:
 
 
 def place_of(subnet: str | int | None) -> str:
-    """Give what people call a subnet of the demo."""
+    """Return the name of a subnet of the demo."""
     names = {REGION: "region", WEST: "west", EAST: "east"}
     text = subnet if isinstance(subnet, str) or subnet is None else str(SubnetId(subnet & 0xFFFFFFFF))
     return names.get(text, text) if text is not None else "–"

@@ -1,21 +1,20 @@
-"""One ZMTP connection as a state machine: bytes and time in, bytes and events out.
+"""State machine of one ZMTP connection: takes bytes and the time, returns bytes and events.
 
     GREETING ──► HANDSHAKE ──► READY ──► CLOSED
                    ▲    │
-                   └ JUDGED: the application looks at credentials; what arrives meanwhile waits
+                   └ JUDGED: the application checks the credentials; received bytes wait
 
-Whatever the peer sends ends in an `Output`, never in an exception: bytes to send, messages (for sockets that
-subscribe), requests (for sockets that publish), and, at the end, a named reason. The outcome does not depend on how
-the stream was cut into pieces.
+Input from the peer never raises. It results in an `Output`: bytes to send, messages (for subscribers), requests (for
+publishers), and at the end a close reason. The result does not depend on how the stream was split into reads.
 
-Rules that libzmq taught:
+Rules that follow libzmq's behavior:
 
-* Nothing but the handshake is sent before the peer's READY came.
-* Subscriptions are commands between 3.1 peers and data frames (`01` or `00`, then the prefix) with a 3.0 peer; an XSUB
-  sends the data form to anybody, so a publisher takes both, in every part of a message.
-* Unknown commands are ignored once the handshake is done; data during the handshake ends the connection.
-* Anything that arrives is a sign of life. A PING tells, in tenths of a second, how long its sender may be silent; its
-  context, cut at 16 bytes, comes back in the PONG.
+* Only the handshake is sent before the peer's READY is received (pubsub.md §3.3).
+* Subscriptions are commands between 3.1 peers and data frames (`01` or `00`, then the prefix) with a 3.0 peer. An XSUB
+  sends data frames to any peer, so a publisher accepts both, in every part of a message (pubsub.md §3.6).
+* Unknown commands are ignored after the handshake; data during the handshake closes the connection (pubsub.md §3.2).
+* Any received data shows that the peer is alive. A PING says how long its sender may be silent, in tenths of a second;
+  the PONG returns its context, cut to 16 bytes (pubsub.md §3.7).
 """
 
 from __future__ import annotations
@@ -27,39 +26,40 @@ from typing import TypeAlias
 
 import msgspec
 
-from meshbus.edge.zmtp.frames import COMMAND, MORE, Frame, FrameReader, encode_command, encode_frame, split_command
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import COMMAND, MORE, Frame, FrameReader, encode_command, encode_frame, split_command
 from meshbus.edge.zmtp.greeting import GREETING_BYTES, decode_greeting, encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Handshake, Step, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 
 HANDSHAKE_BYTES = 8192
-"""The longest command of a handshake, and the most that may wait for a verdict; libzmq's longest has 300 bytes."""
+"""Longest command of a handshake, and most bytes that may wait for a verdict; libzmq's longest has 300 bytes."""
 PART_BYTES = 64
-"""What a part of a message costs us beside its bytes, so that a million empty ones are not free."""
+"""Memory counted for each part of a message besides its bytes, about a Python object, so that empty parts are bounded."""
 MAX_CONTEXT_BYTES = 16
+"""pubsub.md §3.7."""
 MAX_TTL = 655
-"""In tenths of a second: libzmq multiplies by 100 in 16 bits."""
+"""Longest time to live, in tenths of a second: libzmq multiplies it by 100 in 16 bits."""
 MAX_PONGS = 16
-"""Answers to one read: a peer that asks more often than that is not asking whether we live."""
+"""PONGs per read: more PINGs than that are not needed to check a connection."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one connection may cost."""
+    """Limits of one connection."""
 
     max_message_bytes: int
-    """All parts of a message together, each with PART_BYTES more; also the longest prefix of a subscription."""
+    """All parts of a message, with PART_BYTES added for each; also the longest prefix of a subscription."""
     handshake_timeout_s: float = 30.0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """How we find out that a peer is gone."""
+    """How dead peers are detected."""
 
     interval_s: float
     timeout_s: float | None = None
-    """How long after a PING something must arrive; the interval, unless told otherwise."""
+    """How long after a PING something must be received; by default the interval."""
     ttl_s: float = 0.0
-    """How long the peer may wait for a sign of life from us; 0 leaves it to the peer."""
+    """How long the peer may receive nothing before it closes the connection; 0 leaves it to the peer."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -68,18 +68,18 @@ class Ready(msgspec.Struct, frozen=True):
     minor: int
     """0 for a ZMTP 3.0 peer."""
     properties: dict[str, bytes]
-    """What the peer told about itself, by lower-case name."""
+    """The peer's properties, by lower-case name."""
 
 
 class Interest(msgspec.Struct, frozen=True):
-    """The peer subscribes to a prefix, or cancels one."""
+    """A subscription to a prefix, or its cancellation."""
 
     prefix: bytes
     subscribe: bool
 
 
 class Upstream(msgspec.Struct, frozen=True):
-    """A message of the application behind an XSUB, for the one behind an XPUB."""
+    """A message from an XSUB socket to an XPUB socket."""
 
     parts: tuple[bytes, ...]
 
@@ -88,19 +88,19 @@ Request: TypeAlias = Interest | Upstream
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """The connection is over."""
+    """The connection is closed."""
 
     reason: CloseReason
     detail: str = ""
 
 
 class Output(msgspec.Struct):
-    """What a session wants after one call."""
+    """Result of one call of a session."""
 
     send: bytes = b""
     ready: Ready | None = None
     ask: Credentials | None = None
-    """Call `decide` with the application's verdict."""
+    """Credentials to check; call `decide` with the verdict."""
     messages: list[tuple[bytes, ...]] = []
     requests: list[Request] = []
     closed: Closed | None = None
@@ -134,13 +134,13 @@ class Session:
         self._reader = FrameReader()
         self._minor = 0
         self._parts: list[bytes] = []
-        """Parts of a message that has not ended."""
+        """Parts of an incomplete message."""
         self._parts_bytes = 0
         self._pongs = 0
         self._handshake_until = now + limits.handshake_timeout_s
         self._ping_at = inf
         self._silent_at = inf
-        """When the peer is given up unless something arrives."""
+        """When the connection is closed unless something is received."""
 
     @property
     def is_ready(self) -> bool:
@@ -149,17 +149,19 @@ class Session:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether frames must go through `seal`; where not, one encoding serves every peer."""
+        """Whether frames must be encrypted with `seal`; if not, one encoding is shared by all peers."""
         return self._handshake.cipher is not None
 
     def greet(self) -> bytes:
-        """Give what is sent first, before anything was received."""
+        """Return the greeting, which is sent before anything is received."""
         return encode_greeting(self._handshake.mechanism, as_server=self._handshake.as_server)
 
     def receive(self, data: bytes, now: float) -> Output:  # hot: bench_edge
-        """Take in what arrived."""
+        """Handle received bytes."""
         out = Output()
         if self._state is not _State.CLOSED:
+            # pubsub.md §3.7: any received data cancels the timeouts of PING and TTL. Empty data does so too, which
+            # edge/connection.py uses while reading is paused.
             self._silent_at = inf
             self._pongs = 0
             self._reader.feed(data)
@@ -167,7 +169,7 @@ class Session:
         return out
 
     def decide(self, verdict: Verdict, now: float) -> Output:
-        """Go on with the application's verdict on the credentials; too late, it does nothing."""
+        """Continue with the application's verdict on the credentials; ignored if none is pending."""
         out = Output()
         if self._state is _State.JUDGED:
             self._state = _State.HANDSHAKE
@@ -176,39 +178,40 @@ class Session:
         return out
 
     def end(self) -> Output:
-        """Note that the peer hung up."""
+        """Handle that the peer closed the connection."""
         out = Output()
         if self._state is _State.READY:
             self._close(out, CloseReason.EOF)
         elif self._state is not _State.CLOSED:
             due = "greeting" if self._state is _State.GREETING else self._handshake.awaits
-            self._close(out, CloseReason.CLOSED_IN_HANDSHAKE, f"the peer hung up while its {due} was due")
+            self._close(out, CloseReason.CLOSED_IN_HANDSHAKE, f"the peer closed the connection before its {due}")
         return out
 
     def next_timer(self) -> float | None:
-        """Say when `tick` is wanted next."""
+        """Return when `tick` must be called next, or None."""
         if self._state is _State.CLOSED:
             return None
         at = min(self._ping_at, self._silent_at) if self._state is _State.READY else self._handshake_until
         return None if at == inf else at
 
     def tick(self, now: float) -> Output:
-        """Do what is due by the clock."""
+        """Handle timers that are due."""
         out = Output()
         if self._state is _State.CLOSED:
             return out
         if self._state is not _State.READY:
             if now >= self._handshake_until:
                 seconds = self._limits.handshake_timeout_s
-                self._close(out, CloseReason.HANDSHAKE_TIMEOUT, f"no handshake within {seconds:g} s")
+                self._close(out, CloseReason.HANDSHAKE_TIMEOUT, f"the handshake took more than {seconds:g} s")
         elif now >= self._silent_at:
-            self._close(out, CloseReason.SILENT, "nothing arrived for longer than the heartbeat allows")
+            self._close(out, CloseReason.SILENT, "nothing received for longer than the heartbeat allows")
         elif now >= self._ping_at:
             self._ping(out, now)
         return out
 
     def encode_interest(self, interest: Interest) -> bytes:
-        """Write a subscription or its end in the form that the peer understands."""
+        """Encode a subscription or cancellation in the form that the peer's version understands."""
+        # pubsub.md §3.6: a 3.0 peer knows no SUBSCRIBE command; it expects a data frame.
         if self._minor == 0:
             frame = encode_frame((b"\x01" if interest.subscribe else b"\x00") + interest.prefix)
         else:
@@ -216,23 +219,26 @@ class Session:
         return self.seal(frame)
 
     def seal(self, frames: bytes) -> bytes:
-        """Turn plain frames into what this connection carries."""
+        """Encrypt plain frames if the mechanism encrypts, else return them unchanged."""
         cipher = self._handshake.cipher
         return frames if cipher is None else cipher.seal(frames)
 
     def _run(self, out: Output, now: float) -> None:
-        """Go as far as the bytes reach; a violation is the end."""
+        """Process the buffered bytes as far as possible; a violation closes the connection."""
         try:
             if self._state is _State.GREETING:
                 self._greeting(out, now)
+            # One frame at a time: the frame may end the handshake, and the rest then has another limit and meaning.
             while self._state is _State.HANDSHAKE and (frames := self._frames(HANDSHAKE_BYTES, most=1)):
                 self._handshake_frame(frames[0], out, now)
             if self._state is _State.READY:
                 self._established(out, now)
         except Violation as violation:
             self._close(out, violation.reason, violation.detail)
+        # No frame is read while a verdict is pending, so the buffer must be bounded here.
         if self._state is _State.JUDGED and self._reader.held > HANDSHAKE_BYTES:
-            self._close(out, CloseReason.TOO_LONG, "more than a handshake arrived before its end")
+            problem = f"more than {HANDSHAKE_BYTES} bytes received before the handshake was done"
+            self._close(out, CloseReason.TOO_LONG, problem)
 
     def _frames(self, limit: int, most: int) -> list[Frame]:
         frames = self._reader.frames(limit, most)
@@ -245,23 +251,26 @@ class Session:
         if greeting is None:
             return
         self._reader.skip(GREETING_BYTES)
+        # pubsub.md §3.1: the names must be equal byte for byte; there is no negotiation of the mechanism.
         if greeting.mechanism != self._handshake.mechanism:
             theirs, ours = greeting.mechanism.decode("ascii", "replace"), self._handshake.mechanism.decode()
-            raise Violation(CloseReason.MECHANISM_MISMATCH, f"the peer is set up for {theirs!r}, and we for {ours}")
+            problem = f"the peer uses {theirs!r}, this endpoint {ours!r}; configure the same security on both"
+            raise Violation(CloseReason.MECHANISM_MISMATCH, problem)
         self._minor = greeting.minor
         self._state = _State.HANDSHAKE
         self._take_step(self._handshake.begin(), out, now)
 
     def _handshake_frame(self, frame: Frame, out: Output, now: float) -> None:
         flags, body = frame
+        # pubsub.md §3.2: libzmq also closes the connection when data arrives during the handshake.
         if not flags & COMMAND:
-            raise Violation(CloseReason.UNEXPECTED, "data during the handshake")
+            raise Violation(CloseReason.UNEXPECTED, "received data during the handshake")
         self._take_step(self._handshake.receive(body), out, now)
 
     def _take_step(self, step: Step, out: Output, now: float) -> None:
         out.send += step.send
         if step.denied is not None:
-            self._close(out, CloseReason.DENIED, f"the peer's credentials were refused ({step.denied:d})")
+            self._close(out, CloseReason.DENIED, f"the peer's credentials were refused with status {step.denied:d}")
         elif step.ask is not None:
             self._state = _State.JUDGED
             out.ask = step.ask
@@ -279,19 +288,21 @@ class Session:
             self._take_requests(frames, out, now)
         else:
             self._take_messages(frames, out, now)
+        # Raised after the frames before it were handled, so that the result does not depend on how the stream was split.
         if self._reader.violation is not None:
             raise self._reader.violation
 
     def _frame_limit(self) -> int:
-        """Leave room for what a command or a CURVE box puts around the longest body."""
+        """Return the longest frame, with room for what a command or a CURVE box adds to the longest body."""
         return self._limits.max_message_bytes + PART_BYTES
 
     def _opened(self, frames: Iterable[Frame]) -> Iterator[Frame]:
         cipher = self._handshake.cipher
         assert cipher is not None
         for flags, body in frames:
+            # pubsub.md §3.5: MORE and COMMAND are inside the box. An outer COMMAND is accepted: some peers set it.
             if flags & MORE:
-                raise Violation(CloseReason.BAD_FLAGS, "MORE outside of a CURVE box")
+                raise Violation(CloseReason.BAD_FLAGS, "the MORE flag is set outside of a CURVE box")
             yield cipher.open(body)
 
     def _take_messages(self, frames: Iterable[Frame], out: Output, now: float) -> None:  # hot: bench_edge
@@ -311,11 +322,12 @@ class Session:
                 messages.append((body,))
 
     def _take_requests(self, frames: Iterable[Frame], out: Output, now: float) -> None:
-        """Look for subscriptions in every part, as libzmq does; the rest is the application's."""
+        """Take subscriptions from every part of a message, as libzmq does; other parts go to the application."""
         for flags, body in frames:
             if flags & COMMAND:
                 self._take_command(body, out, now)
                 continue
+            # pubsub.md §3.6: XSUB sends subscriptions as data, also to 3.1 peers; libzmq checks every part for them.
             if body[:1] in {b"\x00", b"\x01"}:
                 out.requests.append(Interest(body[1:], subscribe=body[0] == 1))
             else:
@@ -330,7 +342,8 @@ class Session:
         self._parts_bytes += len(body) + PART_BYTES
         if self._parts_bytes > self._limits.max_message_bytes + PART_BYTES:
             limit = self._limits.max_message_bytes
-            raise Violation(CloseReason.TOO_LONG, f"a message of more than {limit} bytes in {len(self._parts)} parts")
+            problem = f"a message of {len(self._parts)} parts exceeds the limit of {limit} bytes"
+            raise Violation(CloseReason.TOO_LONG, problem)
 
     def _take_command(self, body: bytes, out: Output, now: float) -> None:
         name, data = split_command(body)
@@ -340,8 +353,8 @@ class Session:
             out.requests.append(Interest(data, subscribe=False))
         elif name == b"PING":
             self._pong(data, out, now)
-        elif name == b"ERROR":
-            raise Violation(CloseReason.REFUSED, f"the peer says: {data[1:].decode('utf-8', 'replace')}")
+        elif name == b"ERROR":  # other commands are ignored: a later version of ZMTP may add some
+            raise Violation(CloseReason.REFUSED, f"the peer sent ERROR: {data[1:].decode('utf-8', 'replace')}")
 
     def _ping(self, out: Output, now: float) -> None:
         heartbeat = self._heartbeat
@@ -349,12 +362,12 @@ class Session:
         ttl = min(round(heartbeat.ttl_s * 10), MAX_TTL)
         out.send += self.seal(encode_command(b"PING", ttl.to_bytes(2, "big")))
         timeout_s = heartbeat.interval_s if heartbeat.timeout_s is None else heartbeat.timeout_s
-        self._silent_at = min(self._silent_at, now + timeout_s)
+        self._silent_at = min(self._silent_at, now + timeout_s)  # the TTL of the peer's PING may end earlier
         self._ping_at = now + heartbeat.interval_s
 
     def _pong(self, data: bytes, out: Output, now: float) -> None:
         if len(data) < 2:
-            raise Violation(CloseReason.MALFORMED, "a PING without a time to live")
+            raise Violation(CloseReason.MALFORMED, f"PING must have a time to live of 2 bytes, got {len(data)}")
         ttl = int.from_bytes(data[:2], "big")
         if ttl:
             self._silent_at = min(self._silent_at, now + ttl / 10)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshbus.demo.lines import (
+from meshbus.demo.messages import (
     ANSWER,
     COMMAND,
     Counts,

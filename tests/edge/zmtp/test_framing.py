@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.edge.zmtp.frames import (
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
+from meshbus.edge.zmtp.framing import (
     COMMAND,
     LONG,
     MORE,
@@ -17,7 +18,6 @@ from meshbus.edge.zmtp.frames import (
     split_command,
 )
 from meshbus.edge.zmtp.greeting import GREETING_BYTES
-from meshbus.edge.zmtp.reason import CloseReason, Violation
 from tests.edge.zmtp.talk import stream
 
 MESSAGES = st.lists(st.binary(max_size=300), min_size=1, max_size=5)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from meshbus.config.source import (
+from meshbus.config.loader import (
     MAX_FILE_BYTES,
     Reader,
     build,
@@ -129,19 +129,19 @@ def test_the_environment_is_searched_by_prefix() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"dors": 2}, "dors (from an argument): is not a known setting: did you mean 'doors'?"),
-        ({"doors": "2"}, "doors (from an argument): expected a whole number, got '2'"),
-        ({"doors": True}, "doors (from an argument): expected a whole number, got True"),
+        ({"dors": 2}, "dors (from an argument): unknown setting; did you mean 'doors'?"),
+        ({"doors": "2"}, "doors (from an argument): expected an integer, got '2'"),
+        ({"doors": True}, "doors (from an argument): expected an integer, got True"),
         ({"doors": 9}, "doors (from an argument): 9 is a bus"),
         ({"gear": "none"}, "gear (from an argument): expected one of manual, automatic, got 'none'"),
-        ({"stickers": "a"}, "stickers (from an argument): expected a list, each item a text, got 'a'"),
-        ({"stickers": ["a", 1]}, "stickers[1] (from an argument): expected a text, got 1"),
+        ({"stickers": "a"}, "stickers (from an argument): expected a list, each item a string, got 'a'"),
+        ({"stickers": ["a", 1]}, "stickers[1] (from an argument): expected a string, got 1"),
         ({"wheels": [1]}, "wheels[0] (from an argument): expected a table, got 1"),
-        ({"wheels": [{}]}, "wheels[0] (from an argument): 'radius' is missing: it is a length above 0"),
+        ({"wheels": [{}]}, "wheels[0] (from an argument): 'radius' is missing; expected a length above 0"),
         ({"wheels": [{"radius": 0}]}, "wheels[0].radius (from an argument): expected a length above 0, got 0"),
         (
             {"wheels": [{"radius": 1, "colour": 1}]},
-            "wheels[0].colour (from an argument): is not a known setting: did you mean 'color'?",
+            "wheels[0].colour (from an argument): unknown setting; did you mean 'color'?",
         ),
         (
             {"wheels": [{"radius": 1, "color": "x"}]},
@@ -164,8 +164,8 @@ def test_a_complaint_names_the_argument_and_what_was_expected(arguments: dict[st
 @pytest.mark.parametrize(
     ("env", "complaint"),
     [
-        ({"CAR_DOOR": "2"}, "CAR_DOOR (from the environment): is not a known setting: did you mean 'CAR_DOORS'?"),
-        ({"CAR_DOORS": "two"}, "CAR_DOORS (from the environment): expected a whole number, got 'two'"),
+        ({"CAR_DOOR": "2"}, "CAR_DOOR (from the environment): unknown setting; did you mean 'CAR_DOORS'?"),
+        ({"CAR_DOORS": "two"}, "CAR_DOORS (from the environment): expected an integer, got 'two'"),
         ({"CAR_FAST": "yes"}, "CAR_FAST (from the environment): expected true or false, got 'yes'"),
         (
             {"CAR_WHEELS": "[{radius = 0}]"},
@@ -201,11 +201,11 @@ def test_a_complaint_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"doors = ", "is not valid TOML: Invalid value (at "),
-        (b"doors = 1\ndoors = 2\n", "is not valid TOML: Cannot overwrite a value (at line 2"),
-        (b"\xff\xfe", "is not UTF-8 text"),
-        (b"a = " + b"[" * 10_000, "is not valid TOML"),
-        (b"#" * (MAX_FILE_BYTES + 1), "is larger than 1048576 bytes"),
+        (b"doors = ", "the file is not valid TOML: Invalid value (at "),
+        (b"doors = 1\ndoors = 2\n", "the file is not valid TOML: Cannot overwrite a value (at line 2"),
+        (b"\xff\xfe", "the file is not UTF-8 text"),
+        (b"a = " + b"[" * 10_000, "the file is not valid TOML"),
+        (b"#" * (MAX_FILE_BYTES + 1), "the file is larger than 1048576 bytes"),
     ],
     ids=["unfinished", "twice", "binary", "deep", "large"],
 )
@@ -218,23 +218,23 @@ def test_a_file_that_is_no_settings_file_is_refused(tmp_path: Path, content: byt
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         read_file(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the file"):
         read_file(tmp_path)
 
 
 def test_suggestions() -> None:
-    assert suggest("dors", ["doors", "name"]) == ": did you mean 'doors'?"
-    assert suggest("do", ["doors_and_windows", "name"]) == ": did you mean 'doors_and_windows'?"
-    assert suggest("zzz", ["doors", "name"]) == ": known are doors, name"
+    assert suggest("dors", ["doors", "name"]) == "; did you mean 'doors'?"
+    assert suggest("do", ["doors_and_windows", "name"]) == "; did you mean 'doors_and_windows'?"
+    assert suggest("zzz", ["doors", "name"]) == "; choose from doors, name"
 
 
 def test_types_are_described_in_words() -> None:
     assert describe(Path, READERS) == "a path"
-    assert describe(Annotated[int, "plain"], {}) == "a whole number"
+    assert describe(Annotated[int, "plain"], {}) == "an integer"
     assert describe(tuple[float, ...], {}) == "a list, each item a number"
-    assert describe(int | None, {}) == "a whole number"
-    assert describe(int | str, {}) == "a whole number or a text"
+    assert describe(int | None, {}) == "an integer"
+    assert describe(int | str, {}) == "an integer or a string"
     assert describe(Wheel, {}) == "a table"
     assert describe(bool, {}) == "true or false"

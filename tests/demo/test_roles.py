@@ -3,7 +3,7 @@
 import pytest
 
 from meshbus.config import NodeConfig
-from meshbus.demo.cast import (
+from meshbus.demo.roles import (
     ALARMS,
     GATEWAY,
     MAPS,
@@ -13,10 +13,10 @@ from meshbus.demo.cast import (
     PROPOSED_POLICY,
     ROLES,
     TRACES,
-    Cast,
+    FleetFiles,
     Role,
     place_of,
-    write_cast,
+    write_files,
 )
 from meshbus.errors import ConfigError
 from meshbus.names.channel import ChannelName
@@ -27,33 +27,33 @@ from meshbus.wire.messages.token import Scope
 
 
 @pytest.fixture(scope="module")
-def cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
-    return write_cast(tmp_path_factory.mktemp("cast"))
+def files(tmp_path_factory: pytest.TempPathFactory) -> FleetFiles:
+    return write_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_every_member_is_a_node_on_loopback_that_can_start(cast: Cast, role: Role) -> None:
-    config = NodeConfig.load(cast.config(role.name), env={})
+def test_every_member_is_a_node_on_loopback_that_can_start(files: FleetFiles, role: Role) -> None:
+    config = NodeConfig.load(files.config(role.name), env={})
     assert (config.bind.host, config.bind.port) == ("127.0.0.1", 0)
-    assert config.load_identity() == cast.identities[role.name]
+    assert config.load_identity() == files.identities[role.name]
     assert len(config.load_psk()) == 32
     assert config.gateway == (role.name == GATEWAY)
 
 
-def test_a_token_is_for_its_holder_and_the_gateway_knows_those_of_publishers(cast: Cast) -> None:
+def test_a_token_is_for_its_holder_and_the_gateway_knows_those_of_publishers(files: FleetFiles) -> None:
     for role in ROLES:
-        config = NodeConfig.load(cast.config(role.name), env={})
+        config = NodeConfig.load(files.config(role.name), env={})
         tokens = [chain[-1] for chain in config.load_tokens()]
-        holders = {cast.identities[other.name].entity_id for other in ROLES if other.allowed == Scope.PUBLISH}
-        own = {cast.identities[role.name].entity_id} if role.allowed is not None else set()
+        holders = {files.identities[other.name].entity_id for other in ROLES if other.allowed == Scope.PUBLISH}
+        own = {files.identities[role.name].entity_id} if role.allowed is not None else set()
         assert {token.subject for token in tokens} == (holders if role.name == GATEWAY else own)
         for token in tokens:
             assert token.issuer in config.trusted_issuers
             assert token.authorizes(role.allowed or Scope.PUBLISH, ChannelName(ALARMS).hash)
 
 
-def test_the_proposal_changes_two_channels_and_nothing_else(cast: Cast) -> None:
-    before, after = (load_policy(path) for path in (cast.config(GATEWAY), cast.folder / PROPOSED_POLICY))
+def test_the_proposal_changes_two_channels_and_nothing_else(files: FleetFiles) -> None:
+    before, after = (load_policy(path) for path in (files.config(GATEWAY), files.folder / PROPOSED_POLICY))
     rules = {channel.name: channel.visibility for channel in before.channels}
     assert rules == {
         ALARMS: Visibility.GLOBAL,
@@ -67,21 +67,21 @@ def test_the_proposal_changes_two_channels_and_nothing_else(cast: Cast) -> None:
     assert before.peer_subnets == after.peer_subnets == (SubnetId.parse("3.1"), SubnetId.parse("3.2"))
 
 
-def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(cast: Cast) -> None:
-    settings = load_config(cast.folder / PIPELINE)
-    assert settings.tables == str(cast.folder / "tables")
-    assert settings.logs == tuple(str(cast.log_dir(name)) for name in (GATEWAY, "control", "east-planner"))
-    readers = {cast.identities[name].node_id for name in ("control", "east-planner")}
+def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(files: FleetFiles) -> None:
+    settings = load_config(files.folder / PIPELINE)
+    assert settings.tables == str(files.folder / "tables")
+    assert settings.logs == tuple(str(files.log_dir(name)) for name in (GATEWAY, "control", "east-planner"))
+    readers = {files.identities[name].node_id for name in ("control", "east-planner")}
     assert {entry.peer for entry in settings.subscriptions} == readers
 
 
-def test_every_wish_names_a_member(cast: Cast) -> None:
-    assert {publisher for role in ROLES for publisher, _ in role.wishes} <= set(cast.identities)
+def test_every_wish_names_a_member(files: FleetFiles) -> None:
+    assert {publisher for role in ROLES for publisher, _ in role.wishes} <= set(files.identities)
 
 
-def test_nothing_is_overwritten(cast: Cast) -> None:
+def test_nothing_is_overwritten(files: FleetFiles) -> None:
     with pytest.raises(ConfigError, match="never overwritten"):
-        write_cast(cast.folder)
+        write_files(files.folder)
 
 
 def test_places_have_names() -> None:

@@ -1,8 +1,8 @@
-"""One connected socket on the running loop: reads as they come, writes with as few copies and calls as possible.
+"""A connected socket on the event loop: reads data as it arrives, writes with few copies and system calls.
 
-What is written goes to the kernel at once when the kernel takes it; what it does not take waits, and the owner is told
-when all of it has left. The owner therefore writes again only while the stream is `idle`, and keeps its own queue: the
-stream holds one write, however slow the other end is.
+A write goes to the kernel at once. What the kernel does not accept waits, and `on_idle` is called when all of it was
+accepted. The owner writes only while the stream is `idle` and keeps its own queue, so the stream holds at most one
+write, however slow the peer is.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import socket  # noqa: TID251 - works on sockets that edge/server.py opened
 from collections.abc import Callable, Sequence
 
 READ_BYTES = 256 << 10
+"""Largest read: more than a socket buffer usually holds, so one call empties it."""
 LARGE_BYTES = 32 << 10
-"""A buffer from this size on is sent from where it lies: copying it costs more than one more buffer in the call."""
+"""Buffers of this size or more are not joined: copying one costs more than another buffer in the call."""
 MAX_BUFFERS = 512
-"""Buffers of one call; the kernel takes 1024."""
+"""Buffers in one call; the kernel accepts 1024 (IOV_MAX)."""
 
 _LATER = (BlockingIOError, InterruptedError)
 
 
 class Stream:
-    """A socket that is read from the moment it is opened; close it when done."""
+    """Reads from a socket and writes to it; starts reading when created."""
 
     def __init__(
         self,
@@ -35,37 +36,37 @@ class Stream:
         self._on_data, self._on_idle, self._on_end = on_data, on_idle, on_end
         self._loop = asyncio.get_running_loop()
         self._waiting: list[memoryview | bytes] = []
-        """What the kernel has not taken."""
+        """Data that the kernel has not accepted yet."""
         self.reading = False
-        """Whether the other end is listened to."""
+        """Whether data is being read."""
         self._closed = False
         self.resume()
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was written has left."""
+        """Whether the kernel accepted everything that was written."""
         return not self._waiting
 
     def pause(self) -> None:
-        """Stop reading: the other end will have to wait."""
+        """Stop reading, so that TCP slows the peer down."""
         if self.reading:
             self.reading = False
             self._loop.remove_reader(self._socket)
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if not self.reading and not self._closed:
             self.reading = True
             self._loop.add_reader(self._socket, self._readable)
 
     def write(self, buffers: Sequence[bytes]) -> None:  # hot: bench_edge
-        """Send buffers, in order; what does not fit now is sent when it does."""
+        """Send buffers in order; what the kernel does not accept now is sent later."""
         if self._closed:
             return
         if self._waiting:
             self._waiting += buffers
             return
-        if len(buffers) == 1:
+        if len(buffers) == 1:  # the common case: `send` is cheaper than `sendmsg` with a list
             buffer = buffers[0]
             sent = self._send(buffer)
             if sent < len(buffer):
@@ -74,7 +75,7 @@ class Stream:
         self._wait(self._send_many(_gather(buffers)), or_not=True)
 
     def close(self) -> None:
-        """Close the socket; what waits is lost. Closing twice is fine."""
+        """Close the socket and discard unsent data. Calling it again does nothing."""
         if not self._closed:
             self.pause()
             self._closed = True
@@ -115,15 +116,15 @@ class Stream:
             return 0
         except OSError as error:
             self._end_soon(error.strerror or str(error))
-            return len(buffer)
+            return len(buffer)  # count it as sent: nothing may wait on a broken connection
 
     def _send_many(self, buffers: list[memoryview | bytes]) -> list[memoryview | bytes]:
-        """Send as much as the kernel takes, and give back the rest."""
+        """Send as much as the kernel accepts, and return the rest."""
         try:
             while buffers:
                 sent = self._socket.sendmsg(buffers[:MAX_BUFFERS])
                 buffers, full = _after(buffers, sent)
-                if full:
+                if full:  # another call would only raise BlockingIOError
                     break
         except _LATER:
             pass
@@ -133,17 +134,17 @@ class Stream:
         return buffers
 
     def _end_soon(self, problem: str) -> None:
-        """Report a broken connection when the caller is done: it may be in the middle of a fan-out."""
+        """Report a broken connection in the next loop iteration: the caller may be in the middle of a fan-out."""
         self._loop.call_soon(self._end, problem)
 
     def _end(self, problem: str) -> None:
-        if not self._closed:
+        if not self._closed:  # it may have been closed since `_end_soon`
             self.close()
             self._on_end(problem)
 
 
 def _gather(buffers: Sequence[bytes]) -> list[memoryview | bytes]:
-    """Join small buffers that follow each other; large ones stay where they are."""
+    """Join adjacent small buffers; leave large ones uncopied."""
     if max(map(len, buffers)) < LARGE_BYTES:
         return [b"".join(buffers)]
     gathered: list[memoryview | bytes] = []
@@ -162,7 +163,7 @@ def _gather(buffers: Sequence[bytes]) -> list[memoryview | bytes]:
 
 
 def _after(buffers: list[memoryview | bytes], sent: int) -> tuple[list[memoryview | bytes], bool]:
-    """Give what is left after so many bytes, and whether the kernel stopped inside of a buffer."""
+    """Return the buffers left after `sent` bytes, and whether the kernel's buffer is full."""
     for place, buffer in enumerate(buffers):
         if sent < len(buffer):
             rest = buffers[place:]

@@ -1,7 +1,7 @@
-"""Two doors to a mesh: the admin socket of a node that runs, or a node of one's own for a moment.
+"""Reach a mesh from a command: through the admin socket of a running node, or with a temporary node.
 
-A verb asks for a door and does not care which it got. The socket is taken when it is named, or when nothing else is and
-the usual one is there.
+Both implement the same interface, so commands need not know which one they use. The admin socket is used if --admin
+names it, or if neither --config nor --connect is given and the default socket exists.
 """
 
 from __future__ import annotations
@@ -14,70 +14,75 @@ from typing import Any, Protocol
 import msgspec
 
 from meshbus.cli.exit import Refusal
+from meshbus.cli.options import MeshOptions, build_config, gather_settings
 from meshbus.cli.output import note
-from meshbus.cli.settings import Way, build_config, gather_settings
 from meshbus.config import NodeConfig, PeerEntry
-from meshbus.config.source import Setting
+from meshbus.config.loader import Setting
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.admin import event_row, peer_row, report_row
 from meshbus.node.node import Node
 from meshbus.node.unix import LineClient
 
 
-class Door(Protocol):
-    """What a verb can do with a mesh; rows are what it prints."""
+class Mesh(Protocol):
+    """What a command can do with a mesh; results are rows, as they are printed."""
 
     async def peers(self) -> list[dict[str, Any]]:
-        """Give the peers."""
+        """Return the peers."""
 
     async def subscribers(self, channel: str) -> int:
-        """Count the subscribers of a channel."""
+        """Return the number of subscribers of a channel."""
 
     async def publish(self, channel: str, payload: bytes, *, reliable: bool | None) -> dict[str, Any]:
-        """Publish one event, and give the report."""
+        """Publish one event and return its report."""
 
     def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
-        """Give None once the subscription is live, and then its events."""
+        """Yield None when the subscription is live, then its events."""
 
 
 @asynccontextmanager
-async def open_door(way: Way | None, *, publishes: str | None = None) -> AsyncIterator[Door]:
-    """Open the door that the options lead to; `publishes` is a channel that peers may ask for at once."""
-    way = way or Way()
-    if way.admin is not None and (way.config is not None or way.connect is not None):
-        raise ConfigError("--admin", "a running node has its own configuration: leave --config and --connect out")
-    settings = gather_settings(way.config, way.overrides)
-    if way.connect is not None:
-        settings["peers"] = _typed_peer(way)
-    elif way.public_key is not None or way.node_id is not None:
-        raise ConfigError("--connect", "is missing: say which host:port the key and the id belong to")
+async def open_mesh(options: MeshOptions | None, *, publishes: str | None = None) -> AsyncIterator[Mesh]:
+    """Open the mesh that the options select.
+
+    `publishes` names a channel to announce before connecting, so that peers can subscribe at once.
+    """
+    options = options or MeshOptions()
+    if options.admin is not None and (options.config is not None or options.connect is not None):
+        raise ConfigError("--admin", "not allowed with --config or --connect; a running node has its own configuration")
+    settings = gather_settings(options.config, options.overrides)
+    if options.connect is not None:
+        settings["peers"] = _typed_peer(options)
+    elif options.public_key is not None or options.node_id is not None:
+        raise ConfigError("--connect", "required with --public-key and --node-id; give the host:port of that node")
     config = build_config(settings)
-    socket = way.admin or (None if way.config or way.connect else _usual_socket(config))
+    socket = options.admin or (None if options.config or options.connect else _usual_socket(config))
     if socket is not None:
         async with await LineClient.connect(socket) as client:
-            yield RemoteDoor(client)
+            yield AdminMesh(client)
     else:
-        async with own_node(config, publishes=publishes) as node:
-            yield OwnDoor(node)
+        async with temporary_node(config, publishes=publishes) as node:
+            yield NodeMesh(node)
 
 
 @asynccontextmanager
-async def own_node(config: NodeConfig, *, publishes: str | None = None) -> AsyncIterator[Node]:
-    """Be a node for a moment: on any free port, connected to the configured peers, without logs.
+async def temporary_node(config: NodeConfig, *, publishes: str | None = None) -> AsyncIterator[Node]:
+    """Run a temporary node on any free port, connected to the configured peers, without logs.
 
-    Raises the first error when no peer can be reached; those that cannot are noted otherwise.
+    Raises the first error if no peer can be reached. If some peers can be reached, the errors of the others are printed.
     """
     if not config.peers:
         raise ConfigError(
             "peers",
-            "there is nobody to connect to: give --connect and --public-key, add [[peers]], or run `meshbus up`",
+            "no peer is configured; give --connect and --public-key, add [[peers]] to the file, or run `meshbus up`",
         )
+    # Port 0 and no logs: the same configuration may belong to a node that runs now.
     quiet = msgspec.structs.replace(config.without_logs(), peers=(), bind=config.bind._replace(port=0))
     async with Node.open(quiet) as node:
-        if publishes is not None:
+        if publishes is not None:  # before connecting: peers that know the channel subscribe as soon as they connect
             node.publisher(publishes)
+        # All peers are tried: a command is useful as soon as one of them answers.
         failures = [failure for entry in config.peers if (failure := await _connect(node, entry)) is not None]
         if len(failures) == len(config.peers):
             raise failures[0]
@@ -96,12 +101,12 @@ async def _connect(node: Node, entry: PeerEntry) -> MeshError | None:
     return None
 
 
-def _typed_peer(way: Way) -> Setting:
-    if way.public_key is None:
-        raise ConfigError("--public-key", "is missing: `meshbus key show` prints it on the other side")
-    peer = {"address": way.connect, "public_key": way.public_key}
-    if way.node_id is not None:
-        peer["node_id"] = way.node_id
+def _typed_peer(options: MeshOptions) -> Setting:
+    if options.public_key is None:
+        raise ConfigError("--public-key", "required with --connect; run `meshbus key show` on the other node")
+    peer = {"address": options.connect, "public_key": options.public_key}
+    if options.node_id is not None:
+        peer["node_id"] = options.node_id
     return Setting([peer], "--connect", "an argument", Path.cwd())
 
 
@@ -110,28 +115,28 @@ def _usual_socket(config: NodeConfig) -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-class OwnDoor:
-    """A node of one's own."""
+class NodeMesh:
+    """A mesh reached with a temporary node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     async def peers(self) -> list[dict[str, Any]]:
-        """Give the peers."""
+        """Return the peers."""
         return [peer_row(peer) for peer in self._node.peers]
 
     async def subscribers(self, channel: str) -> int:
-        """Count the subscribers of a channel."""
+        """Return the number of subscribers of a channel."""
         return len(self._node.roster.members(channel))
 
     async def publish(self, channel: str, payload: bytes, *, reliable: bool | None) -> dict[str, Any]:
-        """Publish one event, and give the report."""
+        """Publish one event and return its report."""
         return report_row(await self._node.publisher(channel, reliable=reliable).publish(payload))
 
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
-        """Give None once the subscription is live, and then its events."""
+        """Yield None when the subscription is live, then its events."""
         async with self._node.subscribe(
             channel, queue_group=queue_group, when_full=when_full or "block", since=since
         ) as subscription:
@@ -140,31 +145,32 @@ class OwnDoor:
                 yield event_row(event)
 
 
-class RemoteDoor:
-    """The admin socket of a running node."""
+class AdminMesh:
+    """A mesh reached through the admin socket of a running node."""
 
     def __init__(self, client: LineClient) -> None:
         self._client = client
 
     async def ask(self, do: str, **fields: object) -> Any:
-        """Ask for something, and give the result; raises Refusal when the node says no."""
+        """Send a request and return its result. Raises Refusal if the node answers with an error."""
         request = {"do": do} | {name: value for name, value in fields.items() if value is not None}
         await self._client.send(msgspec.json.encode(request, enc_hook=str) + b"\n")
         return _result(await self._client.receive())
 
     async def peers(self) -> list[dict[str, Any]]:
-        """Give the peers."""
+        """Return the peers."""
         rows: list[dict[str, Any]] = await self.ask("peers")
         return rows
 
     async def subscribers(self, channel: str) -> int:
-        """Count the subscribers of a channel."""
+        """Return the number of subscribers of a channel."""
         return sum(row["channel"] == channel for row in await self.ask("roster"))
 
     async def publish(self, channel: str, payload: bytes, *, reliable: bool | None) -> dict[str, Any]:
-        """Publish one event, and give the report."""
+        """Publish one event and return its report."""
         import base64
 
+        # Base64, because JSON cannot carry arbitrary bytes.
         encoded = base64.b64encode(payload).decode()
         report: dict[str, Any] = await self.ask("publish", channel=channel, payload_base64=encoded, reliable=reliable)
         return report
@@ -172,7 +178,7 @@ class RemoteDoor:
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
     ) -> AsyncIterator[dict[str, Any] | None]:
-        """Give None once the subscription is live, and then its events."""
+        """Yield None when the subscription is live, then its events."""
         await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
         yield None
         while True:

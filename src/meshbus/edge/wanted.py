@@ -1,7 +1,8 @@
-"""What one subscriber wants: prefixes, counted, and whether a topic is among them.
+"""Prefixes that a subscriber wants, each with a count, and a filter of messages by these prefixes.
 
-A prefix that was asked for twice must be cancelled twice, as in libzmq: two parts of a program may want the same thing
-without knowing of each other. The counterpart is the publisher's table, which holds each prefix of a peer once.
+A prefix that was subscribed twice must be unsubscribed twice, as in libzmq (pubsub.md §2.2), so that two parts of a
+program can subscribe to the same prefix independently. The counterpart is the publisher's hub, which holds each prefix
+of a peer once.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from collections import Counter
 from meshbus.policy.prefixes import SubscriptionIndex
 
 FEW = 8
-"""Up to this many prefixes one after the other is quicker than a search."""
+"""Up to this many prefixes a linear scan with `startswith` is faster than a search of the index."""
 
 _SELF = 1
-"""The only peer of our own index."""
+"""Key of the only peer in the index: this subscriber."""
 
 
 class Interests:
-    """Prefixes and how often each was asked for."""
+    """Subscribed prefixes and how often each was subscribed."""
 
     def __init__(self) -> None:
         self._counts: Counter[bytes] = Counter()
@@ -26,13 +27,13 @@ class Interests:
         self._few: tuple[bytes, ...] = ()
 
     def add(self, prefix: bytes) -> None:
-        """Ask for a prefix once more."""
+        """Subscribe to a prefix, once more if it is subscribed already."""
         self._counts[prefix] += 1
         self._index.subscribe(_SELF, prefix)
         self._few = tuple(self._counts) if len(self._counts) <= FEW else ()
 
     def remove(self, prefix: bytes) -> bool:
-        """Ask for a prefix once less; says whether nobody wants it any more. An unknown one changes nothing."""
+        """Unsubscribe from a prefix once; return whether its count reached zero. An unknown prefix is ignored."""
         if prefix not in self._counts:
             return False
         self._counts[prefix] -= 1
@@ -48,8 +49,8 @@ class Interests:
         return sorted(self._counts)
 
     def select(self, messages: list[tuple[bytes, ...]]) -> list[tuple[bytes, ...]]:  # hot: bench_edge
-        """Leave out what nobody wants, such as messages that were on the way when a prefix was cancelled."""
-        if b"" in self._counts:
+        """Return the messages whose topic matches a prefix; others were in flight when their prefix was cancelled."""
+        if b"" in self._counts:  # the empty prefix matches every topic
             return messages
         if len(self._counts) <= FEW:
             few = self._few

@@ -1,4 +1,4 @@
-from meshbus.edge.zmtp.reason import LASTING, CloseReason, Violation
+from meshbus.edge.zmtp.closereason import LASTING, CloseReason, Violation
 
 
 def test_a_violation_tells_its_reason_and_its_detail() -> None:

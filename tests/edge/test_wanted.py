@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.edge.interest import FEW, Interests
+from meshbus.edge.wanted import FEW, Interests
 
 PREFIXES = st.binary(max_size=3).map(lambda raw: bytes(byte % 3 for byte in raw))
 STEPS = st.lists(st.tuples(st.booleans(), PREFIXES), max_size=60)

@@ -1,8 +1,8 @@
-"""ZMTP frames: flags, a length of one or eight bytes, a body.
+"""Encode and decode ZMTP frames: flags, a length of one or eight bytes, a body (pubsub.md §3.2).
 
-A message is one frame or several, all but the last with MORE. A command is one frame that holds a name and data.
-Writing gives whole frames as bytes, so that one message is encoded once for all its receivers; `FrameReader` cuts an
-incoming stream apart. What frames mean is the session's business.
+A message is one or more frames, all but the last with the MORE flag. A command is one frame with a name and data.
+Encoding returns whole frames as bytes, so that a message is encoded once for all receivers. `FrameReader` splits an
+incoming stream into frames; zmtp/protocol.py interprets them.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from meshbus.edge.zmtp.reason import CloseReason, Violation
+from meshbus.edge.zmtp.closereason import CloseReason, Violation
 
 MORE, LONG, COMMAND = 1, 2, 4
 LONGEST_SHORT = 255
 
 Frame: TypeAlias = tuple[int, bytes]
-"""Flags and body."""
+"""Flags and body of a frame."""
 
 _HEADS = [bytes((0, length)) for length in range(LONGEST_SHORT + 1)]
 _MORE_HEADS = [bytes((MORE, length)) for length in range(LONGEST_SHORT + 1)]
 
 
-@lru_cache(maxsize=1024)  # a publisher's messages come in few lengths
+@lru_cache(maxsize=1024)  # messages of a publisher have few different lengths
 def frame_head(length: int, flags: int = 0) -> bytes:
-    """Write what stands before a body of this length."""
+    """Return flags and length, the bytes before a body."""
     if length <= LONGEST_SHORT:
         return bytes((flags, length))
     return bytes((flags | LONG,)) + length.to_bytes(8, "big")
 
 
 def encode_frame(body: bytes, flags: int = 0) -> bytes:
-    """Write one frame."""
+    """Encode one frame."""
     return frame_head(len(body), flags) + body
 
 
 def encode_command(name: bytes, data: bytes = b"") -> bytes:
-    """Write one command."""
+    """Encode one command."""
     return encode_frame(bytes((len(name),)) + name + data, COMMAND)
 
 
 def encode_message(parts: Sequence[bytes]) -> bytes:
-    """Write a message of one or more parts as one piece of bytes."""
+    """Encode a message of one or more parts as one bytes object."""
     return b"".join(message_buffers(parts))
 
 
 def message_buffers(parts: Sequence[bytes]) -> Sequence[bytes]:  # hot: bench_edge
-    """Write a message of one or more parts as heads and bodies; no body is copied."""
+    """Encode a message of one or more parts as a list of heads and bodies; no body is copied."""
     if len(parts) == 1:
         body = parts[0]
         length = len(body)
@@ -62,17 +62,17 @@ def message_buffers(parts: Sequence[bytes]) -> Sequence[bytes]:  # hot: bench_ed
 
 
 def split_command(body: bytes) -> tuple[bytes, bytes]:
-    """Take the body of a command apart: name and data."""
+    """Split the body of a command into name and data. Raises Violation."""
     if not body or len(body) < 1 + body[0]:
-        raise Violation(CloseReason.MALFORMED, "a command without a whole name")
+        raise Violation(CloseReason.MALFORMED, "the name of a command is truncated")
     return body[1 : 1 + body[0]], body[1 + body[0] :]
 
 
 class FrameReader:
-    """Cuts a stream into frames; holds at most one unfinished frame and what was fed behind it.
+    """Splits a stream into frames; buffers one incomplete frame and the bytes after it.
 
-    A frame above the limit, or with flags that do not exist, ends the stream: the frames before it are still given,
-    and `violation` is set.
+    A frame above the limit or with invalid flags ends the stream: the frames before it are still returned, and
+    `violation` is set.
     """
 
     __slots__ = ("_data", "_need", "held", "violation")
@@ -80,23 +80,23 @@ class FrameReader:
     def __init__(self) -> None:
         self._data: bytes | bytearray = b""
         self._need = 0
-        """Bytes that the unfinished frame takes, as far as is known."""
+        """Size of the incomplete frame, as far as it is known."""
         self.held = 0
-        """Bytes that wait."""
+        """Number of buffered bytes."""
         self.violation: Violation | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Add received bytes."""
         if not self.held:
             self._data = data
         else:
-            if not isinstance(self._data, bytearray):  # it grows in place, however small the pieces are
+            if not isinstance(self._data, bytearray):  # grows in place: many small pieces do not cost quadratic time
                 self._data = bytearray(self._data)
             self._data += data
         self.held += len(data)
 
     def frames(self, limit: int, most: int | None = None) -> list[Frame]:  # hot: bench_edge
-        """Give the whole frames that are there, at most `most`; bodies above `limit` are a violation."""
+        """Return the complete frames, at most `most`; a body longer than `limit` is a violation."""
         if self.held < self._need or self.violation is not None:
             return []
         data = bytes(self._data)
@@ -104,8 +104,9 @@ class FrameReader:
         at, end, need = 0, len(data), 2
         while end - at >= need and (most is None or len(frames) < most):
             flags = data[at]
+            # pubsub.md §3.2: three flags exist, and commands never carry MORE.
             if flags > 7 or flags & (COMMAND | MORE) == COMMAND | MORE:
-                self.violation = Violation(CloseReason.BAD_FLAGS, f"frame flags {flags:#04x}")
+                self.violation = Violation(CloseReason.BAD_FLAGS, f"invalid frame flags {flags:#04x}")
                 break
             if flags & LONG:
                 if end - at < 9:
@@ -116,8 +117,9 @@ class FrameReader:
             else:
                 start = at + 2
                 length = data[at + 1]
+            # Checked before the body is here, so that an announced length never makes the buffer grow beyond the limit.
             if length > limit:
-                self.violation = Violation(CloseReason.TOO_LONG, f"a frame of {length} bytes, {limit} are allowed")
+                self.violation = Violation(CloseReason.TOO_LONG, f"a frame has {length} bytes, the limit is {limit}")
                 break
             if start + length > end:
                 need = start + length - at
@@ -128,10 +130,10 @@ class FrameReader:
         return frames
 
     def peek(self) -> bytes:
-        """Look at everything that waits."""
+        """Return the buffered bytes without removing them."""
         return bytes(self._data)
 
     def skip(self, count: int) -> None:
-        """Forget so many bytes at the front."""
+        """Remove bytes at the front."""
         self._data = self._data[count:]
         self.held = len(self._data)

@@ -3,12 +3,12 @@ from typing import Any
 
 import pytest
 
-from meshbus.edge.zmtp.frames import encode_command, encode_frame, encode_message
+from meshbus.edge.zmtp.closereason import CloseReason
+from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_message
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, NullHandshake, PlainServerHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.reason import CloseReason
-from meshbus.edge.zmtp.session import HANDSHAKE_BYTES, Heartbeat, Interest, Limits, Output, Ready, Session, Upstream
+from meshbus.edge.zmtp.protocol import HANDSHAKE_BYTES, Heartbeat, Interest, Limits, Output, Ready, Session, Upstream
 from tests.edge.zmtp.talk import CAPTURES, pair, pump, session, stream
 from tests.seeds import for_each_seed
 
@@ -232,7 +232,7 @@ def test_a_peer_may_say_goodbye_with_a_reason() -> None:
     out = ready(SUB).receive(encode_command(b"ERROR", b"\x04busy"), 0.0)
     assert reason_of(out) is CloseReason.REFUSED
     assert out.closed is not None
-    assert out.closed.detail == "the peer says: busy"
+    assert out.closed.detail == "the peer sent ERROR: busy"
 
 
 def test_subscriptions_mean_nothing_to_a_subscriber() -> None:

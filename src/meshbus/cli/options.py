@@ -1,4 +1,4 @@
-"""What a verb runs with: a configuration (a file, the environment, what was typed), and the way to a mesh."""
+"""Options that several commands share: the configuration, and how to reach a mesh."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from meshbus.config import NodeConfig
-    from meshbus.config.source import Setting
+    from meshbus.config.loader import Setting
 
 Config: TypeAlias = Annotated[
-    Path | None, Parameter(help="The configuration file; by default MESHBUS_CONFIG, or node.toml in your folder.")
+    Path | None,
+    Parameter(help="Configuration file; default: $MESHBUS_CONFIG, or node.toml in your configuration directory."),
 ]
 Overrides: TypeAlias = Annotated[
-    list[str] | None, Parameter("--set", help="One setting over all others: --set heartbeat_s=2. May be repeated.")
+    list[str] | None, Parameter("--set", help="Override one setting: --set heartbeat_s=2. May be repeated.")
 ]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """The options by which a verb finds a mesh; cli/door.py opens what they lead to."""
+class MeshOptions:
+    """Options that select how a command reaches a mesh; cli/reach.py interprets them."""
 
     admin: Annotated[
-        Path | None, Parameter(help="The admin socket of a running node; by default the usual one, if it is there.")
+        Path | None, Parameter(help="Admin socket of a running node; default: the configured one, if it exists.")
     ] = None
     config: Annotated[
-        Path | None, Parameter(help="Be a node for a moment, with this configuration, and connect to its peers.")
+        Path | None, Parameter(help="Run a temporary node with this configuration, and connect to its peers.")
     ] = None
-    connect: Annotated[str | None, Parameter(help="Be a node for a moment, and connect to this host:port.")] = None
-    public_key: Annotated[str | None, Parameter(help="The public key of the node to connect to.")] = None
+    connect: Annotated[str | None, Parameter(help="Run a temporary node, and connect to this host:port.")] = None
+    public_key: Annotated[str | None, Parameter(help="Public key of the node to connect to.")] = None
     node_id: Annotated[
-        str | None, Parameter(help="The id of a plain net-mesh node to connect to; its public key is its Noise key.")
+        str | None, Parameter(help="Id of a plain net-mesh node to connect to; --public-key is then its Noise key.")
     ] = None
     overrides: Overrides = None
 
 
 def gather_settings(config: Path | None, overrides: Sequence[str] | None = None) -> dict[str, Setting]:
-    """Collect the settings as they are written, the strongest of each with its source."""
+    """Collect the settings of all sources, unparsed; --set overrides the other sources."""
     import os
 
+    from meshbus.config.loader import read_texts
     from meshbus.config.node import CONFIG_VARIABLE, default_file, gather
-    from meshbus.config.source import read_texts
 
     if config is None and not os.environ.get(CONFIG_VARIABLE):
         usual = default_file()
@@ -55,16 +56,16 @@ def gather_settings(config: Path | None, overrides: Sequence[str] | None = None)
 
 
 def build_config(settings: Mapping[str, Setting]) -> NodeConfig:
-    """Make the configuration; raises ConfigError for what does not fit."""
+    """Build the configuration. Raises ConfigError for an unknown or invalid setting."""
+    from meshbus.config.loader import build
     from meshbus.config.node import NodeConfig
-    from meshbus.config.source import build
     from meshbus.config.spelling import READERS
 
     return build(NodeConfig, settings, READERS)
 
 
 def load_config(config: Path | None, overrides: Sequence[str] | None = None) -> NodeConfig:
-    """Collect the settings and make the configuration."""
+    """Collect the settings and build the configuration."""
     return build_config(gather_settings(config, overrides))
 
 
@@ -73,5 +74,5 @@ def _pair(text: str) -> tuple[str, str]:
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError("--set", f"{text!r} is not a setting: write key=value, such as heartbeat_s=2")
+        raise ConfigError("--set", f"expected key=value, such as heartbeat_s=2, got {text!r}")
     return key.strip(), value.strip()

@@ -1,6 +1,6 @@
 import pytest
 
-from meshbus.config.address import EdgeAddress, IpcAddress, TcpAddress, parse_address
+from meshbus.config.edgeaddress import EdgeAddress, IpcAddress, TcpAddress, parse_address
 from meshbus.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ def test_stars_mean_any_where_we_listen() -> None:
     ["", "127.0.0.1:5556", "udp://127.0.0.1:1", "tcp://5556", "tcp://:5556", "tcp://h:x", "tcp://h:65536", "tcp://h:٣"],
 )
 def test_bad_addresses_are_refused_with_advice(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"write|is no port"):
+    with pytest.raises(ConfigError, match=r"write|the port must be"):
         parse_address(text, listening=True)
 
 

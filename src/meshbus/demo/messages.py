@@ -1,8 +1,8 @@
-"""What a fleet and its member processes say to each other: one JSON object a line, over the member's own pipes.
+"""Messages between the fleet and its member processes: one JSON object per line, over the member's standard streams.
 
-A member says `Up` once it listens. Every command is answered with `Done`, in its own time; `Counts` come unasked, a few
-times a second. There is no word for the end: a member whose standard input ends says `Left`, closes its node and ends,
-so none outlives whoever started it, however that one ended.
+A member sends `Up` when it listens. It answers every command with `Done` when the command is done, and sends `Counts` a
+few times per second. There is no command to stop: a member whose standard input ends sends `Left`, closes its node and
+exits, so no member outlives its parent process, however the parent ended.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import msgspec
 
 
 class Line(msgspec.Struct, frozen=True, tag=str.lower, tag_field="say"):
-    """Something that is said."""
+    """Base class of messages."""
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A node to have a session with."""
+    """A node to connect to."""
 
     public_key: str
     address: str | None = None
-    """None leaves the way to the mesh."""
+    """None means: reach it through the mesh."""
 
 
 class Wish(msgspec.Struct, frozen=True):
     """A channel of one publisher."""
 
     publisher: str
-    """Its node id in hex."""
+    """Node id in hex."""
     channel: str
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """Events that are published at a steady rate."""
+    """Events to publish at a constant rate."""
 
     channel: str
     per_s: int
@@ -39,32 +39,32 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Join(Line, frozen=True):
-    """Connect to these, one after the other."""
+    """Command: connect to these nodes, one after the other."""
 
     links: tuple[Link, ...]
 
 
 class Listen(Line, frozen=True):
-    """Subscribe to these, and count what comes; a refusal is part of the answer."""
+    """Command: subscribe to these channels and count events; the answer lists refusals."""
 
     wishes: tuple[Wish, ...]
 
 
 class Publish(Line, frozen=True):
-    """Publish these side by side for so long; done when the last event is out."""
+    """Command: publish these flows at the same time; answered when the last event is sent."""
 
     flows: tuple[Flow, ...]
     seconds: float
 
 
 class Up(Line, frozen=True):
-    """The node listens."""
+    """The node is listening."""
 
     address: str
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A subscription that its publisher did not accept."""
+    """A subscription that the publisher refused."""
 
     publisher: str
     channel: str
@@ -72,22 +72,22 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Done(Line, frozen=True):
-    """A command has been carried out."""
+    """A command is done."""
 
     refused: tuple[Refused, ...] = ()
 
 
 class Counts(Line, frozen=True):
-    """What a member has done so far, by channel."""
+    """Event counts of a member so far, by channel."""
 
     published: dict[str, int] = {}
     limited: dict[str, int] = {}
-    """Events that were over the channel's rate and went to nobody."""
+    """Events that were refused because the channel's rate limit was exceeded."""
     received: dict[str, int] = {}
 
 
 class Left(Line, frozen=True):
-    """The last line."""
+    """Final counts; the last message of a member."""
 
     counts: Counts
 
@@ -97,5 +97,5 @@ ANSWER = msgspec.json.Decoder(Up | Done | Counts | Left)
 
 
 def pack(line: Line) -> bytes:
-    """Write a line."""
+    """Encode a message as one line."""
     return msgspec.json.encode(line) + b"\n"

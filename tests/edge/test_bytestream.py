@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import pytest
 
-from meshbus.edge.stream import LARGE_BYTES, MAX_BUFFERS, Stream
+from meshbus.edge.bytestream import LARGE_BYTES, MAX_BUFFERS, Stream
 from tests.edge.raw import WAIT_S, turns
 
 

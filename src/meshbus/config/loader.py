@@ -1,9 +1,9 @@
-"""Typed settings out of a file, the environment and arguments, each stronger than the one before.
+"""Load typed settings from a file, the environment and arguments.
 
-A setting keeps its origin until it has its type, so every complaint names the key as it was spelled and the place where
-it was written. A value of the environment or of a command line is text: taken as it stands where a text is expected,
-otherwise read as a TOML value (`5`, `true`, `["a", "b"]`, `{a = "b"}`), and a list may also be written `a,b`. Knows no
-setting by name: those are in config/node.py.
+A setting keeps its source until it is converted, so that every error names the key as the user wrote it and where it
+was written. A value from the environment or a command line is text: it is used unchanged where text is expected,
+otherwise parsed as a TOML value (`5`, `true`, `["a", "b"]`, `{a = "b"}`), and a list may also be written `a,b`. This
+module knows no setting by name; config/node.py defines them.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ import msgspec
 from meshbus.errors import ConfigError, MeshError
 
 MAX_FILE_BYTES = 1 << 20
-"""A settings file larger than this is something else."""
+"""Largest settings file that is read. Real ones have a few kilobytes; a larger file was named by mistake."""
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Setting(NamedTuple):
-    """One value as it was written, and where."""
+    """One value as the user wrote it, and its source."""
 
     value: object
     spelling: str
     """The key as the user wrote it: `heartbeat_s`, `MESHBUS_HEARTBEAT_S`."""
     source: str
     folder: Path
-    """What relative paths in the value are relative to."""
+    """Directory that relative paths in the value are relative to."""
     is_text: bool = False
-    """Whether the value is text that still has to be read."""
+    """Whether the value is text that still has to be parsed."""
 
 
 class Reader(NamedTuple):
-    """How to read a type that TOML does not have."""
+    """How to parse a type that TOML does not have."""
 
     expected: str
-    """What a good value looks like, to end the sentence "expected …"."""
+    """Description of a valid value; it completes the sentence "expected …"."""
     read: Callable[[object, Path], object]
-    """Gives the value, or raises MeshError or ValueError whose text does not repeat a secret."""
+    """Returns the parsed value, or raises MeshError or ValueError; the message must not contain a secret."""
 
 
 Readers: TypeAlias = Mapping[object, Reader]
-"""Readers by type or annotation."""
+"""Readers by type or annotation alias."""
 
 
 def read_file(path: Path) -> dict[str, Setting]:
@@ -57,25 +57,28 @@ def read_file(path: Path) -> dict[str, Setting]:
     name = str(path)
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(MAX_FILE_BYTES + 1)  # one more, to see whether the file is too large
     except FileNotFoundError:
-        raise ConfigError("config", "there is no such file: check the path", source=name) from None
+        raise ConfigError("config", "the file does not exist; check the path", source=name) from None
     except OSError as error:
-        raise ConfigError("config", f"cannot be read: {error.strerror or error}", source=name) from None
+        raise ConfigError("config", f"cannot read the file: {error.strerror or error}", source=name) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError("config", f"is larger than {MAX_FILE_BYTES} bytes: is it a settings file?", source=name)
+        raise ConfigError(
+            "config", f"the file is larger than {MAX_FILE_BYTES} bytes; is it a settings file?", source=name
+        )
     try:
         table = tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
-        raise ConfigError("config", "is not UTF-8 text: is it a settings file?", source=name) from None
+        raise ConfigError("config", "the file is not UTF-8 text; is it a settings file?", source=name) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError("config", f"is not valid TOML: {str(error) or 'nested too deeply'}", source=name) from None
+        problem = str(error) or "nested too deeply"
+        raise ConfigError("config", f"the file is not valid TOML: {problem}", source=name) from None
     folder = path.absolute().parent
     return {key: Setting(value, key, name, folder) for key, value in table.items()}
 
 
 def read_environment(environ: Mapping[str, str], prefix: str, ignored: Iterable[str] = ()) -> dict[str, Setting]:
-    """Read the settings among environment variables: those with the prefix, except the ignored names."""
+    """Read settings from the environment variables with the prefix, except the ignored ones."""
     skip = frozenset(ignored)
     return {
         name.removeprefix(prefix).lower(): Setting(value, name, "the environment", Path.cwd(), is_text=True)
@@ -85,54 +88,55 @@ def read_environment(environ: Mapping[str, str], prefix: str, ignored: Iterable[
 
 
 def read_arguments(arguments: Mapping[str, object]) -> dict[str, Setting]:
-    """Take settings from keyword arguments; None is the same as not given."""
+    """Read settings from keyword arguments; None counts as not given."""
     return {
         name: Setting(value, name, "an argument", Path.cwd()) for name, value in arguments.items() if value is not None
     }
 
 
 def read_texts(texts: Mapping[str, str]) -> dict[str, Setting]:
-    """Take settings that were typed on a command line: arguments, but still to be read."""
+    """Read settings from the command line: arguments whose values are still text."""
     return {name: Setting(text, name, "an argument", Path.cwd(), is_text=True) for name, text in texts.items()}
 
 
 def build(kind: type[_S], settings: Mapping[str, Setting], readers: Readers) -> _S:
-    """Make a struct of settings.
+    """Build a struct from settings.
 
-    Raises ConfigError for the first setting that is unknown, missing or not what its field expects.
+    Raises ConfigError for the first setting that is unknown, missing or invalid.
     """
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values = {}
     for name, setting in settings.items():
         if name not in fields:
+            # Suggest names as the user would write them in this source: MESHBUS_HEARTBEAT_S, not heartbeat_s.
             prefix = setting.spelling[: len(setting.spelling) - len(name)]
             known = [prefix + (field.upper() if setting.spelling.isupper() else field) for field in fields]
             raise ConfigError(
-                setting.spelling, "is not a known setting" + suggest(setting.spelling, known), source=setting.source
+                setting.spelling, "unknown setting" + suggest(setting.spelling, known), source=setting.source
             )
         values[name] = _Conversion(setting, readers).run(fields[name].type)
     try:
         return kind(**values)
-    except ConfigError as error:
-        guilty = settings.get(error.key)
-        if guilty is None:
+    except ConfigError as error:  # from __post_init__, which knows the field but not how and where it was written
+        wrong = settings.get(error.key)
+        if wrong is None:
             raise
-        raise ConfigError(guilty.spelling, error.problem, source=guilty.source) from None
+        raise ConfigError(wrong.spelling, error.problem, source=wrong.source) from None
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """Give `: did you mean …?` for a near miss, or else what would be known."""
+    """Return `; did you mean …?` if a known name is similar, otherwise `; choose from …`."""
     from difflib import get_close_matches
 
     names = list(known)
     near = get_close_matches(given, names, n=1, cutoff=0.6) or [
         name for name in names if given and name.startswith(given)
     ]
-    return f": did you mean {near[0]!r}?" if near else f": known are {', '.join(names)}"
+    return f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(names)}"
 
 
 def describe(kind: Any, readers: Readers) -> str:
-    """Say what a value of a type looks like, to end the sentence "expected …"."""
+    """Describe a valid value of a type; the result completes the sentence "expected …"."""
     if kind in readers:
         return readers[kind].expected
     origin, arguments = get_origin(kind), get_args(kind)
@@ -147,12 +151,12 @@ def describe(kind: Any, readers: Readers) -> str:
         return f"a list, each item {describe(arguments[0], readers)}"
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(kind)
-    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    plain = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
     return plain.get(kind, "a table")
 
 
 class _Conversion:
-    """The conversion of one setting; knows the way down to the value at hand."""
+    """Converts one setting, and tracks the path to the current value for error messages."""
 
     def __init__(self, setting: Setting, readers: Readers) -> None:
         self._setting = setting
@@ -162,20 +166,21 @@ class _Conversion:
         setting = self._setting
         if not setting.is_text:
             return self._convert(setting.value, kind, setting.spelling)
-        complaints = []
+        errors = []
         for candidate in _readings(str(setting.value), kind):
             try:
                 return self._convert(candidate, kind, setting.spelling)
             except ConfigError as error:
-                complaints.append(error)
-        # The reading that came furthest is what was meant; among equals the text as it stands.
-        raise max(complaints, key=lambda error: len(error.key))
+                errors.append(error)
+        # Report the reading that got furthest: the user most likely meant that one. `max` keeps the first of equals.
+        raise max(errors, key=lambda error: len(error.key))
 
     def _convert(self, value: object, kind: Any, where: str) -> object:
         reader = self._readers.get(kind)
         if reader is not None:
             return self._read(value, reader, where)
         origin, arguments = get_origin(kind), get_args(kind)
+        # msgspec converts unions itself, but not those of types that have a reader.
         if origin in {Union, UnionType} and type(None) in arguments:
             (inner,) = (part for part in arguments if part is not type(None))
             return None if value is None else self._convert(value, inner, where)
@@ -205,12 +210,12 @@ class _Conversion:
         values = {}
         for key, item in value.items():
             if key not in fields:
-                raise self._wrong(f"{where}.{key}", "is not a known setting" + suggest(str(key), fields))
+                raise self._wrong(f"{where}.{key}", "unknown setting" + suggest(str(key), fields))
             values[key] = self._convert(item, fields[key].type, f"{where}.{key}")
         missing = [name for name, field in fields.items() if field.required and name not in values]
         if missing:
             raise self._wrong(
-                where, f"{missing[0]!r} is missing: it is {describe(fields[missing[0]].type, self._readers)}"
+                where, f"{missing[0]!r} is missing; expected {describe(fields[missing[0]].type, self._readers)}"
             )
         try:
             return kind(**values)
@@ -224,7 +229,8 @@ class _Conversion:
 
 
 def _readings(text: str, kind: Any) -> Iterable[object]:
-    """Give what a text of the environment may mean, in the order of trust."""
+    """Yield the possible values of a text from the environment, the most likely one first."""
+    # The text itself comes first, so that a name such as `true` or `7` needs no quotes where text is expected.
     yield text
     with suppress(tomllib.TOMLDecodeError, RecursionError):
         yield tomllib.loads(f"value = {text}")["value"]
@@ -233,6 +239,6 @@ def _readings(text: str, kind: Any) -> Iterable[object]:
 
 
 def _show(value: object) -> str:
-    """Show a value in a sentence, shortened."""
+    """Return the repr of a value, shortened for an error message."""
     shown = repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "…"
