@@ -20,7 +20,7 @@ import pytest
 
 _STOPPING = [getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)]
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_GRACE_S = 10.0
+_GRACE_S = 30.0
 """A process whose parent has gone notices that soon, but on a busy machine not at once."""
 
 

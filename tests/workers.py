@@ -21,6 +21,15 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it is published with
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
 
+    def remove_node(self, node: object) -> str | None:
+        """Go on after a test that has ended its worker, instead of running it again: it would end the next one too."""
+        units = self.assigned_work[node]
+        ended = next((test for unit in units.values() for test, done in unit.items() if not done), None)
+        if ended is not None:
+            units[unit_of(ended)][ended] = True
+        super().remove_node(node)
+        return ended
+
 
 def unit_of(nodeid: str) -> str:
     """Return the name of the unit of work that a test belongs to."""

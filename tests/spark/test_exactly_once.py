@@ -118,7 +118,7 @@ def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: i
 
 @pytest.mark.slow
 def test_killed_three_times(spark: SparkSession, tmp_path: Path) -> None:
-    check(spark, tmp_path, 300_000, kills=3, seed=1)
+    check(spark, tmp_path, 150_000, kills=3, seed=1)
 
 
 @pytest.mark.soak
