@@ -255,7 +255,7 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"window_bytes": 100}, "window_bytes (from an argument): expected an integer number of bytes from 65536"),
         ({"psk": HEX, "psk_file": "x"}, "psk_file (from an argument): psk and psk_file are both set; remove one of them"),
         ({"psk": "5ecre7"}, "psk (from an argument): expected 64 hex digits; create a key with"),
-        ({"tags": ["scope:x"]}, "tags (from an argument): 'scope:x' starts with a prefix that is reserved"),
+        ({"tags": ["scope:x"]}, "tags (from an argument): 'scope:x' has a prefix that is reserved"),
         ({"tags": [""]}, "tags (from an argument): a tag must not be empty"),
         ({"channels": [{}]}, "channels[0] (from an argument): set exactly one of 'name' and 'prefix'"),
         ({"channels": [{"name": "a", "prefix": "b"}]}, "channels[0] (from an argument): set exactly one"),
