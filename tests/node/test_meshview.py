@@ -50,5 +50,5 @@ async def test_a_node_that_nobody_has_heard_of_is_named_unreachable_when_the_tim
         Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.1) as node,
         Node.open(psk=PSK, ephemeral=True) as stranger,
     ):
-        with pytest.raises(PeerError, match="there is no route to it"):
+        with pytest.raises(PeerError, match="no route: it is down"):
             await node.connect(public_key=stranger.public_key)

@@ -198,5 +198,5 @@ class Facade:
             self.services.peer_down(verdict, now, out)
 
     def close(self, now: float, out: Output) -> None:
-        """Say goodbye; send the output before the socket is closed."""
+        """Send goodbyes to all peers; the output must be sent before the socket is closed."""
         self.services.closing(now, out)

@@ -63,7 +63,7 @@ class Reason(Enum):
     OWN = 17, "drop", "transit_own", (
         "This node sent the packet itself and it came back; look for a routing loop.")
     STRANGER = 18, "drop", "transit_stranger", (
-        "The sender is not a peer of this node; connect to it first, or set compat_open_relay to forward for everybody.")
+        "The sender is not a peer of this node; connect to it first, or set compat_open_relay to forward for any sender.")
     RETURNING = 19, "drop", "transit_returning", (
         "The next hop is the neighbor that the packet came from; routes are changing, or the two nodes disagree about the path.")
     CROWDED = 20, "drop", "transit_crowded", (
@@ -150,9 +150,9 @@ class Reason(Enum):
     HANDSHAKE_REPLAY = 0, "drop", "handshake_replay", (
         "The handshake message was seen before; repeats are normal on lossy paths.")
     HANDSHAKE_SOURCE = 0, "drop", "handshake_source", (
-        "The node id inside the handshake is not the one in its routing header, or is our own; look for two nodes with one identity.")
+        "The node id inside the handshake is not the one in its routing header, or is this node's own; look for two nodes with one identity.")
     HANDSHAKE_UNVERIFIED = 0, "drop", "handshake_unverified", (
-        "The handshake cannot be read with our keys; check the mesh key and the public key of the peer.")
+        "The handshake cannot be decrypted with this node's keys; check the mesh key and the public key of the peer.")
     HANDSHAKE_UNEXPECTED = 0, "drop", "handshake_unexpected", (
         "A handshake came that nothing here waits for; the answer was late, or this node does not accept the peer.")
     REFUSE_HANDSHAKE_NOT_ADMITTED = 0, "refuse", "handshake_not_admitted", (
@@ -281,7 +281,7 @@ class Reason(Enum):
     REPLY_FOREIGN = 0, "drop", "reply_foreign", (
         "A peer answered a request that went to another one; look at the peer.")
     ANSWER_LATE = 0, "drop", "answer_late", (
-        "The application answered a request that nobody waits for any more; answer faster or raise the timeout.")
+        "The application answered a request after the requester stopped waiting; answer faster or raise the timeout.")
     CANCEL_LATE = 0, "drop", "cancel_late", (
         "A cancel came for something that is over already, which is normal.")
     CANCEL_UNSENT = 0, "drop", "cancel_unsent", (
@@ -338,7 +338,7 @@ class Reason(Enum):
     ANNOUNCEMENT_FOREIGN = 0, "drop", "announcement_foreign", (
         "A peer sent the announcement of another node as its own; look at the peer.")
     ANNOUNCEMENT_OWN = 0, "drop", "announcement_own", (
-        "Our own announcement came back, which is normal.")
+        "This node's own announcement came back, which is normal.")
     ANNOUNCEMENT_DUPLICATE = 0, "drop", "announcement_duplicate", (
         "The announcement was heard before by another path, which is normal.")
     ANNOUNCEMENT_UNSIGNED = 0, "drop", "announcement_unsigned", (
@@ -361,7 +361,7 @@ class Reason(Enum):
     # ── routes ──────────────────────────────────────────────────────────────────────────────
 
     PINGWAVE_OWN = 0, "drop", "pingwave_own", (
-        "Our own pingwave came back, which is normal.")
+        "This node's own pingwave came back, which is normal.")
     PINGWAVE_HOPS = 0, "drop", "pingwave_hops", (
         "The pingwave has used up its hops; its origin is too far away, or there is a loop.")
     PINGWAVE_STRANGER = 0, "drop", "pingwave_stranger", (
@@ -375,7 +375,7 @@ class Reason(Enum):
     PINGWAVE_OLD = 0, "drop", "pingwave_old", (
         "A newer pingwave of the same origin is known; it came by a slower path, which is normal.")
     PINGWAVE_FULL = 0, "drop", "pingwave_full", (
-        "There is no room for another route or node; the fleet is larger than the tables hold.")
+        "The tables have no room for another route or node; the fleet is larger than they hold.")
     IGNORE_PINGWAVE_COPY = 0, "ignore", "pingwave_copy", (
         "The same pingwave came by another neighbor too, which is normal.")
     RELAY_MALFORMED = 0, "drop", "relay_malformed", (
@@ -400,7 +400,7 @@ class Reason(Enum):
     REFUSE_INTRODUCTION_RATE = 0, "refuse", "introduction_rate", (
         "Introductions are asked for faster than they are made; the peer tries again.")
     REFUSE_INTRODUCTION_TARGET = 0, "refuse", "introduction_target", (
-        "An introduction was asked to nobody, to this node or to the asking node itself; look at the peer.")
+        "The target of a requested introduction is empty, this node, or the requesting node itself; check the peer.")
     REFUSE_INTRODUCTION_NO_SESSION = 0, "refuse", "introduction_no_session", (
         "This node is not directly connected to both nodes that it should introduce; choose another coordinator.")
     REFUSE_INTRODUCTION_NO_REFLEX = 0, "refuse", "introduction_no_reflex", (
@@ -412,7 +412,7 @@ class Reason(Enum):
     REFUSE_INTRODUCTION_ACK = 0, "refuse", "introduction_ack", (
         "An acknowledgement belongs to no introduction made here, or came too late.")
     REFUSE_PUNCH_TARGET = 0, "refuse", "punch_target", (
-        "An introduction names nobody, this node or the coordinator itself; look at the coordinator.")
+        "The peer named in an introduction is empty, this node, or the coordinator itself; check the coordinator.")
     REFUSE_PUNCH_NO_SESSION = 0, "refuse", "punch_no_session", (
         "The coordinator of an introduction is not directly connected; look at the coordinator.")
     REFUSE_PUNCH_OTHER_COORDINATOR = 0, "refuse", "punch_other_coordinator", (

@@ -118,7 +118,7 @@ def test_a_handshake_through_a_plain_relay_is_routed() -> None:
 def test_a_node_out_of_reach_is_named_as_such() -> None:
     _net, nodes = chain(6, announces=False)  # announcements travel further than pingwaves, and teach routes too
     meet_far(nodes[0], nodes[4])
-    with nodes[0].turn() as (engine, now, out), pytest.raises(PeerError, match="there is no route to it") as caught:
+    with nodes[0].turn() as (engine, now, out), pytest.raises(PeerError, match="no route: it is down") as caught:
         engine.connect(nodes[5].node_id, None, nodes[5].engine.public_key, now, out)
     assert caught.value.fault is PeerFault.UNREACHABLE
 

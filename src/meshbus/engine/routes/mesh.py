@@ -63,7 +63,7 @@ class Mesh(Service):
             raise PeerError(
                 PeerFault.UNREACHABLE,
                 node_id,
-                "there is no route to it: it is down, or further away than its pingwaves travel (this node's travel"
+                "no route: it is down, or further away than its pingwaves travel (this node's travel"
                 f" {self._liveness.radius} hops); give an address, or connect to a node that is nearer to it",
             )
         return hop

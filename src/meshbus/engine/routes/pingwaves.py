@@ -85,7 +85,7 @@ class Pingwaves:
         self._forward(wave, sender, now, out)
 
     def sweep(self, now: float, max_age_s: float) -> None:
-        """Forget pingwaves that are older than `max_age_s`."""
+        """Remove pingwaves that are older than `max_age_s`."""
         while (oldest := self._seen.oldest()) is not None and now - oldest[1] > max_age_s:
             self._seen.pop(oldest[0])
 

@@ -61,7 +61,7 @@ class ReroutePolicy:
         self._counters.add("route", "restored", len(restored))
 
     def forget(self, node_id: int) -> None:
-        """Forget the moved routes of a neighbor that was removed."""
+        """Remove the moved routes of a neighbor that was removed."""
         self._saved = {dest: cause for dest, cause in self._saved.items() if cause != node_id}
 
     def _by_graph(self, dest: int, failed: int) -> Address | None:

@@ -98,12 +98,12 @@ class Presence(Service):
                 self._probe(peer, now, out)
 
     def say_goodbye(self, peer: Peer, out: Output) -> None:
-        """Tell a peer that the session ends now."""
+        """Send a Goodbye: the session ends now."""
         if peer.uses(Subprotocol.PRESENCE):
             _send(peer, Goodbye(), out)
 
     def closing(self, now: float, out: Output) -> None:
-        """Say goodbye to all peers."""
+        """Send a Goodbye to all peers."""
         for peer in self._peers:
             self.say_goodbye(peer, out)
 

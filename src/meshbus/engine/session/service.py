@@ -88,7 +88,7 @@ class Service:
         """Check again everything that a token allowed."""
 
     def closing(self, now: float, out: Output) -> None:
-        """Say what peers must know before this node closes."""
+        """Send what peers must know before this node closes."""
 
     def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
         """Handle a reliable stream to a peer that ended early."""
@@ -287,12 +287,12 @@ class Services:
             hook(registry, now, out)
 
     def tokens_changed(self, now: float, out: Output) -> None:
-        """Let every service check again what tokens allowed."""
+        """Call `tokens_changed` of every service, to check again what tokens allowed."""
         for hook in self._hooks["tokens_changed"]:
             hook(now, out)
 
     def closing(self, now: float, out: Output) -> None:
-        """Let every service say what peers must know before this node closes."""
+        """Call `closing` of every service, to send what peers must know before this node closes."""
         for hook in self._hooks["closing"]:
             hook(now, out)
 

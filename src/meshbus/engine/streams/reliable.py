@@ -247,7 +247,7 @@ class Reliable:
             self._wait(now)
 
     def overdue(self, now: float, out: Output) -> bool:
-        """Give up all streams if they waited too long for an agreement, and return whether they did."""
+        """Cancel all streams if they waited too long for an agreement; return whether they did."""
         if self._resume_by is None or now < self._resume_by:
             return False
         self._resume_by = None
