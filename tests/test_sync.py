@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from itertools import islice
 
 import pytest
@@ -130,6 +131,84 @@ def test_what_happens_is_told_until_the_node_is_closed(pair: tuple[sync.Node, sy
     assert [notice for notice in told if notice in heard][:before] == heard
 
 
+def test_no_event_is_lost_when_the_reader_times_out(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+    sent, got = 600, []
+
+    def publish() -> None:
+        with first.publisher("sensors/lidar", reliable=True) as publisher:
+            for number in range(sent):
+                publisher.publish(b"%d" % number)
+
+    with second.subscribe("sensors/lidar") as subscription:
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        while publishing.is_alive() or subscription.stats.pending:
+            with suppress(TimeoutError):
+                batch = subscription.next_batch(timeout_s=0.0002)
+                got += [] if batch is None else batch.payloads()
+        publishing.join()
+        with suppress(TimeoutError):
+            while (late := subscription.next_batch(timeout_s=1)) is not None:
+                got += late.payloads()
+        assert got == [b"%d" % number for number in range(sent)]
+        assert subscription.stats.delivered == sent
+
+
+def test_an_interrupted_batch_is_still_pending(
+    pair: tuple[sync.Node, sync.Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    result = Future.result
+
+    def interrupted(future: Future[object], timeout: float | None = None) -> None:
+        result(future, timeout)
+        raise KeyboardInterrupt
+
+    with second.subscribe("sensors/lidar") as subscription, first.publisher("sensors/lidar") as publisher:
+        publisher.publish(b"12345")
+        with monkeypatch.context() as patched:
+            patched.setattr(Future, "result", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.next_batch()
+        stats = subscription.stats
+        assert (stats.delivered, stats.pending, stats.pending_bytes) == (0, 1, 5)
+        batch = subscription.next_batch()
+        assert batch is not None
+        assert batch.payloads() == [b"12345"]
+        assert subscription.stats.delivered == 1
+
+
+def test_a_listener_that_calls_its_node_gets_an_error_and_does_not_hang(pair: tuple[sync.Node, sync.Node]) -> None:
+    first, second = pair
+    raised: list[str] = []
+
+    def listener(_: Notice) -> None:
+        try:
+            assert first.peers
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    end = first.watch(listener)
+    with second.subscribe("sensors/lidar"):
+        pass
+    end()
+    assert raised
+    assert "hand it to another thread" in raised[0]
+
+
+def test_a_node_starts_without_a_with_block() -> None:
+    node = sync.Node.open(psk=PSK, ephemeral=True)
+    try:
+        with pytest.raises(LocalProtocolError, match="not open"):
+            assert node.address
+        node.start()
+        node.start()
+        assert node.address.startswith("127.0.0.1:")
+    finally:
+        node.close()
+
+
 def test_events_reach_an_inbox(pair: tuple[sync.Node, sync.Node]) -> None:
     first, second = pair
     with first.inbox() as inbox:
@@ -140,7 +219,7 @@ def test_events_reach_an_inbox(pair: tuple[sync.Node, sync.Node]) -> None:
 
 
 def test_the_twin_has_the_signatures_and_docstrings_of_the_original() -> None:
-    inside = {"start", "live"}
+    inside = {"live"}
     views = {"mesh", "roster"}  # read with `look`
     found = set(differences(meshbus.Node, sync.Node, {"watch": ()}))
     assert {line for line in found if not line.startswith("respond")} == {  # that one takes a plain function

@@ -15,13 +15,15 @@ to it by tests/test_sync.py. `mesh` and `roster` are views that must be read on 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from meshbus.background import BackgroundLoop, LoopStopped
+import msgspec
+
+from meshbus.background import BackgroundLoop, Intake, LoopStopped
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import PublishConfig, PublishReport
@@ -123,6 +125,7 @@ class Subscription:
     def __init__(self, loop: BackgroundLoop, subscription: asynchronous_subscription.Subscription) -> None:
         self._loop = loop
         self._subscription = subscription
+        self._intake = Intake(loop, self._take)
 
     def __enter__(self) -> Self:
         self._loop.run(self._subscription.__aenter__())
@@ -151,7 +154,14 @@ class Subscription:
     @property
     def stats(self) -> SubscriptionStats:
         """The counts so far."""
-        return self._subscription.stats
+        stats, taken = self._subscription.stats, tuple(self._intake)
+        events, size = sum(map(len, taken)), sum(batch.nbytes for batch in taken)
+        return msgspec.structs.replace(
+            stats,
+            delivered=stats.delivered - events,
+            pending=stats.pending + events,
+            pending_bytes=stats.pending_bytes + size,
+        )
 
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; costs an object per event."""
@@ -165,9 +175,11 @@ class Subscription:
 
     def next_batch(self, timeout_s: float | None = None) -> EventBatch | None:
         """Wait for events and return them; None if the subscription was closed. Raises TimeoutError after `timeout_s`."""
-        with suppress(LoopStopped):
-            return self._loop.run(self._subscription.next_batch(), timeout_s)
-        return None
+        return self._intake.next(timeout_s)
+
+    async def _take(self) -> Sequence[EventBatch]:
+        batch = await self._subscription.next_batch()
+        return () if batch is None else (batch,)
 
 
 class Node:
@@ -192,7 +204,7 @@ class Node:
 
     def __enter__(self) -> Self:
         try:
-            self._running.run(self._node.start())
+            self.start()
         except BaseException:
             self.close()
             raise
@@ -204,6 +216,10 @@ class Node:
         self.close()
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Open the logs, bind the socket, announce what this node can do, and connect to the configured peers."""
+        self._running.run(self._node.start())
 
     def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine."""

@@ -1,11 +1,12 @@
 import inspect
 import threading
+from contextlib import suppress
 
 import pytest
 
 from meshbus import edge
 from meshbus.edge.endpoint import Endpoint
-from meshbus.edge.sync import Pub, Sub
+from meshbus.edge.sync import Pub, Sub, XPub, XSub
 from meshbus.errors import ConfigError, Timeout
 from tests.twins import differences
 
@@ -49,6 +50,43 @@ def test_messages_come_in_batches_or_one_by_one() -> None:
         assert [first, *rest] == [(b"%d" % number,) for number in range(100)]
 
 
+def test_no_message_is_lost_when_the_reader_times_out() -> None:
+    sent, got = 1500, list[bytes]()
+    with Pub(high_water=0) as pub, Sub() as sub:
+        sub.subscribe()
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
+        pub.wait_subscribed("x", timeout_s=WAIT_S)
+        publishing = threading.Thread(target=lambda: [pub.publish(b"%d" % number) for number in range(sent)])
+        publishing.start()
+        while publishing.is_alive() or sub.pending:
+            with suppress(Timeout):
+                got += sub.receive(timeout_s=0.0002)
+        publishing.join()
+        with suppress(Timeout):
+            while True:
+                got += sub.receive(timeout_s=0.5)
+    assert got == [b"%d" % number for number in range(sent)]
+
+
+def test_subscriptions_and_upstream_messages_are_heard_without_await() -> None:
+    with XPub() as pub, XSub() as sub:
+        sub.subscribe("a")
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
+        assert pub.next_event(WAIT_S) == edge.Interest(b"a", subscribe=True)
+        assert sub.send(b"hello") == 1
+        assert pub.next_event(WAIT_S) == edge.Upstream((b"hello",))
+        assert pub.publish("a", b"1") == 1
+        assert sub.receive(WAIT_S) == (b"a", b"1")
+        with pytest.raises(Timeout):
+            pub.next_event(timeout_s=0.01)
+        sub.unsubscribe("a")
+        assert next(pub.events()) == edge.Interest(b"a", subscribe=False)
+        pub.close()
+        assert list(pub.events()) == []
+        with pytest.raises(RuntimeError, match="closed"):
+            pub.next_event()
+
+
 def test_closing_ends_the_thread() -> None:
     pub = Pub()
     assert "meshbus" in names_of_threads()
@@ -81,7 +119,14 @@ def test_the_twins_have_the_signatures_and_docstrings_of_the_originals() -> None
     endpoint |= {"default_message_bytes", "max_control_bytes"}
     missing = {f"{name} is missing" for name in endpoint}
     received = {"receive": ("timeout_s",), "receive_batch": ("timeout_s",)}
-    for original, twin, also in ((edge.Pub, Pub, {}), (edge.Sub, Sub, received)):
+    heard = {"next_event": ("timeout_s",)}
+    twins: tuple[tuple[type, type, dict[str, tuple[str, ...]]], ...] = (
+        (edge.Pub, Pub, {}),
+        (edge.XPub, XPub, heard),
+        (edge.Sub, Sub, received),
+        (edge.XSub, XSub, received),
+    )
+    for original, twin, also in twins:
         found = set(differences(original, twin, {**also, "close": ()}))
         assert {line for line in found if not line.startswith("close says")} == missing
         assert inspect.getdoc(original) == inspect.getdoc(twin)

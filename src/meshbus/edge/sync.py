@@ -12,29 +12,31 @@ tests/edge/test_sync.py.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack
 
-from meshbus.background import BackgroundLoop, LoopStopped
+from meshbus.background import BackgroundLoop, Intake
 from meshbus.edge import pub as asynchronous_pub
 from meshbus.edge import sub as asynchronous_sub
 from meshbus.edge.connection import ConnectionInfo
 from meshbus.edge.endpoint import Endpoint, EndpointOptions
 from meshbus.edge.hub import HubStats
-from meshbus.edge.pub import Part
+from meshbus.edge.pub import Part, PubOptions, Verbosity
 from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, QueueStats
+from meshbus.edge.zmtp.protocol import Request
 from meshbus.errors import Timeout
 
 E = TypeVar("E", bound=Endpoint)
+P = TypeVar("P", bound=asynchronous_pub.Pub)
+T = TypeVar("T")
+S = TypeVar("S", bound=asynchronous_sub.Sub)
 
-CLOSED = "the endpoint is closed"
+CLOSED = "the endpoint was closed"
 
 
 class _Twin(Generic[E]):
-    """What both twins have in common."""
+    """What all twins have in common."""
 
     def __init__(self, make: Callable[[], E]) -> None:
         loop = BackgroundLoop()
@@ -73,7 +75,7 @@ class _Twin(Generic[E]):
         self._loop.run(self._endpoint.disconnect(address))
 
     def close(self) -> None:
-        """Close the endpoint and end its thread. Calling it again does nothing."""
+        """Send queued messages for up to `linger_s`, then close all connections. Calling it again does nothing."""
         if self._running is not None:
             self._running.run(self._endpoint.close())
             self._running.stop()
@@ -96,30 +98,8 @@ class _Twin(Generic[E]):
         return self._running
 
 
-class Pub(_Twin[asynchronous_pub.Pub]):
-    """A ZeroMQ PUB socket."""
-
-    def __init__(
-        self,
-        *,
-        high_water: int = HIGH_WATER,
-        queue_bytes: int = QUEUE_BYTES,
-        max_subscriptions: int = 100_000,
-        max_prefix_bytes: int = 16 << 20,
-        linger_s: float = 1.0,
-        **options: Unpack[EndpointOptions],
-    ) -> None:
-        """Create a publisher; PubOptions describes the options."""
-        super().__init__(
-            lambda: asynchronous_pub.Pub(
-                high_water=high_water,
-                queue_bytes=queue_bytes,
-                max_subscriptions=max_subscriptions,
-                max_prefix_bytes=max_prefix_bytes,
-                linger_s=linger_s,
-                **options,
-            )
-        )
+class _PubTwin(_Twin[P]):
+    """What the twins of publishers have in common."""
 
     def publish(self, *parts: Part) -> int:
         """Send one message, the topic first; return the number of matching subscribers.
@@ -150,14 +130,65 @@ class Pub(_Twin[asynchronous_pub.Pub]):
         return self._loop.call(lambda: self._endpoint.peer_stats(number))
 
 
-class Sub(_Twin[asynchronous_sub.Sub]):
-    """A ZeroMQ SUB socket."""
+class Pub(_PubTwin[asynchronous_pub.Pub]):
+    """A ZeroMQ PUB socket."""
 
-    def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
-        """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
-        super().__init__(lambda: asynchronous_sub.Sub(high_water=high_water, **options))
-        self._taken: deque[tuple[bytes, ...]] = deque()
-        """Fetched in one call to the loop, and returned one by one."""
+    def __init__(
+        self,
+        *,
+        high_water: int = HIGH_WATER,
+        queue_bytes: int = QUEUE_BYTES,
+        max_subscriptions: int = 100_000,
+        max_prefix_bytes: int = 16 << 20,
+        linger_s: float = 1.0,
+        **options: Unpack[EndpointOptions],
+    ) -> None:
+        """Create a publisher; PubOptions describes the options."""
+        super().__init__(
+            lambda: asynchronous_pub.Pub(
+                high_water=high_water,
+                queue_bytes=queue_bytes,
+                max_subscriptions=max_subscriptions,
+                max_prefix_bytes=max_prefix_bytes,
+                linger_s=linger_s,
+                **options,
+            )
+        )
+
+
+class XPub(_PubTwin[asynchronous_pub.XPub]):
+    """A ZeroMQ XPUB socket: a publisher that also receives subscriptions, and messages of XSUB sockets."""
+
+    def __init__(self, *, verbosity: Verbosity = Verbosity.DISTINCT, **options: Unpack[PubOptions]) -> None:
+        """Create a publisher; `verbosity` selects the subscription changes that it reports."""
+        super().__init__(lambda: asynchronous_pub.XPub(verbosity=verbosity, **options))
+        self._intake = Intake(self._loop, self._take)
+
+    def next_event(self, timeout_s: float | None = None) -> Request:
+        """Wait for an `Interest` (a prefix was subscribed, or cancelled) or an `Upstream` message. Raises Timeout."""
+        event = _next(self._intake, "an event", timeout_s)
+        if event is None:
+            raise RuntimeError(CLOSED)
+        return event
+
+    def events(self) -> Iterator[Request]:
+        """Yield events until the endpoint is closed."""
+        while (event := self._intake.next()) is not None:
+            yield event
+
+    async def _take(self) -> Sequence[Request]:
+        try:
+            return (await self._endpoint.next_event(),)
+        except RuntimeError:  # the endpoint was closed
+            return ()
+
+
+class _SubTwin(_Twin[S]):
+    """What the twins of subscribers have in common."""
+
+    def __init__(self, make: Callable[[], S]) -> None:
+        super().__init__(make)
+        self._intake = Intake(self._loop, self._endpoint.receive_batch)
 
     def subscribe(self, prefix: Part = b"") -> None:
         """Subscribe to all topics that start with a prefix; the empty prefix matches every topic.
@@ -172,34 +203,52 @@ class Sub(_Twin[asynchronous_sub.Sub]):
 
     def receive(self, timeout_s: float | None = None) -> tuple[bytes, ...]:
         """Wait for a message and return its parts, the topic first. Raises RuntimeError after `close`. Raises Timeout."""
-        if not self._fetch(timeout_s):
+        message = _next(self._intake, "a message", timeout_s)
+        if message is None:
             raise RuntimeError(CLOSED)
-        return self._taken.popleft()
+        return message
 
     def receive_batch(self, timeout_s: float | None = None) -> list[tuple[bytes, ...]]:
         """Wait for a message and return all that have arrived; an empty list after `close`. Raises Timeout."""
-        self._fetch(timeout_s)
-        messages = list(self._taken)
-        self._taken.clear()
-        return messages
+        message = _next(self._intake, "a message", timeout_s)
+        return [] if message is None else [message, *self._intake.rest()]
 
     def __iter__(self) -> Iterator[tuple[bytes, ...]]:
         """Yield messages until the endpoint is closed."""
-        while self._fetch(None):
-            yield self._taken.popleft()
+        while (message := self._intake.next()) is not None:
+            yield message
 
     @property
     def pending(self) -> int:
         """Messages that wait for the application."""
-        return len(self._taken) + self._endpoint.pending
+        return len(tuple(self._intake)) + self._endpoint.pending
 
-    def _fetch(self, timeout_s: float | None) -> bool:
-        """Wait until there are messages; return False if the endpoint was closed instead."""
-        loop = self._running
-        if not self._taken and loop is not None:
-            try:
-                with suppress(LoopStopped):
-                    self._taken.extend(loop.run(self._endpoint.receive_batch(), timeout_s))
-            except TimeoutError:
-                raise Timeout("a message", timeout_s or 0.0) from None
-        return bool(self._taken)
+
+class Sub(_SubTwin[asynchronous_sub.Sub]):
+    """A ZeroMQ SUB socket."""
+
+    def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
+        """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
+        super().__init__(lambda: asynchronous_sub.Sub(high_water=high_water, **options))
+
+
+class XSub(_SubTwin[asynchronous_sub.XSub]):
+    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets."""
+
+    def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
+        """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
+        super().__init__(lambda: asynchronous_sub.XSub(high_water=high_water, **options))
+
+    def send(self, *parts: Part) -> int:
+        """Send one message to all connected publishers; return their number.
+
+        A part whose first byte is 0 or 1 is taken for a subscription, as in ZeroMQ; begin it with another byte.
+        """
+        return self._loop.call(lambda: self._endpoint.send(*parts))
+
+
+def _next(intake: Intake[T], what: str, timeout_s: float | None) -> T | None:
+    try:
+        return intake.next(timeout_s)
+    except TimeoutError:
+        raise Timeout(what, timeout_s or 0.0) from None
