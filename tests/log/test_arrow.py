@@ -111,3 +111,14 @@ def test_arrow_payloads_are_seen_in_place(events: list[bytes], start: int) -> No
     array = pa.array(events, pa.large_binary()).slice(min(start, len(events)))
     offsets, data = from_binary(array)
     assert [bytes(data[a:b]) for a, b in pairwise(offsets)] == array.to_pylist()
+
+
+def test_unknown_times_are_null_in_both_columns(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch([b"a", b"b"], ts_ns=None)
+        log.append_batch([b"c", b"d"], ts_ns=np.ma.array([0, 5_000], mask=[True, False]))
+        for _ in range(2):  # hot, then sealed
+            rows = [row for batch in log.read_batches(columns=["ts", "ts_ns"]) for row in batch.to_pylist()]
+            assert [row["ts_ns"] for row in rows] == [None, None, None, 5_000]
+            assert [row["ts"] is None for row in rows] == [True, True, True, False]
+            log.seal()

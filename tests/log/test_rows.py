@@ -82,8 +82,8 @@ def test_zero_and_null_take_no_room() -> None:
     [
         ("ttl", 40_000, "must be in"),
         ("src", 2**32, "must be in"),
-        ("ts_ns", None, "must not be null"),
-        ("ts_ns", np.ma.array([1, 2], mask=[True, False]), "must not be null"),
+        ("recv_ts_ns", None, "must not be null"),
+        ("recv_ts_ns", np.ma.array([1, 2], mask=[True, False]), "must not be null"),
         ("ts_ns", [1, 2, 3], "shape"),
         ("ts_ns", [1.5, 2.5], "must be integers"),
         ("event_index", np.array([0, 2**31]), "must be in"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,10 @@ async def test_received_events_keep_their_place_on_the_wire(tmp_path: Path, reli
         await until(lambda: recorder.peers[0].profile and publisher.peers[0].profile)
         async with recorder.subscribe(LIDAR) as subscription:
             lidar = publisher.publisher(LIDAR, reliable=reliable)
+            before_ns = time.time_ns()
             await lidar.publish_batch([b"x" * 3000] * 5)
             await lidar.publish(b"single")
+            after_ns = time.time_ns()
             assert len(await take(subscription, 6)) == 6
         session = recorder.peers[0].session_id
         log = recorder.logs.received.open(LIDAR, recorder.config.channels[0].log_config())
@@ -285,7 +288,25 @@ async def test_received_events_keep_their_place_on_the_wire(tmp_path: Path, reli
     }
     numbers = [row["pub_seq"] for row in rows]
     assert numbers == [None] * 6 if not reliable else numbers == list(range(numbers[0], numbers[0] + 6))
-    assert all(row["ts_ns"] == row["recv_ts_ns"] for row in rows)
+    # The publisher's time, which packets carry in units of 1024 ns, and not that of receipt.
+    assert all(before_ns - 1024 <= row["ts_ns"] <= after_ns for row in rows)
+    assert all(row["recv_ts_ns"] >= before_ns for row in rows)
+
+
+async def test_a_received_event_whose_time_is_unknown_is_logged_with_null(tmp_path: Path) -> None:
+    received: dict[str, Any] = {"log_dir": tmp_path, "channels": [{"name": LIDAR, "log": "received"}]}
+    async with Node.open(profile=False, **QUICK) as publisher, Node.open(**received, **QUICK) as recorder:
+        await recorder.connect(publisher.address, public_key=publisher.public_key)
+        async with recorder.subscribe(LIDAR) as subscription:
+            await publisher.publisher(LIDAR).publish_batch(numbered(0, 3))
+            assert await take(subscription, 3) == numbered(0, 3)
+        log = recorder.logs.received.open(LIDAR, recorder.config.channels[0].log_config())
+        rows = [row for batch in log.read_batches() for row in batch.to_pylist()]
+        assert [event.ts_ns for event in log.read_range(0, 3)] == [None] * 3
+        log.seal()
+        assert [event.ts_ns for event in log.read_range(0, 3)] == [None] * 3
+    assert [(row["ts"], row["ts_ns"]) for row in rows] == [(None, None)] * 3
+    assert all(row["recv_ts"] is not None and row["recv_ts_ns"] for row in rows)
 
 
 async def test_a_recorder_that_reads_history_has_the_publishers_numbers_and_times(tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ def _show_event(event: LogEvent, *, raw: bool, json: bool) -> None:
         sys.stdout.buffer.write(event.payload + b"\n")
         sys.stdout.buffer.flush()
     elif for_people(json):
-        show_text(f"{event.seq}  {_time(event.ts_ns)}  {_payload(event.payload).get('payload', event.payload)}")
+        show_text(
+            f"{event.seq}  {_time(event.ts_ns) or 'time unknown'}  {_payload(event.payload).get('payload', event.payload)}"
+        )
     else:
         show_line(_event_row(event))
 
@@ -184,7 +186,9 @@ def _payload(payload: bytes) -> dict[str, str]:
         return {"payload_base64": b64encode(payload).decode()}
 
 
-def _time(ns: int) -> str:
+def _time(ns: int | None) -> str | None:
     from datetime import UTC, datetime, timedelta
 
+    if ns is None:
+        return None
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1_000)).isoformat()

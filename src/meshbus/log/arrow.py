@@ -107,9 +107,8 @@ class _Maker:
             case "seq":
                 return pa.array(np.arange(self._rows.first, self._rows.end, dtype=np.int64))
             case "ts" | "recv_ts":
-                ns, _ = self._rows.values(f"{name}_ns")
-                assert ns is not None
-                return self._numbers(field.type, ns // _US, None)
+                ns, valid = self._rows.values(f"{name}_ns")
+                return self._numbers(field.type, None if ns is None else ns // _US, valid)
             case "payload":
                 offsets, data = (pa.py_buffer(part) for part in (self._rows.offsets, self._rows.data))
                 return pa.Array.from_buffers(field.type, self._count, [None, offsets, data])

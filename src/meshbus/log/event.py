@@ -15,8 +15,8 @@ class LogEvent(msgspec.Struct, frozen=True):
 
     seq: int
     payload: bytes
-    ts_ns: int
-    """When the event happened, in nanoseconds since 1970."""
+    ts_ns: int | None
+    """When it was published, in nanoseconds since 1970 by the publisher's clock; None if unknown."""
     origin: int
     """Origin hash of the publisher."""
     pub_seq: int | None = None
@@ -30,18 +30,23 @@ COLUMNS = ("seq", "payload", "ts_ns", "origin", "pub_seq", "headers")
 def events_of_rows(rows: Rows, start: int, stop: int) -> list[LogEvent]:
     """Return the events of a range, which must be within `rows`."""  # hot
     low, high = start - rows.first, stop - rows.first
-    times, _ = rows.values("ts_ns")
     origins, _ = rows.values("origin")
-    numbers, valid = rows.values("pub_seq")
-    assert times is not None
     assert origins is not None
-    published = [None] * (high - low) if numbers is None else numbers[low:high].tolist()
-    # One bit per row, the lowest first, as in Arrow.
-    if valid is not None:
-        published = [number if valid[row >> 3] >> (row & 7) & 1 else None for row, number in enumerate(published, low)]
+    times, published = (_optional(rows, name, low, high) for name in ("ts_ns", "pub_seq"))
     headers = [None] * (high - low) if rows.headers is None else [rows.headers.row(row) for row in range(low, high)]
-    columns = (range(start, stop), rows.payloads(low, high), times[low:high].tolist())
+    columns = (range(start, stop), rows.payloads(low, high), times)
     return list(map(LogEvent, *columns, unsigned(origins[low:high]).tolist(), published, headers))
+
+
+def _optional(rows: Rows, name: str, low: int, high: int) -> list[int | None]:
+    """Return a range of a column that may have nulls."""
+    values, valid = rows.values(name)
+    if values is None:
+        return [None] * (high - low)
+    found: list[int | None] = values[low:high].tolist()
+    if valid is None:
+        return found
+    return [value if valid[row >> 3] >> (row & 7) & 1 else None for row, value in enumerate(found, low)]
 
 
 def events_of_batch(batch: Any) -> list[LogEvent]:

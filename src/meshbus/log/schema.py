@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 VERSION_KEY = "meshbus.schema_version"
 """Metadata key of the schema version; the table name and its description have the two next keys."""
@@ -91,9 +91,9 @@ EVENTS = Table(
         Column("log_id", ColumnType.BINARY_16, "Drawn when the log was created and shared by its replicas."),
         Column("pub_seq", _BIGINT, "The number its publisher gave the event on this channel, if known.", nullable=True),
         Column("origin", _BIGINT, "Origin hash of the publisher.", bit_cast=True),
-        Column("ts", _TIMESTAMP, "When the event happened."),
-        Column("ts_ns", _BIGINT, "The same in nanoseconds since 1970."),
-        Column("recv_ts", _TIMESTAMP, "When the recorder received it."),
+        Column("ts", _TIMESTAMP, "When it was published, by its publisher's clock; null if unknown.", nullable=True),
+        Column("ts_ns", _BIGINT, "The same in nanoseconds since 1970.", nullable=True),
+        Column("recv_ts", _TIMESTAMP, "When the recorder received it, by the recorder's clock."),
         Column("recv_ts_ns", _BIGINT, "The same in nanoseconds since 1970."),
         Column("recorder", _BIGINT, "Node that wrote the row.", bit_cast=True),
         Column("session_id", _BIGINT, "Session it arrived in; null if published here.", nullable=True, bit_cast=True),

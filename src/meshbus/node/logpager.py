@@ -55,10 +55,11 @@ class Pager:
                     raise
         raise LogError(LogFault.RANGE_GONE, f"the log of {self._log.channel!r} expires faster than it can be read")
 
+    # A node gives every event that it publishes a time; one that another program appended without has 0 on the wire.
     def _columns(self, begin: int, stop: int, max_bytes: int) -> Columns:
         if not has_arrow():  # without pyarrow nothing was ever sealed
             events = Tail(self._log, begin).take(stop - begin, max_bytes)
-            times = np.fromiter((event.ts_ns for event in events), np.int64, len(events))
+            times = np.fromiter((event.ts_ns or 0 for event in events), np.int64, len(events))
             return *columns_of([event.payload for event in events]), times
         kept = self._kept
         if kept is None or not kept[0] <= begin < kept[0] + len(kept[1]):
@@ -72,4 +73,4 @@ class Pager:
         used_up = begin + len(edges) - 1 >= first + len(batch)
         self._kept = None if used_up else kept
         payloads = np.frombuffer(data, np.uint8)[edges[0] : edges[-1]].copy()
-        return edges - edges[0], payloads, rows.column("ts_ns").to_numpy()[: len(edges) - 1].copy()
+        return edges - edges[0], payloads, rows.column("ts_ns").fill_null(0).to_numpy()[: len(edges) - 1].copy()

@@ -163,7 +163,7 @@ class ReceivedLog:
             (batch.offsets, batch.data),
             pub_seq=batch.pub_seq,
             origin=batch.origin_hash,
-            ts_ns=batch.received_ns if batch.times is None else batch.times,
+            ts_ns=batch.event_times(),
             recv_ts_ns=batch.received_ns,
             session_id=batch.session_id,
             stream_id=batch.stream_id,
