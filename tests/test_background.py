@@ -83,7 +83,7 @@ class Source:
 
 
 def test_no_item_is_lost_when_waits_time_out_at_once() -> None:
-    loop, got = BackgroundLoop(), []
+    loop, got = BackgroundLoop(), list[int | None]()
     try:
         source = loop.call(Source)
         intake = Intake(loop, source.take)

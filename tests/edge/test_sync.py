@@ -1,5 +1,6 @@
 import inspect
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 
 import pytest
@@ -120,7 +121,7 @@ def test_the_twins_have_the_signatures_and_docstrings_of_the_originals() -> None
     missing = {f"{name} is missing" for name in endpoint}
     received = {"receive": ("timeout_s",), "receive_batch": ("timeout_s",)}
     heard = {"next_event": ("timeout_s",)}
-    twins: tuple[tuple[type, type, dict[str, tuple[str, ...]]], ...] = (
+    twins: tuple[tuple[type, type, Mapping[str, tuple[str, ...]]], ...] = (
         (edge.Pub, Pub, {}),
         (edge.XPub, XPub, heard),
         (edge.Sub, Sub, received),

@@ -264,7 +264,7 @@ def test_an_answer_of_someone_else_is_not_ours() -> None:
 
 def test_what_makes_no_sense_is_refused_before_anybody_is_asked(stage: Stage) -> None:
     for since in (-1, MAX_SEQ + 1):
-        with pytest.raises(LocalProtocolError, match="publish number"):
+        with pytest.raises(LocalProtocolError, match="since must be in"):
             stage.read(since)
     for _ in range(MAX_READINGS):
         read(stage.reader, stage.publisher)

@@ -135,7 +135,7 @@ def test_priority_and_reliability_come_from_the_channel_and_reliability_may_be_o
 def test_a_publisher_without_permission_is_denied_before_anything_is_sent() -> None:
     registry = configs(channel_config(SECRET, require_token=True, publish_caps=CapabilityFilter(require_tags=("p",))))
     scene, planner = setting(registry)
-    with pytest.raises(AuthError, match=r"'lab/secret'.*publish_caps and a valid token with PUBLISH") as caught:
+    with pytest.raises(AuthError, match=r"'lab/secret'.*publish_caps and a valid PUBLISH token") as caught:
         planner.plan(SECRET, DEFAULT, 0.0)
     assert caught.value.fault is AuthFault.DENIED
     assert "denied" in OWN_TOKEN["publish_outcome"]

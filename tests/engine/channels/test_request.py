@@ -312,7 +312,7 @@ def test_open_questions_are_bounded_at_the_requester(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(request_module, "MAX_PENDING", 3)
     alice, _ = pair()
     first, *_ = [alice.ask(BOB) for _ in range(3)]
-    with pytest.raises(DeliveryError, match="3 requests are waiting"):
+    with pytest.raises(DeliveryError, match="3 requests already wait"):
         alice.ask(BOB)
     alice.requester.cancel(first, 0.1, alice.out)
     alice.ask(BOB)

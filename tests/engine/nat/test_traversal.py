@@ -198,7 +198,7 @@ def test_nobody_to_ask_and_nowhere_to_go_is_said_at_once() -> None:
     town = Town(PORT, PORT)
     stranger = Identity.from_seed(bytes(32))
     with town.here.turn() as (engine, now, out):
-        with pytest.raises(PeerError, match="has not announced itself"):
+        with pytest.raises(PeerError, match="no announcement of it has arrived"):
             engine.traversal.connect(stranger.node_id, now, out)
         with pytest.raises(PeerError, match="no neighbor knows it"):
             engine.traversal.connect(stranger.node_id, now, out, public_key=bytes(range(32)))
