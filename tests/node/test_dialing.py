@@ -106,7 +106,7 @@ async def test_where_no_punch_can_work_a_neighbor_relays(town: list[Node]) -> No
 
 async def test_what_cannot_be_tried_is_said_at_once(town: list[Node]) -> None:
     here = town[2]
-    with pytest.raises(PeerError, match="has not announced itself"):
+    with pytest.raises(PeerError, match="no announcement of it has arrived"):
         await here.connect_direct(12345)
     with pytest.raises(LocalProtocolError, match="public key"):
         await here.connect_direct(12345, public_key="abc")

@@ -80,7 +80,7 @@ def test_bad_values_are_named_and_too_few_legs_are_one() -> None:
     assert PublishConfig(on_failure="collect").on_failure is OnFailure.COLLECT  # type: ignore[arg-type]
     for options, problem in [
         ({"on_failure": "never"}, "on_failure: unknown value 'never'; choose from best-effort, fail-fast, collect"),
-        ({"reliability": "mostly"}, "reliability: 'mostly'"),
+        ({"reliability": "mostly"}, "reliability: unknown value 'mostly'"),
         ({"wait_s": -1.0}, "wait_s: -1.0"),
         ({"wait_s": float("nan")}, "wait_s: nan"),
     ]:
