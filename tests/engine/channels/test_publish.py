@@ -81,8 +81,8 @@ def test_bad_values_are_named_and_too_few_legs_are_one() -> None:
     for options, problem in [
         ({"on_failure": "never"}, "on_failure: unknown value 'never'; choose from best-effort, fail-fast, collect"),
         ({"reliability": "mostly"}, "reliability: unknown value 'mostly'"),
-        ({"wait_s": -1.0}, "wait_s: -1.0"),
-        ({"wait_s": float("nan")}, "wait_s: nan"),
+        ({"wait_s": -1.0}, "wait_s: must be 0 or more seconds, got -1.0"),
+        ({"wait_s": float("nan")}, "wait_s: must be 0 or more seconds, got nan"),
     ]:
         with pytest.raises(ConfigError, match=problem):
             PublishConfig(**options)  # type: ignore[arg-type]
