@@ -40,6 +40,8 @@ async def assert_memory_stays_bounded(policy: WhenFull, seconds: float) -> None:
             stop = asyncio.Event()
             publishing = asyncio.ensure_future(_publish(publisher, stop, wait_s=seconds + 30))
             await asyncio.sleep(WARM_UP_S)
+            if policy is WhenFull.BLOCK:
+                await _stopped(subscription)
             before, at_start = _resident(), subscription.stats.received
             await _watch(subscription, seconds, before)
             if policy is WhenFull.BLOCK:
@@ -62,6 +64,14 @@ async def _publish(node: Node, stop: asyncio.Event, *, wait_s: float) -> int:
         sent += CHUNK
         await asyncio.sleep(0)
     return sent
+
+
+async def _stopped(subscription: Subscription) -> None:
+    """Wait until the queue is full and nothing arrives any more."""
+    before = -1
+    while subscription.stats.received != before or subscription.stats.pending_bytes < MAX_BYTES - WINDOW:
+        before = subscription.stats.received
+        await asyncio.sleep(0.5)
 
 
 async def _watch(subscription: Subscription, seconds: float, before: int) -> None:

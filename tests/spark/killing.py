@@ -23,7 +23,7 @@ def config_of(folder: Path) -> PipelineConfig:
 
 def start_copy(spark: Any, folder: Path, **trigger: Any) -> Any:
     """Copy one channel back into a log through the sink."""
-    source = spark.readStream.format("meshbus").option("channels", "load/0").option("maxRowsPerTrigger", 4_000)
+    source = spark.readStream.format("meshbus").option("channels", "load/0").option("maxRowsPerTrigger", 8_000)
     return (
         source.load(str(folder / "log"))
         .select("channel", "seq", "payload")
