@@ -351,7 +351,11 @@ class Node:
         self._running.call(lambda: self._node.disconnect(node_id))
 
     def send(self, node_id: int, *events: bytes) -> None:
-        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported."""
+        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported.
+
+        Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
+        too many wait.
+        """
         self._running.call(lambda: self._node.send(node_id, *events))
 
     def announce(self, capabilities: CapabilitySet) -> None:

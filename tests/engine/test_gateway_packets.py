@@ -235,8 +235,8 @@ def test_everything_but_publications_crosses() -> None:
     silent = fleet.readers["silent"]
     before = fleet.gateway.engine.counters.total("drop")
     for node, other in ((fleet.publisher, silent), (silent, fleet.publisher)):
-        with node.turn() as (engine, _now, out):
-            engine.send(other.node_id, [b"without a channel"], out)
+        with node.turn() as (engine, now, out):
+            engine.send(other.node_id, [b"without a channel"], now, out)
             engine.peers.require(other.node_id).send_message(0x7777, b"unheard of", out)
     fleet.net.run(for_s=0.1)
     for node in (fleet.publisher, silent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.channels.publish import OnFailure
 from meshbus.engine.session.negotiate import Profile
 from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
@@ -111,3 +112,27 @@ def test_nothing_is_missing_across_sessions_and_subscriptions() -> None:
         subscribed(subscriber, publisher)
     assert subscriber.received == 150
     assert subscriber.engine.counters.total("loss") == 0
+
+
+def test_a_lossy_best_effort_stream_never_stops_for_lack_of_credit() -> None:
+    """What is lost is never granted: without a remedy, the window is lost piece by piece."""
+    net, publisher, subscriber = pair(9, profile=Profile.PLAIN)
+    net.path = FakePath(latency_s=0.005, loss=0.2)
+    sent = 0
+    while sent < 600:  # ten windows of 64 KiB
+        publication = publisher.publish(CHANNEL, numbered(1, 1000), wait_s=0.0, on_failure=OnFailure.COLLECT)
+        sent += publication.report().delivered
+        net.run(for_s=0.1)
+        assert net.clock.now < 600, f"stuck after {sent} events"
+    assert 400 < subscriber.received < 600
+
+
+def test_events_without_a_channel_are_granted_without_an_alarm() -> None:
+    net, publisher, subscriber = pair(10)
+    for _ in range(5):
+        with publisher.turn() as (engine, now, out):
+            engine.send(subscriber.node_id, [b"hello", bytes(8000), b"again"], now, out)
+        net.run(for_s=0.1)
+    assert [event.payload for batch in subscriber.events for event in batch] == [b"hello", bytes(8000), b"again"] * 5
+    assert publisher.engine.counters.get("drop", "grant_excess") == 0
+    assert all(ts is not None for ts in times(subscriber.events))

@@ -30,6 +30,16 @@ def test_batches_go_to_every_subscription_that_covers_their_channel() -> None:
     assert [one.stats.received for one in (exact, everything, other)] == [1, 1, 0]
 
 
+def test_a_stream_is_held_until_the_last_full_subscription_has_room() -> None:
+    subscribers, first, second, batch = Subscribers(), subscription(), subscription(), batch_of([[b"x"]])
+    stream = batch.publisher, batch.stream_id
+    for one in (first, second, first):
+        subscribers.hold(one, batch)
+    assert subscribers.release(second) == []
+    assert subscribers.release(first) == [stream]
+    assert subscribers.release(first) == []
+
+
 @pytest.mark.parametrize("topic", [CHANNEL, "sensors/"])
 def test_the_last_subscription_gives_its_topic_up(topic: str) -> None:
     subscribers, first, second = Subscribers(), subscription(), subscription()

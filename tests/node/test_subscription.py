@@ -21,7 +21,7 @@ class Desk:
             "sensors/lidar",
             start=self._note("start"),
             stop=self._note("stop"),
-            hold=lambda _, held: self.calls.append(held),
+            hold=lambda _, batch: self.calls.append(None if batch is None else (batch.publisher, batch.stream_id)),
             notice=self.notices.append,
             when_full=when_full,
             **bounds,
@@ -73,11 +73,24 @@ async def test_block_holds_the_credit_until_there_is_room() -> None:
     desk = Desk(WhenFull.BLOCK, max_events=2)
     desk.subscription.feed(events(b"1", b"2"))
     desk.subscription.feed(events(b"3"))  # was on the way already: kept
-    assert desk.calls == [True]
+    held = events(b"3")
+    assert desk.calls == [(held.publisher, held.stream_id)]
     assert len(desk.notices) == 1
     await desk.subscription.next_batch()
-    assert desk.calls == [True, False]
+    assert desk.calls[1:] == [None]
     assert desk.subscription.stats.dropped == 0
+    assert desk.subscription.stats.pending == 1
+
+
+async def test_a_blocking_inbox_takes_only_so_much_from_senders_that_ignore_credit() -> None:
+    desk = Desk(WhenFull.BLOCK, max_events=2, max_overrun_bytes=3)
+    desk.subscription.feed(events(b"1", b"2"))
+    for payload in (b"34", b"5", b"6", b"7"):
+        desk.subscription.feed(events(payload))
+    assert (desk.subscription.stats.pending, desk.subscription.stats.dropped) == (4, 2)
+    while desk.subscription.stats.pending:
+        await desk.subscription.next_batch()
+    desk.subscription.feed(events(b"8"))
     assert desk.subscription.stats.pending == 1
 
 

@@ -179,13 +179,13 @@ class Facade:
         """Send one event, and return its report at once if no subscriber has to wait. Raises as `publish` does."""
         return self.publications.publish_one(channel, event, config, now, out)
 
-    def send(self, node_id: int, events: Sequence[bytes], out: Output) -> None:
+    def send(self, node_id: int, events: Sequence[bytes], now: float, out: Output) -> None:
         """Send events to one peer without a channel; they are not acknowledged.
 
-        Raises PeerError if there is no session with the node, and LocalProtocolError if an event does not fit into a
-        packet.
+        Raises PeerError if there is no session with the node, LocalProtocolError if an event does not fit into a
+        packet, and Backpressure if too many events wait for the peer.
         """
-        self.peers.require(node_id).send_events(events, out)
+        self.publications.push(self.peers.require(node_id), events, now, out)
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Remove a peer; a meshbus peer is told."""

@@ -76,11 +76,11 @@ class HistoryReader:
         if readings:
             self._live.act(close)
 
-    def hold(self, subscription: Subscription, held: bool) -> None:
-        """Stop reading for a subscription that is full, or resume."""
+    def hold(self, subscription: Subscription, batch: EventBatch | None) -> None:
+        """Stop reading for a subscription for which a batch came while it was full, or resume."""
         for reading in self._readings_of(subscription):
-            self._live.engine.replays.hold(reading, Driver.now(), held=held)
-            if not held:
+            self._live.engine.replays.hold(reading, Driver.now(), held=batch is not None)
+            if batch is None:
                 self._live.tick()  # asks for the next page
 
     def subscriptions(self) -> list[Subscription]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
+from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.notices import Acked, Control
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
@@ -69,14 +70,18 @@ class Joiner:
         if spec is not None:
             self._live.act(lambda engine, now, out: self._leave(spec, engine, now, out))
 
-    def hold(self, subscription: Subscription, held: bool) -> None:
-        """Stop granting credit to the publishers of a subscription that is full, or resume."""
-        engine, now, spec = self._live.engine, Driver.now(), SubscriptionSpec(subscription.topic)
-        for peer in engine.peers:
-            for channel in engine.joined.channels_of(peer.node_id):
-                if spec.covers(channel):
-                    engine.streams.hold(peer.node_id, channel.stream_id, now, held=held)
-        if not held:
+    def hold(self, subscription: Subscription, batch: EventBatch | None) -> None:
+        """Stop granting credit for the stream of a batch, or without one for nothing that the subscription held.
+
+        A stream is held as long as at least one subscription holds it.
+        """
+        streams, now = self._live.engine.streams, Driver.now()
+        if batch is not None:
+            self._subscribers.hold(subscription, batch)
+            streams.hold(batch.publisher, batch.stream_id, now, held=True)
+        else:
+            for node_id, stream_id in self._subscribers.release(subscription):
+                streams.hold(node_id, stream_id, now, held=False)
             self._live.tick()  # grants the credit that was withheld
 
     # ── peers that connect later ────────────────────────────────────────────────────────────

@@ -21,6 +21,7 @@ import msgspec
 
 from meshbus.config.node import NodeConfig, PeerEntry
 from meshbus.config.spelling import Endpoint
+from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import HistoryWanted, Negotiated, Requested, SessionUp
 from meshbus.engine.base.packets import Output
@@ -55,7 +56,7 @@ from meshbus.node.publisher import ChannelPublisher, PublishOptions
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
 from meshbus.node.tasks import TaskOwner
 from meshbus.node.udp import UdpSocket
 from meshbus.node.waiting import Kind
@@ -64,6 +65,7 @@ from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
+from meshbus.wire.constants import STREAM_WINDOW
 from meshbus.wire.messages.token import PermissionToken
 
 NOT_OPEN = "the node is not open; enter it with `async with` (`with` for meshbus.sync.Node) and use it inside the block"
@@ -311,8 +313,12 @@ class Node:
         self.live.act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def send(self, node_id: int, *events: bytes) -> None:
-        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported."""
-        self.live.act(lambda engine, _now, out: engine.send(node_id, events, out))
+        """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported.
+
+        Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
+        too many wait.
+        """
+        self.live.act(lambda engine, now, out: engine.send(node_id, events, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
         """Announce what this node can do, to its peers and to those that connect later."""
@@ -407,7 +413,7 @@ class Node:
             topic,
             start=start,
             stop=stop,
-            hold=lambda subscription, held: source().hold(subscription, held),
+            hold=lambda subscription, batch: source().hold(subscription, batch),
             notice=self._notice,
             when_full=WhenFull(when_full),
             max_events=max_events,
@@ -429,15 +435,19 @@ class Node:
         async def stop(subscription: Subscription) -> None:
             self._subscribers.remove(subscription)
 
+        def hold(subscription: Subscription, batch: EventBatch | None) -> None:
+            self._opened.joiner.hold(subscription, batch)
+
         return Subscription(
             "(inbox)",
             start=start,
             stop=stop,
-            hold=lambda _subscription, _held: None,
+            hold=hold,
             notice=self._notice,
             when_full=WhenFull(when_full),
             max_events=max_events,
             max_bytes=max_bytes,
+            max_overrun_bytes=OVERRUN * STREAM_WINDOW,
         )
 
     # ── requests ────────────────────────────────────────────────────────────────────────────

@@ -64,6 +64,8 @@ class Subscribers:
         self._prefixes = SubscriptionIndex()
         self._by_channel: dict[str, list[Subscription]] = {}
         self._remembered: dict[ChannelName, list[Subscription]] = {}
+        self._holding: dict[tuple[int, int], set[Subscription]] = {}
+        """The subscriptions that hold each stream, by publisher and stream."""
 
     def add(self, spec: SubscriptionSpec, subscription: Subscription) -> None:
         """Add a subscription."""
@@ -110,6 +112,21 @@ class Subscribers:
             if spec.topic not in seen:
                 seen.add(spec.topic)
                 yield spec
+
+    def hold(self, subscription: Subscription, batch: EventBatch) -> None:
+        """Record that a subscription is full and holds the stream of a batch."""
+        self._holding.setdefault((batch.publisher, batch.stream_id), set()).add(subscription)
+
+    def release(self, subscription: Subscription) -> list[tuple[int, int]]:
+        """Record that a subscription has room again; return the streams that no other subscription holds."""
+        free = []
+        for stream, holders in list(self._holding.items()):
+            if subscription in holders:
+                holders.remove(subscription)
+                if not holders:
+                    del self._holding[stream]
+                    free.append(stream)
+        return free
 
     def feed(self, batch: EventBatch) -> bool:  # hot: bench_stream
         """Pass a batch to every subscription that covers its channel; return whether there is one."""

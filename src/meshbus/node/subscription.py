@@ -2,7 +2,8 @@
 
 The queue is bounded in events and in bytes. The caller chooses what happens when it is full:
 
-    block         stop granting credit: the publisher waits (memory is bounded by the queue and one window)
+    block         stop granting credit: the publisher waits (memory is bounded by the queue and one window for each
+                  stream). 0.23 nodes send to an inbox without credit: what they send beyond OVERRUN windows is dropped
     drop_oldest   make room by dropping the oldest events
     drop_newest   drop the events that just arrived
     fail          end the subscription with SlowConsumer
@@ -17,6 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +31,11 @@ MAX_EVENTS = 65_536
 """Events that may wait by default. Events of more than 256 bytes reach MAX_BYTES first."""
 MAX_BYTES = 16 << 20
 """Bytes that may wait by default: four times the default receive buffer of the socket."""
+
+
+OVERRUN = 2
+"""Windows of one stream that a full inbox still takes if it blocks: what was on the way when credit stopped, and what was
+granted just before."""
 
 
 class WhenFull(StrEnum):
@@ -68,21 +75,29 @@ class Subscription:
         *,
         start: Callable[[Subscription], Awaitable[None]],
         stop: Callable[[Subscription], Awaitable[None]],
-        hold: Callable[[Subscription, bool], None],
+        hold: Callable[[Subscription, EventBatch | None], None],
         notice: Callable[[SlowConsumer], None],
         when_full: WhenFull = WhenFull.BLOCK,
         max_events: int = MAX_EVENTS,
         max_bytes: int = MAX_BYTES,
+        max_overrun_bytes: float = inf,
     ) -> None:
+        """Prepare a subscription; `hold` stops the stream of a batch, or without one resumes what it had stopped.
+
+        If it blocks, it takes `max_overrun_bytes` of each stream while it is full, and drops what comes beyond.
+        """
         self.topic = topic
         self.when_full = WhenFull(when_full)
         self._start, self._stop, self._hold, self._notice = start, stop, hold, notice
         self._max_events, self._max_bytes = max_events, max_bytes
+        self._max_overrun_bytes = max_overrun_bytes
+        self._overrun_by: dict[tuple[int, int], int] = {}
+        """Bytes that were taken since the subscription is full, by publisher and stream."""
         self._queue: deque[EventBatch] = deque()
         self._pending = self._pending_bytes = 0
         self._received = self._delivered = self._dropped = self._missed = 0
         self._wake = asyncio.Event()
-        self._held = self._behind = False
+        self._behind = False
         self._closed = False
         self._error: Exception | None = None
 
@@ -99,7 +114,7 @@ class Subscription:
         """End the subscription; events that still wait can be read. Closing twice is fine."""
         if not self._closed:
             self._closed = True
-            self._set_held(held=False)
+            self._release()
             self._wake.set()
             await self._stop(self)
 
@@ -137,8 +152,8 @@ class Subscription:
         self._pending -= len(batch)
         self._pending_bytes -= batch.nbytes
         self._delivered += len(batch)
-        if self._held and not self._is_full():  # resumes as soon as there is room, as credit takes a round trip
-            self._set_held(held=False)
+        if self._overrun_by and not self._is_full():  # resumes as soon as there is room: credit takes a round trip
+            self._release()
         if not self._queue:
             self._behind = False
         return batch
@@ -175,9 +190,8 @@ class Subscription:
         """Apply the policy of a full queue; return what is to be queued, if anything."""
         match self.when_full:
             case WhenFull.BLOCK:
-                self._set_held(held=True)  # packets on the way still have to fit: at most one window
                 self._tell()
-                return batch
+                return batch if self._overruns(batch) else None
             case WhenFull.DROP_OLDEST:
                 while self._queue and self._is_full(batch):
                     self._forget(self._queue.popleft())
@@ -217,7 +231,18 @@ class Subscription:
             self._notice(slow)
         return slow
 
-    def _set_held(self, *, held: bool) -> None:
-        if held != self._held:
-            self._held = held
-            self._hold(self, held)
+    def _overruns(self, batch: EventBatch) -> bool:
+        """Stop the stream of a batch that came while full, and return whether the batch may still be queued."""
+        stream = batch.publisher, batch.stream_id
+        taken = self._overrun_by.get(stream, 0) + batch.nbytes
+        fits = taken <= self._max_overrun_bytes
+        self._overrun_by[stream] = taken
+        if not fits:
+            self._dropped += len(batch)
+        self._hold(self, batch)  # each time: the stream may be a new one after a restart
+        return fits
+
+    def _release(self) -> None:
+        if self._overrun_by:
+            self._overrun_by.clear()
+            self._hold(self, None)

@@ -110,6 +110,8 @@ class Reason(Enum):
         "The system reported an error in place of a received datagram; check the network interface.")
     SEND_BACKLOG = 0, "drop", "send_backlog", (
         "The socket took nothing and too many datagrams were waiting; reduce the send rate.")
+    PUSH_EXPIRED = 0, "drop", "push_expired", (
+        "Events of node.send waited too long for credit; the inbox of the peer is full, or the peer is unreachable.")
     UNSENT_REFUSED = 0, "drop", "unsent_refused", (
         "Nothing listens at the destination address; check that the peer runs and that its address is right.")
     UNSENT_UNREACHABLE = 0, "drop", "unsent_unreachable", (

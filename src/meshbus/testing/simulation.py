@@ -280,7 +280,7 @@ class Simulation:
         one, other = (self._nodes[number] for number in pair)
         with one.turn() as (engine, now, out):
             if engine.peers.get(other.node_id) is not None:
-                engine.send(other.node_id, [word], out)
+                engine.send(other.node_id, [word], now, out)
             if not self._hears(one, other) and other.node_id not in engine.handshakes.connecting:
                 try:
                     engine.connect(other.node_id, None, other.engine.public_key, now, out)

@@ -87,7 +87,7 @@ def test_a_stream_without_credit_waits_and_others_go_on() -> None:
     desk.add("a", [b"x"] * 3, stream=1)
     desk.add("b", [b"y"], stream=2)
     assert [(stream, seq) for stream, seq, _ in desk.pump()] == [(1, 0), (1, 1), (2, 0)]
-    assert desk.peer.tx_stream(1).stalled
+    assert desk.peer.tx_stream(1).stalled_at is not None
     assert desk.ended == [("b", True)]
     desk.peer.tx_stream(1).grant(cost)
     assert desk.pump() == [(1, 2, b"x")]

@@ -7,14 +7,14 @@ goes out through engine/streams/traffic.py of its peer. A leg without credit wai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.publish import Fanout, Planner, PublishConfig, PublishPlan, PublishReport
+from meshbus.engine.channels.publish import WAIT_S, Fanout, Planner, PublishConfig, PublishPlan, PublishReport
 from meshbus.engine.session.link import equalize
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
@@ -22,7 +22,8 @@ from meshbus.engine.streams.outbox import Leg, Load
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import Backpressure, MeshError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST
+from meshbus.policy.reason import Reason
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
 from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
 from meshbus.wire.header import Header
 from meshbus.wire.stamp import stamp_of
@@ -34,6 +35,8 @@ HOP_TTL = 16
 """Hop limit in the inner header of our publications: the largest hop count of a pingwave (mesh.md §4).
 
 0.23 receivers ignore it; meshbus forwarders count against it (profile.md §9)."""
+MAX_PUSHES = 4096
+"""Sends to one peer that may wait for credit. Our choice, to bound memory: as many as messages (streams/traffic.py)."""
 MAX_NUMBERED = 65_536
 """Channels whose next publish number is kept. Our choice; a forgotten one continues at the wall clock, as after a
 restart."""
@@ -155,6 +158,25 @@ class Publications(Service):
         for traffic in ways:
             traffic.send_one(header, payload, number, stamp, now, out)
         return PublishReport(len(ways), len(ways), (), plan.filtered)
+
+    def push(self, peer: Peer, events: Sequence[bytes], now: float, out: Output) -> None:
+        """Send events to one peer without a channel, in as few packets as possible, as its credit allows.
+
+        Raises LocalProtocolError if an event is too long, and Backpressure if `MAX_PUSHES` wait for credit; then nothing
+        is sent.
+        """
+        packed = encode_frames(*columns_of(events), max_payload=min(self._max_payload, ROUTED_PAYLOAD))
+        traffic = self._streams.traffic_of(peer)
+        # transport.md §13: a raw push to a peer is on stream 0; §14: 0.23 nodes send it without credit, but grant it.
+        stream = peer.tx_stream(Subprotocol.EVENTS)
+        if traffic.outbox.waiting(stream.stream_id) >= MAX_PUSHES:
+            raise Backpressure(stream.credit, int(packed.bounds[-1]) + PACKET_COST * len(packed))
+        stamped = Packed(packed.data, packed.bounds, packed.counts, stamp_of(self._wall(now)))
+        traffic.send(Leg(Load(Header(), stamped), now + WAIT_S, self._pushed), now, out)
+
+    def _pushed(self, leg: Leg, arrived: bool) -> None:
+        if not arrived:
+            self._counters.count(Reason.PUSH_EXPIRED, int(leg.load.packed.counts[leg.sent :].sum()))
 
     def _number(self, channel: ChannelName, events: int, now: float) -> int:
         """Return the publish number of the next event of a channel, and advance it by `events`."""

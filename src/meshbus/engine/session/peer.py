@@ -7,7 +7,7 @@ forgotten when the peer fails. Keys and address of the current session are in se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 
 import msgspec
@@ -19,7 +19,7 @@ from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
-from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, ROUTED_PAYLOAD, STREAM_WINDOW, Subprotocol
+from meshbus.wire.constants import MAX_EVENT, STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
 
@@ -91,7 +91,7 @@ class Peer:
         stream = self.tx.get(stream_id)
         if stream is None:
             _make_room(self.tx)
-            stream = self.tx[stream_id] = TxStream(stream_id, self.window)
+            stream = self.tx[stream_id] = TxStream(stream_id, self._window_of(stream_id))
         return stream
 
     def rx_stream(self, stream_id: int) -> RxStream:
@@ -99,7 +99,7 @@ class Peer:
         stream = self.rx.get(stream_id)
         if stream is None:
             _make_room(self.rx)
-            stream = self.rx[stream_id] = RxStream(stream_id, self.window)
+            stream = self.rx[stream_id] = RxStream(stream_id, self._window_of(stream_id))
         return stream
 
     def send_message(self, subprotocol_id: int, message: bytes, out: Output, *, stream_id: int | None = None) -> None:
@@ -120,37 +120,17 @@ class Peer:
         header = Header(subprotocol_id=subprotocol_id, stream_id=where, sequence=sequence, event_count=1)
         out.trains.append(self.link.seal(header, pack_frames([message])))
 
-    def send_events(self, events: Sequence[bytes], out: Output) -> None:
-        """Send events without a channel, packed into as few packets as possible, without credit or retransmission.
-
-        Raises LocalProtocolError if an event is too long; then nothing is sent.
-        """
-        longest = max(map(len, events), default=0)
-        if longest > MAX_EVENT:
-            raise LocalProtocolError(
-                f"event of {longest} bytes does not fit into one packet; the limit is {MAX_EVENT} bytes"
-            )
-        # transport.md §13: a raw push to a peer is on stream 0; §14: it bypasses credit.
-        stream = self.tx_stream(Subprotocol.EVENTS)
-        # Packets are filled only as far as a relay can forward them; a longer event travels alone.
-        first, most = 0, max(ROUTED_PAYLOAD, FRAME_PREFIX_BYTES + longest)
-        while first < len(events):
-            last, size = first, 0
-            while last < len(events) and size + FRAME_PREFIX_BYTES + len(events[last]) <= most:
-                size += FRAME_PREFIX_BYTES + len(events[last])
-                last += 1
-            header = Header(sequence=stream.next_sequence, event_count=last - first)
-            stream.next_sequence += 1
-            out.trains.append(self.link.seal(header, pack_frames(events[first:last])))
-            first = last
-
     def widen(self, window: int) -> None:
         """Set the byte credit of all present and future streams."""
         self.window = window
         for sending in self.tx.values():
-            sending.widen(window)
+            sending.widen(self._window_of(sending.stream_id))
         for receiving in self.rx.values():
-            receiving.window = window
+            receiving.window = self._window_of(receiving.stream_id)
+
+    def _window_of(self, stream_id: int) -> int:
+        # Events without a channel keep the small window: they go to an inbox, which may be as small as one likes.
+        return STREAM_WINDOW if stream_id == Subprotocol.EVENTS else self.window
 
     def uses(self, subprotocol_id: int) -> bool:
         """Return whether a profile subprotocol was negotiated with this peer."""

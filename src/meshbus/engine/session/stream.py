@@ -19,6 +19,11 @@ Our choice: transport.md §14 allows several packets to share a grant, and a qua
 GRANT_DELAY_S = 0.005
 """Otherwise a grant is due this long after the first packet that is not granted yet; the delay of an ACK, too."""
 
+PROBE_S = 5.0
+"""How long a plain stream waits for a grant before it sends a packet without credit. Our choice: as long as a publisher
+waits by default (channels/publish.py), so that a slow subscriber is reported before it gets another packet."""
+MAX_PROBE_S = 600.0
+"""The longest wait between probes: each unanswered one doubles it, because a blocked subscriber keeps what it gets."""
 
 MAX_JUMP = MAX_REPLAY_JUMP
 """A jump of the sequence beyond this is a new count, not a loss: no session loses so many packets in a row and lives."""
@@ -27,7 +32,18 @@ MAX_JUMP = MAX_REPLAY_JUMP
 class TxStream:
     """The sending side of one stream."""
 
-    __slots__ = ("best_seen", "credit", "next_sequence", "sent", "stalled", "stream_id", "window")
+    __slots__ = (
+        "_forgiven",
+        "_probe_s",
+        "_probed",
+        "best_seen",
+        "credit",
+        "next_sequence",
+        "sent",
+        "stalled_at",
+        "stream_id",
+        "window",
+    )
 
     def __init__(self, stream_id: int, window: int = STREAM_WINDOW) -> None:
         self.stream_id = stream_id
@@ -39,8 +55,14 @@ class TxStream:
         """Wire bytes sent in this session."""
         self.best_seen = 0
         """The highest total that the receiver granted."""
-        self.stalled = False
-        """Whether the last send had to wait for credit; then it is counted once, not at every try."""
+        self.stalled_at: float | None = None
+        """Since when packets have to wait for credit, or when the last probe was sent; None if the last send did not."""
+        self._probe_s = PROBE_S
+        """How long to wait for a grant before the next probe."""
+        self._probed: int | None = None
+        """`sent` after the probe whose grant is awaited."""
+        self._forgiven = 0
+        """Wire bytes that were lost on the way, so that no grant will cover them."""
 
     def admits(self, cost: int) -> bool:
         """Return whether there is credit for `cost` wire bytes."""
@@ -58,12 +80,30 @@ class TxStream:
     def grant(self, total_consumed: int) -> bool:
         """Apply a grant, and return whether it gave new credit."""
         # transport.md §14: a total above what was sent counts as what was sent, and one that is not new is ignored.
-        total = min(total_consumed, self.sent)
+        if self._probed is not None and total_consumed + self._forgiven > self.best_seen:
+            # The probe was consumed, so what was sent before it and is not in the total will never be.
+            self._forgiven = max(self._forgiven, self._probed - total_consumed)
+            self._probed = None
+        total = min(total_consumed + self._forgiven, self.sent)
         if total <= self.best_seen:
             return False
         self.credit = min(self.window, self.credit + total - self.best_seen)
         self.best_seen = total
+        self._probe_s = PROBE_S
         return True
+
+    def may_probe(self, now: float) -> bool:
+        """Return whether a packet may be sent without credit, because nothing was granted for `PROBE_S`.
+
+        Lost packets are never granted. Without probes, a plain stream would stop for good when as much as its window
+        was lost.
+        """
+        return self.stalled_at is not None and now - self.stalled_at >= self._probe_s
+
+    def probed(self, now: float) -> None:
+        """Record that the packet which was sent last is a probe: a grant for it shows what was lost before it."""
+        self.stalled_at, self._probed = now, self.sent
+        self._probe_s = min(2 * self._probe_s, MAX_PROBE_S)
 
     def settle(self, wire_bytes: int) -> None:
         """Restore the credit of packets that were acknowledged; reliable streams have no grants."""
@@ -72,6 +112,7 @@ class TxStream:
     def restart(self) -> None:
         """Reset the credit for a new session; sequences continue."""
         self.credit, self.sent, self.best_seen = self.window, 0, 0
+        self.stalled_at, self._probe_s, self._probed, self._forgiven = None, PROBE_S, None, 0
 
     def widen(self, window: int) -> None:
         """Change the window without changing how much is on the way."""

@@ -133,13 +133,17 @@ class Traffic:
             if room <= 0:
                 return
             part = leg.next_part(stream.credit if stream.window else None, room)
+            reliable = self._is_reliable(header)
+            probe = part is None and not reliable and stream.may_probe(now)
+            if probe:
+                part = leg.next_part(None, 1)
             if part is None:
-                if not stream.stalled:
-                    stream.stalled = True
+                if stream.stalled_at is None:
+                    stream.stalled_at = now
                     self._counters.add("stall", "credit")
                 return
-            stream.stalled = False
-            reliable = self._is_reliable(header)
+            if not probe:
+                stream.stalled_at = None
             # A reliable stream has sequences of its own. The plain ones are spent all the same, with the credit.
             numbered = self.reliable.prepare(header, leg.next_number, now, out) if reliable else None
             own = stream.take(len(part), int(part.bounds[-1] - part.bounds[0]))
@@ -147,6 +151,8 @@ class Traffic:
             out.trains += self.peer.link.seal_batch(header, part, first)
             if reliable:
                 self.reliable.sent(stream_id, first, part, now)
+            if probe:
+                stream.probed(now)
             self.outbox.sent(leg, len(part), now)
             left -= len(part)
 
