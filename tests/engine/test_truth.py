@@ -6,6 +6,7 @@ import pytest
 
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.channels.publish import OnFailure
+from meshbus.engine.channels.roster import RosterView
 from meshbus.engine.session.negotiate import Profile
 from meshbus.names.channel import ChannelName
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
@@ -136,3 +137,35 @@ def test_events_without_a_channel_are_granted_without_an_alarm() -> None:
     assert [event.payload for batch in subscriber.events for event in batch] == [b"hello", bytes(8000), b"again"] * 5
     assert publisher.engine.counters.get("drop", "grant_excess") == 0
     assert all(ts is not None for ts in times(subscriber.events))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_reliable_events_wait_for_the_negotiation_and_are_numbered(count: int) -> None:
+    net = FakeNet(11, path=FakePath(latency_s=0.005))
+    publisher, subscriber = net.create("publisher"), net.create("subscriber")
+    publisher.connect(subscriber)
+    net.run_until(lambda: publisher.engine.peers.get(subscriber.node_id) is not None)
+    peer = publisher.engine.peers.require(subscriber.node_id)
+    net.run_until(lambda: subscriber.engine.peers.get(publisher.node_id) is not None)
+    subscriber.subscribe(publisher, CHANNEL)
+    net.run_until(lambda: RosterView(publisher.engine.admission.roster).members(CHANNEL))
+    assert not peer.uses(Subprotocol.RELIABLE), "the negotiation is still under way"
+    publication = publisher.publish(CHANNEL, numbered(count), reliable=True, wait_s=0.0)
+    net.run_until(lambda: publication.done)
+    net.run(for_s=0.1)
+    assert publication.report().delivered == 1
+    assert [event.payload for batch in subscriber.events for event in batch] == numbered(count)
+    assert all(event.pub_seq is not None for batch in subscriber.events for event in batch)
+
+
+def test_reliable_events_for_a_peer_that_never_announces_itself_wait_only_briefly() -> None:
+    net = FakeNet(12, path=FakePath(latency_s=0.005))
+    publisher, subscriber = net.create("publisher"), net.create("subscriber", profile=False)
+    publisher.connect(subscriber)
+    net.run_until(lambda: publisher.engine.peers.get(subscriber.node_id) is not None)
+    subscribed(subscriber, publisher)
+    begun = net.clock.now
+    publication = publisher.publish(CHANNEL, numbered(1), reliable=True)
+    net.run_until(lambda: subscriber.received == 1)
+    assert publication.report().delivered == 1
+    assert net.clock.now - begun <= 2.5

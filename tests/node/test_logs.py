@@ -20,6 +20,7 @@ from meshbus.log.files import Files
 from meshbus.log.log import RedexFile
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.node import logs
 from meshbus.node.logs import Logs
 from meshbus.node.node import Node
 from meshbus.wire.frames import columns_of
@@ -322,6 +323,37 @@ async def test_a_recorder_that_reads_history_has_the_publishers_numbers_and_time
         await until(lambda: log.durable_seq == 90)
     assert [(event.pub_seq, event.ts_ns) for event in events] == list(zip(range(10, 100), times, strict=True))
     assert {event.origin for event in events} == {publisher.identity.origin_hash}
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+async def test_a_log_holds_an_event_once_however_often_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
+) -> None:
+    monkeypatch.setattr(logs, "has_arrow", lambda: arrow)
+    received = {"log_dir": tmp_path / "r", "channels": [{**LOGGED, "log": "received"}]}
+
+    def logged(recorder: Node) -> list[bytes]:
+        log = recorder.logs.received.open(LIDAR, recorder.config.channels[0].log_config())
+        return [event.payload for event in log.read_range(0, 1000)]
+
+    async with pair(tmp_path / "p") as (publisher, _):
+        await publish(publisher, 0, 20)
+        for restart in range(2):
+            async with Node.open(**{**QUICK, **received}) as recorder:
+                await recorder.connect(publisher.address, public_key=publisher.public_key)
+                await until(lambda node=recorder: node.peers[0].profile)  # type: ignore[misc]
+                for since in (10, 0, 5):
+                    async with recorder.subscribe(LIDAR, since=since) as subscription:
+                        assert len(await take(subscription, 20 - since)) == 20 - since
+                assert logged(recorder) == [*numbered(10, 20), *numbered(0, 10)], restart
+        async with Node.open(**{**QUICK, **received}) as recorder:
+            await recorder.connect(publisher.address, public_key=publisher.public_key)
+            await until(lambda: recorder.peers[0].profile and publisher.peers[-1].profile)
+            async with recorder.subscribe(LIDAR) as live, recorder.subscribe(LIDAR, since=0) as reading:
+                await publisher.publisher(LIDAR, reliable=True).publish_batch(numbered(20, 30))
+                assert len(await take(reading, 30)) == 30
+                assert len(await take(live, 10)) == 10
+            assert logged(recorder)[20:] == numbered(20, 30)
 
 
 async def test_a_node_logs_both_ways_apart(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
+from meshbus.node.logs import Logs
 from meshbus.node.subscribers import SubscriptionSpec
 from meshbus.node.subscription import Subscription
 from meshbus.node.waiting import Kind
@@ -40,8 +41,10 @@ Since: TypeAlias = int | str
 class HistoryReader:
     """The subscriptions of this node that start in the log of a publisher."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, logs: Logs | None = None) -> None:
+        """Set up; `logs` are those of this node, which get what is read."""
         self._live = live
+        self._logs = logs
         self._subscriptions: dict[int, Subscription] = {}
         """By reading."""
 
@@ -56,6 +59,8 @@ class HistoryReader:
         _check(spec, since)
         publisher = _publisher_of(spec, self._live.engine)
         await self._agreed(publisher)
+        if self._logs is not None:
+            await self._logs.expect_history(ChannelName(spec.topic))
         for number, token in enumerate(tokens):
             fault = await self._open(subscription, spec, publisher, since, token)
             if fault is None:

@@ -4,7 +4,8 @@ Published and received events are kept in separate folders, `published/` and `re
 published event in its log is its publish number, and only what a node published itself is read by others.
 
     published   checked → appended → made as durable as the policy says → sent, in the order of appending
-    received    appended → handed to subscriptions; the sync that the policy asks for follows in the background
+    received    appended, unless the log has the event already → handed to subscriptions; the sync that the policy asks
+                for follows in the background
 
 An append copies into the page cache and takes microseconds, so it runs on the loop. A sync runs in a thread, and
 publishes that wait at the same time share one. If an append fails, `publish` raises and nothing is sent; a received
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
@@ -32,9 +33,11 @@ from meshbus.errors import ConfigError, LogError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
+from meshbus.node.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logpager import Pager
 from meshbus.node.tasks import TaskOwner
 from meshbus.wire.constants import Subprotocol
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_TIME = -(1 << 63)
+"""Stands for a time that is unknown, where there is no room for a null."""
 NO_LOGS = "is not set, so this node keeps no logs"
 
 _logger = logging.getLogger("meshbus.node")
@@ -149,9 +154,35 @@ class ReceivedLog:
         self._subnet = subnet
         self._tasks = TaskOwner("a sync of a received log", _logger)
         self._syncing: asyncio.Task[None] | None = None
+        self._numbers: LoggedNumbers | None = None
+        """What the log holds; None until another node's log is read, as nothing else brings an event twice."""
+        self._finding = asyncio.Lock()
+        """Held while the log is searched for its numbers."""
+
+    async def find_numbers(self) -> None:
+        """Find out which events the log holds, before others are read from a publisher's log."""
+        async with self._finding:
+            if self._numbers is None:
+                self._numbers = numbers = LoggedNumbers()  # what arrives meanwhile is added to it as well
+                for origin, found in await asyncio.to_thread(_numbers_in, self.file, self.file.next_seq):
+                    numbers.add(origin, found)
 
     def take(self, batch: EventBatch) -> None:
-        """Append a batch. Raises LogError if it cannot be appended."""
+        """Append what the log does not have of a batch. Raises LogError if it cannot be appended."""
+        if self._numbers is None or batch.pub_seq is None:
+            self._append(batch)
+            return
+        times = batch.event_times()
+        span = (None, None) if times is None else (int(times[0]), int(times[-1]))
+        new = self._numbers.add(batch.origin_hash, NumberRange(batch.pub_seq, batch.pub_seq + len(batch), *span))
+        try:
+            for first, end in new:
+                self._append(batch.slice(first - batch.pub_seq, end - batch.pub_seq))
+        except LogError:
+            self._numbers = None  # it says more than the log holds; an event twice is better than not at all
+            raise
+
+    def _append(self, batch: EventBatch) -> None:
         stamp = batch.stamp
         # The columns of a received event say which packet brought it, so that a log can be joined with a packet record.
         packet_seq = event_index = None
@@ -189,6 +220,37 @@ class ReceivedLog:
         except LogError as error:
             _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
         self._syncing = None
+
+
+def _numbers_in(file: RedexFile, end: int) -> list[tuple[int, NumberRange]]:
+    """Return the publish numbers in a log before a sequence, with the origin of each range; blocks."""
+    found: list[tuple[int, NumberRange]] = []
+    for origins, numbers, times in _columns_in(file, end):
+        if not len(numbers):
+            continue
+        breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(origins) != 0)) + 1
+        starts = [0, *breaks.tolist()]
+        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            given = times[start], times[stop - 1]
+            span = (None, None) if NO_TIME in given else (int(given[0]), int(given[1]))
+            found.append((int(origins[start]), NumberRange(int(numbers[start]), int(numbers[stop - 1]) + 1, *span)))
+    return found
+
+
+def _columns_in(file: RedexFile, end: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Read origins, publish numbers and times of the numbered events of a log, `NO_TIME` for a time that is unknown."""
+    if not has_arrow():  # without pyarrow nothing was ever sealed
+        rows = [event for event in file.read_range(file.first_seq, end) if event.pub_seq is not None]
+        yield (
+            np.array([event.origin for event in rows], np.uint64),
+            np.array([event.pub_seq for event in rows], np.int64),
+            np.array([NO_TIME if event.ts_ns is None else event.ts_ns for event in rows], np.int64),
+        )
+        return
+    for batch in file.read_batches(file.first_seq, end, ("origin", "pub_seq", "ts_ns")):
+        rows = batch.filter(batch.column("pub_seq").is_valid())
+        origins, numbers, times = rows.columns
+        yield unsigned(origins.to_numpy()), numbers.to_numpy(), times.fill_null(NO_TIME).to_numpy()
 
 
 class Logs:
@@ -248,6 +310,12 @@ class Logs:
             log.take(batch)
         except LogError:
             self._counters.add("fail", "log_received", len(batch))
+
+    async def expect_history(self, channel: ChannelName) -> None:
+        """Get ready for events of a channel that may be in its log already. Raises LogError if it cannot be read."""
+        log = self._received[channel] if channel in self._received else self._find_received(channel)
+        if log is not None:
+            await log.find_numbers()
 
     async def drain(self) -> None:
         """Wait for the syncs that are in progress, and for what waits for them."""

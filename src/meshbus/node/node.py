@@ -87,7 +87,7 @@ class _Parts:
         self.logs = logs
         self.dialer = Dialer(live)
         self.joiner = Joiner(live, subscribers, tokens)
-        self.reader = HistoryReader(live)
+        self.reader = HistoryReader(live, logs)
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.recording: Recording | None = None

@@ -151,7 +151,7 @@ class Publications(Service):
         for node_id in plan.legs:
             peer = self._peers.get(node_id)
             # One peer without credit is enough to take the general way, which can wait. Nothing was sent so far.
-            if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload)):
+            if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload), now):
                 return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
             ways.append(traffic)
         stamp = stamp_of(self._wall(now))
@@ -235,7 +235,9 @@ class Publications(Service):
 
         wait_s = publication.config.wait_s
         traffic = self._streams.traffic_of(peer)
-        traffic.send(Leg(publication.load, now + wait_s, done, wait_s=wait_s), now, out)
+        # `wait_s` is for credit; the end of a negotiation is waited for in any case.
+        deadline = max(now, peer.settles_at) + wait_s
+        traffic.send(Leg(publication.load, deadline, done, wait_s=wait_s), now, out)
         if wait_s == 0:
             # Its deadline is now: without this, the leg would wait until the next tick.
             traffic.outbox.expire(now)

@@ -41,6 +41,9 @@ TRIES_AGAIN = 15
 RETRY_S = 1.0
 MAX_KNOWN = 65_536
 """Peers remembered as meshbus nodes."""
+SETTLE_S = 2.0
+"""How long reliable events wait for the end of a negotiation. Our choice: two offers; most negotiations take a few
+milliseconds, and a peer that stays silent for so long gets the events as a plain peer would."""
 
 _ASKS = capability_tag(Subprotocol.NEGOTIATION)
 
@@ -100,6 +103,7 @@ class Negotiator(Service):
         self._forget(peer.node_id)
         self._talks[peer.node_id] = _Talk()
         self._use(peer, NegotiatedSet(), out)
+        peer.settles_at = 0.0 if self.is_plain(peer) else now + SETTLE_S
         self._advance(peer, now, out)
 
     def vouched(self, peer: Peer, now: float, out: Output) -> None:
@@ -107,12 +111,14 @@ class Negotiator(Service):
         talk = self._talks.get(peer.node_id)
         if talk is not None:
             talk.announced = True
+            if self.is_plain(peer):
+                peer.settles_at = 0.0
             self._advance(peer, now, out)
 
     def is_plain(self, peer: Peer) -> bool:
         """Return whether a peer is known not to use the profile with this node; otherwise it may still agree."""
         talk = self._talks.get(peer.node_id)
-        told = talk is not None and (talk.announced or self._profiles.get(peer.node_id) is Profile.PLAIN)
+        told = talk is not None and (talk.announced or self._never(peer))
         return talk is None or (told and not self._may_speak(peer, talk))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
@@ -218,6 +224,7 @@ class Negotiator(Service):
         peer.send_message(Subprotocol.NEGOTIATION, encode_manifest(self._registry.manifest()), out)
 
     def _settle(self, peer: Peer, theirs: SubprotocolManifest, out: Output) -> None:
+        peer.settles_at = 0.0
         self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:
@@ -245,6 +252,11 @@ class Negotiator(Service):
 
     def _offers_again(self, peer: Peer) -> bool:
         return self._offers_to(peer) and peer.node_id in self._agreed_before
+
+    def _never(self, peer: Peer) -> bool:
+        """Return whether this node would not use the profile with a peer, whatever that announces."""
+        plain = self._profiles.get(peer.node_id) is Profile.PLAIN
+        return plain or not self._registry.is_handled(Subprotocol.NEGOTIATION)
 
     def _offers_to(self, peer: Peer) -> bool:
         return self._node_id < peer.node_id

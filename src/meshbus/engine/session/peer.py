@@ -66,6 +66,7 @@ class Peer:
         "negotiated",
         "node_id",
         "rx",
+        "settles_at",
         "tx",
         "window",
     )
@@ -76,6 +77,8 @@ class Peer:
         self.claims = PeerClaims()
         self.negotiated = NegotiatedSet()
         """The profile subprotocols that both sides may use; empty for a plain 0.23 peer."""
+        self.settles_at = 0.0
+        """Until when reliable events wait for the negotiation to end; 0 if it is decided."""
         self.clock: PeerClock | None = None
         """The offset of its clock; None while it is unknown, and for a plain 0.23 peer."""
         self.health = Health.ALIVE

@@ -33,6 +33,8 @@ _RELIABLE = int(Flags.RELIABLE)
 _UNLIMITED = 1 << 30
 MAX_GRANTS = 256
 """Grants in one packet: they take 20 bytes each, so all fit. transport.md §14 allows several per packet."""
+SETTLE_CHECK_S = 0.05
+"""How often to look whether a negotiation has ended without an agreement; an agreement is reported at once."""
 MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
 
@@ -47,6 +49,8 @@ class Traffic:
         self._counters = counters
         self._grants: Deadlines[int] = Deadlines()
         """When the next grant of each plain stream is due."""
+        self._look_again_at: float | None = None
+        """When to look whether the negotiation that events wait for has ended."""
         self._ending: dict[int, None] = {}
         """Reliable streams that end when nothing in the outbox waits for them any more."""
 
@@ -57,11 +61,11 @@ class Traffic:
         self.outbox.add(leg)
         self.pump(now, out)
 
-    def admits(self, header: Header, payload_bytes: int) -> bool:
+    def admits(self, header: Header, payload_bytes: int, now: float) -> bool:
         """Return whether a single packet can be sent at once: nothing waits, and there is credit and room for it."""
         if len(self.outbox) or not self.peer.tx_stream(header.stream_id).admits(payload_bytes + PACKET_COST):
             return False
-        return not header.flags & _RELIABLE or self._room(header) > 0
+        return not header.flags & _RELIABLE or self._room(header, now) > 0
 
     def send_one(  # hot: bench_publish
         self, header: Header, payload: bytes, pub_seq: int, stamp: int, now: float, out: Output
@@ -129,7 +133,7 @@ class Traffic:
         stream, left = self.peer.tx_stream(stream_id), TURN_PACKETS
         while left and (leg := self.outbox.head(stream_id)) is not None:
             header = leg.load.header
-            room = min(left, self._room(header))
+            room = min(left, self._room(header, now))
             if room <= 0:
                 return
             part = leg.next_part(stream.credit if stream.window else None, room)
@@ -156,14 +160,18 @@ class Traffic:
             self.outbox.sent(leg, len(part), now)
             left -= len(part)
 
-    def _room(self, header: Header) -> int:
+    def _room(self, header: Header, now: float) -> int:
         """Return how many packets a stream may send now, apart from its credit."""
         if not header.flags & _RELIABLE:
             return _UNLIMITED
         room = self.reliable.room(header.stream_id)
         if room is None:
-            # Without an agreement, events are sent as to a plain peer; messages of the profile wait for it.
-            return _UNLIMITED if header.subprotocol_id == Subprotocol.EVENTS else 0
+            # Without an agreement, events are sent as to a plain peer, which gets neither numbers nor what is lost. So
+            # they wait until it is decided that the peer is one; messages of the profile wait as long as it takes.
+            if header.subprotocol_id == Subprotocol.EVENTS and now >= self.peer.settles_at:
+                return _UNLIMITED
+            self._look_again_at = now + SETTLE_CHECK_S
+            return 0
         return room
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────
@@ -220,12 +228,13 @@ class Traffic:
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline of the outbox, the reliable streams and the grants, or None."""
-        times = (self.outbox.next_timer(), self.reliable.next_timer(), self._grants.next())
+        times = (self.outbox.next_timer(), self.reliable.next_timer(), self._grants.next(), self._look_again_at)
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
         """Expire, retransmit and confirm what is due."""
         self.outbox.expire(now)
+        self._look_again_at = None
         # Messages of the profile can only go on reliable streams; events may still go as plain ones.
         if self.reliable.overdue(now, out):
             self.outbox.clear(lambda leg: leg.load.header.subprotocol_id != Subprotocol.EVENTS)
