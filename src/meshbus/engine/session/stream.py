@@ -19,9 +19,9 @@ Our choice: transport.md §14 allows several packets to share a grant, and a qua
 GRANT_DELAY_S = 0.005
 """Otherwise a grant is due this long after the first packet that is not granted yet; the delay of an ACK, too."""
 
-PROBE_S = 5.0
-"""How long a plain stream waits for a grant before it sends a packet without credit. Our choice: as long as a publisher
-waits by default (channels/publish.py), so that a slow subscriber is reported before it gets another packet."""
+PROBE_S = 10.0
+"""How long a plain stream waits for a grant before it sends a packet without credit. Our choice: twice as long as a
+publisher waits by default (channels/publish.py), so that a slow subscriber is reported before it gets another packet."""
 MAX_PROBE_S = 600.0
 """The longest wait between probes: each unanswered one doubles it, because a blocked subscriber keeps what it gets."""
 
