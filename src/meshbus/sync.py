@@ -26,7 +26,7 @@ import msgspec
 from meshbus.background import BackgroundLoop, Intake, LoopStopped
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
-from meshbus.engine.channels.publish import PublishConfig, PublishReport
+from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
 from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
@@ -91,6 +91,8 @@ class Publisher:
     def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
 
+        The report says to whom it was sent; `flush` waits until it has arrived.
+
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
         may not publish now, LogError if the channel is logged and the event cannot be appended.
@@ -104,6 +106,14 @@ class Publisher:
         subscriber for which an error is reported may have got the first ones.
         """
         return self._loop.run(self._publisher.publish_batch(events))
+
+    def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
+        """Wait until the subscribers have acknowledged what was published on the channel so far, and report who has.
+
+        Only reliable streams are acknowledged: `attempted` counts the subscribers that have one, `acknowledged` is None
+        if there is none. A subscriber that has not acknowledged in time, or whose stream failed, is in `errors`.
+        """
+        return self._loop.run(self._publisher.flush(timeout_s))
 
     def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
         """Publish the rows of a batch that the channel's log does not have yet, and return their number.

@@ -1,6 +1,7 @@
 """What people publish becomes offsets and data, without copies where it is Arrow; numbered batches are published once."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.node.node import Node
 from meshbus.node.publisher import ChannelPublisher, PublishOptions, columns_from
 from tests.node.test_historyreader import LIDAR, pair
-from tests.node.test_node import QUICK, take
+from tests.node.test_node import QUICK, nodes, take, until
+
+__all__ = ["nodes"]  # a fixture
 
 EVENTS = [b"one", b"", b"three"]
 
@@ -95,3 +98,58 @@ async def test_a_channel_without_a_log_cannot_tell_what_it_has() -> None:
 
 def test_the_options_of_a_publisher_are_the_fields_of_its_config() -> None:
     assert list(PublishOptions.__annotations__) == list(PublishConfig.__struct_fields__)
+
+
+async def test_a_publish_report_says_sent_and_a_flush_says_acknowledged(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    async with subscriber.subscribe("sensors/lidar") as subscription:
+        best_effort = publisher.publisher("sensors/lidar")
+        report = await best_effort.publish(b"1")
+        assert (report.sent, report.delivered, report.acknowledged) == (1, 1, None)
+        flushed = await best_effort.flush()
+        assert (flushed.attempted, flushed.acknowledged) == (0, None), "nobody confirms best-effort events"
+        reliable = publisher.publisher("sensors/lidar", reliable=True)
+        for _ in range(3):
+            report = await reliable.publish_batch([bytes(1000)] * 100)
+            assert (report.sent, report.acknowledged) == (1, None)
+            flushed = await reliable.flush()
+            assert (flushed.attempted, flushed.sent, flushed.acknowledged, flushed.errors) == (1, 1, 1, ())
+        assert subscription.stats.received == 301, "acknowledged is received"
+
+
+async def test_a_flush_names_the_subscribers_that_do_not_acknowledge(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    async with subscriber.subscribe("sensors/lidar"):
+        reliable = publisher.publisher("sensors/lidar", reliable=True)
+        await reliable.publish(b"1")
+        assert (await reliable.flush()).acknowledged == 1
+        asyncio.get_running_loop().remove_reader(subscriber.live.driver.socket.fileno())  # it hears nothing any more
+        await reliable.publish(b"2")
+        flushed = await reliable.flush(timeout_s=0.2)
+        assert (flushed.attempted, flushed.acknowledged) == (1, 0)
+        assert [(error.node_id, error.code) for error in flushed.errors] == [(subscriber.node_id, "timeout")]
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_an_event_that_is_too_long_for_a_relay_is_refused_and_loses_nothing_behind_it(reliable: bool) -> None:
+    async with AsyncExitStack() as stack:
+        relay, left, right = [await stack.enter_async_context(Node.open(**QUICK)) for _ in range(3)]
+        for node in (left, right):
+            await node.connect(relay.address, public_key=relay.public_key)
+        await until(lambda: right.node_id in left.find_nodes())
+        assert (await left.connect(public_key=right.public_key)).relayed
+        await until(lambda: [peer.profile for peer in right.peers] == [True, True])
+        publisher = left.publisher("sensors/lidar", reliable=reliable, on_failure="collect")
+        async with right.subscribe("sensors/lidar", publisher=left.node_id) as subscription:
+            assert (await publisher.publish(bytes(8086))).sent == 1
+            for refused in (await publisher.publish(bytes(8104)), await publisher.publish_batch([b"a", bytes(8087)])):
+                assert (refused.attempted, refused.sent) == (1, 0)
+                ((node_id, code, message),) = refused.errors
+                assert (node_id, code) == (right.node_id, "local_protocol")
+                assert "8086" in message
+            assert (await publisher.publish(b"behind")).sent == 1
+            assert [len(payload) for payload in await take(subscription, 2)] == [8086, 6]
+        with pytest.raises(LocalProtocolError, match="relay"):
+            left.send(right.node_id, bytes(8104))

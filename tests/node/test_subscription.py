@@ -3,11 +3,14 @@
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from meshbus.engine.base.batch import EventBatch
 from meshbus.errors import ChannelError, ChannelFault, SlowConsumer
 from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 from tests.engine.base.test_batch import batch_of
 
 
@@ -156,3 +159,16 @@ async def test_what_a_log_no_longer_has_is_counted() -> None:
     desk.subscription.miss(40)
     desk.subscription.miss(2)
     assert desk.subscription.stats.missed == 42
+
+
+async def test_lost_packets_are_counted_where_they_can_be_lost() -> None:
+    desk = Desk()
+    assert desk.subscription.stats.lost is None
+    reliable = replace(events(b"1"), packet_seqs=np.array([FIRST_SEQUENCE + 7], np.uint64))
+    desk.subscription.feed(reliable)
+    assert desk.subscription.stats.lost is None, "not measured where nothing is lost"
+    desk.subscription.feed(events(b"2"))
+    assert desk.subscription.stats.lost == 0
+    desk.subscription.feed(replace(events(b"3"), lost=4))
+    desk.subscription.feed(replace(events(b"late"), lost=-1))
+    assert desk.subscription.stats.lost == 3

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 import numpy as np
 
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.publication import Publication
-from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
+from meshbus.engine.channels.publication import Confirmation, Publication
+from meshbus.engine.channels.publish import WAIT_S, OnFailure, PublishConfig, PublishReport, Reliability
 from meshbus.engine.core import Engine
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.log.columns import Columns as LogColumns
@@ -87,6 +87,8 @@ class ChannelPublisher:
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Send one event to every subscriber.
 
+        The report says to whom it was sent; `flush` waits until it has arrived.
+
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
         may not publish now, LogError if the channel is logged and the event cannot be appended.
@@ -113,6 +115,18 @@ class ChannelPublisher:
         return await self._finish(
             live.act(lambda engine, now, out: engine.publish(self.channel, offsets, data, self.config, now, out))
         )
+
+    async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
+        """Wait until the subscribers have acknowledged what was published on the channel so far, and report who has.
+
+        Only reliable streams are acknowledged: `attempted` counts the subscribers that have one, `acknowledged` is None
+        if there is none. A subscriber that has not acknowledged in time, or whose stream failed, is in `errors`.
+        """
+        confirmation = self._live().engine.publications.confirm(self.channel)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await _end_of(confirmation)
+        return confirmation.report(timeout_s)
 
     async def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
         """Publish the rows of a batch that the channel's log does not have yet, and return their number.
@@ -155,11 +169,16 @@ class ChannelPublisher:
         raise LocalProtocolError(f"the publisher of {str(self.channel)!r} is closed; open another with node.publisher")
 
     async def _finish(self, publication: Publication) -> PublishReport:
-        if not publication.done:
-            waiting = asyncio.get_running_loop().create_future()
-            publication.when_done(lambda: None if waiting.done() else waiting.set_result(None))
-            await waiting
+        await _end_of(publication)
         return publication.report()
+
+
+async def _end_of(work: Publication | Confirmation) -> None:
+    """Wait until everything of a publish or a flush has its outcome."""
+    if not work.done:
+        waiting = asyncio.get_running_loop().create_future()
+        work.when_done(lambda: None if waiting.done() else waiting.set_result(None))
+        await waiting
 
 
 def columns_from(events: Any) -> Columns:

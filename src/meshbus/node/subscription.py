@@ -61,6 +61,8 @@ class SubscriptionStats(msgspec.Struct, frozen=True):
     pending_bytes: int
     missed: int = 0
     """Events that had expired from the publisher's log before they could be read."""
+    lost: int | None = None
+    """Packets that were lost on the way; None while all came on reliable streams or from a log, where it cannot happen."""
 
 
 class Subscription:
@@ -96,6 +98,7 @@ class Subscription:
         self._queue: deque[EventBatch] = deque()
         self._pending = self._pending_bytes = 0
         self._received = self._delivered = self._dropped = self._missed = 0
+        self._lost: int | None = None
         self._wake = asyncio.Event()
         self._behind = False
         self._closed = False
@@ -122,7 +125,13 @@ class Subscription:
     def stats(self) -> SubscriptionStats:
         """The counts so far."""
         return SubscriptionStats(
-            self._received, self._delivered, self._dropped, self._pending, self._pending_bytes, self._missed
+            self._received,
+            self._delivered,
+            self._dropped,
+            self._pending,
+            self._pending_bytes,
+            self._missed,
+            self._lost,
         )
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -163,6 +172,8 @@ class Subscription:
         if self._closed or self._error is not None or not len(batch):
             return
         self._received += len(batch)
+        if batch.is_best_effort:
+            self._lost = (self._lost or 0) + batch.lost
         if self._is_full(batch):
             batch_or_none = self._make_room(batch)
             if batch_or_none is None:

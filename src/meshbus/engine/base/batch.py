@@ -16,6 +16,7 @@ import numpy as np
 from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Header
+from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,6 +96,11 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def nbytes(self) -> int:
         """Total size of the payloads in bytes."""
         return int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether the events came in packets that are not sent again if they are lost."""
+        return len(self.packet_seqs) > 0 and self.packet_seqs.item(0) < FIRST_SEQUENCE
 
     def payload(self, index: int) -> memoryview:
         """Return one payload as a view into the batch."""

@@ -14,13 +14,13 @@ import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.publish import WAIT_S, Fanout, Planner, PublishConfig, PublishPlan, PublishReport
+from meshbus.engine.channels.publish import WAIT_S, Fanout, LegError, Planner, PublishConfig, PublishPlan, PublishReport
 from meshbus.engine.session.link import equalize
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.outbox import Leg, Load
 from meshbus.engine.streams.streams import Streams
-from meshbus.errors import Backpressure, MeshError, PeerError, PeerFault
+from meshbus.errors import Backpressure, LocalProtocolError, MeshError, PeerError, PeerFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
@@ -76,6 +76,56 @@ class Publication:
         Raises PartialDelivery if `on_failure` is BEST_EFFORT and every attempted leg failed.
         """
         return self.fanout.report()
+
+
+class Confirmation:
+    """The wait for the acknowledgements of what was sent on a channel."""
+
+    __slots__ = ("_acknowledged", "_attempted", "_errors", "_pending", "_waiting")
+
+    def __init__(self) -> None:
+        self._attempted = self._acknowledged = 0
+        self._errors: list[LegError] = []
+        self._pending: set[int] = set()
+        self._waiting: Callable[[], None] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every subscriber has acknowledged or failed."""
+        return not self._pending
+
+    def expect(self, node_id: int) -> Callable[[str | None], None]:
+        """Add a subscriber, and return what to call with its outcome: None, or why it will not acknowledge."""
+        self._attempted += 1
+        self._pending.add(node_id)
+
+        def end(problem: str | None) -> None:
+            self._pending.remove(node_id)
+            if problem is None:
+                self._acknowledged += 1
+            else:
+                error = PeerError(PeerFault.FAILED, node_id, f"not acknowledged: {problem}")
+                self._errors.append(LegError(node_id, error.code, str(error)))
+            if self.done and self._waiting is not None:
+                self._waiting()
+
+        return end
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call back when every subscriber has acknowledged or failed; at once if they have."""
+        if self.done:
+            call()
+        else:
+            self._waiting = call
+
+    def report(self, timeout_s: float) -> PublishReport:
+        """Return the outcome; those who have not acknowledged by now are errors."""
+        late = [
+            (node_id, Timeout(f"acknowledgement of {node_id:016x}", timeout_s)) for node_id in sorted(self._pending)
+        ]
+        errors = (*self._errors, *(LegError(node_id, error.code, str(error)) for node_id, error in late))
+        acknowledged = self._acknowledged if self._attempted else None
+        return PublishReport(self._attempted, self._attempted - len(errors), errors, acknowledged=acknowledged)
 
 
 class Prepared(NamedTuple):
@@ -147,6 +197,8 @@ class Publications(Service):
         plan = self._planner.plan(channel, config, now)
         number = self._number(channel, 1, now)
         header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
+        if len(payload) > ROUTED_PAYLOAD:  # some of the subscribers may be behind a relay
+            return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
         ways = []
         for node_id in plan.legs:
             peer = self._peers.get(node_id)
@@ -159,6 +211,16 @@ class Publications(Service):
             traffic.send_one(header, payload, number, stamp, now, out)
         return PublishReport(len(ways), len(ways), (), plan.filtered)
 
+    def confirm(self, channel: ChannelName) -> Confirmation:
+        """Begin to wait until what was sent on the reliable streams of a channel is acknowledged."""
+        confirmation = Confirmation()
+        for peer in self._peers:
+            if channel.stream_id in peer.tx:
+                reliable = self._streams.traffic_of(peer).reliable
+                if reliable.sends(channel.stream_id):
+                    reliable.await_acknowledgement(channel.stream_id, confirmation.expect(peer.node_id))
+        return confirmation
+
     def push(self, peer: Peer, events: Sequence[bytes], now: float, out: Output) -> None:
         """Send events to one peer without a channel, in as few packets as possible, as its credit allows.
 
@@ -166,6 +228,9 @@ class Publications(Service):
         is sent.
         """
         packed = encode_frames(*columns_of(events), max_payload=min(self._max_payload, ROUTED_PAYLOAD))
+        longest = _longest(packed) if peer.link.route else 0
+        if longest > ROUTED_PAYLOAD:
+            raise _too_long_for_relays(longest)
         traffic = self._streams.traffic_of(peer)
         # transport.md §13: a raw push to a peer is on stream 0; §14: 0.23 nodes send it without credit, but grant it.
         stream = peer.tx_stream(Subprotocol.EVENTS)
@@ -230,6 +295,11 @@ class Publications(Service):
             self._end(publication, node_id, PeerError(PeerFault.UNKNOWN, node_id))
             return
 
+        longest = _longest(publication.load.packed) if peer.link.route else 0
+        if longest > ROUTED_PAYLOAD:
+            self._end(publication, node_id, _too_long_for_relays(longest))
+            return
+
         def done(leg: Leg, arrived: bool) -> None:
             self._end(publication, node_id, None if arrived else self._failure(peer, leg))
 
@@ -258,3 +328,17 @@ class Publications(Service):
         bounds = leg.load.packed.bounds
         wanted = int(bounds[leg.sent + 1] - bounds[leg.sent]) + PACKET_COST
         return Backpressure(peer.tx_stream(leg.load.header.stream_id).credit, wanted)
+
+
+def _longest(packed: Packed) -> int:
+    return int(np.diff(packed.bounds).max(initial=0))
+
+
+def _too_long_for_relays(payload_bytes: int) -> LocalProtocolError:
+    # A relay drops what is longer than a datagram with its routing header, and on a reliable stream nothing behind it
+    # would arrive either.
+    most = ROUTED_PAYLOAD - FRAME_PREFIX_BYTES
+    return LocalProtocolError(
+        f"event of {payload_bytes - FRAME_PREFIX_BYTES} bytes does not fit into a packet through a relay; the limit is "
+        f"{most} bytes"
+    )

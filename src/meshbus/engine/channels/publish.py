@@ -114,13 +114,23 @@ class LegError(NamedTuple):
 
 
 class PublishReport(msgspec.Struct, frozen=True):
-    """The outcome of one publish."""
+    """The outcome of one publish, or of all that `flush` waited for."""
 
     attempted: int
+    """Subscribers that the events were for."""
     delivered: int
+    """Subscribers to which everything was sent: handed to the socket. Whether it arrived is in `acknowledged`."""
     errors: tuple[LegError, ...] = ()
     filtered: tuple[tuple[int, str], ...] = ()
     """Subscribers that policy excluded, each with its reason: `not_visible`, `not_authorized` or `token`."""
+    acknowledged: int | None = None
+    """Subscribers that confirmed receipt. None if unknown: `publish` does not wait for it, and on best-effort streams
+    nothing is confirmed."""
+
+    @property
+    def sent(self) -> int:
+        """The same as `delivered`."""
+        return self.delivered
 
     @property
     def all_delivered(self) -> bool:

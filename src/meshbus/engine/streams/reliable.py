@@ -11,7 +11,7 @@ wait, so that nothing is delivered twice, and a peer that came back without the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -99,6 +99,8 @@ class Reliable:
         """Receiving streams; the one that was used last is at the end."""
         self._acks: Deadlines[int] = Deadlines()
         """When the next acknowledgement of each receiving stream is due."""
+        self._awaited: dict[int, list[tuple[int, Callable[[str | None], None]]]] = {}
+        """By sending stream: which sequences are to be acknowledged, and what to call then."""
         self._budget = Budget()
         self._resume_by: float | None = None
         """When the streams that wait for an agreement are given up."""
@@ -144,6 +146,16 @@ class Reliable:
         tx.sent_one(sequence, payload, 1, now, stamp)
         self._time(tx)
 
+    def sends(self, stream_id: int) -> bool:
+        """Return whether there is such a stream to send on."""
+        return stream_id in self._sending
+
+    def await_acknowledgement(self, stream_id: int, call: Callable[[str | None], None]) -> None:
+        """Call back with None when all that was sent on a stream is acknowledged, or with the reason if it never will be."""
+        tx = self._sending[stream_id].tx
+        self._awaited.setdefault(stream_id, []).append((tx.next_sequence, call))
+        self._report_acknowledged(tx)
+
     def finish(self, stream_id: int, now: float, out: Output) -> None:
         """End a stream when everything on it is acknowledged; then neither side keeps any state of it."""
         sending = self._sending.get(stream_id)
@@ -156,6 +168,7 @@ class Reliable:
         if sending is not None:
             self._timers.drop(stream_id)
             self._peer.tx.pop(stream_id, None)
+            self._report_lost(stream_id, "the stream was abandoned")
             if self.agreed:
                 self._say(sending.tx.cancel().messages, out)
 
@@ -258,7 +271,9 @@ class Reliable:
         return True
 
     def close(self) -> None:
-        """Drop all receiving streams and what waits in them."""
+        """Drop all receiving streams and what waits in them; nothing more is acknowledged."""
+        for stream_id in list(self._awaited):
+            self._report_lost(stream_id, "the peer left")
         for stream_id in list(self._receiving):
             self._drop_receiving(stream_id)
 
@@ -315,6 +330,8 @@ class Reliable:
             return
         answer = sending.tx.on_ack(ack, now)
         self._peer.tx_stream(ack.stream_id).settle(answer.settled.wire_bytes)
+        if self._awaited:
+            self._report_acknowledged(sending.tx)
         self._resend(sending, answer, out)
 
     def _take_fin(self, fin: Fin, out: Output) -> None:
@@ -356,10 +373,24 @@ class Reliable:
         if tx.failed is not None:
             self._counters.add("fail", "reliable_stream")
             out.control.append(StreamFailed(self._peer.node_id, tx.stream_id, tx.failed))
+            self._report_lost(tx.stream_id, tx.failed)
         if tx.failed is not None or tx.done:
             del self._sending[tx.stream_id]
         if tx.done:
             self._peer.tx.pop(tx.stream_id, None)
+
+    def _report_acknowledged(self, tx: ReliableTx) -> None:
+        waiting = self._awaited.pop(tx.stream_id, ())
+        later = [(end, call) for end, call in waiting if end > tx.acknowledged_to]
+        if later:
+            self._awaited[tx.stream_id] = later
+        for end, call in waiting:
+            if end <= tx.acknowledged_to:
+                call(None)
+
+    def _report_lost(self, stream_id: int, why: str) -> None:
+        for _, call in self._awaited.pop(stream_id, ()):
+            call(why)
 
     def _time(self, tx: ReliableTx) -> None:
         """Update the retransmission deadline of a stream."""

@@ -158,6 +158,11 @@ class ReliableTx:
         return self._board.next_sequence
 
     @property
+    def acknowledged_to(self) -> int:
+        """All packets below this sequence arrived."""
+        return self._board.base
+
+    @property
     def outstanding(self) -> int:
         """Number of packets of which no arrival is known."""
         return self._board.flying + self._board.lost
