@@ -277,7 +277,10 @@ class Node:
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """The counts of everything that was dropped, refused, retried or failed, by kind and reason."""
+        """The counts of everything that was sent, received, dropped, refused, retried or failed, by kind and reason.
+
+        `sent` and `received` count events and their bytes, once for each receiver.
+        """
         return self._running.call(lambda: self._node.counters)
 
     @property

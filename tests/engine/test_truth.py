@@ -148,7 +148,7 @@ def test_reliable_events_wait_for_the_negotiation_and_are_numbered(count: int) -
     peer = publisher.engine.peers.require(subscriber.node_id)
     net.run_until(lambda: subscriber.engine.peers.get(publisher.node_id) is not None)
     subscriber.subscribe(publisher, CHANNEL)
-    net.run_until(lambda: RosterView(publisher.engine.admission.roster).members(CHANNEL))
+    net.run_until(lambda: bool(RosterView(publisher.engine.admission.roster).members(CHANNEL)))
     assert not peer.uses(Subprotocol.RELIABLE), "the negotiation is still under way"
     publication = publisher.publish(CHANNEL, numbered(count), reliable=True, wait_s=0.0)
     net.run_until(lambda: publication.done)

@@ -334,3 +334,38 @@ async def test_a_node_that_is_not_open_says_so() -> None:
     async with node:
         with pytest.raises(ConfigError, match="is used by another"):
             await Node.open(**{**QUICK, "bind": node.address}).start()
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_counters_count_traffic_the_same_on_both_sides(nodes: tuple[Node, Node], reliable: bool) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    async with subscriber.subscribe("sensors/lidar") as subscription, subscriber.inbox() as inbox:
+        lidar = publisher.publisher("sensors/lidar", reliable=reliable)
+        await lidar.publish_batch([bytes(size) for size in range(1, 400)])  # of mixed sizes, so that some are padded
+        await lidar.publish(bytes(1000))
+        publisher.send(subscriber.node_id, b"hello", b"again")
+        await take(subscription, 400)
+        await take(inbox, 2)
+        traffic = {"events": 402, "bytes": sum(range(1, 400)) + 1000 + 10}
+        assert publisher.counters["sent"] == traffic
+        assert subscriber.counters["received"] == traffic
+        assert publisher.counters["received"] == subscriber.counters["sent"] == {"events": 0, "bytes": 0}
+
+
+async def test_counters_have_plain_words_and_no_alarm_in_a_healthy_mesh(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("sensors/lidar", max_events=1) as subscription, subscriber.inbox() as inbox:
+        await publisher.publisher("sensors/lidar").publish_batch([b"1", b"2"])
+        await publisher.publisher("sensors/lidar").publish(b"3")
+        for _ in range(3):
+            publisher.send(subscriber.node_id, b"hello")
+            await take(inbox, 1)
+            await asyncio.sleep(0.02)  # a grant comes after 5 ms
+        await take(subscription, 3)
+        for node in nodes:
+            counters = node.counters
+            assert "drop" not in counters
+            assert all(type(word) is str for what, counts in counters.items() for word in (what, *counts))
+            assert not any("sensors" in word for counts in counters.values() for word in counts)
+        assert subscriber.counters["slow_consumer"]["subscription"] >= 1

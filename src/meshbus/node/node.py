@@ -68,6 +68,8 @@ from meshbus.policy.reason import Reason
 from meshbus.wire.constants import STREAM_WINDOW
 from meshbus.wire.messages.token import PermissionToken
 
+INBOX = "(inbox)"
+"""The topic of an inbox; no channel can have this name."""
 NOT_OPEN = "the node is not open; enter it with `async with` (`with` for meshbus.sync.Node) and use it inside the block"
 
 _logger = logging.getLogger("meshbus.node")
@@ -105,6 +107,7 @@ class Node:
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
         self._connecting = TaskOwner("connecting to a configured peer", _logger)
+        self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
 
     @classmethod
@@ -243,9 +246,14 @@ class Node:
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
-        """The counts of everything that was dropped, refused, retried or failed, by kind and reason."""
-        parts = self._opened
+        """The counts of everything that was sent, received, dropped, refused, retried or failed, by kind and reason.
+
+        `sent` and `received` count events and their bytes, once for each receiver.
+        """
+        parts, publications = self._opened, self.live.engine.publications
         counts = parts.live.engine.counters.snapshot()
+        counts["received"] = {"bytes": self._received_bytes, "events": self._received_events}
+        counts["sent"] = {"bytes": publications.sent_bytes, "events": publications.sent_events}
         return counts if parts.recording is None else {**counts, "record": parts.recording.counters()}
 
     @property
@@ -439,7 +447,7 @@ class Node:
             self._opened.joiner.hold(subscription, batch)
 
         return Subscription(
-            "(inbox)",
+            INBOX,
             start=start,
             stop=stop,
             hold=hold,
@@ -500,12 +508,14 @@ class Node:
 
     def _notice(self, event: Notice) -> None:
         if isinstance(event, SlowConsumer):
-            self.live.engine.counters.add("slow_consumer", event.subscription)
+            self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)
 
     def _on_output(self, out: Output) -> None:
         parts = self._opened
         for batch in out.events:
+            self._received_events += len(batch)
+            self._received_bytes += batch.nbytes
             if parts.logs is not None:
                 parts.logs.take(batch)
             if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):

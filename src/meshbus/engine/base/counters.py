@@ -42,5 +42,5 @@ class Counters:
         """Return all counts, by what and why, in order."""
         result: dict[str, dict[str, int]] = {}
         for (what, why), count in sorted(self._counts.items()):
-            result.setdefault(what, {})[why] = count
+            result.setdefault(str(what), {})[str(why)] = count  # a member of an enum becomes the word that it is
         return result

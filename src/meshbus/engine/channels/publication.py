@@ -45,9 +45,11 @@ restart."""
 class Publication:
     """One publish; done at once if no leg has to wait for credit."""
 
-    __slots__ = ("_waiting", "config", "done", "fanout", "load", "plan", "running")
+    __slots__ = ("_waiting", "config", "done", "fanout", "load", "nbytes", "plan", "running")
 
-    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load) -> None:
+    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load, nbytes: int) -> None:
+        self.nbytes = nbytes
+        """Bytes of the events, without framing."""
         self.plan = plan
         self.config = config
         self.load = load
@@ -134,6 +136,8 @@ class Prepared(NamedTuple):
     plan: PublishPlan
     config: PublishConfig
     packed: Packed
+    nbytes: int
+    """Bytes of the events, without framing."""
 
 
 class Publications(Service):
@@ -148,6 +152,10 @@ class Publications(Service):
         self._origin_hash = context.identity.origin_hash
         self._subnet_id = context.settings.subnet
         self._max_payload = context.settings.max_payload
+        self.sent_events = 0
+        """Events sent so far, once for each receiver; those of a leg that failed are left out."""
+        self.sent_bytes = 0
+        """Their bytes, without framing."""
         self._numbers: BoundedMap[ChannelName, int] = BoundedMap(MAX_NUMBERED)
         """The publish number of the next event, by channel."""
         self._last: tuple[PublishPlan | None, Header] = (None, Header())
@@ -165,8 +173,8 @@ class Publications(Service):
         out: Output,
     ) -> Publication:
         """Send events to the subscribers of a channel; raises the errors of Engine.publish."""
-        plan, _, packed = self.prepare(channel, offsets, data, config, now)
-        return self._send(plan, config, packed, self._number(channel, len(offsets) - 1, now), now, out)
+        prepared = self.prepare(channel, offsets, data, config, now)
+        return self._send(prepared, self._number(channel, len(offsets) - 1, now), now, out)
 
     def prepare(
         self,
@@ -181,12 +189,12 @@ class Publications(Service):
         The caller can then append to its log between `prepare` and `send`.
         """
         packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
-        return Prepared(self._planner.plan(channel, config, now, packets=max(len(packed), 1)), config, packed)
+        plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
+        return Prepared(plan, config, packed, int(offsets[-1] - offsets[0]) if len(offsets) else 0)
 
     def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
         """Send a prepared publish. `number` is the publish number of its first event: its sequence in the log."""
-        plan = self._planner.narrow(prepared.plan, now)
-        return self._send(plan, prepared.config, prepared.packed, number, now, out)
+        return self._send(prepared._replace(plan=self._planner.narrow(prepared.plan, now)), number, now, out)
 
     def publish_one(  # hot: bench_publish
         self, channel: ChannelName, event: bytes, config: PublishConfig, now: float, out: Output
@@ -198,17 +206,19 @@ class Publications(Service):
         number = self._number(channel, 1, now)
         header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
         if len(payload) > ROUTED_PAYLOAD:  # some of the subscribers may be behind a relay
-            return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
+            return self._send_slowly(plan, config, event, number, now, out)
         ways = []
         for node_id in plan.legs:
             peer = self._peers.get(node_id)
             # One peer without credit is enough to take the general way, which can wait. Nothing was sent so far.
             if peer is None or not (traffic := self._streams.traffic_of(peer)).admits(header, len(payload), now):
-                return self._send(plan, config, encode_frames(*columns_of([event])), number, now, out)
+                return self._send_slowly(plan, config, event, number, now, out)
             ways.append(traffic)
         stamp = stamp_of(self._wall(now))
         for traffic in ways:
             traffic.send_one(header, payload, number, stamp, now, out)
+        self.sent_events += len(ways)
+        self.sent_bytes += size * len(ways)
         return PublishReport(len(ways), len(ways), (), plan.filtered)
 
     def confirm(self, channel: ChannelName) -> Confirmation:
@@ -240,8 +250,13 @@ class Publications(Service):
         traffic.send(Leg(Load(Header(), stamped), now + WAIT_S, self._pushed), now, out)
 
     def _pushed(self, leg: Leg, arrived: bool) -> None:
-        if not arrived:
-            self._counters.count(Reason.PUSH_EXPIRED, int(leg.load.packed.counts[leg.sent :].sum()))
+        packed = leg.load.packed
+        if arrived:
+            events = int(packed.counts.sum())
+            self.sent_events += events
+            self.sent_bytes += int(packed.bounds[-1]) - FRAME_PREFIX_BYTES * events
+        else:
+            self._counters.count(Reason.PUSH_EXPIRED, int(packed.counts[leg.sent :].sum()))
 
     def _number(self, channel: ChannelName, events: int, now: float) -> int:
         """Return the publish number of the next event of a channel, and advance it by `events`."""
@@ -252,11 +267,16 @@ class Publications(Service):
         self._numbers.put(channel, number + max(events, 0))
         return number
 
-    def _send(
-        self, plan: PublishPlan, config: PublishConfig, packed: Packed, number: int, now: float, out: Output
+    def _send_slowly(
+        self, plan: PublishPlan, config: PublishConfig, event: bytes, number: int, now: float, out: Output
     ) -> Publication:
+        """Send one event that may have to wait, or that may be refused for a subscriber."""
+        return self._send(Prepared(plan, config, encode_frames(*columns_of([event])), len(event)), number, now, out)
+
+    def _send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
+        plan, config, packed, nbytes = prepared
         stamped = Packed(packed.data, packed.bounds, packed.counts, stamp_of(self._wall(now)))
-        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number))
+        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number), nbytes)
         self._run(publication, now, out)
         return publication
 
@@ -314,6 +334,8 @@ class Publications(Service):
 
     def _end(self, publication: Publication, node_id: int, error: MeshError | None) -> None:
         if error is None:
+            self.sent_events += int(publication.load.packed.counts.sum())
+            self.sent_bytes += publication.nbytes
             publication.fanout.delivered(node_id)
         else:
             self._counters.add("fail", error.code)
