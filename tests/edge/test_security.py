@@ -93,3 +93,14 @@ def test_they_shake_hands(server: Security, client: Security) -> None:
     assert publisher.is_ready
     assert subscriber.is_ready
     assert server.encrypts == client.encrypts == publisher.is_sealed
+
+
+def test_keys_of_pyzmq_are_bytes_of_z85() -> None:
+    public, secret = curve_keypair()
+    server = CurveServer(secret.encode(), known_keys([public.encode()]))
+    assert server.public_key == public
+    assert server.authenticate(Credentials("CURVE", public_key=read_key("k", public))) is Verdict.ALLOW
+    assert repr(CurveClient(public.encode(), secret.encode())) == repr(CurveClient(public, secret))
+    for broken in (b"\xff" * 40, b"~" * 40, b"0" * 39):
+        with pytest.raises(ConfigError, match="40 characters of Z85"):
+            read_key("secret_key", broken)

@@ -108,3 +108,14 @@ async def test_a_message_upstream() -> None:
         await xsub.connect(await xpub.bind(LOOPBACK), timeout_s=WAIT_S)
         assert xsub.send("hello", b"upstream") == 1
         assert await asyncio.wait_for(xpub.next_event(), WAIT_S) == Upstream((b"hello", b"upstream"))
+
+
+async def test_an_xsub_does_not_filter_and_a_sub_does() -> None:
+    for kind, count in ((XSub, 2), (Sub, 1)):
+        async with XPub() as xpub, kind() as sub:
+            sub.subscribe("asked")
+            await sub.connect(await xpub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
+            await xpub.wait_subscribed("asked", timeout_s=WAIT_S)
+            connection = next(iter(sub._connections.values()))
+            sub.on_messages(connection, [(b"given", b"1"), (b"asked", b"2")])
+            assert sub.pending == count

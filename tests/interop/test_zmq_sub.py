@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from meshbus.edge import Backoff, CurveClient, Heartbeat, PlainClient, Sub, XSub
+from meshbus.edge import Backoff, CurveClient, CurveServer, Heartbeat, PlainClient, Pub, Sub, XSub, known_keys
 from meshbus.errors import HandshakeError, Timeout
 from tests.interop.zmqlab import (
     CLIENT_SECRET,
@@ -203,3 +203,39 @@ async def test_a_slow_application_makes_the_publisher_wait(lab: Lab) -> None:
         assert sub.pending == held, "reading has stopped"
         numbers = [int((await asyncio.wait_for(sub.receive(), WAIT_S))[0][:6]) for _ in range(count)]
         assert numbers == list(range(count))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_an_xsub_delivers_what_an_xpub_sends_under_other_topics(lab: Lab, ours: bool) -> None:
+    """XPUB_MANUAL lets a proxy answer a request for one topic with another; libzmq's XSUB is the measure."""
+    publisher = lab.socket(zmq.XPUB, xpub_manual=True)
+    publisher.bind("tcp://127.0.0.1:*")
+    async with XSub() as xsub:
+        theirs = lab.socket(zmq.XSUB)
+        if ours:
+            xsub.subscribe(b"asked")
+            await xsub.connect(bound(publisher), timeout_s=WAIT_S)
+        else:
+            theirs.connect(bound(publisher))
+            await theirs.send(b"\x01asked")
+        assert await heard(publisher, 1) == [b"\x01asked"]
+        publisher.setsockopt(zmq.SUBSCRIBE, b"given")
+        await publisher.send_multipart([b"given", b"1"])
+        async with asyncio.timeout(WAIT_S):
+            assert list(await xsub.receive() if ours else await theirs.recv_multipart()) == [b"given", b"1"]
+
+
+async def test_keys_are_taken_as_pyzmq_gives_them(lab: Lab) -> None:
+    public, secret = zmq.curve_keypair()
+    assert (type(public), len(public)) == (bytes, 40)
+    assert CurveServer(secret, known_keys([public])).public_key == public.decode()
+    client_public, client_secret = zmq.curve_keypair()
+    async with Pub(security=CurveServer(secret, known_keys([client_public]))) as pub:
+        address = await pub.bind("tcp://127.0.0.1:*")
+        async with Sub(security=CurveClient(public, client_secret)) as sub:
+            sub.subscribe()
+            await sub.connect(address, timeout_s=WAIT_S)
+            await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+            pub.publish(b"x")
+            async with asyncio.timeout(WAIT_S):
+                assert await sub.receive() == (b"x",)

@@ -31,6 +31,8 @@ from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.z85 import decode_z85, encode_z85
 from meshbus.errors import ConfigError
 
+Z85_KEY_CHARACTERS = KEY_BYTES // 4 * 5
+
 Authenticate: TypeAlias = Callable[[Credentials], Verdict | Awaitable[Verdict]]
 
 
@@ -80,7 +82,7 @@ class PlainServer(msgspec.Struct, frozen=True):
 
 
 class CurveClient(msgspec.Struct, frozen=True):
-    """Encrypt, and authenticate both sides by their keys; keys are 32 bytes or 40 characters of Z85."""
+    """Encrypt, and authenticate both sides by their keys; keys are 32 bytes, or 40 characters of Z85 as text or bytes."""
 
     server_key: bytes | str
     secret_key: bytes | str
@@ -164,9 +166,13 @@ def curve_keypair() -> tuple[str, str]:
 
 
 def read_key(name: str, key: bytes | str) -> bytes:
-    """Return a key as 32 bytes, from 32 bytes or 40 characters of Z85. Raises ConfigError if it is neither."""
+    """Return a key as 32 bytes, from 32 bytes or 40 characters of Z85. Raises ConfigError if it is neither.
+
+    Z85 may be text or bytes, as pyzmq returns keys.
+    """
     try:
-        raw = decode_z85(key) if isinstance(key, str) else key
+        text = key.decode("ascii") if isinstance(key, bytes) and len(key) == Z85_KEY_CHARACTERS else key
+        raw = decode_z85(text) if isinstance(text, str) else text
     except ValueError as error:
         raise ConfigError(name, f"{error}; a key has 32 bytes or 40 characters of Z85") from None
     if len(raw) != KEY_BYTES:

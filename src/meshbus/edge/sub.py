@@ -28,6 +28,7 @@ class Sub(Endpoint):
     socket_type = SocketType.SUB
     default_message_bytes = 64 << 20
     max_control_bytes = 64 << 20
+    _filters = True
 
     def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
         """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
@@ -90,9 +91,9 @@ class Sub(Endpoint):
             connection.pause()
 
     def on_messages(self, _: Connection, messages: list[tuple[bytes, ...]]) -> None:  # hot: bench_edge
-        """Queue messages that match a subscription."""
+        """Queue messages that match a subscription; an XSub queues all."""
         # pubsub.md §3.6: messages may still be in flight after CANCEL, so a subscriber filters again.
-        wanted = self._interests.select(messages)
+        wanted = self._interests.select(messages) if self._filters else messages
         self._counters.add("message", "received", len(wanted))
         if len(wanted) < len(messages):
             self._counters.count(Reason.NOT_SUBSCRIBED, len(messages) - len(wanted))
@@ -115,9 +116,13 @@ class Sub(Endpoint):
 
 
 class XSub(Sub):
-    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets."""
+    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets.
+
+    Like libzmq's it delivers every message that arrives: an XPUB may send other topics than were subscribed to.
+    """
 
     socket_type = SocketType.XSUB
+    _filters = False
 
     def send(self, *parts: Part) -> int:
         """Send one message to all connected publishers; return their number.

@@ -233,7 +233,10 @@ class Sub(_SubTwin[asynchronous_sub.Sub]):
 
 
 class XSub(_SubTwin[asynchronous_sub.XSub]):
-    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets."""
+    """A ZeroMQ XSUB socket: a subscriber that can also send messages to XPUB sockets.
+
+    Like libzmq's it delivers every message that arrives: an XPUB may send other topics than were subscribed to.
+    """
 
     def __init__(self, *, high_water: int = HIGH_WATER, **options: Unpack[EndpointOptions]) -> None:
         """Create a subscriber; reading stops while `high_water` messages wait, 0 means no limit."""
