@@ -144,7 +144,7 @@ def test_nothing_is_asked_of_a_node_without_a_session() -> None:
         lambda: desk.engine.subscribe(stranger, A, 0.0, desk.out),
         lambda: desk.engine.unsubscribe(stranger, A, 0.0, desk.out),
         lambda: desk.engine.interest(stranger, "s/", 0.0, desk.out),
-        lambda: desk.engine.send(stranger, [b"x"], desk.out),
+        lambda: desk.engine.send(stranger, [b"x"], 0.0, desk.out),
     ):
         with pytest.raises(PeerError):
             ask()
@@ -158,7 +158,7 @@ def test_events_go_to_subscribers_or_to_one_peer() -> None:
     assert engine.admission.subscribe(desk.far.peer, A, 0.0, desk.out) is None
     assert engine.publish(A, *columns_of([b"x", b"y"]), PublishConfig(), 0.0, desk.out).report() == PublishReport(1, 1)
     assert engine.publish_one(A, b"z", PublishConfig(), 0.0, desk.out) == PublishReport(1, 1)
-    engine.send(THERE, [b"straight"], desk.out)
+    engine.send(THERE, [b"straight"], 0.0, desk.out)
     assert [event for _, event in desk.sent()] == [b"x", b"y", b"z", b"straight"]
 
 

@@ -10,7 +10,7 @@ from meshbus.engine.base.notices import Unsubscribed
 from meshbus.engine.channels.publication import HOP_TTL, Publication
 from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
 from meshbus.engine.settings import LivenessConfig
-from meshbus.errors import LocalProtocolError, PartialDelivery
+from meshbus.errors import Backpressure, LocalProtocolError, PartialDelivery
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
@@ -297,3 +297,56 @@ def test_what_was_prepared_is_sent_later_under_numbers_of_someone_else() -> None
     assert hub.engine.counters.get("filter", "not_authorized") == 1
     assert one.received == 0
     assert [event.pub_seq for batch in other.events for event in batch] == [700, 701, 702]
+
+
+def test_pushes_wait_for_credit_up_to_a_bound_and_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.engine.channels.publication.MAX_PUSHES", 3)
+    net, hub, (slow,) = fleet(1)
+    with slow.turn() as (engine, now, _out):
+        engine.peers.require(hub.node_id).rx_stream(0).held = True
+    sent = 0
+    with hub.turn() as (engine, now, out):
+        while not engine.streams.traffic_of(engine.peers.require(slow.node_id)).outbox.waiting(0):
+            engine.send(slow.node_id, [bytes(1000)], now, out)
+            sent += 1
+        for _ in range(2):
+            engine.send(slow.node_id, [b"waits", b"too"], now, out)
+        with pytest.raises(Backpressure):
+            engine.send(slow.node_id, [b"too much"], now, out)
+    net.run(for_s=4)
+    assert hub.engine.counters.get("drop", "push_expired") == 0
+    net.run(for_s=2)
+    assert hub.engine.counters.get("drop", "push_expired") == 5
+    assert (sent - 1) * (1004 + PACKET_COST) <= STREAM_WINDOW
+    assert hub.engine.publications.sent_events == sent - 1
+    assert hub.engine.publications.sent_bytes == 1000 * (sent - 1)
+
+
+def test_acknowledgements_are_waited_for_and_missing_ones_are_named() -> None:
+    net, hub, (well, ill) = fleet(2, profile=True)
+    publications = hub.engine.publications
+    assert publications.confirm(ChannelName(CHANNEL)).report(5.0) == PublishReport(0, 0)
+    hub.publish(CHANNEL, numbered(3))
+    net.run(for_s=0.1)
+    assert publications.confirm(ChannelName(CHANNEL)).report(5.0).acknowledged is None, "best effort is not confirmed"
+    hub.publish(CHANNEL, numbered(3), reliable=True)
+    ends: list[bool] = []
+    confirmation = publications.confirm(ChannelName(CHANNEL))
+    confirmation.when_done(lambda: ends.append(True))
+    report = confirmation.report(5.0)
+    assert (report.attempted, report.sent, report.acknowledged) == (2, 0, 0)
+    assert [error.code for error in report.errors] == ["timeout", "timeout"]
+    net.run(for_s=1)
+    assert ends == [True]
+    assert confirmation.report(5.0) == PublishReport(2, 2, acknowledged=2)
+    confirmation.when_done(lambda: ends.append(True))
+    assert ends == [True, True]
+    hub.publish(CHANNEL, numbered(3), reliable=True)
+    confirmation = publications.confirm(ChannelName(CHANNEL))
+    with hub.turn() as (engine, now, out):
+        engine.disconnect(ill.node_id, now, out)
+    net.run(for_s=1)
+    report = confirmation.report(5.0)
+    assert (report.attempted, report.acknowledged) == (2, 1)
+    assert [(error.node_id, error.code) for error in report.errors] == [(ill.node_id, "peer")]
+    assert well.received == 9

@@ -12,7 +12,7 @@ from meshbus.engine.base.packets import Output, PacketBatch
 from meshbus.engine.core import Engine
 from meshbus.engine.services import SERVICES
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.negotiate import RETRY_S, TRIES, Profile
+from meshbus.engine.session.negotiate import RETRY_S, SETTLE_S, TRIES, Profile
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Row, Service
 from meshbus.engine.settings import AnnounceConfig
@@ -513,3 +513,27 @@ def test_who_told_that_it_is_plain_is_not_waited_for() -> None:
     assert low.negotiator.is_plain(low.peer)
     low.gone()
     assert low.negotiator.is_plain(low.peer)
+
+
+def test_reliable_events_wait_only_while_the_negotiation_is_open() -> None:
+    lower = Side(LOWER, HIGHER)
+    assert lower.peer.settles_at == SETTLE_S
+    lower.negotiator.configure(HIGHER, Profile.PLAIN)
+    lower.session(now=5.0)
+    assert lower.peer.settles_at == 0.0, "configured: nothing is negotiated"
+    lower.negotiator.configure(HIGHER, Profile.AUTO)
+    lower.session(now=7.0)
+    assert lower.peer.settles_at == 7.0 + SETTLE_S
+    lower.negotiator.vouched(lower.peer, 7.1, lower.out)
+    assert lower.peer.settles_at == 0.0, "it announced itself without the profile"
+
+
+def test_reliable_events_stop_waiting_with_the_agreement() -> None:
+    lower = Side(LOWER, HIGHER)
+    lower.negotiator.configure(HIGHER, Profile.MESHBUS)
+    lower.session(now=1.0)
+    assert lower.peer.settles_at == 1.0 + SETTLE_S
+    theirs = SubprotocolManifest(tuple(describe(one) for one in BASE))
+    lower.negotiator.receive(lower.peer, encode_manifest(theirs), 1.1, lower.out)
+    assert lower.agreed == frozenset({Subprotocol.RELIABLE, Subprotocol.NEGOTIATION})
+    assert lower.peer.settles_at == 0.0

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.engine.session.stream import GRANT_DELAY_S, RxStream, TxStream
+from meshbus.engine.session.stream import GRANT_DELAY_S, MAX_PROBE_S, PROBE_S, RxStream, TxStream
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW
 from tests.vectors import load
 
@@ -96,3 +96,40 @@ def test_a_grant_is_due_once_and_a_new_session_starts_from_zero() -> None:
     assert stream.grant_due is None
     stream.restart()
     assert stream.consumed == 0
+
+
+def test_a_grant_for_a_probe_gives_the_credit_of_lost_packets_back() -> None:
+    stream = TxStream(1, 4096)
+    while stream.admits(1024):
+        stream.take(1, 1024 - PACKET_COST)
+    stream.grant(1024)  # three of four packets were lost
+    stream.take(1, 1024 - PACKET_COST)
+    assert not stream.may_probe(0.0), "nothing had to wait yet"
+    stream.stalled_at = 0.0
+    assert not stream.may_probe(PROBE_S - 0.1)
+    assert stream.may_probe(PROBE_S)
+    stream.take(1, 1024 - PACKET_COST)
+    stream.probed(PROBE_S)
+    assert not stream.may_probe(PROBE_S + 1), "one packet at a time"
+    assert stream.grant(2048)
+    assert stream.credit == 4096, "everything before the probe arrived or is lost"
+    stream.take(1, 1024 - PACKET_COST)
+    assert stream.grant(3072), "totals go on where they were"
+    assert stream.credit == 4096
+    assert not stream.grant(5000), "what was thought lost came late"
+    assert stream.credit == 4096
+
+
+def test_probes_that_nobody_answers_become_rare() -> None:
+    stream, now, probes = TxStream(1, 100), 0.0, 0
+    stream.stalled_at = now
+    while now < 86_400:
+        now += 1.0
+        if stream.may_probe(now):
+            stream.take(1, 100)
+            stream.probed(now)
+            probes += 1
+    assert 86_400 / MAX_PROBE_S <= probes < 86_400 / MAX_PROBE_S + 10
+    stream.restart()
+    assert not stream.may_probe(now)
+    assert stream.credit == 100

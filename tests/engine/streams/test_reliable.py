@@ -370,3 +370,38 @@ def test_a_sender_keeps_a_bounded_number_of_streams() -> None:
         ends.settle(left.send([b"x"], reliable=True, stream_id=n + 1), right)
         ends.settle(right.tick(1.0), left, 1.0)
     assert len(left.traffic.reliable._sending) <= MAX_STREAMS
+
+
+def test_who_waits_for_an_acknowledgement_is_told_when_all_before_it_arrived() -> None:
+    ends, told = Ends(), list[str | None]()
+    reliable = ends.left.traffic.reliable
+    assert not reliable.sends(STREAM)
+    first = ends.left.send(numbered(20), reliable=True)
+    reliable.await_acknowledgement(STREAM, told.append)
+    second = ends.left.send(numbered(20), reliable=True, pub_seq=120)
+    assert reliable.sends(STREAM)
+    assert told == []
+    ends.settle(first, ends.right)
+    assert told == [None], "what was sent later does not matter"
+    reliable.await_acknowledgement(STREAM, told.append)
+    ends.settle(second, ends.right)
+    assert told == [None, None]
+    reliable.await_acknowledgement(STREAM, told.append)
+    assert told == [None, None, None], "there is nothing to wait for"
+
+
+@pytest.mark.parametrize("how", ["reset", "left", "abandoned"])
+def test_who_waits_for_an_acknowledgement_is_told_why_it_never_comes(how: str) -> None:
+    ends, told = Ends(), list[str | None]()
+    ends.left.send(numbered(3), reliable=True)
+    reliable = ends.left.traffic.reliable
+    reliable.await_acknowledgement(STREAM, told.append)
+    match how:
+        case "reset":
+            tell(ends.left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
+        case "left":
+            ends.left.drop()
+        case _:
+            reliable.abandon(STREAM, Output())
+    (why,) = told
+    assert why

@@ -205,7 +205,7 @@ class Publications(Service):
         plan = self._planner.plan(channel, config, now)
         number = self._number(channel, 1, now)
         header, payload = self._pattern(plan), size.to_bytes(FRAME_PREFIX_BYTES, "little") + event
-        if len(payload) > ROUTED_PAYLOAD:  # some of the subscribers may be behind a relay
+        if len(payload) > ROUTED_PAYLOAD and self._is_relayed(plan):
             return self._send_slowly(plan, config, event, number, now, out)
         ways = []
         for node_id in plan.legs:
@@ -272,6 +272,10 @@ class Publications(Service):
     ) -> Publication:
         """Send one event that may have to wait, or that may be refused for a subscriber."""
         return self._send(Prepared(plan, config, encode_frames(*columns_of([event])), len(event)), number, now, out)
+
+    def _is_relayed(self, plan: PublishPlan) -> bool:
+        """Return whether a subscriber is behind a relay, which does not carry packets of the full length."""
+        return any((peer := self._peers.get(node_id)) is not None and peer.link.route for node_id in plan.legs)
 
     def _send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
         plan, config, packed, nbytes = prepared
