@@ -533,7 +533,7 @@ def test_reliable_events_stop_waiting_with_the_agreement() -> None:
     lower.negotiator.configure(HIGHER, Profile.MESHBUS)
     lower.session(now=1.0)
     assert lower.peer.settles_at == 1.0 + SETTLE_S
-    theirs = SubprotocolManifest(tuple(describe(one) for one in BASE))
+    theirs = Side(HIGHER, LOWER).registry.manifest()
     lower.negotiator.receive(lower.peer, encode_manifest(theirs), 1.1, lower.out)
     assert lower.agreed == frozenset({Subprotocol.RELIABLE, Subprotocol.NEGOTIATION})
     assert lower.peer.settles_at == 0.0
