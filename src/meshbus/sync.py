@@ -41,7 +41,7 @@ from meshbus.node.node import NOT_OPEN
 from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionStats, WhenFull
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Refusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -93,7 +93,8 @@ class Publisher:
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended.
+        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        the node is closed meanwhile.
         """
         return self._loop.run(self._publisher.publish(payload))
 
@@ -163,6 +164,11 @@ class Subscription:
             pending_bytes=stats.pending_bytes + size,
         )
 
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
+        return self._subscription.refused
+
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; costs an object per event."""
         for batch in self.batches():
@@ -222,7 +228,10 @@ class Node:
         self._running.run(self._node.start())
 
     def close(self) -> None:
-        """Close the subscriptions and stop the node; closing twice is fine."""
+        """Close the subscriptions and stop the node; closing twice is fine.
+
+        Calls that still wait for something, such as a publish without credit, raise LocalProtocolError.
+        """
         if self._loop is not None:
             self._loop.run(self._node.close())
             self._loop.stop()
@@ -451,7 +460,8 @@ class Node:
     def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Send a request to a peer's responder on a channel, and return its reply.
 
-        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
+        Right after `connect` it waits until the profile is agreed on, within the timeout. Raises ChannelError if there is
+        no responder, or it refuses or fails, PeerError if the peer takes no requests, and Timeout without a reply.
         """
         return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
 

@@ -334,3 +334,33 @@ async def test_a_node_that_is_not_open_says_so() -> None:
     async with node:
         with pytest.raises(ConfigError, match="is used by another"):
             await Node.open(**{**QUICK, "bind": node.address}).start()
+
+
+async def test_a_publish_that_waits_for_credit_ends_with_an_error_when_its_node_closes(
+    nodes: tuple[Node, Node],
+) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("flood", max_events=1, when_full="block"):
+        sender = publisher.publisher("flood", wait_s=600.0)
+        stuck = asyncio.ensure_future(sender.publish_batch([bytes(4000)] * 4000))
+        await asyncio.sleep(0.2)
+        assert not stuck.done()
+        await publisher.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(LocalProtocolError, match="the node was closed"):
+                await stuck
+
+
+async def test_two_concurrent_closes_both_return_and_both_wait_for_the_end(nodes: tuple[Node, Node]) -> None:
+    _, subscriber = nodes
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(subscriber.subscribe("sensors/lidar"))
+        await asyncio.gather(subscriber.close(), subscriber.close(), subscriber.close())
+    await subscriber.close()
+
+
+async def test_a_peer_that_closed_is_gone_at_once(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for node in nodes for peer in node.peers))
+    await publisher.close()
+    await until(lambda: not subscriber.peers)

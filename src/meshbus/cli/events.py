@@ -98,14 +98,16 @@ def sub(
 
     ChannelName(channel + "x" if channel.endswith("/") else channel)  # raises for an invalid channel or prefix
     start = int(since) if since is not None and since.isascii() and since.isdigit() else since
-    seen = 0
+    seen, live = 0, False
 
     async def receive() -> None:
-        nonlocal seen
+        nonlocal seen, live
         async with open_mesh(options) as mesh:
             async for row in mesh.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
-                if row is None:
+                if "refused" in row:
+                    live = True
                     note(f"subscribed to {channel}")
+                    _show_refusals(row["refused"])
                 else:
                     _show_event(row, raw=raw, json=json)
                     seen += 1
@@ -120,9 +122,12 @@ def sub(
         except TimeoutError:
             if not limit.expired():  # a publisher did not answer in time: not the --timeout of this command
                 raise
-            note(f"received {plural(seen, 'event')} in {timeout:g} s")
+            waited = f"not subscribed to {channel} after {timeout:g} s: no publisher answered in time"
+            note(f"received {plural(seen, 'event')} in {timeout:g} s" if live else waited)
 
     asyncio.run(limited())
+    if not live:
+        return Exit.UNREACHABLE
     if count is None or seen >= count:
         return Exit.OK
     return Exit.PARTIAL if seen else Exit.UNREACHABLE
@@ -189,6 +194,15 @@ def _show_report(report: dict[str, Any], *, json: bool) -> None:
         note(f"{leg['node_id']}: {leg['problem']}")
     for leg in report["filtered"]:
         note(f"{leg['node_id']}: not allowed to receive it: {leg['why']}")
+
+
+def _show_refusals(refusals: list[dict[str, Any]]) -> None:
+    for refusal in refusals:
+        match refusal["reason"]:
+            case "timeout" | "silent":
+                note(f"{refusal['node_id']} does not answer; it is asked again when it does")
+            case reason:
+                note(f"{refusal['node_id']} refused {refusal['channel']}: {reason}")
 
 
 def _judge(totals: dict[str, int], channel: str) -> Exit:

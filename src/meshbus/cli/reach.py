@@ -19,7 +19,7 @@ from meshbus.cli.output import note
 from meshbus.config import NodeConfig, PeerEntry
 from meshbus.config.loader import Setting
 from meshbus.errors import ConfigError, MeshError
-from meshbus.node.admin import event_row, peer_row, report_row
+from meshbus.node.admin import event_row, peer_row, refusal_row, report_row
 from meshbus.node.node import Node
 from meshbus.node.unix import LineClient
 
@@ -38,8 +38,8 @@ class Mesh(Protocol):
 
     def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who refused, `{"refused": [...]}`, once the subscription is live, and then its events."""
 
 
 @asynccontextmanager
@@ -135,12 +135,12 @@ class NodeMesh:
 
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who refused, `{"refused": [...]}`, once the subscription is live, and then its events."""
         async with self._node.subscribe(
             channel, queue_group=queue_group, when_full=when_full or "block", since=since
         ) as subscription:
-            yield None
+            yield {"refused": [refusal_row(refusal) for refusal in subscription.refused]}
             async for event in subscription:
                 yield event_row(event)
 
@@ -177,10 +177,9 @@ class AdminMesh:
 
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
-        await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
-        yield None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who refused, `{"refused": [...]}`, once the subscription is live, and then its events."""
+        yield await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
         while True:
             line = msgspec.json.decode(await self._client.receive())
             if "event" not in line:

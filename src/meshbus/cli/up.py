@@ -132,3 +132,6 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if hasattr(signal, "SIGHUP"):  # its default would end the process, for example with the terminal that started it
+        ignored = "SIGHUP ignored: the configuration is read at the start only; restart the node to change it"
+        loop.add_signal_handler(signal.SIGHUP, note, ignored)

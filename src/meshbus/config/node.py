@@ -56,6 +56,8 @@ CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
 OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
 """Environment variables with the prefix that are not settings of a node."""
+MIN_HEARTBEATS = 3
+"""Heartbeats that must be missed before a peer may count as failed. Our choice: single packets are lost on any network."""
 
 
 class Unknown(StrEnum):
@@ -176,7 +178,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
     heartbeat_s: Seconds = 5.0
     session_timeout_s: Seconds = 30.0
-    """A session ends when the peer has been silent for this long."""
+    """A peer that is silent for this long counts as failed. It is removed when 30 times as long has passed without a
+    packet; until then its next heartbeat brings it back."""
     handshake_timeout_s: Seconds = 5.0
     """Timeout of each attempt."""
     handshake_attempts: Count = 3
@@ -257,11 +260,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.psk is not None and self.psk_file is not None:
             raise ConfigError("psk_file", "psk and psk_file are both set; remove one of them")
-        # Otherwise every session would time out before the first heartbeat of the peer.
-        if self.session_timeout_s <= self.heartbeat_s:
+        if self.session_timeout_s < MIN_HEARTBEATS * self.heartbeat_s:
             raise ConfigError(
                 "session_timeout_s",
-                f"must be greater than heartbeat_s ({self.heartbeat_s:g}), got {self.session_timeout_s:g}",
+                f"must be at least {MIN_HEARTBEATS} × heartbeat_s, which is {MIN_HEARTBEATS * self.heartbeat_s:g} s, got"
+                f" {self.session_timeout_s:g}; otherwise a lost packet or two would fail a peer",
             )
         if self.record_packets and self.log_dir is None:
             raise ConfigError("log_dir", "required because record_packets is set; set log_dir to a directory")

@@ -12,7 +12,7 @@
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
-A stream begins with such an answer and continues with {"event": …}; if the node ends it, the last line is an answer that
+A stream begins with such an answer, whose result lists the publishers that refused, and continues with {"event": …}; if the node ends it, the last line is an answer that
 is not ok and gives the reason. A payload is text, or `payload_base64` if it is not UTF-8; keys and ids are in hex. Every
 command uses the public API of the node. The socket itself is node/unix.py.
 """
@@ -34,7 +34,7 @@ from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.node.subscription import Refusal, Subscription, WhenFull
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 
 MAX_U32 = 0xFFFFFFFF
@@ -180,7 +180,7 @@ class Admin:
 
 async def _events(subscription: Subscription) -> Stream:
     try:
-        yield _accept(None)
+        yield _accept({"refused": [refusal_row(refusal) for refusal in subscription.refused]})
         async for event in subscription:
             yield _encode({"event": event_row(event)})
     except MeshError as error:
@@ -208,6 +208,11 @@ def event_row(event: Event) -> dict[str, Any]:
         return {**row, "payload": event.payload.decode("utf-8")}
     except UnicodeDecodeError:
         return {**row, "payload_base64": base64.b64encode(event.payload).decode()}
+
+
+def refusal_row(refusal: Refusal) -> dict[str, Any]:
+    """Return the refusal of a publisher as a JSON object."""
+    return {"node_id": f"{refusal.node_id:016x}", "channel": refusal.channel, "reason": refusal.reason}
 
 
 def report_row(report: PublishReport) -> dict[str, Any]:

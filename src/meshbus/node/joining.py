@@ -1,7 +1,8 @@
 """Subscribing at publishers: which peers are asked for what the local subscriptions want, with which token, and when.
 
-Peers are asked when a subscription starts, and those that connect later when their session is up. When the last local
-subscription of a topic ends, this node unsubscribes. Which local subscription gets an event is decided in
+Peers are asked when a subscription starts, and those that connect later when their session is up. Peers whose heartbeats
+are missing are asked too, but nothing waits for their answers. Every refusal is recorded in the subscriptions that it
+concerns. When no local subscription wants a topic from a publisher any more, this node unsubscribes there. Which local subscription gets an event is decided in
 node/subscribers.py.
 """
 
@@ -10,16 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from meshbus.engine.base.notices import Acked, Control
+from meshbus.engine.base.notices import Acked, Control, Matched
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError, ChannelFault, Timeout
+from meshbus.engine.session.peer import Health, Peer
+from meshbus.errors import ChannelError, ChannelFault, PeerError, PeerFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import Subscription
-from meshbus.node.waiting import Kind, answered
+from meshbus.node.waiting import GONE, Kind, answered
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
@@ -58,7 +60,7 @@ class Joiner:
         """Add a subscription, and ask every peer that may publish what it wants; raise if there are peers and all refuse."""
         self._subscribers.add(spec, subscription)
         try:
-            await self._ask_all(spec)
+            await self._ask_all(subscription, spec)
         except BaseException:
             await self.stop(subscription)  # some peers may have been asked already
             raise
@@ -71,8 +73,11 @@ class Joiner:
 
     def hold(self, subscription: Subscription, held: bool) -> None:
         """Stop granting credit to the publishers of a subscription that is full, or resume."""
-        engine, now, spec = self._live.engine, Driver.now(), SubscriptionSpec(subscription.topic)
+        engine, now = self._live.engine, Driver.now()
+        spec = self._subscribers.spec_of(subscription) or SubscriptionSpec(subscription.topic)
         for peer in engine.peers:
+            if not spec.asks(peer.node_id):
+                continue
             for channel in engine.joined.channels_of(peer.node_id):
                 if spec.covers(channel):
                     engine.streams.hold(peer.node_id, channel.stream_id, now, held=held)
@@ -83,16 +88,42 @@ class Joiner:
 
     def session_up(self, node_id: int) -> None:
         """Ask a new peer for the channels that every peer is asked for."""
-        specs = [spec for spec in self._subscribers.specs() if not spec.is_prefix and spec.asks(node_id)]
+        specs = [spec for spec in self._subscribers.specs_for(node_id) if not spec.is_prefix]
         if specs:
             self._live.act(lambda engine, now, out: self._ask_later(specs, node_id, engine, now, out))
 
     def agreed(self, node_id: int) -> None:
         """Ask a peer that now speaks the profile for the prefixes that it was not asked for yet."""
-        for spec in self._subscribers.specs():
+        for spec in self._subscribers.specs_for(node_id):
             asked = {publisher for publisher, _ in self._interests.get(spec.topic, ())}
-            if spec.is_prefix and node_id not in asked and spec.asks(node_id):
+            if spec.is_prefix and node_id not in asked:
                 self._follow(spec, node_id, explicit=False)
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────────
+
+    def acked(self, event: Acked) -> None:
+        """Record the answer of a publisher in the subscriptions to its channel."""
+        for subscription, spec in self._subscribers.items():
+            if spec.topic == event.channel and spec.asks(event.node_id):
+                subscription.judge(event.node_id, event.channel, _reason_of(event))
+
+    def matched(self, event: Matched) -> None:
+        """Record what a publisher said about the channels under a prefix."""
+        request = (event.node_id, event.request)
+        for topic in [topic for topic, asked in self._interests.items() if request in asked]:
+            unanswered = event.timed_out or event.gone
+            if unanswered:
+                self._interests[topic].remove(request)  # so that it is asked again when it connects again
+            for subscription, spec in self._subscribers.items():
+                if spec.topic != topic or not spec.asks(event.node_id):
+                    continue
+                subscription.judge(event.node_id, topic, "timeout" if event.timed_out else None)
+                for channel in (*event.added, *event.removed):
+                    subscription.judge(event.node_id, channel, None)
+                for channel, reason in event.refused:
+                    subscription.judge(event.node_id, channel, AckReason(reason).name.lower())
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
     def tokens_for(self, spec: SubscriptionSpec) -> list[bytes]:
         """Return what to present for the channel of a spec, in the order to try.
@@ -111,11 +142,13 @@ class Joiner:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
-    async def _ask_all(self, spec: SubscriptionSpec) -> None:
+    async def _ask_all(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
         peers = self._live.engine.peers
         if spec.publisher is not None:
-            peers.require(spec.publisher)
-        asked = [peer.node_id for peer in peers if spec.asks(peer.node_id)]
+            _require_heard(peers.require(spec.publisher))
+        asked = [peer.node_id for peer in peers if spec.asks(peer.node_id) and peer.health is Health.ALIVE]
+        for silent in [peer.node_id for peer in peers if spec.asks(peer.node_id) and peer.health is not Health.ALIVE]:
+            self._ask_silent(subscription, spec, silent)
         asks: list[Awaitable[None]]
         if spec.is_prefix:
             asks = [
@@ -143,6 +176,14 @@ class Joiner:
             else:
                 return
 
+    def _ask_silent(self, subscription: Subscription, spec: SubscriptionSpec, node_id: int) -> None:
+        """Ask a peer whose heartbeats are missing, and do not wait; an answer after all is recorded when it comes."""
+        subscription.judge(node_id, spec.topic, "silent")
+        if spec.is_prefix:
+            self._follow(spec, node_id, explicit=False)
+        else:
+            self._live.act(lambda engine, now, out: self._ask_later([spec], node_id, engine, now, out))
+
     def _ask_later(self, specs: list[SubscriptionSpec], node_id: int, engine: Engine, now: float, out: Output) -> None:
         for spec in specs:
             token, *_ = self.tokens_for(spec)  # the best one: nothing waits here to try another
@@ -163,12 +204,19 @@ class Joiner:
 
     def _leave(self, spec: SubscriptionSpec, engine: Engine, now: float, out: Output) -> None:
         if spec.is_prefix:
+            kept = []
             for node_id, request in self._interests.pop(spec.topic, ()):
-                engine.following.unfollow(node_id, request, now, out)
+                if self._subscribers.wants(spec.topic, node_id):
+                    kept.append((node_id, request))
+                else:
+                    engine.following.unfollow(node_id, request, now, out)
+            if kept:
+                self._interests[spec.topic] = kept
             return
         channel = ChannelName(spec.topic)
         for peer in engine.peers:
-            if engine.joined.holds(peer.node_id, channel):
+            unwanted = not self._subscribers.wants(spec.topic, peer.node_id)
+            if unwanted and spec.asks(peer.node_id) and engine.joined.holds(peer.node_id, channel):
                 engine.unsubscribe(peer.node_id, channel, now, out)
 
     def _check(self, event: Control) -> None:
@@ -176,6 +224,8 @@ class Joiner:
         assert isinstance(event, Acked)
         if event.timed_out:
             raise Timeout(f"publisher {event.node_id:016x} on {str(event.channel)!r}", self._timeout_s)
+        if event.gone:
+            raise PeerError(PeerFault.FAILED, event.node_id, GONE)
         if not event.accepted:
             reason = AckReason(event.reason).name.lower()
             problem = f"publisher {event.node_id:016x} refused: {reason}"
@@ -184,3 +234,16 @@ class Joiner:
     @property
     def _timeout_s(self) -> float:
         return self._live.engine.settings.ack_timeout_s
+
+
+def _require_heard(peer: Peer) -> None:
+    if peer.health is not Health.ALIVE:
+        problem = f"it is {peer.health}: its heartbeats are missing, so it would not answer; try again when it is alive"
+        raise PeerError(PeerFault.FAILED, peer.node_id, problem)
+
+
+def _reason_of(event: Acked) -> str | None:
+    """Return why a publisher does not send a channel; None if it does, or is gone and will be asked again."""
+    if event.accepted or event.gone:
+        return None
+    return "timeout" if event.timed_out else AckReason(event.reason).name.lower()

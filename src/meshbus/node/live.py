@@ -51,11 +51,29 @@ class Live:
         self.driver.apply(out)
         return report
 
+    async def agreed(self, node_id: int, subprotocol_id: int, timeout_s: float) -> bool:
+        """Wait until a peer that may speak the profile has agreed on a subprotocol, and return whether it has.
+
+        This takes a moment after connecting. A plain 0.23 peer is not waited for. Raises PeerError if the node is no
+        peer.
+        """
+        engine, deadline = self.engine, asyncio.timeout(timeout_s)
+        try:
+            async with deadline:
+                while not (peer := engine.peers.require(node_id)).uses(subprotocol_id):
+                    if engine.negotiator.is_plain(peer):
+                        break
+                    await self.waiting.for_(Kind.AGREEMENT, node_id)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        return engine.peers.require(node_id).uses(subprotocol_id)
+
     def tick(self) -> None:
         """Run the engine's due timers now, instead of at its next timer."""
         self.driver.apply(self.engine.tick(Driver.now()))
 
     def close(self) -> None:
-        """Stop the driver, and cancel those who wait for a report."""
+        """Stop the driver, and raise an error to those who wait for a report."""
         self.driver.close()
-        self.waiting.cancel()
+        self.waiting.close()

@@ -22,7 +22,7 @@ import msgspec
 from meshbus.config.node import NodeConfig, PeerEntry
 from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import HistoryWanted, Negotiated, Requested, SessionUp
+from meshbus.engine.base.notices import Acked, HistoryWanted, Matched, Negotiated, Requested, SessionUp
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
@@ -39,7 +39,7 @@ from meshbus.errors import (
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
-from meshbus.node.answer import Answers, Handler, answer_of
+from meshbus.node.answer import Answers, Handler
 from meshbus.node.dialing import Dialer
 from meshbus.node.driver import Driver
 from meshbus.node.historyreader import HistoryReader
@@ -58,7 +58,6 @@ from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
 from meshbus.node.tasks import TaskOwner
 from meshbus.node.udp import UdpSocket
-from meshbus.node.waiting import Kind
 from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -104,6 +103,7 @@ class Node:
         self._notices = NoticeLog()
         self._connecting = TaskOwner("connecting to a configured peer", _logger)
         self._parts: _Parts | None = None
+        self._closing = asyncio.Lock()
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:
@@ -182,10 +182,15 @@ class Node:
             _logger.warning("cannot connect to the configured peer %s: %s", entry.address, error)
 
     async def close(self) -> None:
-        """Close the subscriptions and stop the node; closing twice is fine."""
-        parts = self._parts
-        if parts is None:
-            return
+        """Close the subscriptions and stop the node; closing twice is fine.
+
+        Calls that still wait for something, such as a publish without credit, raise LocalProtocolError.
+        """
+        async with self._closing:  # a second call waits for the first
+            if self._parts is not None:
+                await self._close(self._parts)
+
+    async def _close(self, parts: _Parts) -> None:
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
             await subscription.close()
         parts.pages.cancel()
@@ -445,15 +450,10 @@ class Node:
     async def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Send a request to a peer's responder on a channel, and return its reply.
 
-        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
+        Right after `connect` it waits until the profile is agreed on, within the timeout. Raises ChannelError if there is
+        no responder, or it refuses or fails, PeerError if the peer takes no requests, and Timeout without a reply.
         """
-        name = ChannelName(channel)
-
-        def ask(engine: Engine, now: float, out: Output) -> int:
-            peer = engine.peers.require(publisher)
-            return engine.requests.requester.ask(peer, name, payload, now, out, timeout_s=timeout_s)
-
-        return answer_of(await self.live.begin(Kind.REQUEST, ask), name, timeout_s)
+        return await self._opened.answers.request(publisher, ChannelName(channel), payload, timeout_s)
 
     def respond(self, channel: str, handler: Handler) -> AbstractAsyncContextManager[None]:
         """Answer the requests of peers on a channel while the `async with` block runs.
@@ -507,6 +507,10 @@ class Node:
                     parts.joiner.session_up(node_id)
                 case Negotiated(node_id=node_id):
                     parts.joiner.agreed(node_id)
+                case Acked():
+                    parts.joiner.acked(event)
+                case Matched():
+                    parts.joiner.matched(event)
                 case Requested():
                     parts.answers.take(event)
                 case HistoryWanted():

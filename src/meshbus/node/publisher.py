@@ -89,7 +89,8 @@ class ChannelPublisher:
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended.
+        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        the node is closed meanwhile.
         """
         event = payload.encode() if isinstance(payload, str) else bytes(payload)
         if self._log is not None:
@@ -156,7 +157,7 @@ class ChannelPublisher:
 
     async def _finish(self, publication: Publication) -> PublishReport:
         if not publication.done:
-            waiting = asyncio.get_running_loop().create_future()
+            waiting = self._live().waiting.promise()
             publication.when_done(lambda: None if waiting.done() else waiting.set_result(None))
             await waiting
         return publication.report()

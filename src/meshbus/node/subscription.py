@@ -56,6 +56,17 @@ class SubscriptionStats(msgspec.Struct, frozen=True):
     """Events that had expired from the publisher's log before they could be read."""
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """A publisher that does not send a channel to this subscription."""
+
+    node_id: int
+    channel: str
+    """The channel, or the prefix if the publisher gave no answer about it."""
+    reason: str
+    """The publisher's reason, such as `unauthorized`; or `timeout` if it did not answer, `silent` if it was not waited
+    for because its heartbeats are missing."""
+
+
 class Subscription:
     """Events of one channel or prefix, in order of arrival.
 
@@ -85,6 +96,7 @@ class Subscription:
         self._held = self._behind = False
         self._closed = False
         self._error: Exception | None = None
+        self._refusals: dict[tuple[int, str], Refusal] = {}
 
     async def __aenter__(self) -> Self:
         await self._start(self)
@@ -109,6 +121,11 @@ class Subscription:
         return SubscriptionStats(
             self._received, self._delivered, self._dropped, self._pending, self._pending_bytes, self._missed
         )
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
+        return tuple(self._refusals.values())
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events; costs an object per event."""
@@ -161,6 +178,13 @@ class Subscription:
     def miss(self, events: int) -> None:
         """Count events that can no longer be read; called by the node."""
         self._missed += events
+
+    def judge(self, node_id: int, channel: str, reason: str | None) -> None:
+        """Record the answer of a publisher: its reason to refuse a channel, or None; called by the node."""
+        if reason is None:
+            self._refusals.pop((node_id, channel), None)
+        else:
+            self._refusals[node_id, channel] = Refusal(node_id, channel, reason)
 
     def fail(self, error: Exception) -> None:
         """Raise an error to the reader after the events that wait; called by the node."""
