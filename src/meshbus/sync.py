@@ -41,7 +41,8 @@ from meshbus.node.node import NOT_OPEN
 from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Refusal, SubscriptionStats, WhenFull
+from meshbus.node.redial import DialInfo
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -165,7 +166,7 @@ class Subscription:
         )
 
     @property
-    def refused(self) -> tuple[Refusal, ...]:
+    def refused(self) -> tuple[SubscriptionRefusal, ...]:
         """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
         return self._subscription.refused
 
@@ -275,6 +276,15 @@ class Node:
         return self._running.call(lambda: self._node.peers)
 
     @property
+    def dialing(self) -> list[DialInfo]:
+        """The peers that this node keeps a session with, the configured ones among them, and how that goes."""
+        return self._running.call(lambda: self._node.dialing)
+
+    def name_of(self, node_id: int) -> str | None:
+        """Return the name that a node announced last, or None; it is remembered when the node is gone."""
+        return self._node.name_of(node_id)
+
+    @property
     def counters(self) -> dict[str, dict[str, int]]:
         """The counts of everything that was dropped, refused, retried or failed, by kind and reason."""
         return self._running.call(lambda: self._node.counters)
@@ -326,6 +336,7 @@ class Node:
         node_id: int | None = None,
         routed: bool = True,
         profile: Profile | str = Profile.AUTO,
+        keep: bool = False,
     ) -> PeerInfo:
         """Connect to a node, and wait until the session is up.
 
@@ -334,9 +345,15 @@ class Node:
         through the mesh, which has `handshake_timeout_s` to find a route. If the call is cancelled, the attempt ends,
         unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
         there is no route.
+
+        With `keep` the node is dialed for as long as it takes, and again whenever the session is lost, until
+        `disconnect`; it raises neither of the two errors. The configured peers are kept in this way. `dialing` shows how
+        it goes.
         """
         return self._running.run(
-            self._node.connect(address, public_key=public_key, node_id=node_id, routed=routed, profile=profile)
+            self._node.connect(
+                address, public_key=public_key, node_id=node_id, routed=routed, profile=profile, keep=keep
+            )
         )
 
     def connect_direct(
@@ -356,7 +373,10 @@ class Node:
         self._running.call(lambda: self._node.accept(node_id))
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
+        """Remove a peer, and do not dial it again before the next `connect`.
+
+        A meshbus peer is told; a net-mesh 0.23 peer fails the session when nothing more arrives.
+        """
         self._running.call(lambda: self._node.disconnect(node_id))
 
     def send(self, node_id: int, *events: bytes) -> None:
@@ -364,7 +384,7 @@ class Node:
         self._running.call(lambda: self._node.send(node_id, *events))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
         self._running.call(lambda: self._node.announce(capabilities))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────

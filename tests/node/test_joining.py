@@ -17,7 +17,7 @@ from meshbus.node.joining import Joiner
 from meshbus.node.live import Live
 from meshbus.node.node import Node
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
-from meshbus.node.subscription import Refusal
+from meshbus.node.subscription import SubscriptionRefusal
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_node import QUICK, take, until
@@ -103,12 +103,12 @@ async def test_a_refusal_of_one_of_two_publishers_is_in_the_result(three: tuple[
     one, other, subscriber = three
     other.set_channel_configs(closed("sensors/lidar"))
     async with subscriber.subscribe("sensors/lidar") as subscription:
-        assert subscription.refused == (Refusal(other.node_id, "sensors/lidar", "unauthorized"),)
+        assert subscription.refused == (SubscriptionRefusal(other.node_id, "sensors/lidar", "unauthorized"),)
         await one.publisher("sensors/lidar").publish(b"accepted")
         assert await take(subscription, 1) == [b"accepted"]
         other.set_channel_configs(None)
         await subscriber.subscribe_channel(other.node_id, "sensors/lidar")
-        assert subscription.refused == ()
+        assert not subscription.refused
 
 
 async def test_a_refused_channel_under_a_prefix_is_in_the_result(three: tuple[Node, Node, Node]) -> None:
@@ -117,7 +117,7 @@ async def test_a_refused_channel_under_a_prefix_is_in_the_result(three: tuple[No
     one.publisher("sensors/lidar")
     other.publisher("sensors/lidar")
     async with subscriber.subscribe("sensors/") as subscription:
-        assert subscription.refused == (Refusal(other.node_id, "sensors/lidar", "unauthorized"),)
+        assert subscription.refused == (SubscriptionRefusal(other.node_id, "sensors/lidar", "unauthorized"),)
 
 
 async def test_subscribe_does_not_wait_for_a_peer_without_heartbeats(three: tuple[Node, Node, Node]) -> None:
@@ -129,7 +129,7 @@ async def test_subscribe_does_not_wait_for_a_peer_without_heartbeats(three: tupl
         began = loop.time()
         async with subscriber.subscribe(topic) as subscription:
             assert loop.time() - began < subscriber.config.membership_ack_timeout_s, "it was not waited for"
-            assert Refusal(other.node_id, topic, "silent") in subscription.refused
+            assert SubscriptionRefusal(other.node_id, topic, "silent") in subscription.refused
     with pytest.raises(PeerError, match="suspected"):
         async with subscriber.subscribe("sensors/lidar", publisher=other.node_id):
             pass

@@ -19,7 +19,7 @@ from meshbus.cli.output import note
 from meshbus.config import NodeConfig, PeerEntry
 from meshbus.config.loader import Setting
 from meshbus.errors import ConfigError, MeshError
-from meshbus.node.admin import event_row, peer_row, refusal_row, report_row
+from meshbus.node.admin import event_row, peer_rows, refusal_row, report_row
 from meshbus.node.node import Node
 from meshbus.node.unix import LineClient
 
@@ -123,7 +123,7 @@ class NodeMesh:
 
     async def peers(self) -> list[dict[str, Any]]:
         """Return the peers."""
-        return [peer_row(peer) for peer in self._node.peers]
+        return peer_rows(self._node)
 
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""

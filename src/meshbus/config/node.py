@@ -44,6 +44,7 @@ from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -159,6 +160,8 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one node; `load` reads and checks them."""
 
+    name: str | None = None
+    """What people call this node, such as `west-rover`; announced to the others, who show it beside the node id."""
     bind: Endpoint = Endpoint("127.0.0.1", 0)
     """Address to listen on; port 0 means any free port."""
     public_address: Endpoint | None = None
@@ -230,6 +233,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Subnet of peers that no subnet rule matches."""
     channels: tuple[ChannelEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
+    """Peers to keep a session with: they are dialed again for as long as it takes."""
     edge: tuple[EdgeEntry, ...] = ()
     """Bridges for ZeroMQ applications; `meshbus up` serves them, a program uses meshbus.Bridge."""
     exports: tuple[ExportEntry, ...] = ()
@@ -258,6 +262,14 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "public_address",
                 f"must be a numeric address and a port other than 0, such as '203.0.113.7:9000', got '{self.public_address}'",
             )
+        if self.name is not None and not is_node_name(self.name):
+            raise ConfigError(
+                "name",
+                f"must have 1 to {MAX_NODE_NAME} letters, digits, '.', '_' or '-', and begin with a letter or a digit, got"
+                f" {self.name!r}",
+            )
+        if self.name is not None and NAME_KEY in self.metadata:
+            raise ConfigError("name", "metadata has a name too; keep one of the two")
         if self.psk is not None and self.psk_file is not None:
             raise ConfigError("psk_file", "psk and psk_file are both set; remove one of them")
         if self.session_timeout_s < MIN_HEARTBEATS * self.heartbeat_s:
@@ -295,7 +307,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def capabilities(self) -> CapabilitySet:
         """Return the capabilities that the node announces: its tags and metadata."""
-        capabilities = CapabilitySet(metadata=self.metadata)
+        named = {} if self.name is None else {NAME_KEY: self.name}
+        capabilities = CapabilitySet(metadata={**self.metadata, **named})
         for tag in self.tags:
             try:
                 capabilities = capabilities.add_tag(tag)

@@ -1,7 +1,7 @@
 """The admin interface of an open node: one JSON object per line, over a unix socket that only its owner can open.
 
     {"do": "status"}                                        the identity and address of this node
-    {"do": "peers"}                                         the nodes that it has sessions with
+    {"do": "peers"}                                         the nodes that it has sessions with, or dials
     {"do": "roster"}                                        the subscribers of its channels
     {"do": "counters"}                                      its counters, by kind and reason
     {"do": "connect", "address": …, "public_key": …}        connect to a node; with node_id for a net-mesh 0.23 node
@@ -23,6 +23,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
-from meshbus.node.subscription import Refusal, Subscription, WhenFull
+from meshbus.node.redial import DialInfo
+from meshbus.node.subscription import Subscription, SubscriptionRefusal, WhenFull
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 
 MAX_U32 = 0xFFFFFFFF
@@ -52,7 +54,7 @@ class Status(Request, frozen=True, tag="status"):
 
 
 class Peers(Request, frozen=True, tag="peers"):
-    """Return the nodes that it has sessions with."""
+    """Return the nodes that it has sessions with, or dials."""
 
 
 class Roster(Request, frozen=True, tag="roster"):
@@ -144,7 +146,7 @@ class Admin:
             case Status():
                 return _accept(status_row(node))
             case Peers():
-                return _accept([peer_row(peer) for peer in node.peers])
+                return _accept(peer_rows(node))
             case Roster():
                 return _accept(_roster(node))
             case Counters():
@@ -210,7 +212,7 @@ def event_row(event: Event) -> dict[str, Any]:
         return {**row, "payload_base64": base64.b64encode(event.payload).decode()}
 
 
-def refusal_row(refusal: Refusal) -> dict[str, Any]:
+def refusal_row(refusal: SubscriptionRefusal) -> dict[str, Any]:
     """Return the refusal of a publisher as a JSON object."""
     return {"node_id": f"{refusal.node_id:016x}", "channel": refusal.channel, "reason": refusal.reason}
 
@@ -231,6 +233,7 @@ def status_row(node: Node) -> dict[str, Any]:
     """Return the identity and address of a node as a JSON object."""
     return {
         "node_id": f"{node.node_id:016x}",
+        "name": node.config.name,
         "public_key": node.public_key.hex(),
         "noise_public_key": node.noise_public_key.hex(),
         "address": node.address,
@@ -241,11 +244,32 @@ def status_row(node: Node) -> dict[str, Any]:
     }
 
 
+def peer_rows(node: Node) -> list[dict[str, Any]]:
+    """Return the peers of a node, and those that it dials, as JSON objects."""
+    rows, known = [peer_row(peer) for peer in node.peers], {peer.node_id for peer in node.peers}
+    return rows + [dial_row(dial, node.name_of(dial.node_id)) for dial in node.dialing if dial.node_id not in known]
+
+
+def dial_row(dial: DialInfo, name: str | None) -> dict[str, Any]:
+    """Return the state of a peer without a session as a JSON object."""
+    return {
+        "node_id": f"{dial.node_id:016x}",
+        "name": name,
+        "address": dial.address,
+        "health": str(dial.state),
+        "since": datetime.fromtimestamp(dial.since_ns // 1_000_000_000, UTC).isoformat(),
+        "tries": dial.tries,
+        "next_try_s": None if dial.next_try_s is None else round(dial.next_try_s, 1),
+        "last_error": dial.last_error,
+    }
+
+
 def peer_row(peer: PeerInfo) -> dict[str, Any]:
     """Return the state of a peer as a JSON object."""
     host, port = peer.address[:2]  # type: ignore[index]
     return {
         "node_id": f"{peer.node_id:016x}",
+        "name": peer.name,
         "address": str(Endpoint(host, port)),
         "path": "relayed" if peer.relayed else "direct",
         "nat": str(peer.nat),

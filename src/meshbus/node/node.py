@@ -2,27 +2,28 @@
 
 The protocol is engine/core.py, sockets and timers are node/driver.py; this file offers what they do as methods that can
 be awaited. While a node is open it has one Live (node/live.py), and the parts that do the work around it: connecting
-(dialing.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs to the event
+(dialing.py, redial.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs to the event
 loop that it was opened on. The blocking twin is meshbus.sync.Node, with the same methods and docstrings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Self, Unpack
 
 import msgspec
 
-from meshbus.config.node import NodeConfig, PeerEntry
+from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
+from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Acked, HistoryWanted, Matched, Negotiated, Requested, SessionUp
+from meshbus.engine.base.notices import Acked, Announced, HistoryWanted, Matched, Negotiated, Requested, SessionUp
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
@@ -32,18 +33,17 @@ from meshbus.errors import (
     AuthError,
     AuthFault,
     ConfigError,
-    HandshakeError,
     LocalProtocolError,
-    MeshError,
     SlowConsumer,
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.names.nodename import NAME_KEY
 from meshbus.node.answer import Answers, Handler
-from meshbus.node.dialing import Dialer
+from meshbus.node.dialing import Dialer, Target
 from meshbus.node.driver import Driver
 from meshbus.node.historyreader import HistoryReader
-from meshbus.node.info import PeerInfo, info_of
+from meshbus.node.info import PeerInfo, info_of, name_in
 from meshbus.node.joining import Joiner
 from meshbus.node.live import Live
 from meshbus.node.logs import NO_LOGS, Logs, open_logs
@@ -53,10 +53,10 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.pageserver import PageServer
 from meshbus.node.publisher import ChannelPublisher, PublishOptions
 from meshbus.node.recording import Recording, start_recording, stop_recording
+from meshbus.node.redial import DialInfo, Redialer
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, Subscription, WhenFull
-from meshbus.node.tasks import TaskOwner
 from meshbus.node.udp import UdpSocket
 from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -67,7 +67,8 @@ from meshbus.wire.messages.token import PermissionToken
 
 NOT_OPEN = "the node is not open; enter it with `async with` (`with` for meshbus.sync.Node) and use it inside the block"
 
-_logger = logging.getLogger("meshbus.node")
+MAX_NAMES = 65_536
+"""Nodes whose names are remembered: as many as the directory keeps announcements of."""
 
 
 class _Parts:
@@ -79,10 +80,12 @@ class _Parts:
         logs: Logs | None,
         subscribers: Subscribers,
         tokens: Sequence[tuple[PermissionToken, ...]],
+        notice: Callable[[Notice], None],
     ) -> None:
         self.live = live
         self.logs = logs
         self.dialer = Dialer(live)
+        self.redialer = Redialer(live, self.dialer, notice, SystemRandom().random)
         self.joiner = Joiner(live, subscribers, tokens)
         self.reader = HistoryReader(live)
         self.pages = PageServer(live, logs)
@@ -101,7 +104,7 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
-        self._connecting = TaskOwner("connecting to a configured peer", _logger)
+        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES)
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
 
@@ -129,7 +132,7 @@ class Node:
     # ── opening and closing ─────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Open the logs, bind the socket, announce what this node can do, and connect to the configured peers."""
+        """Open the logs, bind the socket, announce what this node can do, and start to dial the configured peers."""
         if self._parts is not None:
             return
         warm()
@@ -141,7 +144,7 @@ class Node:
             if logs is not None:
                 await asyncio.to_thread(logs.close)
             raise
-        self._parts = _Parts(live, logs, self._subscribers, self._tokens)
+        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice)
         try:
             self._begin(self._parts)
         except BaseException:
@@ -169,17 +172,7 @@ class Node:
         parts.recording = start_recording(parts.live.engine, self.config, self._psk)
         self.announce(self.config.capabilities())
         for entry in self.config.peers:
-            self._connecting.start(self._connect_configured(entry))
-
-    async def _connect_configured(self, entry: PeerEntry) -> None:
-        try:
-            await self.connect(
-                str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile
-            )
-        except HandshakeError:
-            pass  # `notices` reports it
-        except MeshError as error:
-            _logger.warning("cannot connect to the configured peer %s: %s", entry.address, error)
+            parts.redialer.keep(Target.of(str(entry.address), entry.public_key, entry.node_id, profile=entry.profile))
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -198,7 +191,7 @@ class Node:
             await parts.logs.drain()  # what waits for a sync is still sent
         parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
-        self._connecting.cancel()
+        parts.redialer.cancel()
         parts.live.close()
         parts.answers.cancel()
         await stop_recording(parts.recording)
@@ -233,6 +226,15 @@ class Node:
     def peers(self) -> list[PeerInfo]:
         """The nodes that this node has a session with."""
         return [info_of(peer) for peer in self.live.engine.peers]
+
+    @property
+    def dialing(self) -> list[DialInfo]:
+        """The peers that this node keeps a session with, the configured ones among them, and how that goes."""
+        return self._opened.redialer.infos()
+
+    def name_of(self, node_id: int) -> str | None:
+        """Return the name that a node announced last, or None; it is remembered when the node is gone."""
+        return self.config.name if node_id == self.node_id else self._names.get(node_id)
 
     @property
     def mesh(self) -> MeshView:
@@ -284,6 +286,7 @@ class Node:
         node_id: int | None = None,
         routed: bool = True,
         profile: Profile | str = Profile.AUTO,
+        keep: bool = False,
     ) -> PeerInfo:
         """Connect to a node, and wait until the session is up.
 
@@ -292,8 +295,17 @@ class Node:
         through the mesh, which has `handshake_timeout_s` to find a route. If the call is cancelled, the attempt ends,
         unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
         there is no route.
+
+        With `keep` the node is dialed for as long as it takes, and again whenever the session is lost, until
+        `disconnect`; it raises neither of the two errors. The configured peers are kept in this way. `dialing` shows how
+        it goes.
         """
-        return await self._opened.dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
+        parts, target = self._opened, Target.of(address, public_key, node_id, routed=routed, profile=profile)
+        if keep:
+            await parts.redialer.connected(target)
+            return info_of(parts.live.engine.peers.require(target.node_id))
+        async with parts.redialer.yielding(target):
+            return await parts.dialer.dial(target)
 
     async def connect_direct(
         self, node_id: int, *, public_key: bytes | str | None = None, coordinator: int | None = None
@@ -312,7 +324,11 @@ class Node:
         self.live.engine.handshakes.accept(node_id)
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
+        """Remove a peer, and do not dial it again before the next `connect`.
+
+        A meshbus peer is told; a net-mesh 0.23 peer fails the session when nothing more arrives.
+        """
+        self._opened.redialer.stop(node_id)
         self.live.act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def send(self, node_id: int, *events: bytes) -> None:
@@ -320,7 +336,9 @@ class Node:
         self.live.act(lambda engine, _now, out: engine.send(node_id, events, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        if self.config.name is not None:
+            capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
@@ -476,6 +494,14 @@ class Node:
             raise LocalProtocolError(NOT_OPEN)
         return self._parts
 
+    def _learn_name(self, node_id: int) -> None:
+        capabilities = self.live.engine.directory.capabilities_of(node_id)
+        name = None if capabilities is None else name_in(capabilities)
+        if name is None:
+            self._names.pop(node_id)
+        else:
+            self._names.put(node_id, name)
+
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:
             self._parts.live.act(lambda engine, _now, out: engine.close_channel(channel, out))
@@ -502,7 +528,11 @@ class Node:
                 parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
         for event in out.control:
             parts.live.waiting.tell(event)
+            if parts.redialer.take(event):
+                continue  # reported as PeerUnreachable, less often
             match event:
+                case Announced(node_id=node_id):
+                    self._learn_name(node_id)
                 case SessionUp(node_id=node_id):
                     parts.joiner.session_up(node_id)
                 case Negotiated(node_id=node_id):

@@ -56,7 +56,7 @@ class SubscriptionStats(msgspec.Struct, frozen=True):
     """Events that had expired from the publisher's log before they could be read."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class SubscriptionRefusal(msgspec.Struct, frozen=True):
     """A publisher that does not send a channel to this subscription."""
 
     node_id: int
@@ -96,7 +96,7 @@ class Subscription:
         self._held = self._behind = False
         self._closed = False
         self._error: Exception | None = None
-        self._refusals: dict[tuple[int, str], Refusal] = {}
+        self._refusals: dict[tuple[int, str], SubscriptionRefusal] = {}
 
     async def __aenter__(self) -> Self:
         await self._start(self)
@@ -123,7 +123,7 @@ class Subscription:
         )
 
     @property
-    def refused(self) -> tuple[Refusal, ...]:
+    def refused(self) -> tuple[SubscriptionRefusal, ...]:
         """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
         return tuple(self._refusals.values())
 
@@ -184,7 +184,7 @@ class Subscription:
         if reason is None:
             self._refusals.pop((node_id, channel), None)
         else:
-            self._refusals[node_id, channel] = Refusal(node_id, channel, reason)
+            self._refusals[node_id, channel] = SubscriptionRefusal(node_id, channel, reason)
 
     def fail(self, error: Exception) -> None:
         """Raise an error to the reader after the events that wait; called by the node."""
