@@ -25,6 +25,7 @@ from meshbus.wire.messages.token import PermissionToken, Scope
 
 HEX = "0123456789abcdef" * 4
 FULL = f"""
+name = "west-rover"
 bind = "[::1]:9000"
 public_address = "[2001:db8::7]:9000"
 identity = "keys/identity.toml"
@@ -191,7 +192,7 @@ def test_channels_become_a_registry(file: Path) -> None:
 
 
 def test_tags_and_metadata_become_capabilities(file: Path) -> None:
-    expected = CapabilitySet(["hardware.gpu", "role:lidar"], {"site": "north"})
+    expected = CapabilitySet(["hardware.gpu", "role:lidar"], {"site": "north", "name": "west-rover"})
     assert NodeConfig.load(file, {}).capabilities() == expected
 
 
@@ -223,6 +224,14 @@ def test_arguments_win_over_the_environment_over_the_file(file: Path) -> None:
     assert config.subnet == SubnetId.new([3, 7])
     sources = {key: setting.source for key, setting in gather(file, env, heartbeat_s=2).items()}
     assert (sources["heartbeat_s"], sources["tags"], sources["subnet"]) == ("an argument", "the environment", str(file))
+
+
+def test_the_name_is_announced_with_the_metadata() -> None:
+    assert dict(_load(name="west-rover", metadata={"wheels": "6"}).capabilities().metadata) == {
+        "name": "west-rover",
+        "wheels": "6",
+    }
+    assert "name" not in _load().capabilities().metadata
 
 
 def test_every_setting_has_an_environment_name() -> None:
@@ -260,6 +269,9 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"channels": [{}]}, "channels[0] (from an argument): set exactly one of 'name' and 'prefix'"),
         ({"channels": [{"name": "a", "prefix": "b"}]}, "channels[0] (from an argument): set exactly one"),
         ({"channels": [{"prefix": "A/"}]}, "channels[0].prefix (from an argument): 'A/' cannot begin a channel name"),
+        ({"name": "west rover"}, "name (from an argument): must have 1 to 63 letters"),
+        ({"name": "x" * 64}, "name (from an argument): must have 1 to 63 letters"),
+        ({"name": "a", "metadata": {"name": "b"}}, "name (from an argument): metadata has a name too"),
         ({"channels": [{"name": "A"}]}, "channels[0].name (from an argument): channel 'A': upper case"),
         ({"channels": [{"name": "a", "priority": 256}]}, "channels[0].priority (from an argument): must be in [0, 255], got 256"),
         ({"channels": [{"name": "a"}, {"name": "a"}]}, "channels (from an argument): 'a' is configured twice"),

@@ -39,11 +39,11 @@ from meshbus.config.spelling import (
 )
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
-from meshbus.errors import ChannelError, ConfigError
+from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity
+from meshbus.names.identity import Identity, noise_public_key
 from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
@@ -155,6 +155,17 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     node_id: NodeId | None = None
     """Required for a plain net-mesh node, whose id does not follow from the key."""
     profile: Profile = Profile.AUTO
+
+    def __post_init__(self) -> None:
+        if self.node_id is None:
+            try:
+                noise_public_key(self.public_key)
+            except MeshError:
+                raise ConfigError(
+                    "public_key",
+                    f"{self.public_key.hex()} is not the key of a meshbus node; copy it again, in full, or set node_id too if"
+                    " it is the Noise key of a net-mesh 0.23 node",
+                ) from None
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):

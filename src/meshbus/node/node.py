@@ -496,7 +496,9 @@ class Node:
 
     def _learn_name(self, node_id: int) -> None:
         capabilities = self.live.engine.directory.capabilities_of(node_id)
-        name = None if capabilities is None else name_in(capabilities)
+        if capabilities is None:
+            return  # it is gone already; what it was called is still of use
+        name = name_in(capabilities)
         if name is None:
             self._names.pop(node_id)
         else:
