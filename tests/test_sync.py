@@ -11,6 +11,7 @@ import pytest
 
 import meshbus
 from meshbus import sync
+from meshbus.engine.base.notices import Unsubscribed
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.errors import ChannelError, HandshakeError, LocalProtocolError
 from meshbus.node.noticelog import Notice
@@ -115,7 +116,15 @@ def test_what_happens_is_told_until_the_node_is_closed(pair: tuple[sync.Node, sy
     heard: list[Notice] = []
     end = first.watch(heard.append)
     told: list[Notice] = []
-    follower = threading.Thread(target=lambda: told.extend(first.notices()))
+    caught_up = threading.Event()
+
+    def follow() -> None:
+        for notice in first.notices():
+            told.append(notice)
+            if isinstance(notice, Unsubscribed):
+                caught_up.set()
+
+    follower = threading.Thread(target=follow)
     follower.start()
     with second.subscribe("sensors/lidar"):
         assert first.look(lambda node: node.roster.members("sensors/lidar")) == [second.node_id]
@@ -125,6 +134,7 @@ def test_what_happens_is_told_until_the_node_is_closed(pair: tuple[sync.Node, sy
     with second.subscribe("sensors/lidar"):
         pass
     assert len(heard) == before
+    assert caught_up.wait(30), "closing drops what was not read yet"
     first.close()
     follower.join(10)
     assert not follower.is_alive()
