@@ -94,7 +94,9 @@ class Reception:
             headers, starts = opened.headers[rows], opened.starts[rows]
             disposition = self._dispatch.disposition(subprotocol_id, peer.negotiated)
             if arrival is not None:
-                reason = disposition.reason if disposition.way is Way.DROP else None
+                # A profile message that overtook the agreement is repeated: in the record it would look like a denial.
+                early = disposition.reason is Reason.NOT_NEGOTIATED
+                reason = disposition.reason if disposition.way is Way.DROP and not early else None
                 self._record(peer, subprotocol_id, headers, arrival.only(rows), now, reason)
             if disposition.way is Way.SERVICE:
                 self._serve(peer, subprotocol_id, headers, opened.data, starts, now, out)
