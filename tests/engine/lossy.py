@@ -180,7 +180,8 @@ class Lossy:
             waiting = []
             self._take_message(decode_reliable(item))
         self._take(self.rx.accept(columns(waiting), self.now))
-        if self.rx.ack_due(self.now):
+        due = self.rx.next_timer()
+        if due is not None and self.now >= due:
             self.acks += 1
             self._transmit(encode_reliable(self.rx.make_ack()), to_receiver=False)
 

@@ -34,7 +34,7 @@ RECORDER = 7
 def write(folder: Path, events: int, shares: int, wanted: threading.Semaphore) -> None:
     """Append to three channels, sealing and compacting on the way, and record packets, sealing too.
 
-    One of so many shares whenever that is wanted, so that whoever is killed next has something to read.
+    Write one share whenever it is wanted, so that the next process to be killed has something to read.
     """
     each, step = events // CHANNELS, 500
     share = each // shares // step * step
@@ -70,9 +70,11 @@ def kill_some(folder: Path, kills: int, rng: random.Random, wanted: threading.Se
                 if "'batch'" in line:
                     break
             time.sleep(rng.uniform(0.0, 6.0))
-            until = time.monotonic() + 60
-            while last and not torn and not under_way(folder) and time.monotonic() < until:
-                time.sleep(0.001)
+            if last and not torn:
+                wanted.release()  # it may have read everything: give it a batch to be killed in
+                until = time.monotonic() + 60
+                while not under_way(folder) and time.monotonic() < until:
+                    time.sleep(0.001)
         torn += under_way(folder)
     return torn
 
@@ -96,13 +98,13 @@ def columns_of(folder: Path, name: str, *columns: str) -> list[list[Any]]:
 
 def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: int) -> None:
     wanted = threading.Semaphore(0)
-    writer = threading.Thread(target=write, args=(folder, events, kills + 1, wanted))
+    writer = threading.Thread(target=write, args=(folder, events, kills + 2, wanted))
     (folder / "log").mkdir()
     writer.start()
     try:
         torn = kill_some(folder, kills, random.Random(seed), wanted)
     finally:
-        wanted.release(kills + 2)  # a rest of the division is a share of its own
+        wanted.release(kills + 3)  # a rest of the division is a share of its own
         writer.join()
     assert torn > 0, "no kill met a batch: nothing was tested"
     run(spark, config_of(folder), once=True)

@@ -124,7 +124,6 @@ class ReliableRx:
         "_ack_at",
         "_budget",
         "_counters",
-        "_held",
         "_next",
         "_number",
         "_pending",
@@ -149,7 +148,6 @@ class ReliableRx:
         """The number of the next event, if events are numbered."""
         self._waiting: dict[int, tuple[bytes, int, int] | Base] = {}
         """Payload, event count and stamp by sequence, or the BASE that has this sequence."""
-        self._held = False
         self._pending = 0
         """Number of packets since the last acknowledgement."""
         self._ack_at: float | None = None
@@ -167,7 +165,7 @@ class ReliableRx:
     @property
     def free(self) -> int:
         """Number of packets that the sender may have on the way."""
-        return 0 if self._held else self.capacity - len(self._waiting)
+        return self.capacity - len(self._waiting)
 
     def accept(self, batch: Payloads, now: float) -> list[Payloads]:  # hot: bench_stream
         """Handle packets in the order of arrival, and return what can be delivered, usually the batch itself."""
@@ -216,12 +214,6 @@ class ReliableRx:
         self._ack_at = None
         return FinAck(stream_id=self.stream_id, total=fin.total)
 
-    def hold(self, now: float, *, held: bool) -> None:
-        """Stop the sender while the application cannot take more, or let it continue; an ACK is due at once."""
-        if held != self._held:
-            self._held = held
-            self._ack_at = now
-
     def close(self) -> None:
         """Drop the state of the stream and return its memory to the budget; needed before this object is dropped."""
         for held in self._waiting.values():
@@ -230,10 +222,6 @@ class ReliableRx:
         self._next = self._number = self._ack_at = None
         self._pending = 0
         self.finished = False
-
-    def ack_due(self, now: float) -> bool:
-        """Return whether an acknowledgement is due."""
-        return self._ack_at is not None and now >= self._ack_at
 
     def next_timer(self) -> float | None:
         """Return when an acknowledgement is due, or None."""
