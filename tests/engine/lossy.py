@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 
 import numpy as np
+from msgspec import structs
 
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.streams.reorder import Budget, Payloads, ReliableRx
@@ -66,6 +67,8 @@ class Lossy:
         self.numbers: list[int | None] = []
         """The number of the first event of each packet that was sent."""
         self.acks = 0
+        self.held = False
+        """Whether the receiving application takes no more; acknowledgements then leave no room, as in reliable.py."""
         self._window = window
         self._loss, self._duplication, self._jitter_s, self._delay_s = loss, duplication, jitter_s, delay_s
         self._skips = skips
@@ -182,8 +185,17 @@ class Lossy:
         self._take(self.rx.accept(columns(waiting), self.now))
         due = self.rx.next_timer()
         if due is not None and self.now >= due:
-            self.acks += 1
-            self._transmit(encode_reliable(self.rx.make_ack()), to_receiver=False)
+            self._acknowledge()
+
+    def release(self) -> None:
+        """Let the application take events again, and tell the sender at once."""
+        self.held = False
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self.acks += 1
+        ack = self.rx.make_ack()
+        self._transmit(encode_reliable(structs.replace(ack, free=0) if self.held else ack), to_receiver=False)
 
     def _take_message(self, message: ReliableMessage) -> None:
         match message:

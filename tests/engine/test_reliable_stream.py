@@ -151,12 +151,12 @@ def test_a_new_session_in_a_silence_saves_the_stream() -> None:
 def test_a_receiver_that_is_held_stops_the_sender_and_lets_it_go_on() -> None:
     sim = Lossy(10, 2000, loss=0.1, jitter_s=0.005)
     sim.run(until_delivered=500)
-    sim.rx.hold(sim.now, held=True)
+    sim.held = True
     sim.run(for_s=10.0)
     stopped = len(sim.delivered)
     sim.run(for_s=60.0)
     assert len(sim.delivered) == stopped < 1000
     assert sim.tx.failed is None
-    sim.rx.hold(sim.now, held=False)
+    sim.release()
     sim.run()
     assert_complete(sim)
