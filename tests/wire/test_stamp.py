@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.wire.stamp import UNIT_BITS, restore_times, stamp_of
+from meshbus.wire.header import HEADER_DTYPE
+from meshbus.wire.stamp import UNIT_BITS, restore_times, stamp_of, stamps_of
 
 HALF_WRAP_NS = 1 << 31 << UNIT_BITS
 TIMES = st.integers(1 << 60, 1 << 62)
@@ -32,3 +33,9 @@ def test_many_are_restored_at_once_across_a_wrap() -> None:
     times = [edge - 3 * 1024, edge - 1024, edge + 1024, edge + 7 * 1024]
     stamps = np.array([stamp_of(time) for time in times], np.uint32)
     assert restore_times(stamps, edge + 9 * 1024).tolist() == times
+
+
+def test_the_stamps_of_headers_are_their_fragment_fields() -> None:
+    headers = np.zeros(3, HEADER_DTYPE)
+    headers["fragment_id"], headers["fragment_offset"] = [1, 0x8001, 0xFFFF], [0, 2, 0xFFFF]
+    assert stamps_of(headers.tobytes()).tolist() == [1, 0x28001, 0xFFFFFFFF]

@@ -12,17 +12,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshbus.wire.constants import HEADER_BYTES
+from meshbus.wire.header import HEADER_DTYPE
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNIT_BITS = 10
 """A unit is 1024 ns: finer than any latency between two processes, and 36 minutes of error are still restored."""
+STAMP_AT = HEADER_DTYPE.fields["fragment_id"][1]  # type: ignore[index]  # it has fields
+"""Where the stamp is in a header: the two fragment fields are neighbors."""
+_COLUMN = np.dtype({"names": ["stamp"], "formats": ["<u4"], "offsets": [STAMP_AT], "itemsize": HEADER_BYTES})
 _MASK = 0xFFFFFFFF
 
 
 def stamp_of(wall_ns: int) -> int:
     """Return the stamp of a time; never 0, which means unknown."""
     return (wall_ns >> UNIT_BITS) & _MASK or 1
+
+
+def stamps_of(rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """Return the stamps of packed headers, as a view of them."""
+    stamps: NDArray[np.uint32] = np.frombuffer(rows, _COLUMN)["stamp"]
+    return stamps
 
 
 def restore_times(stamps: NDArray[np.uint32], clock_ns: int) -> NDArray[np.int64]:

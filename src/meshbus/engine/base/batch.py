@@ -17,6 +17,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
+from meshbus.wire.stamp import restore_times
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,8 +85,10 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The reading of a publisher's log that returned the events; None for events that were published to this node."""
     lost: int = 0
     """Packets of a best-effort stream found missing since the batch before; negative if more came late than are missing."""
-    packet_times: NDArray[np.int64] | None = None
-    """When the events of each packet were published (Unix nanoseconds, the publisher's clock), where that is known."""
+    packet_stamps: NDArray[np.uint32] | None = None
+    """When the events of each packet were published, as wire/stamp.py writes it; None if the publisher does not say."""
+    publisher_clock_ns: int | None = None
+    """The publisher's clock at receipt (Unix nanoseconds), by which the stamps are restored; None if not known."""
     times: NDArray[np.int64] | None = None
     """When the publisher logged each event (Unix nanoseconds), for events from a log."""
 
@@ -121,9 +124,13 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def event_times(self) -> NDArray[np.int64] | None:
         """Return when each event was published or logged by its publisher (Unix nanoseconds); None if unknown."""
-        if self.times is not None or self.packet_times is None:
+        stamps, clock_ns = self.packet_stamps, self.publisher_clock_ns
+        if self.times is not None or stamps is None or clock_ns is None:
             return self.times
-        return np.repeat(self.packet_times, self.packet_events)
+        # Restored only for those who ask: most subscribers never look at the time. 0 is a packet without one.
+        if np.count_nonzero(stamps) < len(stamps):
+            return None
+        return np.repeat(restore_times(stamps, clock_ns), self.packet_events)
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return a range of the events as a batch that shares the memory of this one."""
@@ -142,7 +149,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             packet_events=counts,
             pub_seq=None if self.pub_seq is None else self.pub_seq + start,
             lost=self.lost if start == 0 else 0,
-            packet_times=None if self.packet_times is None else self.packet_times[first:last],
+            packet_stamps=None if self.packet_stamps is None else self.packet_stamps[first:last],
             times=None if self.times is None else self.times[start:stop],
         )
 

@@ -45,9 +45,10 @@ restart."""
 class Publication:
     """One publish; done at once if no leg has to wait for credit."""
 
-    __slots__ = ("_waiting", "config", "done", "fanout", "load", "nbytes", "plan", "running")
+    __slots__ = ("_waiting", "config", "done", "events", "fanout", "load", "nbytes", "plan", "running")
 
-    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load, nbytes: int) -> None:
+    def __init__(self, plan: PublishPlan, config: PublishConfig, load: Load, events: int, nbytes: int) -> None:
+        self.events = events
         self.nbytes = nbytes
         """Bytes of the events, without framing."""
         self.plan = plan
@@ -136,6 +137,7 @@ class Prepared(NamedTuple):
     plan: PublishPlan
     config: PublishConfig
     packed: Packed
+    events: int
     nbytes: int
     """Bytes of the events, without framing."""
 
@@ -190,7 +192,8 @@ class Publications(Service):
         """
         packed = equalize(encode_frames(offsets, data, max_payload=self._max_payload))
         plan = self._planner.plan(channel, config, now, packets=max(len(packed), 1))
-        return Prepared(plan, config, packed, int(offsets[-1] - offsets[0]) if len(offsets) else 0)
+        events = max(len(offsets) - 1, 0)
+        return Prepared(plan, config, packed, events, int(offsets[-1] - offsets[0]) if events else 0)
 
     def send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
         """Send a prepared publish. `number` is the publish number of its first event: its sequence in the log."""
@@ -271,16 +274,17 @@ class Publications(Service):
         self, plan: PublishPlan, config: PublishConfig, event: bytes, number: int, now: float, out: Output
     ) -> Publication:
         """Send one event that may have to wait, or that may be refused for a subscriber."""
-        return self._send(Prepared(plan, config, encode_frames(*columns_of([event])), len(event)), number, now, out)
+        prepared = Prepared(plan, config, encode_frames(*columns_of([event])), 1, len(event))
+        return self._send(prepared, number, now, out)
 
     def _is_relayed(self, plan: PublishPlan) -> bool:
         """Return whether a subscriber is behind a relay, which does not carry packets of the full length."""
         return any((peer := self._peers.get(node_id)) is not None and peer.link.route for node_id in plan.legs)
 
     def _send(self, prepared: Prepared, number: int, now: float, out: Output) -> Publication:
-        plan, config, packed, nbytes = prepared
+        plan, config, packed, events, nbytes = prepared
         stamped = Packed(packed.data, packed.bounds, packed.counts, stamp_of(self._wall(now)))
-        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number), nbytes)
+        publication = Publication(plan, config, Load(self._pattern(plan), stamped, number), events, nbytes)
         self._run(publication, now, out)
         return publication
 
@@ -338,7 +342,7 @@ class Publications(Service):
 
     def _end(self, publication: Publication, node_id: int, error: MeshError | None) -> None:
         if error is None:
-            self.sent_events += int(publication.load.packed.counts.sum())
+            self.sent_events += publication.events
             self.sent_bytes += publication.nbytes
             publication.fanout.delivered(node_id)
         else:

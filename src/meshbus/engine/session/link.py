@@ -28,6 +28,7 @@ from meshbus.wire.header import Header, aad_columns, aad_of, pack_header
 from meshbus.wire.keys import Role, SessionKeys
 from meshbus.wire.route import RouteHeader, pack_route
 from meshbus.wire.seal import Opener, Sealer
+from meshbus.wire.stamp import STAMP_AT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,8 +43,6 @@ MAX_PADDING = 8
 _SEAL = struct.Struct(f"{AAD_BYTES}s{NONCE_BYTES}s")
 _NUMBER, _SIZES = struct.Struct("<Q"), struct.Struct("<HH")
 _STAMP = struct.Struct("<I")
-_STAMP_AT = 60
-"""Where the fragment fields of a header are, which hold the stamp (wire/stamp.py)."""
 _U8, _I64 = np.dtype(np.uint8), np.dtype(np.int64)
 
 
@@ -119,7 +118,7 @@ class Link:
         # transport.md §3: nonce counter at byte 16, sequence at 40, payload_len and event_count at 64.
         _NUMBER.pack_into(head, ahead + 16, self.sealer.take())
         _NUMBER.pack_into(head, ahead + 40, sequence)
-        _STAMP.pack_into(head, ahead + _STAMP_AT, stamp if self.stamped else 0)
+        _STAMP.pack_into(head, ahead + STAMP_AT, stamp if self.stamped else 0)
         _SIZES.pack_into(head, ahead + 64, len(payload), 1)
         # transport.md §4: the associated data is the header without the nonce, and with hop_count 0.
         aad = head[ahead : ahead + 12] + head[ahead + 24 :]
@@ -139,7 +138,7 @@ class Link:
         wire = np.empty(edges[-1] - edges[0] + count * (offset + TAG_BYTES), _U8)
         dressed = np.empty(count * SEAL_BYTES, _U8)
         pattern = self._pattern(header)
-        _STAMP.pack_into(pattern.data, len(self.route) + _STAMP_AT, packed.stamp if self.stamped else 0)
+        _STAMP.pack_into(pattern.data, len(self.route) + STAMP_AT, packed.stamp if self.stamped else 0)
         stride = _dress.run(
             pattern, packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
         )

@@ -34,7 +34,7 @@ from meshbus.wire.constants import FRAME_PREFIX_BYTES, HEADER_BYTES, Flags, Subp
 from meshbus.wire.frames import decode_frames, unpack_frames
 from meshbus.wire.header import HEADER_DTYPE, Header
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
-from meshbus.wire.stamp import restore_times
+from meshbus.wire.stamp import stamps_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +106,9 @@ class Delivery(Service):
                 self.take(peer, run.subprotocol_id, headers, data, run.places, now, out)
                 return
         stamps = _stamps_of(peer, run.rows)
-        payloads = Payloads(run.sequences, data, run.places, run.lengths, run.counts, stamps=stamps)
+        payloads = Payloads(
+            run.sequences, data, run.places, run.lengths, run.counts, stamps=stamps, follow=run.sequences_follow
+        )
         stamp = Stamp.of_row(run.rows[-HEADER_BYTES:].tobytes())
         ready = Ready(run.subprotocol_id, run.stream_id, run.origin_hash, [payloads], stamp)
         self._take_stream(peer, ready, run.payload_bytes, reliable, now, out)
@@ -118,19 +120,20 @@ class Delivery(Service):
         size, stream_id = len(payload), header.stream_id
         reliable = bool(header.flags & _RELIABLE) and header.sequence >= FIRST_SEQUENCE
         sequences, counts = np.array((header.sequence,), np.uint64), np.array((header.event_count,), np.int64)
+        stamps = np.array((_stamp_of(header),), np.uint32) if peer.link.stamped else None
         framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
         channel = self.joined.channel_of(peer.node_id, stream_id)
         # The common case, one event of a plain subscription, becomes a batch without the steps of the general path.
         whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
         if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
             start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
-            stamps = np.array((_stamp_of(header),), np.uint32) if peer.link.stamped else None
             payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
             came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
             self._take_stream(peer, came, size, reliable, now, out)
             return
         self._streams.traffic_of(peer).consumed(stream_id, 1, size, now)
-        lost = self._observe(peer, stream_id, sequences)
+        lost = self._observe(peer, stream_id, header.sequence, header.sequence, 1)
+        received_ns = self._wall(now)
         out.events.append(
             EventBatch(
                 offsets=np.array((0, framed), np.int64),
@@ -143,9 +146,10 @@ class Delivery(Service):
                 packet_seqs=sequences,
                 packet_events=counts,
                 stamp=Stamp.of(header),
-                received_ns=self._wall(now),
+                received_ns=received_ns,
                 lost=lost,
-                packet_times=self._times(peer, np.array((_stamp_of(header),), np.uint32), now),
+                packet_stamps=stamps,
+                publisher_clock_ns=_clock_of(peer, received_ns),
             )
         )
 
@@ -192,7 +196,10 @@ class Delivery(Service):
             lost = 0
         else:
             traffic.consumed(stream_id, len(payloads), nbytes, now)
-            lost = self._observe(peer, stream_id, payloads.sequences)
+            sequences = payloads.sequences
+            # The usual case saves two passes over the sequences.
+            ends = (sequences[0], sequences[-1]) if payloads.follow else (sequences.min(), sequences.max())
+            lost = self._observe(peer, stream_id, int(ends[0]), int(ends[1]), len(sequences))
         self._deliver(peer, came, now, out, lost)
 
     def _deliver(self, peer: Peer, ready: Ready, now: float, out: Output, lost: int = 0) -> None:
@@ -208,6 +215,7 @@ class Delivery(Service):
             return
         plain = subprotocol_id == Subprotocol.EVENTS
         channel = self.joined.channel_of(peer.node_id, stream_id) if plain else None
+        received_ns = self._wall(now)
         for payloads in runs:
             offsets, events, found = decode_frames(payloads.data, payloads.starts, payloads.lengths, payloads.counts)
             if len(offsets) == 1:
@@ -226,25 +234,20 @@ class Delivery(Service):
                     packet_events=found,
                     pub_seq=payloads.pub_seq,
                     stamp=stamp,
-                    received_ns=self._wall(now),
+                    received_ns=received_ns,
                     lost=lost,
-                    packet_times=None if payloads.stamps is None else self._times(peer, payloads.stamps, now),
+                    packet_stamps=payloads.stamps,
+                    publisher_clock_ns=_clock_of(peer, received_ns),
                 )
             )
             lost = 0
 
-    def _observe(self, peer: Peer, stream_id: int, sequences: NDArray[np.uint64]) -> int:
-        """Count what is missing on a best-effort stream, and return the change."""
-        change = peer.rx_stream(stream_id).observe(int(sequences.min()), int(sequences.max()), len(sequences))
+    def _observe(self, peer: Peer, stream_id: int, lowest: int, highest: int, packets: int) -> int:
+        """Count what is missing on a best-effort stream, given the sequences that arrived, and return the change."""
+        change = peer.rx_stream(stream_id).observe(lowest, highest, packets)
         if change:
             self._counters.add("loss", "missing_packets" if change > 0 else "late_packets", abs(change))
         return change
-
-    def _times(self, peer: Peer, stamps: NDArray[np.uint32], now: float) -> NDArray[np.int64] | None:
-        """Return when packets were published by the publisher's clock; None where that is not known."""
-        if not peer.link.stamped or peer.clock is None or not stamps.all():
-            return None
-        return restore_times(stamps, self._wall(now) + peer.clock.offset_ns)
 
     def _is_unasked(self, peer: Peer, subprotocol_id: int, stream_id: int, origin_hash: int) -> bool:
         """Return whether packets belong to a publication that this node did not subscribe to."""
@@ -255,10 +258,12 @@ class Delivery(Service):
 
 def _stamps_of(peer: Peer, rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32] | None:
     """Return the stamps of packets by their headers; None from a peer that writes none."""
-    if not peer.link.stamped:
-        return None
-    headers = np.frombuffer(rows, HEADER_DTYPE)
-    return headers["fragment_id"].astype(np.uint32) | headers["fragment_offset"].astype(np.uint32) << np.uint32(16)
+    return stamps_of(rows) if peer.link.stamped else None
+
+
+def _clock_of(peer: Peer, wall_ns: int) -> int | None:
+    """Return a peer's clock at a time of ours; None if it was not measured yet."""
+    return None if peer.clock is None else wall_ns + peer.clock.offset_ns
 
 
 def _stamp_of(header: Header) -> int:

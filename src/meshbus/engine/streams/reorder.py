@@ -68,6 +68,8 @@ class Payloads(msgspec.Struct, frozen=True, eq=False):
     """The publisher's number of the first event, if known; the following ones are numbered consecutively."""
     stamps: NDArray[np.uint32] | None = None
     """When the events of each packet were published, as wire/stamp.py writes it; None where stamps mean nothing."""
+    follow: bool = False
+    """Whether the sequences are known to be consecutive."""
 
     def __len__(self) -> int:
         return len(self.sequences)
