@@ -58,6 +58,10 @@ class LogStats(msgspec.Struct):
     """Appends that the disk refused; they used no sequence."""
     syncs: int = 0
     seals: int = 0
+    seals_behind: int = 0
+    """Seals while others waited; their payloads are not compressed."""
+    unsealed: int = 0
+    """Events that wait to be sealed in files that are complete; 0 unless a seal is in progress or failed."""
     compactions: int = 0
     expired: int = 0
     """Events."""

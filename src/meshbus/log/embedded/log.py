@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from meshbus.log.backend import OpenOptions
 
 _NS = 1_000_000_000
+_BEHIND = 2
+"""Hot files that wait when sealing counts as behind. One is normal: it was filled while the one before it was sealed."""
 _log = logging.getLogger("meshbus.log")
 
 
@@ -39,6 +41,8 @@ class EmbeddedLog:
         self._channel, self._config, self._clock = options.channel, options.config, options.clock
         self._upkeep = threading.RLock()
         self._warned = False
+        self._told_behind = False
+        """Whether the present backlog was reported."""
         self._writer = Writer(folder_of(root, options.channel), options)
         self.append = self._writer.append  # no layer in between: each would cost every append
         self.listen = self._writer.listen
@@ -140,6 +144,7 @@ class EmbeddedLog:
             writer.roll(now, lambda hot: self._is_due(hot, now))
             self.retain()  # first, because it frees the space that the other steps need
             if has_arrow():
+                self._tell_backlog()
                 self._seal_rolled()
                 self._compact(fewest=FEWEST)
             elif len(writer.hot) > 1 and not self._warned:
@@ -157,12 +162,30 @@ class EmbeddedLog:
             # If a crash leaves a segment that the manifest does not name, recovery must find its rows in hot files.
             writer.sync()
         with translated(writer.folder, "cannot seal"):
-            while len(writer.hot) > 1:
-                hot = writer.hot[0]
-                writer.adopt(seal(writer.files, writer.folder, writer.manifest, hot))
+            while waiting := writer.hot[:-1]:
+                hot, behind = waiting[0], len(waiting) >= _BEHIND
+                writer.stats.unsealed = writer.hot[-1].header.first - hot.header.first
+                # Compression takes most of the time of sealing, and a backlog on the disk more space than it saves.
+                writer.adopt(seal(writer.files, writer.folder, writer.manifest, hot, compress=not behind))
                 writer.stats.seals += 1
+                writer.stats.seals_behind += behind
                 sealed += hot.end - hot.header.first
+        writer.stats.unsealed = 0
         return sealed
+
+    def _tell_backlog(self) -> None:
+        """Warn when sealing falls behind, once until it has caught up."""
+        waiting = self._writer.hot[:-1]
+        behind = len(waiting) >= _BEHIND
+        if behind and not self._told_behind:
+            _log.warning(
+                "log of %s: sealing is behind by %d events (%d MB); payloads are sealed without compression until it"
+                " has caught up",
+                self._channel,
+                waiting[-1].end - waiting[0].header.first,
+                sum(hot.size for hot in waiting) // 1_000_000,
+            )
+        self._told_behind = behind
 
     def _compact(self, *, fewest: int) -> int:
         writer, merged = self._writer, 0

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 
 
-def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex) -> Manifest:
-    """Write a hot file that is no longer appended to as a segment; its rows are then on the disk twice."""
+def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex, *, compress: bool = True) -> Manifest:
+    """Write a hot file that is no longer appended to as a segment; its rows are then on the disk twice.
+
+    Without `compress`, payloads are stored as they are.
+    """
     view, want = hot.view(), wanted()
     batches = (to_batch(rows, hot.header, want, rows.first, rows.end) for rows in view.rows(hot.header.first, hot.end))
     rows = hot.end - hot.header.first
@@ -43,6 +46,7 @@ def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex) -> Manif
         end=hot.end,
         per_group=group_rows(rows, hot.size),
         written_ns=hot.written_ns,
+        compress=compress,
     )
     # The name must be durable before the manifest that refers to it.
     _rename_to_final(files, folder, segment)
