@@ -1,4 +1,4 @@
-"""Every number of the net-mesh 0.23 wire, in one place.
+"""The numbers of the net-mesh 0.23 wire, in one place.
 
 All integers on the wire are little-endian unless a codec says otherwise.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from enum import IntFlag
 
+# transport.md §1. In the order of the bytes on the wire: 45 4E, 52 54 ("RT") and 50 48.
 NET_MAGIC = 0x4E45
 ROUTE_MAGIC = 0x5452
 PUNCH_MAGIC = 0x4850
 VERSION = 1
 
+# The layouts: transport.md §3 header, §4 associated data, §7 routing header, §8 pingwave, §9 keep-alive.
 HEADER_BYTES = 68
 TAG_BYTES = 16
 NONCE_BYTES = 12
@@ -21,39 +23,44 @@ ROUTE_BYTES = 18
 PINGWAVE_BYTES = 72
 PUNCH_BYTES = 14
 
+# transport.md §1 and §5: every receiver rejects a longer datagram, without an answer.
 MAX_DATAGRAM = 8192
 MAX_PAYLOAD = MAX_DATAGRAM - HEADER_BYTES - TAG_BYTES
 """8108: the largest plaintext of one packet."""
 ROUTED_PAYLOAD = MAX_PAYLOAD - ROUTE_BYTES
-"""What we fill packets up to: a 0.23 relay drops what is longer than a datagram with its routing header."""
+"""Packets are filled up to this: with the routing header in front, a 0.23 relay drops anything above MAX_DATAGRAM."""
 FRAME_PREFIX_BYTES = 4
 MAX_EVENT = MAX_PAYLOAD - FRAME_PREFIX_BYTES
-"""8104: the largest event; every receiver drops a larger one, so we refuse to send it."""
+"""8104: the largest event. 0.23 nodes send larger ones, which every receiver drops; here they are refused."""
 MAX_EVENTS = MAX_PAYLOAD // FRAME_PREFIX_BYTES
-"""2027 empty events fill a packet."""
+"""2027, the number of empty events that fill a packet; a header that claims more is invalid (transport.md §3)."""
 PACKET_COST = HEADER_BYTES + TAG_BYTES
-"""Credit counts this beside the plaintext of each packet."""
+"""84: what each packet costs in credit, in addition to its plaintext (transport.md §14)."""
 
 CONTROL_STREAM = 0xFFFFFFFFFFFFFFFF
-"""The stream of credit grants."""
+"""Stream id of credit grants (transport.md §13)."""
 
+# transport.md §7: 16 for handshakes and 8 for data. §8: 3 for pingwaves, which are then heard four hops away.
 HANDSHAKE_TTL = 16
 ROUTED_TTL = 8
 PINGWAVE_TTL = 3
 
+# transport.md §12.
 REPLAY_WINDOW = 1024
 MAX_REPLAY_JUMP = 1 << 20
-"""Our cap on forward jumps of the packet counter; the reference has none."""
+"""Largest forward jump of the packet counter (profile.md §8). 0.23 nodes have no limit, so that one packet far ahead
+empties their window."""
 
 STREAM_WINDOW = 65_536
-"""Byte credit of a stream towards a 0.23 peer."""
+"""Byte credit of a stream to a 0.23 peer (transport.md §14)."""
 
 
 class Flags(IntFlag):
-    """The flag byte of the packet header; unknown bits are carried and authenticated."""
+    """The flag byte of the packet header (transport.md §3); unknown bits are carried and authenticated."""
 
     NONE = 0
     RELIABLE = 0x01
+    # 0.23 nodes neither send nor interpret NACK, PRIORITY and FIN.
     NACK = 0x02
     PRIORITY = 0x04
     FIN = 0x08
@@ -62,8 +69,9 @@ class Flags(IntFlag):
 
 
 class Subprotocol:
-    """Subprotocol ids with a meaning here; plain ints, because unknown ids are legal everywhere."""
+    """Known subprotocol ids. Plain ints, because a packet may carry any id."""
 
+    # subprotocols.md §2 has the ids of 0.23 nodes; some of them have a codec there but no handler.
     EVENTS = 0x0000
     CAUSAL = 0x0400
     SNAPSHOT = 0x0401
@@ -81,6 +89,7 @@ class Subprotocol:
     REFLEX = 0x0D00
     RENDEZVOUS = 0x0D01
     REDEX = 0x0E00
+    # The meshbus profile (docs/wire/profile.md),  in the vendor range.
     RELIABLE = 0x4D01
     HISTORY = 0x4D02
     INTEREST = 0x4D03

@@ -1,7 +1,6 @@
 """Classify datagrams by their length and first bytes.
 
-The order of the tests is the wire's own: a routed packet may carry a destination that looks like any magic, and a
-pingwave whose origin id starts like a packet is taken for one. Blocked sources are left to the engine.
+The order of the tests is part of the protocol (transport.md §2). Nothing is ever answered with an error datagram.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class DatagramKind(IntEnum):
     """The kinds of datagram a node can receive; small numbers, so that a column can hold them."""
 
     DROP = 0
-    """None of the others: dropped without a reply, as everything is."""
+    """None of the others; dropped without a reply."""
     KEEPALIVE = 1
     PINGWAVE = 2
     ROUTED = 3
@@ -44,6 +43,9 @@ def classify(datagram: Buffer) -> DatagramKind:  # hot
     magic = bytes(datagram[:2])
     if size == PUNCH_BYTES and magic == _PUNCH:
         return DatagramKind.KEEPALIVE
+    # A pingwave begins with the node id of its origin. If that looks like the magic of a packet, it is read as a
+    # packet: one node id in 65 536 cannot send pingwaves, and names/identity.py avoids it. An unknown health makes a
+    # pingwave unreadable (transport.md §8), so the later tests apply to it.
     if size == PINGWAVE_BYTES and magic != _NET and datagram[HEALTH_OFFSET] <= Health.UNKNOWN:
         return DatagramKind.PINGWAVE
     if magic == _ROUTE and size >= ROUTE_BYTES + HEADER_BYTES:

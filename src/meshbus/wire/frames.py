@@ -1,8 +1,8 @@
-"""Event frames inside a payload: `u32 length ‖ bytes`, as many as the header's event_count says.
+"""Event frames in a payload: `u32 length ‖ bytes`, as many as the header's event_count says (transport.md §5).
 
 `pack_frames` and `unpack_frames` take single payloads. `encode_frames` and `decode_frames` take whole columns in
-Arrow's binary layout (offsets and data), many packets at once: packing is greedy, and reading is lenient exactly as
-net-mesh is — it stops early at a frame that runs past the end and keeps what it has read.
+Arrow's binary layout (offsets and data), many packets at once. Packing is greedy. Reading is as lenient as in net-mesh:
+it stops at a frame that runs past the end, and keeps what was read before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Packed(msgspec.Struct, frozen=True):
     counts: NDArray[np.int64]
     """Events in each payload."""
     stamp: int = 0
-    """When they were published, as wire/stamp.py writes it; 0 is unknown."""
+    """When they were published, in the form of wire/stamp.py; 0 if unknown."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -69,6 +69,7 @@ def unpack_frames(payload: Buffer, count: int) -> list[memoryview]:
     while len(events) < count and position + FRAME_PREFIX_BYTES <= end:
         start = position + FRAME_PREFIX_BYTES
         position = start + int.from_bytes(view[position:start], "little")
+        # transport.md §5: a length that runs past the end stops the reader, and earlier events count.
         if position > end:
             break
         events.append(view[start:position])
@@ -76,7 +77,7 @@ def unpack_frames(payload: Buffer, count: int) -> list[memoryview]:
 
 
 def check_event_size(size: int) -> None:
-    """Refuse an event that no receiver would accept."""
+    """Raise LocalProtocolError for an event that no receiver would accept."""
     if size > MAX_EVENT:
         raise LocalProtocolError(f"an event of {size} bytes is too large: at most {MAX_EVENT} fit one packet")
 
@@ -94,7 +95,7 @@ def encode_frames(  # hot: bench_kernels
     """Frame a column of events into as few payloads as greedy packing gives.
 
     An event larger than `max_payload` travels alone, as long as it fits a packet at all; one that does not raises
-    LocalProtocolError. `out` is memory to reuse: fresh pages cost more than the framing itself.
+    LocalProtocolError. `out` is memory to reuse, because new pages cost more than the framing.
     """
     offsets = np.asarray(offsets, _I64)
     count = len(offsets) - 1
@@ -108,9 +109,11 @@ def encode_frames(  # hot: bench_kernels
         out = np.empty(size, _U8)
     # A payload is closed when the next event does not fit, so any two neighbors hold more than max_payload bytes.
     most = min(count, 2 * (size // max_payload) + 2)
+    # One array for both results: each further array makes the call of a kernel slower (docs/decisions/0001).
     edges = np.empty(2 * most + 1, _I64)  # first the bounds, then the counts
     packets = _pack.run(offsets, np.ascontiguousarray(data), max_payload, out, edges)
     if packets < 0:
+        # The kernel only reports that something is wrong; find out what for the error.
         check_event_size(int(np.diff(offsets).max()))
         raise LocalProtocolError("event offsets must ascend")
     return Packed(out[:size], edges[: packets + 1], edges[most + 1 : most + 1 + packets])
@@ -121,9 +124,10 @@ def decode_frames(  # hot: bench_kernels
 ) -> tuple[Offsets, Bytes, Offsets]:
     """Read the events of many payloads that lie in one buffer.
 
-    Gives the offsets and data of all events, and how many each payload really held. A payload outside the buffer
+    Returns the offsets and data of all events, and how many events each payload held. A payload outside the buffer
     holds none.
     """
+    # Upper bounds from the headers. They are not trusted for anything but the size of the arrays.
     most, size = _measure.run(lengths, counts)
     if out is None or len(out) < size:
         out = np.empty(size, _U8)
@@ -156,6 +160,8 @@ def _pack_reference(offsets: Offsets, data: Bytes, max_payload: int, out: Bytes,
         body = written + FRAME_PREFIX_BYTES
         if not 0 <= size <= MAX_EVENT or end > positions[-1]:
             return -1
+        # transport.md §5: greedy, so a packet is closed when the next event does not fit. An event above max_payload
+        # gets a packet of its own, because `held` is 0 then.
         if held and (body + size - start > max_payload or held == MAX_EVENTS):
             counts[packets] = held
             packets += 1
@@ -233,6 +239,7 @@ def _unpack(data: Bytes, starts: Offsets, lengths: Offsets, counts: Offsets, out
     edges[0] = 0
     for i in range(len(starts)):
         position = starts[i]
+        # Outside the buffer: no byte is left to read, so the loop below does not run.
         end = position + lengths[i]
         first = total
         if position < 0 or end < position or end > len(data):

@@ -1,9 +1,9 @@
-"""Packets of the two handshake messages: alone, or behind a routing header.
+"""Packets of the two handshake messages: alone, or behind a routing header (transport.md §10).
 
 A handshake packet is a header whose only fields are the HANDSHAKE flag and the length, then the raw Noise message,
 without a tag of the packet layer. A routed message 1 carries the initiator's full node id in its payload, because the
-routing header has room for half of it. The cryptography is wire/noise.py; retries and replacement of sessions are the
-engine's.
+routing header has room for half of it. The cryptography is in wire/noise.py; retries and the replacement of sessions
+are in engine/session/handshake.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ _INITIATOR_ID = Layout("handshake payload", "<Q")
 
 
 def encode_handshake(message: bytes) -> bytes:
-    """Frame a Noise message for a peer that is reached directly."""
+    """Return the packet of a Noise message for a peer that is reached directly."""
     if len(message) > MAX_PAYLOAD:
         raise LocalProtocolError(f"a handshake message of {len(message)} bytes does not fit one packet")
+    # transport.md §10.1: every other field is 0, also nonce and session id, and the packet layer adds no tag.
     return pack_header(Header(flags=Flags.HANDSHAKE, payload_len=len(message))) + message
 
 
 def encode_routed_handshake(message: bytes, *, sender: int, receiver: int) -> bytes:
-    """Frame a Noise message that travels by node id, also when it needs a single hop.
+    """Return the packet of a Noise message that is routed by node id, also if that takes a single hop.
 
     `sender` and `receiver` are full node ids; only the low half of the sender's is on the wire.
     """
@@ -37,8 +38,8 @@ def encode_routed_handshake(message: bytes, *, sender: int, receiver: int) -> by
 def decode_handshake(datagram: Buffer) -> bytes:
     """Return the Noise message of a handshake packet.
 
-    Everything behind the header belongs to the message; the length in the header is not compared, as on the wire's
-    other side.
+    Everything after the header belongs to the message. Its length in the header is not compared, as in 0.23 nodes
+    (transport.md §10.1).
     """
     header = unpack_header(datagram)
     if not header.flags & Flags.HANDSHAKE:
@@ -62,6 +63,7 @@ def unpack_initiator_id(payload: Buffer, src_id: int) -> int:
 
     Its low half must be the `src_id` of the routing header, which the prologue binds; the rest is only claimed.
     """
+    # transport.md §10.3: at least 8 bytes; more are legal and ignored.
     (node_id,) = _INITIATOR_ID.unpack_prefix(payload)
     if routing_id(node_id) != src_id:
         raise MalformedPacket("handshake payload", Fault.BAD_VALUE, f"node id {node_id:016x} from source {src_id:08x}")

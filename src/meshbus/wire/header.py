@@ -1,7 +1,7 @@
-"""The 68-byte packet header: one packet at a time, and many as columns.
+"""The 68-byte packet header (transport.md §3): one packet at a time, and many as columns.
 
-Below about ten packets the scalar struct wins; above, headers are rows of one structured array (`HEADER_DTYPE`), which
-kernels take as a single argument. Nothing here looks at payloads. What the columns mean for policy is decided in
+Below about ten packets the scalar struct is faster (performance.md §5); above, headers are rows of one structured array
+(`HEADER_DTYPE`), which kernels take as a single argument. Payloads are not read here. What the columns mean is decided in
 wire/headerbatch.py and policy/gateway.py.
 """
 
@@ -65,7 +65,7 @@ class Header(msgspec.Struct, frozen=True):
     priority: int = 0
     hop_ttl: int = 0
     hop_count: int = 0
-    """The only byte a forwarder may change: it is outside the authenticated data."""
+    """The only byte that a forwarder may change, because it is not authenticated."""
     frag_flags: int = 0
     subprotocol_id: int = 0
     channel_hash: int = 0
@@ -96,7 +96,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(buffer: Buffer) -> Header:
-    """Read the header at the start of a buffer; what follows it is not looked at.
+    """Read the header at the start of a buffer; what follows is ignored.
 
     Raises MalformedPacket or UnknownVersion for a header that every receiver refuses.
     """
@@ -108,6 +108,7 @@ def unpack_header(buffer: Buffer) -> Header:
     if version != VERSION:
         raise UnknownVersion(version)
     payload_len, event_count = fields[-2:]
+    # transport.md §3: these two limits are part of a valid header. The exact length is checked where the body is.
     if payload_len > MAX_PAYLOAD or event_count > MAX_EVENTS:
         raise MalformedPacket("header", Fault.BAD_LENGTH, f"{payload_len} bytes, {event_count} events")
     return Header(*fields)
@@ -116,6 +117,7 @@ def unpack_header(buffer: Buffer) -> Header:
 def aad_of(header: Buffer) -> bytes:
     """Return the 56 authenticated bytes of a packed header: all but the nonce, with hop_count as 0."""
     raw = bytes(header[:HEADER_BYTES])
+    # transport.md §4: relays change hop_count (byte 6), and the nonce (bytes 12 to 23) enters the cipher by itself.
     return raw[:6] + b"\0" + raw[7:12] + raw[24:]
 
 
@@ -123,6 +125,7 @@ def aad_columns(headers: NDArray[np.void]) -> NDArray[np.uint8]:
     """Return the authenticated bytes of many headers, one row of 56 each."""
     raw = np.ascontiguousarray(headers).view(np.uint8).reshape(-1, HEADER_BYTES)
     aad = np.empty((len(raw), AAD_BYTES), np.uint8)
+    # The same as `aad_of`: byte 6 as 0, without bytes 12 to 23.
     aad[:, :12] = raw[:, :12]
     aad[:, 6] = 0
     aad[:, 12:] = raw[:, 24:]

@@ -1,9 +1,9 @@
 """Parse the headers of many datagrams into columns; payloads stay sealed.
 
-A batch is one buffer with the start and length of each packet in it, as a socket drain leaves it. Every header is
-copied into one array of rows, and gets a status: a packet that no receiver accepts is a verdict with a reason, not an
-exception. Kernels take the rows as plain bytes, because an array of records is slow to make and to pass; people read
-`HeaderBatch.columns`. The one-packet form is wire/header.py.
+A batch is one buffer with the start and length of each packet, as a socket drain leaves it. Every header is copied into
+one array of rows and gets a status: an invalid packet is a status, not an exception. Kernels take the rows as plain
+bytes, because a structured array is slow to create and to pass (docs/decisions/0001); everything else reads
+`HeaderBatch.columns`. The form for one packet is wire/header.py.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class HeaderStatus(IntEnum):
 
 
 class HeaderBatch(msgspec.Struct, frozen=True):
-    """The headers of many packets; rows whose status is not OK hold no promise."""
+    """The headers of many packets; do not rely on rows whose status is not OK."""
 
     rows: Bytes
-    """68 bytes a header, one after the other."""
+    """The headers, 68 bytes each."""
     status: Bytes
     """HeaderStatus codes."""
 
     @classmethod
     def of(cls, headers: NDArray[np.void]) -> HeaderBatch:
-        """Wrap headers that are columns already, such as recorded ones; all have status OK."""
+        """Return a batch of headers that are columns already, such as recorded ones; all have status OK."""
         return cls(np.ascontiguousarray(headers).view(np.uint8), np.zeros(len(headers), _U8))
 
     def __len__(self) -> int:
@@ -94,10 +94,13 @@ def read_headers(data: Bytes, starts: Places, lengths: Places) -> HeaderBatch:  
 def _read_reference(data: Bytes, starts: Places, lengths: Places, rows: Bytes, status: Bytes) -> None:
     whole = (lengths >= HEADER_BYTES) & (starts >= 0) & (starts + lengths <= len(data))
     table = rows.reshape(-1, HEADER_BYTES)
+    # `rows` is not initialized, and a row must not show the memory of something else.
     table[~whole] = 0
     table[whole] = data[starts[whole][:, None] + np.arange(HEADER_BYTES)]
     headers = rows.view(HEADER_DTYPE)
     payload = headers["payload_len"].astype(np.int64)
+    # transport.md §3: one trailing byte is enough to drop a packet. In a handshake, the rest of the datagram is the
+    # Noise message (§10.1). A heartbeat has payload_len 0, so the same rule gives its 84 bytes.
     exact = (headers["flags"] & _HANDSHAKE != 0) | (lengths == payload + PACKET_COST)
     status[:] = np.select(
         [
@@ -126,6 +129,7 @@ def _read(data: Bytes, starts: Places, lengths: Places, rows: Bytes, status: Byt
         row = i * HEADER_BYTES
         if length < HEADER_BYTES or start < 0 or start + length > len(data):
             rows[row : row + HEADER_BYTES] = 0
+            # HeaderStatus codes as literals, here and below: the compiler accepts only plain integers.
             status[i] = 1
             continue
         jit.copy_bytes(target + row, source + start, HEADER_BYTES)

@@ -1,7 +1,7 @@
 """Derive session keys from the hash of a finished handshake.
 
-The 0.23 derivation takes nothing else in, so whoever holds the mesh key and saw the two handshake messages has these
-keys too. That is the wire's choice; stronger keys between meshbus nodes are negotiated over the session itself.
+The 0.23 derivation has no other input, so everyone who has the mesh key and saw the two handshake messages can compute
+these keys (transport.md §19). Compatibility requires it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 
 class SessionKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What one side needs to seal and open the packets of a session; shown without its secrets."""
+    """What one side needs to seal and open the packets of a session. Its repr shows no secrets."""
 
     session_id: int
     nonce_prefix: bytes
@@ -32,6 +32,7 @@ class SessionKeys(msgspec.Struct, frozen=True, kw_only=True):
     tx_key: bytes
     rx_key: bytes
 
+    # Both forms: a rich console, such as that of the command line, would otherwise print all fields.
     def __repr__(self) -> str:
         return f"SessionKeys(session_id={self.session_id:016x})"
 
@@ -41,6 +42,7 @@ class SessionKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 def derive_keys(handshake_hash: bytes, role: Role) -> SessionKeys:
     """Derive the keys that `role` uses, from the 32-byte handshake hash."""
+    # transport.md §11. The output of Noise's Split() is not used.
     extracted = _keyed_hash(handshake_hash, _EXTRACT_LABEL)
     to_responder = _keyed_hash(extracted, _INITIATOR_TX_LABEL)
     to_initiator = _keyed_hash(extracted, _INITIATOR_RX_LABEL)
@@ -56,8 +58,10 @@ def derive_keys(handshake_hash: bytes, role: Role) -> SessionKeys:
 
 def nonce_prefix(session_id: int) -> bytes:
     """Fold a session id into the 4 bytes that start every nonce of the session."""
+    # transport.md §11. Both directions share the prefix; their keys differ, so that no nonce is used twice with a key.
     return ((session_id ^ session_id >> 32) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def _keyed_hash(key: bytes, data: bytes) -> bytes:
+    # transport.md §6: BLAKE2s's own key parameter, not HMAC.
     return blake2s(data, key=key).digest()

@@ -1,7 +1,7 @@
 """Struct layouts and length-prefixed fields that raise meshbus errors.
 
-The one place of the small codecs where `struct.error` is translated: what we cannot write is a LocalProtocolError, what
-we cannot read is a MalformedPacket. What the fields mean is defined by the module that owns the layout.
+This is where the small codecs translate `struct.error`: a value that cannot be written is a LocalProtocolError, bytes
+that cannot be read are a MalformedPacket. The module that owns a layout defines what its fields mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meshbus.wire.header import Buffer
 
 
 class Layout:
-    """A `struct` format beside the name of the thing it lays out."""
+    """A `struct` format, with a name for errors."""
 
     __slots__ = ("_struct", "size", "what")
 
@@ -25,9 +25,9 @@ class Layout:
         self.what = what
 
     def pack(self, *fields: object) -> bytes:
-        """Write the fields; one that does not fit its place raises LocalProtocolError.
+        """Write the fields; raise LocalProtocolError for one that does not fit.
 
-        Byte strings are not checked: `struct` pads and cuts them to their place.
+        Byte strings are not checked: `struct` pads or cuts them to their size.
         """
         try:
             return self._struct.pack(*fields)
@@ -36,19 +36,21 @@ class Layout:
 
     def unpack(self, buffer: Buffer) -> tuple[Any, ...]:
         """Read a buffer that holds exactly this layout."""
+        # Most messages have one length, and 0.23 nodes drop those with trailing bytes too.
         if len(buffer) > self.size:
             raise MalformedPacket(self.what, Fault.TRAILING, f"{len(buffer)} bytes, expected {self.size}")
         return self.unpack_prefix(buffer)
 
     def unpack_prefix(self, buffer: Buffer) -> tuple[Any, ...]:
-        """Read the start of a buffer; what follows is not looked at."""
+        """Read the start of a buffer; what follows is ignored."""
         if len(buffer) < self.size:
             raise MalformedPacket(self.what, Fault.TRUNCATED, f"{len(buffer)} of {self.size} bytes")
         return self._struct.unpack_from(buffer)
 
 
 def take_field(what: str, field: str, view: memoryview, width: int) -> tuple[memoryview, memoryview]:
-    """Split off a field behind its `width`-byte length, and return the field and the rest."""
+    """Read a field with a length of `width` bytes before it, and return the field and the rest."""
+    # If even the length is cut off, `end` is beyond the view as well: both cases are truncated.
     end = width + int.from_bytes(view[:width], "little")
     if len(view) < end:
         raise MalformedPacket(what, Fault.TRUNCATED, f"the {field} ends early")
@@ -56,7 +58,7 @@ def take_field(what: str, field: str, view: memoryview, width: int) -> tuple[mem
 
 
 def pack_channel(channel: str) -> bytes:
-    """Write a channel name, without its length; one that no peer would take raises LocalProtocolError."""
+    """Write a channel name, without its length; raise LocalProtocolError for one that no peer would accept."""
     try:
         return ChannelName(channel).encode()
     except ChannelError as error:

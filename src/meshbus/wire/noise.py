@@ -1,4 +1,4 @@
-"""The handshake: Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s as two state machines without I/O.
+"""The handshake: Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s as two state machines without I/O (transport.md §10.1).
 
 The initiator knows the responder's static key beforehand and has none itself; both know the 32-byte mesh key (psk).
 Two messages are exchanged, and all that is kept of them is the handshake hash, from which wire/keys.py derives a
@@ -7,9 +7,9 @@ session. Both machines are used once and only move forward:
     Initiator    write() → message 1 …      … message 2 → read()    → handshake_hash
     Responder    … message 1 → read()       write() → message 2 …   → handshake_hash
 
-Private ephemeral keys come in as bytes, fresh for every attempt. A message that does not verify changes nothing: the
-machine still waits, so nobody without the psk can end a handshake by answering first. How the messages travel is in
-wire/handshake.py.
+Private ephemeral keys are passed in as bytes, new ones for every attempt. A message that does not verify changes
+nothing: the machine still waits, so that nobody without the psk can end a handshake by answering first. The packets of
+the messages are in wire/handshake.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIN_MESSAGE_BYTES = KEY_BYTES + TAG_BYTES
 _PROTOCOL = b"Noise_NKpsk0_25519_ChaChaPoly_BLAKE2s"
 _PROLOGUE_LABEL = b"net-handshake-v1"
 _ZERO_NONCE = bytes(NONCE_BYTES)
-"""In this pattern each key encrypts exactly one payload, so the cipher's counter never leaves 0."""
+"""Each key of this pattern encrypts exactly one payload, so the cipher's counter is always 0."""
 
 
 class _Step(Enum):
@@ -46,11 +46,13 @@ class _Step(Enum):
 def prologue(initiator_node_id: int, responder_node_id: int) -> bytes:
     """Build the 32 bytes that bind a handshake to the routing ids of its two nodes."""
     initiator, responder = routing_id(initiator_node_id), routing_id(responder_node_id)
+    # transport.md §10.1: routing ids (32 bits), widened to 64. Both sides must know them before message 1, which is why
+    # a direct responder has to be told which node to expect.
     return _PROLOGUE_LABEL + initiator.to_bytes(8, "little") + responder.to_bytes(8, "little")
 
 
 def derive_public_key(private_key: bytes) -> bytes:
-    """Derive the X25519 public key that peers must be given, from the 32 private bytes."""
+    """Derive the X25519 public key, which peers need, from the 32 private bytes."""
     return _load_private(private_key).public_key().public_bytes_raw()
 
 
@@ -71,6 +73,7 @@ class Initiator:
     def write(self, payload: bytes = b"") -> bytes:
         """Write message 1."""
         _require(self._step is _Step.START, "message 1 was already written")
+        # A copy in every step, so that a message that does not verify leaves the state as it was.
         state = self._symmetric.copy()
         public = self._ephemeral.public_key().public_bytes_raw()
         state.mix_ephemeral(public)
@@ -81,7 +84,7 @@ class Initiator:
         return message
 
     def read(self, message: Buffer) -> bytes:
-        """Read message 2 and give its payload; a bad message raises and leaves the handshake waiting."""
+        """Read message 2 and return its payload. A bad message raises, and the handshake still waits."""
         _require(self._step is _Step.HALFWAY, "message 2 is not awaited")
         public, sealed = _split(message)
         state = self._symmetric.copy()
@@ -112,7 +115,7 @@ class Responder:
         self._step = _Step.START
 
     def read(self, message: Buffer) -> bytes:
-        """Read message 1 and give its payload; a bad message raises and leaves the handshake waiting."""
+        """Read message 1 and return its payload. A bad message raises, and the handshake still waits."""
         _require(self._step is _Step.START, "message 1 was already read")
         public, sealed = _split(message)
         state = self._symmetric.copy()
@@ -151,7 +154,7 @@ class Responder:
 
 
 class _Symmetric:
-    """The chaining key, the transcript hash and the current cipher key, in the words of the Noise specification."""
+    """The chaining key, the transcript hash and the current cipher key; the names are those of the Noise specification."""
 
     __slots__ = ("_chaining_key", "_key", "hash")
 
@@ -164,6 +167,7 @@ class _Symmetric:
     def begin(cls, prologue_bytes: bytes, responder_public_key: bytes) -> _Symmetric:
         """Start a transcript with what both sides know before anything is sent."""
         _require_key("a public key", responder_public_key)
+        # The name has 37 bytes, which is longer than a hash, so Noise starts with its hash.
         name = blake2s(_PROTOCOL).digest()
         state = cls(name, name, b"")
         state.mix_hash(prologue_bytes)
@@ -182,11 +186,13 @@ class _Symmetric:
     def mix_psk(self, psk: bytes) -> None:
         """Mix the `psk` token, the first of message 1."""
         _require_key("a mesh key", psk)
+        # Noise's MixKeyAndHash: the third output is the cipher key.
         self._chaining_key, hashed, self._key = _hkdf(self._chaining_key, psk, 3)
         self.mix_hash(hashed)
 
     def mix_ephemeral(self, public_key: bytes) -> None:
         """Mix an `e` token; in patterns with a psk it also enters the key."""
+        # transport.md §10.1: the second step is the rule of patterns with a psk, and required.
         self.mix_hash(public_key)
         self.mix_key(public_key)
 
@@ -205,6 +211,7 @@ class _Symmetric:
 
 
 def _hkdf(chaining_key: bytes, material: bytes, count: int) -> list[bytes]:
+    # The HKDF of Noise: HMAC-BLAKE2s, and each output depends on the one before.
     secret = hmac.digest(chaining_key, material, blake2s)
     outputs: list[bytes] = []
     previous = b""

@@ -1,7 +1,7 @@
-"""The 72-byte pingwave, by which nodes learn of nodes beyond their direct peers.
+"""The 72-byte pingwave, from which nodes learn of nodes beyond their direct peers (transport.md §8).
 
-Plaintext and unauthenticated. Routes are learned from it and copies are suppressed in engine/routes/routing.py; this file only
-parses and writes it.
+Plaintext and unauthenticated. This file only parses and writes it; engine/routes/pingwaves.py learns routes from it and
+suppresses copies.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
 HEALTH_OFFSET = 63
-"""Where the health byte lies: the only field whose value can make a pingwave unreadable."""
+"""Offset of the health byte, the only field whose value can make a pingwave unreadable."""
 
 _LAYOUT = Layout("pingwave", "<Q24sQBBQQIBBBBBBI")
+# The origin field has 32 bytes, of which only the first 8 are interpreted (mesh.md §4).
 _REST_BYTES = 24
 _MAX_HOPS = 0xFF
 
 
 class Health(IntEnum):
-    """How a node says it is doing."""
+    """The state that a node reports about itself."""
 
     HEALTHY = 0
     DEGRADED = 1
@@ -38,7 +39,7 @@ class Pingwave(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     """The origin."""
     origin_rest: bytes = bytes(_REST_BYTES)
-    """The other 24 bytes of the origin field: zero from 0.23 nodes, but part of what tells copies apart."""
+    """The other 24 bytes of the origin field: zero from 0.23 nodes, but compared to detect copies (mesh.md §4)."""
     seq: int
     """Counts the pingwaves of one origin."""
     ttl: int = PINGWAVE_TTL
@@ -75,7 +76,8 @@ def unpack_pingwave(buffer: Buffer) -> Pingwave:
 
 
 def forwarded(pingwave: Pingwave) -> Pingwave | None:
-    """Return the pingwave that the next nodes must hear, or None when its ttl is used up."""
+    """Return the pingwave to forward, or None if its ttl is used up."""
     if pingwave.ttl == 0:
         return None
+    # transport.md §8: a pingwave with ttl 1 is forwarded once more, with ttl 0.
     return msgspec.structs.replace(pingwave, ttl=pingwave.ttl - 1, hop_count=min(pingwave.hop_count + 1, _MAX_HOPS))

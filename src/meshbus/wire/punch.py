@@ -1,7 +1,7 @@
-"""The 14-byte keep-alive that opens a hole in a NAT.
+"""The 14-byte keep-alive that opens a hole in a NAT (mesh.md §8.3).
 
-Raw and unauthenticated; it carries nothing but the fact that it arrived. Never answered. The messages that arrange a
-punch are in messages/rendezvous.py, which is big-endian where this is little-endian.
+Not encrypted, not authenticated and never answered; it only shows that a packet got through. The messages that arrange
+a punch are in messages/rendezvous.py. They are big-endian, this one is little-endian.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The replay window: every packet counter is accepted once, and only near the highest one seen.
+"""The replay window: every packet counter is accepted once, and only near the highest one seen (transport.md §12).
 
-Counters are judged after the tag was verified, so nobody without the key can move the window. State is the highest
-accepted counter and a bitmap of the last 1024 in one Python int: shifting it costs less than any structure of arrays.
+Counters are checked after the tag was verified, so that nobody without the key can move the window. The state is the
+highest accepted counter and a bitmap of the last 1024 in one Python int: shifting it costs less than updating an array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COUNTER_LIMIT = 0xFFFFFFFFFFFFFFFF
-"""The one counter that no packet may carry: a session ends before it."""
+"""The counter that no packet may carry; a session ends before it is reached."""
 
 
 class ReplayWindow:
@@ -50,6 +50,7 @@ class ReplayWindow:
                 return False
             self._advance(ahead, 1)
             return True
+        # transport.md §12: age 1023 is accepted and 1024 is not.
         age = -ahead
         if age >= self._size or self._bitmap >> age & 1:
             return False
@@ -81,6 +82,7 @@ class ReplayWindow:
 
     def _advance(self, ahead: int, accepted: int) -> None:
         """Move the window by `ahead` counters, of which the bits of `accepted` were seen."""
+        # A jump beyond the window would shift everything out: do not build an integer of up to 2^20 bits for that.
         kept = self._bitmap << ahead if ahead < self._size else 0
         self._bitmap = (kept | accepted) & self._mask
         self._next += ahead

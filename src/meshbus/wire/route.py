@@ -1,7 +1,7 @@
-"""The 18-byte routing header in front of a relayed packet.
+"""The 18-byte routing header in front of a relayed packet (transport.md §7).
 
-It is plaintext and unauthenticated: a relay reads it, counts the hop and copies every byte behind it. Which next hop a
-destination has is decided in engine/routes/routing.py.
+It is plaintext and unauthenticated: a relay reads it, counts the hop and copies every byte after it. The next hop to a
+destination comes from engine/routes/routing.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
 _LAYOUT = Layout("routing header", "<HBBBBIQ")
+# transport.md §7: the high nibble is cleared when parsed, and the hop count stops at 255.
 _KNOWN_FLAGS = 0x0F
 _MAX_HOPS = 0xFF
 
@@ -52,7 +53,7 @@ def pack_route(header: RouteHeader) -> bytes:
 
 
 def unpack_route(buffer: Buffer) -> RouteHeader:
-    """Read the routing header at the start of a buffer; the packet behind it is not looked at.
+    """Read the routing header at the start of a buffer; the packet after it is not read.
 
     The reserved high nibble of the flags is cleared, so a forwarder re-emits it as 0.
     """
@@ -70,7 +71,8 @@ def unpack_route(buffer: Buffer) -> RouteHeader:
 
 
 def forwarded(header: RouteHeader) -> RouteHeader | None:
-    """Return the header that the next hop must see, or None when the ttl is used up and the packet must be dropped."""
+    """Return the header for the next hop, or None if the ttl is used up and the packet must be dropped."""
     if header.ttl == 0:
         return None
+    # mesh.md §2.1: a packet that arrives with ttl 1 is forwarded with ttl 0, and its destination accepts that.
     return msgspec.structs.replace(header, ttl=header.ttl - 1, hop_count=min(header.hop_count + 1, _MAX_HOPS))

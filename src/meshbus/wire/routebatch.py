@@ -1,8 +1,8 @@
 """Routing headers of many packets: parse them into columns, find runs that are handled alike, and count the hop.
 
-A forwarder counts the hop in place: ttl down, hop count up, the reserved flags cleared, and the inner hop count where
-the origin set a limit. Every other byte leaves as it came. The one-packet form is wire/route.py; the inner headers are
-wire/headerbatch.py.
+A forwarder counts the hop in place: it decrements the ttl, increments the hop count, clears the reserved flags, and
+increments the inner hop count if the origin set a limit. No other byte changes. The form for one packet is
+wire/route.py; the inner headers are in wire/headerbatch.py.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ ROUTE_DTYPE = np.dtype(
 """One routing header, as on the wire."""
 
 _KNOWN_FLAGS = 0x0F
+# Offsets in a routing header (transport.md §7), and of hop_ttl and hop_count in the header after it (§3).
 _TTL, _HOPS, _FLAGS = 2, 3, 4
 _INNER_TTL, _INNER_HOPS = ROUTE_BYTES + 5, ROUTE_BYTES + 6
+# The first three bytes of a packet, as one little-endian number: magic and version.
 _FIRST = NET_MAGIC | VERSION << 16
 _MAGIC, _NET = ROUTE_MAGIC.to_bytes(2, "little"), _FIRST.to_bytes(3, "little")
 _LEAST = ROUTE_BYTES + HEADER_BYTES
 _DEST = 10
 _HEAD, _STREAM, _ORIGIN, _SUBNET = (ROUTE_BYTES + at for at in (12, 32, 48, 56))
-"""Where a verdict looks in a routed packet: everything before the nonce, the stream, the origin and its subnet."""
+"""Offsets of what a verdict depends on: everything up to the nonce, the stream, the origin and its subnet."""
 _U8 = np.dtype(np.uint8)
 
 
@@ -53,24 +55,25 @@ def read_routes(data: Bytes, starts: Places) -> NDArray[np.void]:
 
 
 def routed_stretch(data: Bytes, starts: Places, lengths: Places, first: int, last: int, node_id: int) -> int:
-    """Count the routed packets in a row, from one place of a batch to another, that are for others.
+    """Count the consecutive routed packets from row `first` of a batch that are for other nodes.
 
-    Gives the negative count of those that are for this node, when the first one is; 0 when it is not routed.
+    If the first one is for this node, returns the number of those for this node as a negative number; 0 if it is not
+    routed.
     """
     return int(_stretch.run(data, starts, lengths, first, last, np.uint64(node_id)))
 
 
 def alike_run(data: Bytes, starts: Places, lengths: Places, first: int, last: int) -> int:  # hot: bench_forward
-    """Count the routed packets in a row that are forwarded alike and lie one behind the other as a train does.
+    """Count the consecutive routed packets that are forwarded alike and are contiguous in memory, as a train is.
 
     They have the same routing header and the same fields that a verdict depends on, and the same length; the last one
-    may be shorter. What is no packet behind its routing header is alone.
+    may be shorter. If there is no valid packet after the routing header, the count is 1.
     """
     return int(_alike.run(data, starts, lengths, first, last))
 
 
 def count_hop(data: Bytes, starts: Places, first: int, last: int) -> None:  # hot: bench_forward
-    """Count the hop in packets, where they lie."""
+    """Count the hop in packets, in place."""
     _count.run(data, starts, first, last)
 
 
@@ -127,6 +130,7 @@ def _alike_reference(data: Bytes, starts: Places, lengths: Places, first: int, l
         if signature(data.data[start : start + length]) != model:
             break
         row += 1
+        # UDP segmentation offload allows a shorter datagram only at the end of a train.
         if length < size:
             break
     return row - first
@@ -173,6 +177,8 @@ def _count_reference(data: Bytes, starts: Places, first: int, last: int) -> None
     data[going + _HOPS] = hops + (hops < 0xFF)
     data[going + _FLAGS] &= _KNOWN_FLAGS
     parts = [data[going + ROUTE_BYTES + i].astype(np.uint32) << np.uint32(8 * i) for i in range(3)]
+    # profile.md §9: the inner hop count changes only if the origin set hop_ttl. mesh.md §2.1: what follows the routing
+    # header may be anything, so it must begin like a packet.
     limited = going[(parts[0] | parts[1] | parts[2] == _FIRST) & (data[going + _INNER_TTL] > 0)]
     hops = data[limited + _INNER_HOPS]
     data[limited + _INNER_HOPS] = hops + (hops < 0xFF)

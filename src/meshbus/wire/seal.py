@@ -1,9 +1,9 @@
-"""Sealing and opening the packets of one session, one at a time.
+"""Seals and opens the packets of one session, one at a time.
 
 A `Sealer` owns the sending direction: its key, and the counter that events, control messages and heartbeats share. An
 `Opener` owns the receiving direction: its key and the replay window. Their `aead`, `nonce_prefix` and counters are
-open to the batch path of the engine, which works on columns and must share the same state. What is inside a payload
-is the business of wire/frames.py.
+public, because engine/session/link.py works on batches with the same state. The content of payloads is in
+wire/frames.py.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Sealer:
         return self._next
 
     def take(self, count: int = 1) -> int:
-        """Use up `count` packet counters and give the first of them.
+        """Use `count` packet counters, and return the first one.
 
-        Raises LocalProtocolError when the session has none left: a counter is never used twice, nor the last one.
+        Raises LocalProtocolError if the session has none left: no counter is used twice, and the last one never.
         """
         first = self._next
         if first + count > COUNTER_LIMIT:
@@ -51,7 +51,7 @@ class Sealer:
         return first
 
     def seal(self, header: Header, payload: Buffer) -> bytes:  # hot
-        """Make a complete datagram; the nonce, session id and payload length of `header` are filled in here."""
+        """Return a complete datagram; nonce, session id and payload length of the header are filled in here."""
         if len(payload) > MAX_PAYLOAD or header.event_count > MAX_EVENTS:
             raise LocalProtocolError(
                 f"{len(payload)} bytes in {header.event_count} events do not fit one packet"
@@ -62,10 +62,11 @@ class Sealer:
         return self._seal(header, payload)
 
     def heartbeat(self) -> bytes:
-        """Make the 84-byte packet that says nothing but that this side is alive."""
+        """Return a heartbeat packet: 84 bytes without a payload (transport.md §16)."""
         return self._seal(Header(flags=_HEARTBEAT), b"")
 
     def _seal(self, header: Header, payload: Buffer) -> bytes:
+        # transport.md §11: one counter for everything that is sent in this direction, heartbeats included.
         nonce = self.nonce_prefix + self.take().to_bytes(8, "little")
         packed = pack_header(
             msgspec.structs.replace(header, nonce=nonce, session_id=self.session_id, payload_len=len(payload))
@@ -84,7 +85,7 @@ class Opener:
         self.window = ReplayWindow()
 
     def open(self, datagram: Buffer) -> tuple[Header, bytes]:  # hot
-        """Verify a packet and give its header and plaintext; a heartbeat's plaintext is empty.
+        """Verify a packet, and return its header and plaintext; that of a heartbeat is empty.
 
         Raises MalformedPacket or UnknownVersion for a bad header or length, BadTag for a forged or damaged packet and
         Replayed for a counter that is not new. Only a packet that passes all of it moves the replay window.
@@ -93,16 +94,18 @@ class Opener:
         return header, self.decrypt(header, datagram)
 
     def decrypt(self, header: Header, datagram: Buffer) -> bytes:  # hot: bench_publish
-        """Do the same for a packet whose header was read already, and return the plaintext."""
+        """Do the same for a packet whose header was parsed already, and return the plaintext."""
+        # transport.md §16: a heartbeat of any length but 84 is dropped, whatever its payload_len says.
         body = 0 if header.flags & _HEARTBEAT else header.payload_len
         if len(datagram) != PACKET_COST + body:
             raise MalformedPacket("packet", Fault.BAD_LENGTH, f"{len(datagram)} bytes, expected {PACKET_COST + body}")
-        # The prefix on the wire is not authenticated, so it is rebuilt instead of read.
+        # transport.md §4: the prefix on the wire is not authenticated, so it is rebuilt instead of read.
         nonce = self.nonce_prefix + header.nonce[4:]
         try:
             payload = self.aead.decrypt(nonce, memoryview(datagram)[HEADER_BYTES:], aad_of(datagram))
         except InvalidTag:
             raise BadTag from None
+        # transport.md §12: after the tag. Otherwise a forged packet could move the window.
         counter = header.counter
         if not self.window.admit(counter):
             raise Replayed(counter)

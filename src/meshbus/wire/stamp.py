@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNIT_BITS = 10
-"""A unit is 1024 ns: finer than any latency between two processes, and 36 minutes of error are still restored."""
+"""A unit is 1024 ns: finer than any latency between two processes, and the clock estimate may be wrong by 36 minutes."""
 STAMP_AT = HEADER_DTYPE.fields["fragment_id"][1]  # type: ignore[index]  # it has fields
 """Where the stamp is in a header: the two fragment fields are neighbors."""
 _COLUMN = np.dtype({"names": ["stamp"], "formats": ["<u4"], "offsets": [STAMP_AT], "itemsize": HEADER_BYTES})
@@ -43,5 +43,6 @@ def restore_times(stamps: NDArray[np.uint32], clock_ns: int) -> NDArray[np.int64
     The stamps must not be 0. A time is exact to one unit.
     """
     units = clock_ns >> UNIT_BITS
+    # The difference modulo 2^32, read as signed: the time nearest to the clock, before or after it.
     behind = (stamps - np.uint32(units & _MASK)).view(np.int32).astype(np.int64)
     return (behind + units) << UNIT_BITS

@@ -13,7 +13,7 @@ from meshbus.wire.constants import Subprotocol
 
 MAX_ID = 0xFFFF
 FIRST_VENDOR_ID = 0x1001
-"""0x1000 is taken by the other implementation for a protocol of its own."""
+"""0x1000 is used by net-mesh for fold announcements (subprotocols.md §2)."""
 FIRST_EXPERIMENTAL_ID = 0xF000
 
 TAG_PREFIX = "subprotocol:0x"
@@ -23,7 +23,7 @@ _ASSIGNED = frozenset(
     for name, value in vars(Subprotocol).items()
     if name.isupper() and Subprotocol.EVENTS < value < FIRST_VENDOR_ID
 )
-"""Ids below the vendor range that mean something; 0 is the absence of a subprotocol."""
+"""Ids below the vendor range that have a meaning; 0 stands for plain events."""
 
 
 class SubprotocolVersion(msgspec.Struct, frozen=True, order=True):
@@ -41,19 +41,20 @@ class SubprotocolVersion(msgspec.Struct, frozen=True, order=True):
 
 
 class ManifestEntry(msgspec.Struct, frozen=True):
-    """One subprotocol that a node speaks: its version, and the lowest it gets along with."""
+    """One subprotocol of a node: its version, and the lowest version of a peer that it accepts."""
 
     id: int
     version: SubprotocolVersion
     min_compatible: SubprotocolVersion
 
     def compatible(self, other: ManifestEntry) -> bool:
-        """Return whether both speak the same subprotocol and each is new enough for the other."""
+        """Return whether both are the same subprotocol and each accepts the version of the other."""
+        # subprotocols.md §4: the major version has no meaning of its own here.
         return self.id == other.id and self.version >= other.min_compatible and other.version >= self.min_compatible
 
 
 class SubprotocolManifest(msgspec.Struct, frozen=True):
-    """All that a node speaks."""
+    """All subprotocols of a node."""
 
     entries: tuple[ManifestEntry, ...] = ()
 
@@ -69,13 +70,14 @@ class SubprotocolDescriptor(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: SubprotocolVersion
     min_compatible: SubprotocolVersion | None = None
-    """The lowest version of a peer to get along with: `version` itself when omitted, and never above it."""
+    """The lowest version of a peer that is accepted: by default `version` itself, and never above it."""
     handler_present: bool = True
     """False for ids that are only forwarded."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.id <= MAX_ID:
             raise LocalProtocolError(f"a subprotocol id has 16 bits, got {self.id:#x}")
+        # subprotocols.md §4: a floor above the version is lowered to it, or a node would not be compatible with itself.
         floor = self.version if self.min_compatible is None else min(self.min_compatible, self.version)
         msgspec.structs.force_setattr(self, "min_compatible", floor)
 
@@ -84,11 +86,11 @@ class SubprotocolDescriptor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> ManifestEntry:
-        """The manifest's line about it."""
+        """Its entry in a manifest."""
         return ManifestEntry(self.id, self.version, self.min_compatible or self.version)
 
     def compatible(self, other: SubprotocolDescriptor) -> bool:
-        """Return whether both are the same subprotocol and each is new enough for the other."""
+        """Return whether both are the same subprotocol and each accepts the version of the other; as for entries."""
         return self.entry.compatible(other.entry)
 
 
@@ -99,4 +101,5 @@ def is_reserved(subprotocol_id: int) -> bool:
 
 def capability_tag(subprotocol_id: int) -> str:
     """Return the tag by which a node announces that it handles a subprotocol."""
+    # subprotocols.md §5: four hexadecimal digits in lower case; other nodes compare the text.
     return f"{TAG_PREFIX}{subprotocol_id:04x}"

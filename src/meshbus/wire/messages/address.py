@@ -1,6 +1,6 @@
-"""An IP address and port, as NAT traversal messages carry it: a 19-byte block, or text in an announcement.
+"""An IP address and port: a 19-byte block in messages of NAT traversal, or text in an announcement (mesh.md §8).
 
-Host names are never resolved here: an address is numeric.
+Host names are never resolved: an address is numeric.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
 from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
+# mesh.md §8: family, 16 address bytes (IPv4 in the first four), and the port in big-endian order.
 _LAYOUT = Layout("address", ">B16sH")
 ADDRESS_BYTES = _LAYOUT.size
 _MAX_PORT_DIGITS = 5
 
 
 class Address(NamedTuple):
-    """A numeric host and a port: a plain pair, so that it equals and replaces the addresses sockets give and take."""
+    """A numeric host and a port. A tuple, so that it equals the addresses of sockets and can be passed to them."""
 
     host: str
     port: int
@@ -44,10 +45,11 @@ def parse_address(text: str) -> Address:
 
 
 def numeric(address: object) -> Address | None:
-    """Read an address as a socket spells it, or give None for what is no numeric host and port."""
+    """Convert the address of a socket; return None if it is not a numeric host and port."""
     match address:
         case (str(host), int(port), *_) if 0 <= port <= 0xFFFF:
             try:
+                # The scope of a link-local address has a meaning on this machine only.
                 return Address(_show(ip_address(host.partition("%")[0])), port)
             except ValueError:
                 return None
@@ -64,7 +66,7 @@ def pack_address(address: Address) -> bytes:
 
 
 def unpack_address(block: Buffer) -> Address:
-    """Read a 19-byte block; the unused bytes of an IPv4 block are not looked at."""
+    """Read a 19-byte block; the unused bytes of an IPv4 block are ignored."""
     family, raw, port = _LAYOUT.unpack(block)
     match family:
         case 4:
@@ -83,7 +85,7 @@ def _parse_v6(text: str) -> IPv6Address:
 
 
 def _show(ip: IPv4Address | IPv6Address) -> str:
-    """Show an address as every peer does; older Pythons spell a mapped IPv4 address in hex."""
+    """Return an address as text in the form that all peers use; older Pythons write a mapped IPv4 address in hex."""
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         return f"::ffff:{ip.ipv4_mapped}"
     return str(ip)

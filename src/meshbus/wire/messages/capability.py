@@ -1,11 +1,11 @@
-"""Capability announcements (0x0C00): what a node can do, signed by its entity key.
+"""Capability announcements (0x0C00): what a node can do, signed by its entity key (policy.md §8.2).
 
 On the wire an announcement is one JSON object. The signature covers its *canonical* form (fixed key order, no spaces,
-sorted tags and metadata) without the signature and the hop count, so a reader parses, writes the canonical form again
-and verifies that: spelling does not matter, and a field we do not know is dropped before verification. Forwarders send
-the canonical form on.
+sorted tags and metadata) without the signature and the hop count. A reader parses the JSON, writes the canonical form
+again and verifies that. So spelling does not matter, and an unknown field is dropped before verification. Forwarders
+send the canonical form.
 
-Nothing here decides whether an announcement is accepted: see engine/directory/directory.py.
+Whether an announcement is accepted is decided in engine/directory/directory.py.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.address import parse_address
 
+# policy.md §8.4 (ttl) and §10 (allow-list, hops).
 DEFAULT_TTL_SECS = 300
 MAX_ALLOWED = 64
 """Entries of one allow-list."""
 MAX_HOPS = 16
-"""An announcement that would arrive with this many hops is not forwarded any more."""
+"""An announcement that would arrive with this many hops is not forwarded."""
 SUBNET_BYTES = 16
 GROUP_BYTES = 32
 
 _WHAT = "announcement"
 
 _Unsigned = Annotated[int, msgspec.Meta(ge=0)]
-"""The decoder cannot state bounds above 63 bits: `_u64` checks the upper one."""
+"""The decoder does not support bounds above 63 bits, so `_u64` checks the upper one."""
 _U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
 _U8 = Annotated[int, msgspec.Meta(ge=0, le=0xFF)]
+# policy.md §8.2: an empty tag, or a list that is too long, drops the whole announcement.
 _Tag = Annotated[str, msgspec.Meta(min_length=1)]
 _Subnet = Annotated[list[_U8], msgspec.Meta(min_length=SUBNET_BYTES, max_length=SUBNET_BYTES)]
 _Group = Annotated[list[_U8], msgspec.Meta(min_length=GROUP_BYTES, max_length=GROUP_BYTES)]
@@ -41,7 +43,7 @@ _AtMost64 = msgspec.Meta(max_length=MAX_ALLOWED)
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """One announcement; tags and metadata are put in canonical order when it is made."""
+    """One announcement; the constructor puts tags and metadata into canonical order."""
 
     node_id: int
     entity_id: bytes
@@ -49,7 +51,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """Only a higher version replaces what a peer holds."""
     timestamp_ns: int
-    """When it was made, for people: nobody checks it."""
+    """When it was made, for display only (policy.md §8.4)."""
     ttl_secs: int = DEFAULT_TTL_SECS
     """How long a peer keeps it, from receipt."""
     tags: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     hop_count: int = 0
     """0 from the node itself, counted up by forwarders; not signed."""
     reflex_addr: str | None = None
-    """Where the node is seen from outside: `ip:port` or `[ip]:port`."""
+    """The address at which others see the node: `ip:port` or `[ip]:port`."""
     allowed_nodes: tuple[int, ...] = ()
     allowed_subnets: tuple[bytes, ...] = ()
     """16 bytes each."""
@@ -72,6 +74,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def signing_bytes(self) -> bytes:
         """The bytes that the signature covers."""
+        # policy.md §8.2: forwarders change the hop count, so it is not signed.
         return _serialize(msgspec.structs.replace(self, signature=None, hop_count=0))
 
     @property
@@ -91,6 +94,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
     def forwarded(self) -> Announcement | None:
         """Return the announcement one hop further, or None at its hop limit."""
+        # policy.md §8.3, step 12: forwarded only while the hop count is below 15.
         hop_count = self.hop_count + 1
         return None if hop_count >= MAX_HOPS else msgspec.structs.replace(self, hop_count=hop_count)
 
@@ -101,7 +105,7 @@ class _WireCapabilities(msgspec.Struct):
 
 
 class _WireAnnouncement(msgspec.Struct):
-    """The JSON as it comes: what the types here refuse, net-mesh refuses too."""
+    """The JSON before conversion; net-mesh refuses the same types and values."""
 
     node_id: _Unsigned
     entity_id: str
@@ -129,6 +133,7 @@ def encode_announcement(announcement: Announcement) -> bytes:
     if len(event) > MAX_EVENT:
         raise LocalProtocolError(f"an announcement of {len(event)} bytes does not fit one packet of {MAX_EVENT}")
     try:
+        # Receivers verify what they parsed. A form that changes on the way would make the signature invalid.
         unchanged = decode_announcement(event) == announcement
     except MalformedPacket as error:
         raise LocalProtocolError(str(error)) from error
@@ -142,7 +147,7 @@ def decode_announcement(event: Buffer) -> Announcement:
     try:
         wire = _DECODER.decode(event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # A hostile nesting of brackets ends as RecursionError, bad UTF-8 as UnicodeDecodeError.
+        # Deeply nested brackets raise RecursionError, invalid UTF-8 raises UnicodeDecodeError.
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, str(error)) from error
     return Announcement(
         node_id=_u64(wire.node_id),
@@ -162,7 +167,8 @@ def decode_announcement(event: Buffer) -> Announcement:
 
 
 def _serialize(announcement: Announcement) -> bytes:
-    """Write the keys in the order of the wire, leaving out what is absent."""
+    """Write the keys in the canonical order, without those that have no value."""
+    # policy.md §8.2: this order is signed, and so are the minimal escapes that msgspec writes.
     document: dict[str, Any] = {
         "node_id": announcement.node_id,
         "entity_id": announcement.entity_id.hex(),
@@ -197,7 +203,7 @@ def _unhex(text: str, size: int) -> bytes:
         value = bytes.fromhex(text)
     except ValueError as error:
         raise MalformedPacket(_WHAT, Fault.BAD_TEXT, str(error)) from error
-    # fromhex skips spaces, so the length of the text counts too.
+    # fromhex skips spaces, so the length of the text is compared too.
     if len(value) != size or len(text) != 2 * size:
         raise MalformedPacket(_WHAT, Fault.BAD_LENGTH, f"{len(text)} hex digits, expected {2 * size}")
     return value

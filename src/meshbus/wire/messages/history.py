@@ -1,9 +1,9 @@
-"""History (0x4D02): read a channel's log at its publisher from a sequence on, and follow its end.
+"""History (0x4D02): read the log of a channel at its publisher, from a sequence on, and follow new events.
 
-The events of a CHUNK are columns: their times, their sizes, their bytes. Sequences count on from the first, because a
-log has no holes inside; what retention took away is a gap before the first, and flagged. A payload that does not fit
-the rest of a packet continues in the next chunk, under the same sequence. Who may read is decided in the engine, exactly
-as for a subscription.
+A CHUNK has columns: the times, the sizes and the bytes of its events. Only the first sequence is sent, because a log
+has no gaps; what retention removed is a gap before the first event, and flagged. A payload that does not fit the rest of
+a packet continues in the next chunk, with the same sequence. docs/wire/profile.md has the bytes, docs/decisions/0015
+the reasons. Permissions are checked in the engine, as for a subscription.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _CHUNK = Layout("history chunk", "<BQBQQI")
 _ERROR = Layout("history error", "<BQBQ")
 _CANCEL = Layout("history cancel", "<BQ")
 
+# Tables store sequences as BIGINT.
 MAX_SEQ = (1 << 63) - 1
-"""Logs count in signed 64 bits, as tables do."""
+"""The highest sequence of a log."""
 EVENT_COST = 12
-"""Time and size of each event in a chunk."""
+"""Bytes that a chunk needs for each event besides its payload: 8 for the time, 4 for the size."""
 CHUNK_ROOM = MAX_EVENT - _CHUNK.size
-"""8074: what one chunk holds of events, their times and sizes."""
+"""8074: the room of one chunk for events, their times and sizes."""
 
 _TIME, _SIZE = np.dtype("<i8"), np.dtype("<u4")
 
@@ -48,39 +49,39 @@ class _Kind(IntEnum):
 
 
 class ReadFlags(IntFlag):
-    """How a log is to be read."""
+    """Options of a READ."""
 
     NONE = 0
     FOLLOW = 1
     """Continue with events that are published later."""
     FROM_FIRST = 2
-    """If the start is gone, begin at the first event that is left, after a gap."""
+    """If the start was removed, begin with the first available event and flag the gap."""
 
 
 class ChunkFlags(IntFlag):
-    """What there is to say about a chunk."""
+    """Properties of a chunk."""
 
     NONE = 0
     CAUGHT_UP = 1
-    """Nothing was logged behind the last event when it was sent."""
+    """The log ended with the last event when the chunk was sent."""
     GAP = 2
-    """What came before the first event is gone."""
+    """Events before the first one were removed."""
     CONTINUES = 4
     """The payload of the last event goes on in the next chunk."""
 
 
 class ErrorCode(IntEnum):
-    """Why a log is not read, or no longer."""
+    """Why a request is refused or ended."""
 
     UNKNOWN_CHANNEL = 1
-    """There is no such channel, or it is not logged."""
+    """The channel does not exist, or has no log."""
     DENIED = 2
     RANGE_GONE = 3
-    """The start is gone; the first sequence that is left is given."""
+    """The start was removed; `first_available` is the first sequence that is left."""
     BUSY = 4
     """Too many readers."""
     CLOSED = 5
-    """The publisher stops serving this reader; it may ask again."""
+    """The publisher ended the request; the reader may ask again."""
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +94,13 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """The first sequence wanted."""
     flags: ReadFlags = ReadFlags.NONE
     max_bytes: int
-    """How many bytes of events may wait for this reader at the publisher, about."""
+    """About how many bytes of events may wait for this reader at the publisher."""
     token: bytes = b""
     """A permission token, or nothing."""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events of a log, one after the other; none at all is an answer too."""
+    """Consecutive events of a log; a chunk without events is valid."""
 
     req: int
     flags: ChunkFlags = ChunkFlags.NONE
@@ -110,7 +111,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     stamps: bytes = b""
     """The time of each event, unix nanoseconds, 8 bytes each."""
     sizes: bytes = b""
-    """The length of each payload as far as it is in this chunk, 4 bytes each."""
+    """The length of each payload in this chunk, 4 bytes each; the rest of the last one may follow in the next chunk."""
     data: bytes = b""
     """The payloads, one after the other."""
 
@@ -122,7 +123,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         return np.frombuffer(self.stamps, _TIME)
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return the edges of the payloads in `data`."""
+        """Return where each payload begins in `data`, and where the last one ends."""
         edges = np.zeros(len(self) + 1, np.int64)
         np.cumsum(np.frombuffer(self.sizes, _SIZE), out=edges[1:])
         return edges
@@ -146,7 +147,7 @@ HistoryMessage: TypeAlias = Read | Chunk | Error | Cancel
 
 
 def history_stream(req: int) -> int:
-    """Return the reliable stream that the messages about one reading travel on."""
+    """Return the reliable stream of all messages about one request."""
     return Subprotocol.HISTORY << 32 | req & 0xFFFFFFFF
 
 
@@ -162,10 +163,10 @@ def split_chunks(
     caught_up: bool = False,
     max_message: int = MAX_EVENT,
 ) -> Iterator[Chunk]:
-    """Spread events over as few chunks as they fit into, in order; one empty chunk for no events.
+    """Divide events into as few chunks as possible, in order; without events, yield one empty chunk.
 
     Event `i` is `data[offsets[i] : offsets[i + 1]]`. The gap is flagged on the first chunk, the end on the last. A chunk
-    is written in `max_message` bytes at most, of which 43 is the least that holds something.
+    takes at most `max_message` bytes, which must be at least 43 to hold one byte of payload.
     """
     cuts = list(_cuts(offsets, max_message - _CHUNK.size)) or [(0, offsets[:1], False)]
     for place, (start, edges, continues) in enumerate(cuts):
@@ -186,15 +187,17 @@ def split_chunks(
 
 
 def _cuts(offsets: NDArray[np.int64], room: int) -> Iterator[tuple[int, NDArray[np.int64], bool]]:
-    """Return what goes into each chunk: its first event, the edges of its payloads, and whether the last one goes on."""
+    """Yield for each chunk its first event, the bounds of its payloads, and whether the last payload continues."""
     costs = offsets + EVENT_COST * np.arange(len(offsets))
     start = 0
     while start < len(offsets) - 1:
+        # The last event that still fits. `costs` are running totals, so a binary search finds it.
         stop = int(np.searchsorted(costs, costs[start] + room, side="right")) - 1
         if stop > start:
             yield start, offsets[start : stop + 1], False
             start = stop
             continue
+        # Not even one event fits: spread its payload over chunks of its own.
         begin, end = offsets[start : start + 2].tolist()
         for left, right in pairwise([*range(begin, end, room - EVENT_COST), end]):
             yield start, np.array((left, right)), right < end
@@ -230,6 +233,7 @@ def decode_history(event: Buffer) -> HistoryMessage:
             return _decode_chunk(view)
         case _Kind.ERROR:
             _, req, code, first_available = _ERROR.unpack(view)
+            # Checked before the conversion: an enum would raise ValueError, which is not an error of the protocol.
             if not ErrorCode.UNKNOWN_CHANNEL <= code <= ErrorCode.CLOSED or first_available > MAX_SEQ:
                 raise MalformedPacket("history error", Fault.BAD_VALUE, f"code {code}, first {first_available}")
             return Error(req=req, code=ErrorCode(code), first_available=first_available)
@@ -283,6 +287,7 @@ def _decode_chunk(view: memoryview) -> Chunk:
     if wanted != len(data):
         fault = Fault.TRUNCATED if wanted > len(data) else Fault.TRAILING
         raise MalformedPacket("history chunk", fault, f"{len(data)} bytes of {wanted}")
+    # Without an event there is no payload that could continue.
     continues_nothing = flags & ChunkFlags.CONTINUES and not count
     if flags > sum(ChunkFlags) or continues_nothing or max(first_available, first_seq + count) > MAX_SEQ:
         raise MalformedPacket("history chunk", Fault.BAD_VALUE, f"flags {flags}, {count} events from {first_seq}")

@@ -1,7 +1,7 @@
 """Interest (0x4D03): subscribe to every channel under a prefix, now and when channels appear.
 
-The publisher answers with the channels it added, removed or refused. Whether a peer may have a channel is decided
-there, channel by channel, exactly as for a single subscription (wire/messages/membership.py).
+The publisher answers with the channels that it added, removed or refused. It checks permissions for each channel, as
+for a single subscription (wire/messages/membership.py). The bytes are in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTEREST = Layout("interest", "<BQ")
 _MATCHES = Layout("matches", "<BQH")
 _CANCEL = Layout("interest cancel", "<BQ")
 _MATCH = Struct("<BB")
-"""Verdict and the length of the name."""
+"""Verdict and length of the name."""
 
 
 class _Kind(IntEnum):
@@ -34,8 +34,9 @@ class _Kind(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What became of a channel under the prefix; a refusal is its AckReason + 1."""
+    """The result for a channel under the prefix; a refusal is its AckReason + 1."""
 
+    # AckReason 0 means "no reason", so refusals start at 2, and 0 and 1 are free.
     ADDED = 0
     REMOVED = 1
     UNAUTHORIZED = AckReason.UNAUTHORIZED + 1
@@ -68,7 +69,7 @@ class Interest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """One channel under the prefix, and what became of it."""
+    """One channel under the prefix, and the result for it."""
 
     verdict: Verdict
     channel: ChannelName
@@ -91,7 +92,7 @@ InterestMessage: TypeAlias = Interest | Matches | Cancel
 
 
 def split_matches(req: int, matches: Iterable[Match]) -> Iterator[Matches]:
-    """Spread matches over as few messages as they fit into, in order; one empty message for no match."""
+    """Divide matches into as few messages as possible, in order; without matches, yield one empty message."""
     held: list[Match] = []
     size = _MATCHES.size
     for match in matches:
@@ -137,6 +138,7 @@ def decode_interest(event: Buffer) -> InterestMessage:
 
 def _encode_interest(interest: Interest) -> bytes:
     try:
+        # Channel names are ASCII (policy.md §1.1); the name of a queue group may be any text (policy.md §4.2).
         prefix = interest.prefix.encode("ascii")
         group = interest.queue_group.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""Manifests (0x0600): what a node speaks, at which versions.
+"""Manifests (0x0600): the subprotocols of a node and their versions (subprotocols.md §6).
 
-Sent only to a peer that announced that it speaks 0x0600. What follows from two manifests is decided in
-policy/registry.py.
+Sent only to a peer that announced 0x0600: a plain 0.23 node would pass it to its application. policy/registry.py
+compares two manifests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _WHAT = "manifest"
 _COUNT_BYTES = 2
 _ENTRY = Struct("<HBBBB")
 MAX_ENTRIES = (MAX_EVENT - _COUNT_BYTES) // _ENTRY.size
-"""As many fit one packet."""
+"""1350: as many as fit one packet."""
 
 
 def encode_manifest(manifest: SubprotocolManifest) -> bytes:
-    """Write a manifest, entries in the order given.
+    """Write a manifest; the order of its entries is kept.
 
-    Raises LocalProtocolError for what no peer would read.
+    Raises LocalProtocolError if peers would refuse it.
     """
     entries = manifest.entries
     if len(entries) > MAX_ENTRIES:
@@ -40,11 +40,12 @@ def encode_manifest(manifest: SubprotocolManifest) -> bytes:
 
 
 def decode_manifest(event: Buffer) -> SubprotocolManifest:
-    """Read a manifest, as a whole or not at all."""
+    """Read a manifest; an error in one entry refuses all of it."""
     view = memoryview(event)
     if len(view) < _COUNT_BYTES:
         raise MalformedPacket(_WHAT, Fault.TRUNCATED, f"{len(view)} of {_COUNT_BYTES} bytes")
     count = int.from_bytes(view[:_COUNT_BYTES], "little")
+    # subprotocols.md §6: exact length, no id twice, no floor above its version. The order does not matter.
     if len(view) - _COUNT_BYTES != count * _ENTRY.size:
         raise MalformedPacket(_WHAT, Fault.BAD_LENGTH, f"{len(view)} bytes for {count} entries")
     entries = tuple(

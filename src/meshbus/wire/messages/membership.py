@@ -1,7 +1,7 @@
-"""Channel membership (0x0A00): subscribe, unsubscribe and the answer to both.
+"""Channel membership (0x0A00): subscribe, unsubscribe and the answer to both (policy.md §4).
 
-Reading is as strict as net-mesh: what it would drop, we drop, because neither side answers a message it
-cannot read. Whether a token is any good is not decided here: it is opaque bytes, and a bad one is the same as none.
+Reading is as strict as in net-mesh: neither side answers a message that it cannot read, so both must refuse the same.
+A token is opaque here; engine/channels/authorize.py verifies it, and an invalid one counts as none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from meshbus.names.channel import ChannelName
 from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
+# policy.md §4.2: one byte for the length of a queue group, two for that of a token.
 MAX_GROUP_BYTES = 255
 MAX_TOKEN_BYTES = 0xFFFF
 
 _HEAD = Struct("<BQB")
-"""Kind, nonce and the length of the name."""
+"""Kind, nonce and length of the name."""
 _ACK = Layout("membership ack", "<BQBB")
 
 
@@ -32,7 +33,7 @@ class _Kind(IntEnum):
 
 
 class AckReason(IntEnum):
-    """Why a subscription was refused."""
+    """Why a subscription was refused; the codes of policy.md §4.2."""
 
     NONE = 0
     UNAUTHORIZED = 1
@@ -66,7 +67,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     nonce: int
     accepted: bool
     reason: AckReason = AckReason.NONE
-    """Without meaning if accepted; a refusal without a reason is legal."""
+    """Ignored if accepted; a refusal without a reason is valid (policy.md §4.3)."""
 
 
 MembershipMessage: TypeAlias = Subscribe | Unsubscribe | Ack
@@ -115,7 +116,7 @@ def _encode_head(kind: _Kind, message: Subscribe | Unsubscribe) -> bytes:
 
 
 def _encode_options(message: Subscribe) -> bytes:
-    """Write the token and the queue group; without a group its length byte is left out too."""
+    """Write the token and the queue group; without a group, its length byte is omitted too (policy.md §4.2)."""
     try:
         group = message.queue_group.encode()
     except UnicodeEncodeError as error:
@@ -129,7 +130,7 @@ def _encode_options(message: Subscribe) -> bytes:
 
 
 def _decode_head(what: str, view: memoryview) -> tuple[int, ChannelName, int]:
-    """Read the nonce and the name, and say where the name ends."""
+    """Read the nonce and the name; return them and the end of the name."""
     if len(view) < _HEAD.size:
         raise MalformedPacket(what, Fault.TRUNCATED, f"{len(view)} of {_HEAD.size} bytes")
     _, nonce, name_length = _HEAD.unpack_from(view)
@@ -145,7 +146,7 @@ def _decode_head(what: str, view: memoryview) -> tuple[int, ChannelName, int]:
 
 
 def _decode_options(rest: memoryview) -> tuple[bytes, str]:
-    """Read the token and the queue group; both may be missing, but only from the end."""
+    """Read the token and the queue group; both, or only the group, may be missing."""
     if not rest:
         return b"", ""
     if len(rest) < 2:
@@ -159,6 +160,7 @@ def _decode_options(rest: memoryview) -> tuple[bytes, str]:
 def _decode_group(rest: memoryview) -> str:
     if not rest:
         return ""
+        # policy.md §4.2: a length of 0 with nothing after it is legal and means no group.
     length = rest[0]
     if length != len(rest) - 1:
         fault = Fault.TRUNCATED if length >= len(rest) else Fault.TRAILING
@@ -171,6 +173,7 @@ def _decode_group(rest: memoryview) -> str:
 
 def _decode_ack(view: memoryview) -> Ack:
     _, nonce, accepted, reason = _ACK.unpack(view)
+    # policy.md §4.2: a 0.23 node refuses such an Ack as a whole.
     if accepted > 1 or reason > AckReason.TOO_MANY_CHANNELS:
         raise MalformedPacket("membership ack", Fault.BAD_VALUE, f"accepted {accepted}, reason {reason}")
     return Ack(nonce=nonce, accepted=bool(accepted), reason=AckReason(reason))

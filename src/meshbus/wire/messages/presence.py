@@ -1,8 +1,8 @@
-"""Presence (0x4D08): compare clocks with a peer, and say goodbye to it.
+"""Presence (0x4D08): compares clocks with a peer, and announces the end of a session.
 
 A PROBE carries the sender's wall clock. The ECHO returns it with the receiver's own, so that the sender can estimate
-the offset between the two clocks. A GOODBYE ends the session at once, where silence would take a timeout. What follows
-from them is decided in engine/session/presence.py.
+the offset between the two clocks. A GOODBYE ends the session at once; without it the peer would wait for a timeout.
+engine/session/presence.py handles the messages; docs/wire/profile.md has the bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Echo(msgspec.Struct, frozen=True):
     """Answer a probe."""
 
     sent_ns: int
-    """As the probe carried it."""
+    """The value of the probe."""
     clock_ns: int
     """Wall clock of the answering node."""
 

@@ -1,6 +1,6 @@
-"""Reflex (0x0D00): a peer asks for the address that we see it at, and gets it.
+"""Reflex (0x0D00): a peer asks for the address at which this node sees it (mesh.md §8.1).
 
-The question is an empty event. What follows from the answers (the kind of NAT) is decided in the engine.
+A request is an empty event. engine/nat/watch.py infers the kind of NAT from the answers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from meshbus.wire.messages.address import Address, pack_address, unpack_address
 
 
 class ReflexRequest(msgspec.Struct, frozen=True):
-    """Ask the peer for the address it sees."""
+    """Ask the peer for the address that it sees."""
 
 
 class ReflexResponse(msgspec.Struct, frozen=True):
-    """Answer with the address that the peer's session was set up from."""
+    """Answer with the address from which the peer established its session."""
 
     address: Address
 

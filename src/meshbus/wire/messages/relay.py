@@ -1,7 +1,7 @@
-"""Handshake relay (0x0601): a handshake message inside sessions, from its sender to a relay, and on to its receiver.
+"""Handshake relay (0x0601): a handshake message inside two sessions, from its sender to a relay and on to its receiver.
 
-What a routing header does in the clear, this does between meshbus nodes that agreed on it: only the relay learns who
-begins a session with whom. The message has no kind byte and no hop count, because it makes exactly one stop.
+Between meshbus nodes that negotiated it, this replaces a routing header, which is not encrypted: only the relay learns
+who begins a session with whom. The message has no kind byte and no hop count, because it passes exactly one relay.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class RelayedHandshake(msgspec.Struct, frozen=True):
 
     dest_id: int
     src_id: int
-    """Full node ids, both."""
+    """Both are full node ids."""
     message: bytes
-    """As the Noise handshake wrote it."""
+    """The Noise message (wire/noise.py)."""
 
 
 def encode_relay(relayed: RelayedHandshake) -> bytes:
@@ -30,6 +30,6 @@ def encode_relay(relayed: RelayedHandshake) -> bytes:
 
 
 def decode_relay(event: Buffer) -> RelayedHandshake:
-    """Read a relayed handshake message; what is in it is not looked at."""
+    """Read a relayed handshake message; the Noise message in it is not parsed."""
     dest_id, src_id = _ENDS.unpack_prefix(event)
     return RelayedHandshake(dest_id, src_id, bytes(event[_ENDS.size :]))

@@ -1,8 +1,9 @@
 """Reliable streams (0x4D01): the messages between sender and receiver beside the data packets.
 
-The receiver acknowledges (ACK, FIN_ACK), the sender numbers and closes (BASE, FIN), either may give up (RESET). Only
-the shape is checked here: a sequence that was never sent, or ranges that overlap, are for the sender to judge
-(engine/streams/retransmit.py). The receiver's half is engine/streams/reorder.py.
+The receiver acknowledges (ACK, FIN_ACK), the sender numbers events and closes (BASE, FIN), either may give up (RESET).
+Only the format is checked here. Whether a sequence was ever sent is checked by the sender
+(engine/streams/retransmit.py); the receiver is engine/streams/reorder.py. docs/wire/profile.md has the bytes, and
+docs/decisions/0006 the reasons.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
 MAX_RANGES = 32
-"""Ranges in one acknowledgement; more gaps than that wait for the next one."""
+"""Ranges in one acknowledgement; further ones follow in a later acknowledgement. An ACK then has at most 406 bytes."""
 NEW_STREAM_DISTANCE = 1 << 20
-"""Sequences this far apart belong to different streams under one id, because streams start at random sequences."""
+"""Sequences this far apart belong to different streams with the same id, because streams start at random sequences."""
 FIRST_SEQUENCE = 1 << 61
-"""The lowest sequence of a reliable stream. A packet with RELIABLE below it is a plain one, as 0.23 nodes send it and as
-meshbus nodes do before they agreed; so whoever agreed later than the other still tells them apart."""
+"""The lowest sequence of a reliable stream. A packet with RELIABLE below it is a plain one, as 0.23 nodes send it, and
+meshbus nodes before they have agreed. So the side that agreed later can still distinguish the two."""
 
 _ACK = Layout("ack", "<BQQIB")
 _RANGE = Struct("<QI")
@@ -32,7 +33,7 @@ _FIN_ACK = Layout("fin ack", "<BQQ")
 _RESET = Layout("reset", "<BQH")
 _BASE = Layout("base", "<BQQQ")
 _NO_NUMBER = 0xFFFFFFFFFFFFFFFF
-"""In the place of a publish number: the events from here on have none."""
+"""Stands for a publish number if the following events have none."""
 
 
 class _Kind(IntEnum):
@@ -47,14 +48,14 @@ class _Kind(IntEnum):
 class ResetReason(IntEnum):
     """Why a stream ended early; a peer may name reasons that are not listed here.
 
-    Below 0x100 the sender of the stream's packets speaks, from there on their receiver: a stream id names one stream
-    in each direction, and only one of them is meant.
+    Codes below 0x100 come from the sender of the stream's packets, the others from their receiver. A stream id names one
+    stream in each direction, so the code says which one is meant.
     """
 
     GAVE_UP = 1
     """Too many tries without an acknowledgement."""
     CANCELED = 2
-    """The sender has no more interest."""
+    """The sender ended the stream."""
     REFUSED = 0x100
     """The receiver does not want this stream."""
 
@@ -67,7 +68,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
 
     stream_id: int
     cumulative: int
-    """All sequences below it arrived; 0 while the receiver does not know where the stream starts."""
+    """All sequences below it have arrived; 0 if the receiver does not know where the stream starts."""
     free: int
     """Packets that the receiver can still buffer."""
     ranges: tuple[tuple[int, int], ...] = ()
@@ -103,15 +104,15 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Number the first event of a packet. It takes the place of the packet before that one.
+    """Set the number of the first event of a packet. It uses the sequence before that packet.
 
-    One that starts a stream has a kind of its own, START: a receiver that knows nothing yet must not start where the
-    numbers merely jump.
+    A BASE that starts a stream is of the separate kind START: a receiver without state must not start where only the
+    numbers jump.
     """
 
     stream_id: int
     sequence: int
-    """The data packet that is meant; the sequence before it carries no data."""
+    """The data packet that it is about; the sequence before it carries no data."""
     pub_seq: int | None
     """The publisher's number of the first event in that packet; None when events are not numbered."""
     start: bool = False
@@ -171,6 +172,7 @@ def _encode_ack(ack: Ack) -> bytes:
     if not count:
         return head
     for first, size in ack.ranges:
+        # Checked here, because `struct.error` would not name the range.
         if not (0 <= first <= 0xFFFFFFFFFFFFFFFF and 0 < size <= 0xFFFFFFFF):
             raise LocalProtocolError(f"ack: a range of {size} packets from {first} on cannot be written")
     return head + b"".join(_RANGE.pack(first, size) for first, size in ack.ranges)
@@ -185,6 +187,7 @@ def _decode_ack(event: Buffer) -> Ack:
         fault = Fault.TRUNCATED if len(event) < size else Fault.TRAILING
         raise MalformedPacket("ack", fault, f"{len(event)} bytes for {count} ranges")
     ranges = tuple(_RANGE.iter_unpack(memoryview(event)[_ACK.size :])) if count else ()
+    # An empty range acknowledges nothing, so no honest receiver sends one.
     if any(length == 0 for _, length in ranges):
         raise MalformedPacket("ack", Fault.BAD_VALUE, "an empty range")
     return Ack(stream_id=stream_id, cumulative=cumulative, free=free, ranges=ranges)

@@ -1,6 +1,6 @@
-"""Rendezvous (0x0D01): a coordinator introduces two nodes behind NATs, and they punch towards each other.
+"""Rendezvous (0x0D01): a coordinator introduces two nodes behind NATs, which then punch (mesh.md §8.3).
 
-The one subprotocol whose integers are big-endian. The keep-alives that do the punching are wire/punch.py.
+The only subprotocol with big-endian integers. The keep-alives that open the NATs are in wire/punch.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 from meshbus.wire.messages.address import Address, pack_address, unpack_address
 
+# mesh.md §8.3: exact lengths of 28, 36 and 21 bytes; any other is dropped.
 _REQUEST = Layout("punch request", ">BQ19s")
 _INTRODUCE = Layout("punch introduction", ">BQ19sQ")
 _ACK = Layout("punch ack", ">BQQI")
@@ -31,7 +32,7 @@ class PunchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     target: int
     self_reflex: Address
-    """Where the asking node is seen from outside."""
+    """The address at which others see the node that asks."""
 
 
 class PunchIntroduce(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""Request and reply (0x4D06): ask the responder of a channel, and receive replies until the last one.
+"""Request and reply (0x4D06): ask the responder of a channel, and receive replies up to the last one.
 
-A request runs under the policy of its channel. A late reply and one to a request that nobody made look alike here:
-matching them is left to the engine.
+A request is subject to the policy of its channel. engine/channels/request.py matches replies with requests, and drops
+late ones. The bytes are in docs/wire/profile.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPLY = Layout("reply", "<BQBB")
 _CANCEL = Layout("request cancel", "<BQ")
 
 MAX_REPLY_PAYLOAD = MAX_EVENT - _REPLY.size
-"""8093: a longer answer is several replies."""
+"""8093: a longer answer takes several replies."""
 
 
 class _Kind(IntEnum):
@@ -32,20 +32,20 @@ class _Kind(IntEnum):
 
 
 class ReplyStatus(IntEnum):
-    """How a request went."""
+    """Result of a request."""
 
     OK = 0
     NO_RESPONDER = 1
-    """The channel is known, and nobody answers on it."""
+    """The channel is known, but has no responder."""
     UNKNOWN_CHANNEL = 2
     DENIED = 3
     """The channel's policy refuses the requester."""
     FAILED = 4
-    """The responder ran into an error; the payload may say which, as text."""
+    """The responder failed; the payload may describe the error as text."""
     BUSY = 5
     """Too many requests at once."""
     EXPIRED = 6
-    """The deadline passed before there was an answer."""
+    """The deadline passed before the answer was ready."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     req: int
     """Chosen by the requester; every reply repeats it."""
     deadline_ms: int
-    """How long the requester waits, from receipt; a reply after that is of no use."""
+    """How long the requester waits, counted from receipt, so that the clocks of both need not agree."""
     channel: ChannelName
     payload: bytes = b""
 
@@ -70,7 +70,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """Lose interest in the answer."""
+    """Withdraw a request: no answer is needed any more."""
 
     req: int
 
@@ -132,6 +132,7 @@ def _decode_request(view: memoryview) -> Request:
 
 def _decode_reply(view: memoryview) -> Reply:
     _, req, status, last = _REPLY.unpack_prefix(view)
+    # A status or flag of a later version must not be mistaken for a known one.
     if status > ReplyStatus.EXPIRED or last > 1:
         raise MalformedPacket("reply", Fault.BAD_VALUE, f"status {status}, last {last}")
     return Reply(req=req, status=ReplyStatus(status), last=bool(last), payload=bytes(view[_REPLY.size :]))

@@ -1,9 +1,8 @@
-"""Permission tokens: 169 bytes by which an issuer allows a subject to publish or subscribe to a channel.
+"""Permission tokens: 169 bytes in which an issuer permits a subject to use a channel (policy.md §7.2).
 
-A token is signed and self-contained; presenting it needs no round trip. What one token says is decided here: its
-bytes, its signature, its times, its scope. Whether its issuer is to be believed is decided in policy/tokens.py. A
-delegated token carries no link to its parent, so parents travel beside it as a *chain*: tokens one after the other,
-the root's first.
+A token is signed and self-contained, so that it is verified without asking anyone. This module checks a single token:
+its bytes, signature, times and scope. policy/tokens.py decides whether its issuer is trusted. A delegated token carries
+no link to its parent, so the parents are sent with it as a *chain*: one token after the other, the root's first.
 
 Times are unix seconds. A token is valid from `not_before` up to, and not including, `not_after`.
 """
@@ -23,15 +22,16 @@ from meshbus.wire.layout import Layout
 
 TOKEN_BYTES = 169
 MAX_CHAIN = 8
-"""Tokens in one chain. Each costs a signature check, and nobody hands a permission on seven times."""
+"""Tokens in one chain, because each costs a signature check. Our choice: seven delegations are more than anyone uses."""
 
 _MAX_U64 = 0xFFFFFFFFFFFFFFFF
+# policy.md §7.2: the signature covers exactly these 105 bytes, without a prefix for domain separation.
 _SIGNED = Layout("token", "<32s32sIQIQQBQ")
 _TOKEN = Layout("token", "<32s32sIQIQQBQ64s")
 
 
 class Scope(IntFlag):
-    """What a token allows; other bits are carried and signed, and mean nothing."""
+    """What a token permits; other bits are carried and signed, but have no meaning."""
 
     NONE = 0
     PUBLISH = 0x01
@@ -39,9 +39,9 @@ class Scope(IntFlag):
     ADMIN = 0x04
     DELEGATE = 0x08
     WILDCARD = 0x10
-    """Every channel instead of one; allows nothing by itself."""
+    """For every channel instead of one; permits nothing by itself."""
     ALL = 0x0F
-    """Everything on one channel, so without WILDCARD."""
+    """Everything on one channel, that is, without WILDCARD."""
 
 
 _WILDCARD = int(Scope.WILDCARD)
@@ -53,16 +53,16 @@ class PermissionToken(msgspec.Struct, frozen=True):
     issuer: bytes
     """Entity id of the signer."""
     subject: bytes
-    """Entity id of whoever may use it."""
+    """Entity id of the node that may use it."""
     scope: int
-    """Bits of `Scope`. A plain int: an enum remembers every value it ever saw, and a peer chooses these."""
+    """Bits of `Scope`. A plain int, because an IntFlag caches every value that it sees, and peers choose these."""
     channel_hash: int
     issuer_generation: int
-    """An issuer revokes by raising the lowest generation it stands by."""
+    """An issuer revokes tokens by raising the lowest generation that counts (policy.md §7.4)."""
     not_before: int
     not_after: int
     delegation_depth: int
-    """How many more times it may be handed on."""
+    """How many more times it may be delegated."""
     nonce: int
     signature: bytes
 
@@ -97,6 +97,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
             channel_hash=0 if channel is None else ChannelName(channel).hash,
             generation=generation,
             not_before=start,
+            # policy.md §7.2: saturates instead of overflowing.
             not_after=min(start + ttl_s, _MAX_U64),
             delegation_depth=delegation_depth,
             entropy=entropy,
@@ -110,6 +111,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
         Raises AuthError, checked in this order: this token is not valid now, may not be delegated further, does not
         allow delegation, does not belong to the signer.
         """
+        # policy.md §7.3 fixes the order of these checks; the first fault is the one that is reported.
         self.verify(now)
         if self.delegation_depth == 0:
             raise AuthError(AuthFault.DELEGATION_EXHAUSTED, "the token cannot be delegated further")
@@ -124,6 +126,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
             channel_hash=self.channel_hash,
             generation=self.issuer_generation,
             not_before=int(now),
+            # policy.md §7.3: a child ends with its parent, and keeps its generation.
             not_after=self.not_after,
             delegation_depth=self.delegation_depth - 1,
             entropy=entropy,
@@ -156,11 +159,12 @@ class PermissionToken(msgspec.Struct, frozen=True):
 
     def expired(self, now: float, skew_s: int = 0) -> bool:
         """Return whether the token has expired; the signature is not checked."""
+        # policy.md §7.2: expired at equality.
         return max(int(now) - skew_s, 0) >= self.not_after
 
     def allows(self, scope: int) -> bool:
         """Return whether the scope includes all the given bits; at least one must be given."""
-        bits = int(scope)  # plain numbers: arithmetic on enum members is slow
+        bits = int(scope)  # a plain number: arithmetic on enum members is slow
         return bits != 0 and self.scope & bits == bits
 
     @property
@@ -170,6 +174,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
 
     def authorizes(self, action: int, channel_hash: int) -> bool:
         """Return whether the token is for this action on this channel; time and signature are not checked."""
+        # policy.md §7.2: a channel_hash of 0 is not a wildcard; only the scope makes one.
         return self.allows(action) and (self.channel_hash == channel_hash or self.is_wildcard)
 
 
@@ -188,14 +193,14 @@ def decode_token(buffer: Buffer) -> PermissionToken:
 
 
 def encode_chain(tokens: Sequence[PermissionToken]) -> bytes:
-    """Write a chain, the root's token first. A chain of one is a plain token, which every peer reads."""
+    """Write a chain, the root's token first. A chain of one token is a plain token, which every 0.23 peer reads."""
     if not 1 <= len(tokens) <= MAX_CHAIN:
         raise LocalProtocolError(f"a chain has 1 to {MAX_CHAIN} tokens, got {len(tokens)}")
     return b"".join(map(encode_token, tokens))
 
 
 def decode_chain(buffer: Buffer) -> tuple[PermissionToken, ...]:
-    """Read a chain; what it proves is not checked."""
+    """Read a chain; its tokens are not verified."""
     count, rest = divmod(len(buffer), TOKEN_BYTES)
     if rest or not 1 <= count <= MAX_CHAIN:
         raise MalformedPacket("token chain", Fault.BAD_LENGTH, f"{len(buffer)} bytes")
@@ -232,7 +237,7 @@ def _signed(
 
 
 def _check_sizes(token: PermissionToken) -> None:
-    """Refuse the byte strings that `struct` would pad or cut."""
+    """Raise LocalProtocolError for byte strings that `struct` would pad or cut."""
     for name, size in (("issuer", KEY_BYTES), ("subject", KEY_BYTES), ("signature", SIGNATURE_BYTES)):
         if len(getattr(token, name)) != size:
             raise LocalProtocolError(f"a token's {name} has {size} bytes, got {len(getattr(token, name))}")

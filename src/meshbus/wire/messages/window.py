@@ -1,6 +1,6 @@
-"""Stream credit (0x0B00): how much of a stream the receiver has consumed.
+"""Stream credit (0x0B00): how much of a stream the receiver has consumed (transport.md §14).
 
-A grant is absolute, so grants may be lost, merged or repeated. Accounting is in engine/session/stream.py.
+A grant carries a running total, so grants may be lost, merged or repeated. Accounting is in engine/session/stream.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     stream_id: int
     total_consumed: int
-    """Bytes accepted on the stream so far: plaintext and 84 for each packet. Clamp it to what was sent."""
+    """Bytes accepted on the stream so far: plaintext plus 84 for each packet. The sender limits it to what it sent."""
 
 
 def encode_grant(grant: Grant) -> bytes:
