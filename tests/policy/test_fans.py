@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.policy import fans as module
-from meshbus.policy.fans import Fans, Peers, _Inner
+from meshbus.policy.fans import Fans, Peers, _InnerPrefixes
 from meshbus.policy.prefixes import SubscriptionIndex
 
 
@@ -43,7 +43,7 @@ def test_inner_prefixes_are_those_that_others_start_with(steps: list[tuple[bool,
 
 @given(st.sets(PREFIXES.filter(bool)), PREFIXES, st.integers(0, 5))
 def test_the_enclosing_prefix_is_the_longest(inner: set[bytes], text: bytes, length: int) -> None:
-    table = _Inner()
+    table = _InnerPrefixes()
     for one in inner:
         table.set(one, inner=True)
     expected = max((one for one in inner if text.startswith(one) and len(one) <= length), key=len, default=b"")

@@ -49,6 +49,7 @@ class SubnetPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def assign(self, tags: Iterable[str]) -> SubnetId:
         """Return the subnet of a node with these tags."""
         present = frozenset(tags)
+        # policy.md §9: first match wins, as the founding documents describe it. Level rules are what 0.23 nodes use.
         return next(
             (rule.target_subnet for rule in self.rules if present.issuperset(rule.match_tags)), self.default_subnet
         )
@@ -74,6 +75,7 @@ class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
         """Return the value of the first tag that has one, or None."""
         for tag in sorted_tags:
             if tag.startswith(self.tag_prefix):
+                # The whole remainder must be a key: `region:eu-west` does not set the level of `region:eu`.
                 value = self.values.get(tag.removeprefix(self.tag_prefix))
                 if value is not None:
                     return value

@@ -29,6 +29,7 @@ class CapabilitySet:
     def __init__(self, tags: Iterable[str] = (), metadata: Mapping[str, str] | None = None) -> None:
         self.tags = frozenset(tags)
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata or {}))
+        # policy.md §8.2: an announcement with an empty tag is dropped as a whole.
         if "" in self.tags:
             raise ConfigError("tag", "a tag must not be empty")
 
@@ -64,6 +65,7 @@ class CapabilitySet:
 
     def with_metadata(self, key: str, value: str) -> CapabilitySet:
         """Set one entry of the metadata; those of tools are set by `with_tools`."""
+        # policy.md §8.6: 0.23 nodes ignore such a write silently; an error is easier to find.
         if key.startswith(_TOOL_METADATA):
             raise ConfigError("metadata", f"{key!r} belongs to a tool; pass its schemas to with_tools")
         return CapabilitySet(self.tags, {**self.metadata, key: value})
@@ -94,6 +96,7 @@ class CapabilitySet:
     @cached_property
     def values(self) -> Mapping[str, str]:
         """The values of the keys on an axis, such as `hardware.memory_gb`."""
+        # Sorted, so that of two tags with the same key the same one counts on every node.
         tags = (Tag.parse(text) for text in sorted(self.tags))
         return {f"{tag.head}.{tag.key}": tag.value for tag in tags if tag.kind is TagKind.AXIS_VALUE}
 
@@ -171,6 +174,7 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return False
         if self.gpu_vendor is None and self.min_vram_gb is None:
             return True
+        # The presence tag is among `required_claims`, so it was checked already; its details may still be missing.
         gpu = capabilities.gpu or Gpu()
         return self.gpu_vendor in {None, gpu.vendor} and gpu.vram_gb >= (self.min_vram_gb or 0)
 
@@ -179,6 +183,7 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return False
         if self.require_tools and not _meet(self.require_tools, (tool.tool_id for tool in capabilities.tools)):
             return False
+        # policy.md §8.5: fails without models, even for 0.
         if self.min_context_length is not None and not any(
             model.context_length >= self.min_context_length for model in capabilities.models
         ):

@@ -104,6 +104,7 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
         tokens: TokenCheck | None,
         now: float,
     ) -> bool:
+        # policy.md §2.1: both conditions must hold, the filter first.
         if required is not None and not required.matches(capabilities):
             return False
         if not self.require_token:
@@ -138,6 +139,7 @@ class ChannelConfigRegistry:
     def insert(self, config: ChannelConfig) -> ChannelConfig | None:
         """Set the configuration of one channel, and return the one that it had, or None."""
         name = config.channel
+        # The name stays in the hash indexes, which are sets, so that replacing a configuration does not add it twice.
         previous = self._exact.get(name)
         self._exact[name] = config
         self._by_hash.setdefault(name.hash, set()).add(name)
@@ -161,6 +163,7 @@ class ChannelConfigRegistry:
         exact = self._exact.get(name)
         if exact is not None:
             return exact
+        # policy.md §2.2: the longest prefix wins, by characters; `/` has no meaning here.
         for length in self._prefix_lengths:
             config = self._prefixes.get(name[:length]) if length <= len(name) else None
             if config is not None:
@@ -202,6 +205,7 @@ class ChannelConfigRegistry:
         return config
 
     def _only(self, names: set[ChannelName] | None) -> ChannelConfig | None:
+        # policy.md §2.2: a hash of several names identifies none of them.
         if names is None or len(names) != 1:
             return None
         (name,) = names

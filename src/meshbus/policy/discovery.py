@@ -59,6 +59,7 @@ class ScopeFilter(msgspec.Struct, frozen=True):
             return same_subnet
         if SUBNET_LOCAL_TAG in capabilities.tags:
             return False
+        # policy.md §8.5: a node for tenants only never matches a search by region, and the reverse.
         tenants = _scoped(capabilities, TENANT_PREFIX)
         regions = _scoped(capabilities, REGION_PREFIX)
         match self.kind:
@@ -118,6 +119,7 @@ class CapabilityIndex:
                 return False
         self.remove(node_id)
         self.version += 1
+        # policy.md §8.4: the lifetime counts from receipt; the sender's timestamp is not used.
         self._entries[node_id] = Entry(capabilities, version, now + ttl_s)
         for claim in capabilities.claims:
             self._by_claim.setdefault(claim, set()).add(node_id)
@@ -170,6 +172,7 @@ class CapabilityIndex:
         while self._expiries and self._expiries[0][0] < now:
             expires_at, node_id = heappop(self._expiries)
             entry = self._entries.get(node_id)
+            # The node may have announced itself again since; then this pair is stale.
             if entry is not None and entry.expires_at == expires_at:
                 self.remove(node_id)
                 gone.append(node_id)

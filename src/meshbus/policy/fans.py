@@ -60,7 +60,7 @@ _UNLINKED = -1
 """Marks a note whose link or fan must be computed again; never a valid shape or version."""
 
 
-class _Inner:
+class _InnerPrefixes:
     """The prefixes with which others in the table start; every parent except the empty prefix is one of them."""
 
     __slots__ = ("_counts", "_lengths", "_prefixes")
@@ -132,7 +132,7 @@ class Fans:
         """Incremented by every change."""
         self._root = _Note(b"", ())
         self._notes = {b"": self._root}
-        self._inner = _Inner()
+        self._inner = _InnerPrefixes()
         self._remembered = 0
         """Upper bound of the number of peers in fans that are not shared."""
         self.subscriptions = 0
@@ -140,6 +140,7 @@ class Fans:
 
     def match(self, topic: bytes) -> Peers:  # hot: bench_index
         """Return the peers of a topic, sorted, each once."""
+        # Two searches: for the block by its first key, then within it. The empty prefix guarantees a result.
         keys = self._keys[bisect_right(self._heads, topic) - 1]
         prefix = keys[bisect_right(keys, topic) - 1]
         if topic.startswith(prefix):
@@ -157,6 +158,7 @@ class Fans:
         note = self._notes.get(prefix)
         if note is not None:
             note.own = own
+        # `_refresh` climbs up to a note that is current. The root must always be, because it is its own parent.
         root = self._root
         root.fan, root.checked = root.own, self._version
 
@@ -178,6 +180,7 @@ class Fans:
 
     def _unlink_below(self, prefix: bytes) -> None:
         """Mark the notes of all prefixes that start with this one."""
+        # If only the root has a note, nothing can be stale.
         below = self._table.starting_with(prefix, _MARKED) if len(self._notes) > 1 else []
         if len(below) == _MARKED:
             self._shape += 1
@@ -191,6 +194,7 @@ class Fans:
         """Return the note of the longest prefix of a topic, starting at the greatest prefix that sorts before the topic."""
         note = self._notes.get(prefix)
         if note is None:
+            # Do not link a prefix that a subscriber made long to make this expensive (docs/decisions/0011).
             if len(prefix) > _LONG * len(topic):
                 return self._note(self._inner.enclosing(topic, len(topic)))
             note = self._note(prefix)
@@ -284,6 +288,7 @@ class Fans:
         for below in reversed(chain):
             parent, jump = below.parent, below.parent.jump
             below.depth = parent.depth + 1
+            # Skew-binary: two jumps of equal length are joined to one (pubsub.md §1.2).
             below.jump = jump.jump if parent.depth - jump.depth == jump.depth - jump.jump.depth else parent
             # A jump may lead to a removed prefix, which gets no reports of changes: its link is valid only this once.
             below.linked = self._shape if self._notes.get(below.prefix) is below else _UNLINKED

@@ -157,6 +157,7 @@ class SubnetGateway:
         reuse for the verdicts, and `guard` one that receives the codes of the auth guard where it is consulted.
         """
         batch = headers if isinstance(headers, HeaderBatch) else HeaderBatch.of(headers)
+        # Converted only if needed: this runs for every batch.
         if type(source) is not np.ndarray:
             source = np.asarray(source, _U32)
         if type(dest) is not np.ndarray:
@@ -193,6 +194,8 @@ class SubnetGateway:
         return self._policy
 
     def _decide(self, channel_hash: int, source: SubnetId, dest: SubnetId, ttl: int, hop_count: int) -> ForwardDecision:
+        # policy.md §6.3: this order. Here ttl is the hop_ttl of the header; `decide_batch` ignores a hop_ttl of 0
+        # (profile.md §9), because 0.23 nodes always send 0.
         if ttl == 0 or hop_count >= ttl:
             return Drop(DropReason.TTL_EXPIRED)
         # policy.md §9: a reason that 0.23 nodes never produce; it comes right after the TTL.
@@ -202,6 +205,7 @@ class SubnetGateway:
         find = self._channels.get_by_wire_hash if by_wire_hash else self._channels.get
         config = find(channel_hash)
         if config is None:
+            # docs/decisions/0003: 16 bits are shared by several channels too often to forward by them.
             return FORWARD if self._forward_unknown and not by_wire_hash else Drop(DropReason.SUBNET_LOCAL)
         match config.visibility:
             case Visibility.GLOBAL:
@@ -209,12 +213,16 @@ class SubnetGateway:
             case Visibility.PARENT_VISIBLE:
                 return FORWARD if dest.contains(source) else Drop(DropReason.NOT_ANCESTOR)
             case Visibility.EXPORTED:
+                # policy.md §6.3: an export to GLOBAL exports to all subnets, because GLOBAL contains them.
                 exported = any(target.contains(dest) for target in self._exports.get(config.channel, ()))
                 return FORWARD if exported else Drop(DropReason.NOT_EXPORTED)
+            # policy.md §6.3: even between nodes of one subnet, so a plain relay must not apply this rule
+            # (docs/decisions/0013).
             case Visibility.SUBNET_LOCAL:
                 return Drop(DropReason.SUBNET_LOCAL)
 
     def _knows(self, subnet: SubnetId) -> bool:
+        # docs/decisions/0002: compared for equality. A subnet below a registered one is still unknown.
         return subnet.is_global or subnet == self.local_subnet or subnet in self._peer_subnets
 
     def snapshot(self) -> GatewayPolicy:
@@ -226,6 +234,7 @@ class SubnetGateway:
                 enforced=self._publishers is not None and (config.publish_caps is not None or config.require_token),
                 exports=tuple(int(subnet) for subnet in self._exports.get(config.channel, ())),
             )
+            # Sorted, so that equal policies are equal values: the recorder numbers them (log/packets/policies.py).
             for config in sorted(self._channels, key=lambda config: config.channel)
         ]
         return GatewayPolicy(

@@ -67,6 +67,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[int, ChannelName | None] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)
+            # policy.md §1.2: names whose hashes differ only in bit 48 share a stream id.
             found[name.stream_id] = None if name.stream_id in found else name
         return found
 
@@ -83,6 +84,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self) -> NDArray[np.uint64]:
         """Return the policy in the form that the kernel reads."""
+        # GLOBAL is always known and needs no entry (policy/verdict.py).
         known = {self.local_subnet, *self.peer_subnets}
         return build_policy(self.rules(), known, forward_unknown=self.forward_unknown)
 
@@ -105,6 +107,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         verdicts = np.empty(len(headers), np.uint8)
         rows = np.ascontiguousarray(headers).view(np.uint8)
         words = self.words() if words is None else words
+        # The kernel also counts. A replay must not add to the counts of a gateway, so these are dropped.
         if judge.run(rows, source, dest, ttl, words, verdicts, np.zeros(VERDICTS, np.int64)):
             asked = np.flatnonzero(verdicts == ASK_GUARD)
             allowed = guard[asked] == AuthVerdict.ALLOWED

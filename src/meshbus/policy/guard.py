@@ -58,6 +58,7 @@ class AuthGuard:
     """
 
     def __init__(self) -> None:
+        # policy.md §3.2: with 1000 pairs, 0.45 % of the probes for other pairs pass the filter.
         self._bloom = np.zeros(BLOOM_BITS // 8, np.uint8)
         self._verified: set[tuple[int, int]] = set()
         self._names: set[tuple[int, str]] = set()
@@ -87,6 +88,7 @@ class AuthGuard:
     def revoke(self, origin: int, channel: int) -> None:
         """Revoke a pair. Its bloom bits stay, so the next check returns NEEDS_FULL_CHECK."""
         self.version += 1
+        # policy.md §3.2: counted even if the pair was not authorized.
         self.revocations_since_rebuild += 1
         if (origin, channel) in self._verified:
             self._verified.remove((origin, channel))
@@ -153,6 +155,7 @@ class AuthGuard:
 
     def _rebuild_slots(self) -> None:
         size = _MIN_SLOTS
+        # A quarter full, so that as many pairs can be added before the next rebuild.
         while size < 4 * len(self._verified):
             size *= 2
         self._slots = np.zeros((size, 3), _U64)
@@ -170,6 +173,7 @@ class AuthGuard:
     def _find(self, origin: int, channel: int) -> int:
         mask = len(self._slots) - 1
         slot = _hash(origin, channel) >> _SLOT_SHIFT & mask
+        # Ends, because the caller knows that the pair is there.
         while self._slots[slot].tolist() != [origin, channel, _TAKEN]:
             slot = slot + 1 & mask
         return slot
@@ -211,6 +215,7 @@ def _check_reference(
             & (probed[:, _CHANNEL] == channels[pending])
         )
         verdicts[pending[found]] = AuthVerdict.ALLOWED
+        # policy.md §3.2: both bits are set, but the pair is not verified.
         verdicts[pending[probed[:, _STATE] == _FREE]] = AuthVerdict.NEEDS_FULL_CHECK
         going_on = ~found & (probed[:, _STATE] != _FREE)
         pending = pending[going_on]

@@ -58,6 +58,7 @@ class TokenBucket:
         return admitted
 
     def _refill(self, now: float) -> None:
+        # A clock that steps back adds nothing, and does not move `_then`, so that the same time is not counted twice.
         if now > self._then:
             self._level = min(self._level + (now - self._then) * self.rate, float(self.capacity))
             self._then = now
@@ -93,6 +94,7 @@ class FailureThrottle(Generic[Peer]):
         if self._max_failures >= NEVER:
             return
         record = self._records.get(peer)
+        # policy.md §4.5: the window starts at the first failure and is over when it is 60 s old.
         if record is None or now - record.since >= self._window_s:
             record = self._start(peer, now)
         record.failures += 1

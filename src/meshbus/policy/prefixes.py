@@ -106,6 +106,7 @@ class SubscriptionIndex:
         else:
             self._table.insert(block, place, prefix, owner.alone)
             self._fans.reshape(prefix)
+        # Only now: a subscription that was there already must not create an owner.
         self._owners[peer] = owner
         block, place, _ = owner.prefixes.find(prefix)
         owner.prefixes.insert(block, place, prefix)
@@ -162,6 +163,7 @@ class SubscriptionIndex:
         After a change, topics are matched one by one until that has cost about as much as a new snapshot. So changes and
         batches in any order cost at most twice as much as the best choice each time.
         """
+        # Without numba, the kernels of the snapshot run as plain Python.
         if not self._compiled or topics < _SMALL_BATCH:
             return False
         self._matched_since_change += topics
@@ -171,6 +173,7 @@ class SubscriptionIndex:
         """Remove a peer from a prefix that it holds, and the prefix from the table if it has no other peer."""
         block, place, _ = self._table.find(prefix)
         left = _without(self._peers_at(block, place), peer)
+        # The empty prefix stays in the table without peers (policy/fans.py).
         if left or not prefix:
             self._table.values[block][place] = left
             self._fans.change(prefix, left)

@@ -132,6 +132,7 @@ def flatten(prefixes: Sequence[bytes], holders: Sequence[Sequence[int]]) -> Flat
     data = np.frombuffer(b"".join([*prefixes, _PADDING]), _U8)
     # Peers are numbered consecutively, so that the kernel can mark them in an array.
     names, ids = np.unique(_join(holders), return_inverse=True)
+    # 32 bits where they are enough take half the memory.
     width: np.dtype[np.signedinteger[Any]] = _I32 if max(len(data), len(ids)) <= np.iinfo(_I32).max else _I64
     starts = _bounds(prefixes).astype(width)
     links = np.zeros((len(starts), 5), width)
@@ -151,6 +152,7 @@ def match_topics(table: FlatTable, offsets: Offsets, data: Bytes) -> Matches:  #
     size, end = len(data), int(offsets[-1])
     if end > size:
         raise _bad_offsets(size)
+    # The kernel reads whole words, so the last topic needs bytes after it.
     if end + len(_PADDING) > size:
         data = np.concatenate((data[:end], np.zeros(len(_PADDING), _U8)))
     rows = np.empty(count, _I32)
@@ -222,6 +224,7 @@ def _link_rows(
             shared = 0
             here, there = starts[row], starts[above]
             most = min(starts[row + 1] - here, here - there)
+            # In sorted order, the parent is an ancestor of the row before, or that row itself.
             while shared < most and data[here + shared] == data[there + shared]:
                 shared += 1
             while starts[above + 1] - starts[above] > shared:
@@ -232,6 +235,7 @@ def _link_rows(
             beyond = links[jump, _JUMP]
             depth[row] = depth[above] + 1
             links[row, _PARENT] = above
+            # Skew-binary: two jumps of equal length are joined, so any climb takes logarithmic steps (pubsub.md §1.2).
             links[row, _JUMP] = beyond if depth[above] - depth[jump] == depth[jump] - depth[beyond] else above
         before = count
         for slot in range(own[row], own[row + 1]):
@@ -373,6 +377,7 @@ def _locate(
             else:
                 high, high_shared = middle, shared
         row = low
+        # pubsub.md §1.2: every prefix of the topic is `low` or an ancestor of it. Climb to the longest one.
         while starts[row + 1] - starts[row] > low_shared:
             jump = links[row, _JUMP]
             row = jump if starts[jump + 1] - starts[jump] > low_shared else links[row, _PARENT]
@@ -402,6 +407,7 @@ def _fill(links: Integers, peers: Peers, rows: Integers, bounds: Offsets, out: P
         filled = at
         while filled < end:
             start, size = links[row, _FRESH], links[row + 1, _FRESH] - links[row, _FRESH]
+            # The first part needs no merge; beyond the limit, parts are appended and all of it is sorted once.
             if merges == 0 or merges > _MERGES:
                 jit.copy_bytes(target + 8 * filled, source + 8 * start, 8 * size)
             else:

@@ -51,6 +51,7 @@ class SubprotocolRegistry:
 
         Raises RegistryError if the id is reserved, or if it is registered and `replace` is not set.
         """
+        # subprotocols.md §5: the reference replaces silently. A duplicate or reserved id is more likely a mistake.
         if is_reserved(descriptor.id):
             raise RegistryError(RegistryFault.RESERVED, descriptor.id, "the id is reserved; choose one from 0x1001 on")
         previous = self._descriptors.get(descriptor.id)

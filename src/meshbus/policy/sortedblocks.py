@@ -40,6 +40,7 @@ class SortedBlocks:
 
     def find(self, key: bytes) -> tuple[int, int, bool]:
         """Return the block and place of a key, or where to insert it, and whether it is there."""
+        # The first head is the empty key, so the result is never -1.
         block = bisect_right(self.heads, key) - 1
         keys = self.keys[block]
         place = bisect_left(keys, key)
@@ -94,6 +95,7 @@ class SortedBlocks:
             del self.values[block][place]
         self.size -= 1
         if len(self.keys[block]) < _FEWEST and len(self.keys) > 1:
+            # With the neighbor before it; the first block has none and takes the one after it.
             self._join(max(block - 1, 0))
         # The head of the first block stays empty, so that `find` works for every key.
         elif place == 0 and block > 0:

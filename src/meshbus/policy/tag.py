@@ -50,6 +50,7 @@ class Tag(msgspec.Struct, frozen=True):
         """Parse a tag; raise ConfigError if it is empty. Every other text is a tag."""
         if not text:
             raise ConfigError("tag", "a tag must not be empty")
+        # policy.md §8.1: the classes are tested in this order.
         for prefix in RESERVED_PREFIXES:
             if text.startswith(prefix):
                 return cls(text, TagKind.RESERVED, head=prefix, value=text.removeprefix(prefix))
@@ -104,6 +105,7 @@ def heat_tag(origin_hash: int, rate: float) -> str:
     """Return the tag with the activity of a chain; rates outside [0, 1] are clamped."""
     if not math.isfinite(rate):
         raise ConfigError("heat", f"the rate must be a finite number, got {rate}")
+    # policy.md §8.6: two decimals, clamped to [0, 1].
     return f"heat:{origin_hash:016x}={min(max(rate, 0.0), 1.0):.2f}"
 
 

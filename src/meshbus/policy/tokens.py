@@ -39,6 +39,7 @@ def verify_chain(tokens: Sequence[PermissionToken], roots: Collection[bytes], no
 
     Raises AuthError with the first fault.
     """
+    # Before the signatures: comparing fields is cheap, each signature costs a curve operation.
     _check_shape(tokens, roots)
     for token in tokens:
         token.verify(now, skew_s)
@@ -99,10 +100,12 @@ class TokenCache:
         chains = self._slots.get((subject, channel_hash))
         if not chains:
             return None
+        # policy.md §7.4: in the order of insertion.
         return next((chain[-1] for chain in chains if self._counts(chain, now)), chains[0][-1])
 
     def revoke_below(self, issuer: bytes, generation: int) -> None:
         """Revoke the tokens of an issuer below a generation. The floor never decreases."""
+        # policy.md §7.4: monotonic, so that a revoked token cannot become valid again.
         self._floors[issuer] = max(generation, self.floor(issuer))
 
     def floor(self, issuer: bytes) -> int:
@@ -145,6 +148,7 @@ class TokenCache:
 
     def _candidates(self, subject: bytes, channel_hash: int) -> Sequence[Chain]:
         exact = self._slots.get((subject, channel_hash), [])
+        # policy.md §7.4: the exact slot first, then the one of wildcards.
         for_all = self._slots.get((subject, 0)) if channel_hash else None
         return [*exact, *for_all] if for_all else exact
 
@@ -232,6 +236,7 @@ def _link_fault(parent: PermissionToken, child: PermissionToken) -> AuthFault | 
 
     policy.md §7.3 has the rules of delegation; 0.23 nodes never verify them.
     """
+    # Strictly falling, so that a chain cannot be longer than its root allowed.
     if parent.delegation_depth <= child.delegation_depth:
         return AuthFault.DELEGATION_EXHAUSTED
     if not parent.allows(Scope.DELEGATE):

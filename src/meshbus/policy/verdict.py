@@ -103,6 +103,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
     channels = np.zeros((rows, _ROW_WORDS), np.uint64)
     exports: list[int] = []
     for stream, rule in rules.items():
+        # The low bits of a stream id are those of a hash, so they need no further mixing.
         row = stream & (rows - 1)
         while channels[row, _KEY]:
             row = row + 1 & (rows - 1)
@@ -111,6 +112,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
         exports += [target | depth_mask(target.depth) << 32 for target in rule.exports]
     known = np.zeros(subnet_rows, np.uint64)
     for subnet in sorted(set(known_subnets) - {0}):  # 0 is GLOBAL, which is always known; here it marks a free row
+        # Subnet ids differ mostly in their high bytes, so they are mixed before the low bits select a row.
         row = (subnet * int(_SPREAD) & 0xFFFFFFFF) >> int(_SPREAD_SHIFT) & (subnet_rows - 1)
         while known[row]:
             row = row + 1 & (subnet_rows - 1)
@@ -132,6 +134,7 @@ def _channels_of(policy: Words) -> NDArray[np.uint64]:
 
 @jit.helper
 def _depth_mask(subnet: Any) -> Any:
+    # policy.md §6.1: the depth is that of the deepest level that is not 0. [3, 0, 7] has depth 3.
     if subnet & np.uint32(0xFF):
         return np.uint32(0xFFFFFFFF)
     if subnet & np.uint32(0xFF00):
@@ -162,6 +165,7 @@ def _judge_reference(
         source = headers["subnet_id"]
     source, dest = source.astype(np.uint32), dest.astype(np.uint32)
     stream, hop_ttl = headers["stream_id"], headers["hop_ttl"]
+    # profile.md §9: packets of 0.23 nodes have hop_ttl 0, which therefore means no limit.
     expired = (hop_ttl > 0) & (headers["hop_count"] >= hop_ttl)
     if len(ttl):
         expired |= ttl == 0
@@ -173,6 +177,7 @@ def _judge_reference(
     known = policy[int(policy[_KNOWN_AT]) :]
     unknown_subnet = ~(((source == 0) | np.isin(source, known)) & ((dest == 0) | np.isin(dest, known)))
     channels = _channels_of(policy)
+    # -1 for unknown channels also selects a row, the last one; `found` masks what is read from it.
     row = _rows_of(stream, channels)
     found = row >= 0
     rule = np.where(found, channels[row, _RULE], np.uint64(GLOBAL if policy[_FORWARD_UNKNOWN] else LOCAL))
@@ -211,6 +216,7 @@ def _exported(spans: Words, dest: Subnets, policy: Words) -> NDArray[np.bool_]:
     first, count = (spans & np.uint64(0xFFFFFFFF)).astype(np.int64), (spans >> np.uint64(32)).astype(np.int64)
     exported = np.zeros(len(dest), np.bool_)
     for step in range(int(count.max(initial=0))):
+        # Clipped, because shorter lists are read beyond their end; `step < count` masks that.
         target = targets[np.minimum(first + step, len(targets) - 1)]
         exported |= (step < count) & ((target ^ dest) & (target >> np.uint64(32)) == 0)
     return exported
@@ -267,6 +273,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
             target = np.uint32(dest[i])
             origin = np.uint32(source[i]) if len(source) else jit.load_u32(at + _SUBNET_AT)
             row = np.uint64(_HEAD_WORDS) + (stream & mask) * np.uint64(_ROW_WORDS)
+            # Open addressing; the exports follow the last row of the table.
             while policy[row] != 0 and policy[row] != stream:
                 row += np.uint64(_ROW_WORDS)
                 if row == policy[_EXPORTS_AT]:
@@ -292,6 +299,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
                         if (np.uint32(export) ^ target) & np.uint32(export >> np.uint64(32)) == 0:
                             verdict = 0
                             break
+                # Last, because the guard is outside the kernel and is asked for packets that everything else allows.
                 if verdict == 0 and rule >> np.uint64(8):
                     verdict = ASK_GUARD
         verdicts[i] = verdict

@@ -169,6 +169,7 @@ class Tool(NumberedView, frozen=True, kw_only=True):
     def write_under(self, prefix: str) -> Iterator[str]:
         """Return the tags of this view; `stateless` is always written (policy.md §8.1)."""
         yield from super().write_under(prefix)
+        # policy.md §8.1: unlike other flags, it is written even if it is false.
         if not self.stateless:
             yield f"{prefix}stateless=false"
 
@@ -219,6 +220,7 @@ def _modalities(text: str) -> tuple[Modality, ...]:
 _READERS: Mapping[Any, Callable[[str], Any]] = {
     int: _number,
     str: str,
+    # policy.md §8.1: flags are written only if true, as `true`; any other text is false.
     bool: "true".__eq__,
     GpuVendor: _vendor,
     tuple[str, ...]: _words,

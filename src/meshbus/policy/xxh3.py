@@ -29,6 +29,7 @@ def hash_pair(low: Any, high: Any) -> Any:
     """Hash the 16 bytes `low ‖ high` (both little-endian u64, arrays or numbers) with XXH3, seed 0."""
     low = low ^ _FLIP_LOW
     high = high ^ _FLIP_HIGH
+    # Reverse the bytes of `low`, in three steps: bytes, pairs, halves.
     swapped = ((low & _EVEN_BYTES) << _8) | ((low >> _8) & _EVEN_BYTES)
     swapped = ((swapped & _EVEN_PAIRS) << _16) | ((swapped >> _16) & _EVEN_PAIRS)
     swapped = (swapped << _32) | (swapped >> _32)
