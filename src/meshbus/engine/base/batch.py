@@ -103,6 +103,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def is_best_effort(self) -> bool:
         """Whether the events came in packets that are not sent again if they are lost."""
+        # docs/wire/profile.md: sequences of reliable streams start at 2^61. Events from a log have no packets.
         return len(self.packet_seqs) > 0 and self.packet_seqs.item(0) < FIRST_SEQUENCE
 
     def payload(self, index: int) -> memoryview:
@@ -111,6 +112,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def payloads(self) -> list[bytes]:
         """Return all payloads as bytes objects; costs one object per event."""
+        # Slices of bytes by plain numbers: slicing an array for each event is slower.
         raw, edges = self.data.tobytes(), self.offsets.tolist()
         return [raw[start:end] for start, end in pairwise(edges)]
 
@@ -135,6 +137,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return a range of the events as a batch that shares the memory of this one."""
         packets = np.cumsum(self.packet_events)
+        # The packet that holds event `start`, and one past the packet that holds event `stop - 1`.
         first = int(np.searchsorted(packets, start, side="right"))
         last = int(np.searchsorted(packets, stop, side="left")) + 1
         counts = self.packet_events[first:last].copy()
@@ -148,6 +151,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             packet_seqs=self.packet_seqs[first:last],
             packet_events=counts,
             pub_seq=None if self.pub_seq is None else self.pub_seq + start,
+            # The loss was found before the first event, so only the first slice reports it.
             lost=self.lost if start == 0 else 0,
             packet_stamps=None if self.packet_stamps is None else self.packet_stamps[first:last],
             times=None if self.times is None else self.times[start:stop],

@@ -57,6 +57,7 @@ class Deadlines(Generic[Key]):
         """Return the earliest deadline, or None."""
         while self._heap:
             time, key = self._heap[0]
+            # The top may be stale; drop such pairs here, where they would be in the way.
             if self._times.get(key) == time:
                 return time
             heappop(self._heap)

@@ -28,6 +28,7 @@ def place_of(address: Address) -> Address:
 
     Compare places rather than addresses: an address that a user wrote has only host and port.
     """
+    # Simulations and tests use plain strings as addresses.
     return address[:2] if isinstance(address, tuple) else address
 
 

@@ -85,6 +85,7 @@ class Run(msgspec.Struct, frozen=True, eq=False):
 def scan(data: Bytes, starts: Places, lengths: Places) -> Run | None:  # hot: bench_stream
     """Return the run of packets at the start of a batch, or None if the first packet is not an ordinary one."""
     count = len(starts)
+    # Space for the whole batch: how long the run is, is known only after the scan.
     rows, seals = np.empty(count * HEADER_BYTES, _U8), np.empty(count * SEAL_BYTES, _U8)
     numbers, columns = np.empty((2, count), _U64), np.empty((3, count), _I64)
     facts = np.empty(_FACTS, _U64)
@@ -106,6 +107,7 @@ def scan(data: Bytes, starts: Places, lengths: Places) -> Run | None:  # hot: be
         size,
         events,
         rows,
+        # Bytes, because the caller unpacks them with `struct`, which returns the pieces that the cipher needs.
         seals.tobytes(),
         numbers[0],
         numbers[1],
@@ -146,6 +148,7 @@ def _scan_reference(
             break
         if length != size + PACKET_COST:
             break
+        # Flags too: RELIABLE decides how a stream is handled, so a run has one kind only.
         shared = (session, stream, origin, subprotocol, flags)
         if found and shared != common:
             break
@@ -183,6 +186,7 @@ def _scan(
     place: Any = 0
     events: Any = 0
     found = len(starts)
+    # A single packet is consecutive.
     facts[_SEQUENCES] = facts[_COUNTERS] = one
     for i in range(len(starts)):
         start, length = starts[i], lengths[i]

@@ -75,7 +75,7 @@ NextHop = Callable[[int, float], int | None]
 """Returns the neighbor that is the next hop to a node, or None."""
 
 
-class _Standing(msgspec.Struct, frozen=True):
+class _ClaimsVersion(msgspec.Struct, frozen=True):
     """The version of the announcement that a peer's claims come from, and when it expires."""
 
     version: int
@@ -99,7 +99,7 @@ class Directory(Service):
         self._seen: BoundedMap[tuple[int, int, bool], float] = BoundedMap(MAX_SEEN)
         """When an announcement was first received, by (node id, version, direct)."""
         self._pins: BoundedMap[int, bytes] = BoundedMap(MAX_PINS)
-        self._standing: dict[int, _Standing] = {}
+        self._claims_versions: dict[int, _ClaimsVersion] = {}
         """By peer; only peers with claims."""
         self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_RATED)
         self._forwarded_rate = TokenBucket(self.config.forwarded_checks_per_s, 2 * self.config.forwarded_checks_per_s)
@@ -129,9 +129,9 @@ class Directory(Service):
         key = (heard.node_id, heard.version, direct)
         self._forget_seen(now)
         if key in self._seen:
-            standing = self._standing.get(heard.node_id)
+            current = self._claims_versions.get(heard.node_id)
             self._drop(Reason.ANNOUNCEMENT_DUPLICATE)
-            return direct and standing is not None and standing.version == heard.version
+            return direct and current is not None and current.version == heard.version
         distrust = self._distrust(peer, heard, now)
         if distrust is not None:
             return self._drop(distrust)
@@ -147,8 +147,8 @@ class Directory(Service):
             out.control.append(Announced(heard.node_id, direct))
         if claimed:
             self._services.claims_changed(peer, now, out)
-        standing = self._standing.get(peer.node_id)
-        return direct and signed and standing is not None and standing.version == heard.version
+        current = self._claims_versions.get(peer.node_id)
+        return direct and signed and current is not None and current.version == heard.version
 
     def find_nodes(
         self, capability_filter: CapabilityFilter, now: float, *, scope: ScopeFilter | None = None
@@ -172,7 +172,7 @@ class Directory(Service):
         """Drop the claims of a peer that failed or is gone; it must announce a new version (policy.md §5.1)."""
         node_id = down.node_id
         self._index.remove(node_id)
-        self._standing.pop(node_id, None)
+        self._claims_versions.pop(node_id, None)
         peer = self._peers.get(node_id)
         if peer is not None:
             peer.claims = PeerClaims()
@@ -190,14 +190,14 @@ class Directory(Service):
             return
         self._forget_seen(now)
         expired = len(self._index.expire(now))
-        for node_id, standing in list(self._standing.items()):
-            if now > standing.expires_at:
-                del self._standing[node_id]
+        for node_id, current in list(self._claims_versions.items()):
+            if now > current.expires_at:
+                del self._claims_versions[node_id]
                 peer = self._peers.get(node_id)
                 if peer is not None:
                     peer.claims = msgspec.structs.replace(peer.claims, capabilities=CapabilitySet())
         self._counters.add("expire", "announcement", expired)
-        earliest = min((standing.expires_at for standing in self._standing.values()), default=now + GC_S)
+        earliest = min((current.expires_at for current in self._claims_versions.values()), default=now + GC_S)
         self._sweep_at = min(earliest + SWEEP_S, now + GC_S) if len(self._index) or len(self._seen) else None
 
     def _distrust(self, peer: Peer, heard: Announcement, now: float) -> Reason | None:
@@ -264,14 +264,14 @@ class Directory(Service):
     def _claim(self, peer: Peer, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
         """Set the claims of a peer from its newest announcement, and return whether they changed."""
         self.pin(peer.node_id, heard.entity_id)
-        standing = self._standing.get(peer.node_id)
+        current = self._claims_versions.get(peer.node_id)
         # policy.md §8.4: a newer version replaces; after the expiry any version does.
-        if standing is not None and now <= standing.expires_at and heard.version <= standing.version:
+        if current is not None and now <= current.expires_at and heard.version <= current.version:
             return False
         subnet = SubnetId.GLOBAL if self._assignment is None else self._assignment.assign(heard.tags)
         before, peer.claims = peer.claims, PeerClaims(heard.entity_id, capabilities, subnet)
         expires_at = now + _lifetime(heard)
-        self._standing[peer.node_id] = _Standing(heard.version, expires_at)
+        self._claims_versions[peer.node_id] = _ClaimsVersion(heard.version, expires_at)
         self._sweep_by(expires_at + SWEEP_S)
         return before != peer.claims
 

@@ -70,6 +70,7 @@ class Group(NamedTuple):
 
 Rows: TypeAlias = "slice | NDArray[np.intp]"
 
+# transport.md §14: 0.23 nodes grant credit for plain events and for unknown ids, not for messages that they handle.
 _PLAIN = Disposition(Way.EVENTS, owes_grant=True)
 _ALL_PLAIN = (Group(Subprotocol.EVENTS, slice(None)),)
 _SERVED = Disposition(Way.SERVICE, owes_grant=False)
@@ -106,6 +107,7 @@ def split(ids: NDArray[np.uint16]) -> Sequence[Group]:  # hot: bench_stream
     the next one, so look it up only when a group is handled. Plain events come last and all together, for speed; no
     message depends on them.
     """
+    # The usual batch has plain events only, and needs no grouping.
     if not ids.any():
         return _ALL_PLAIN if len(ids) else ()
     places = np.flatnonzero(ids)

@@ -130,6 +130,7 @@ class Intake:
             return
         # One run after the other, as long as they are long enough; whatever remains is sorted by columns.
         while first < count:
+            # The first byte is a cheap test before `routed_stretch`, which checks the whole magic and the length.
             if batch.data.item(starts.item(first)) == _ROUTED and (
                 routed := self._receive_routed_row(batch, first, now, out)
             ):
@@ -158,6 +159,7 @@ class Intake:
             self._receiver.on_packets(peer, Opened(headers, plain, run.places, run, arrival), now, out)
             return
         self._refuse(headers, arrival, genuine, fresh, now)
+        # The forged or repeated packets break up the run, so what is left goes the way of mixed packets.
         if fresh.any():
             arrival = None if arrival is None else arrival.only(fresh)
             self._receiver.on_packets(peer, Opened(headers[fresh], plain, run.places[fresh], arrival=arrival), now, out)
@@ -229,6 +231,7 @@ class Intake:
         if (sessions == sessions[0]).all():
             self._open(batch, columns, starts, rows, now, out)
             return
+        # A dict keeps the order of arrival between sessions; a set would not.
         for session_id in dict.fromkeys(sessions.tolist()):
             chosen = np.flatnonzero(sessions == np.uint64(session_id))
             self._open(batch, columns[chosen], starts[chosen], rows[chosen], now, out)
@@ -268,6 +271,8 @@ class Intake:
         self._counters.count(Reason.BAD_TAG, int(np.count_nonzero(~genuine)))
         self._counters.count(Reason.REPLAYED, int(np.count_nonzero(genuine & ~fresh)))
         if arrival is not None:
+            # transport.md §17: the tag is checked before the replay window, so a forged packet is never called a
+            # replay.
             reasons = np.where(genuine, _U8.type(Reason.REPLAYED.code), _U8.type(Reason.BAD_TAG.code))
             self._tap.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
 
@@ -305,6 +310,7 @@ class Intake:
             return
         # transport.md §7: the ttl of a packet for this node is not looked at, and a routed heartbeat is dropped.
         inner = datagram[ROUTE_BYTES:]
+        # transport.md §2: a routed packet has at least 86 bytes, so the inner header is complete.
         flags = inner[3]
         if flags & _HEARTBEAT:
             self._counters.count(Reason.ROUTED_HEARTBEAT)

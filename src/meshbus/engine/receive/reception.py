@@ -61,6 +61,7 @@ class Reception:
 
     def on_stranger(self, source: Address, packet: bytes, now: float, out: Output) -> bool:
         """Handle a packet of a session that is no peer's current one; return False if the session is unknown."""
+        # transport.md §3: the session id is at byte 24.
         session_id = int.from_bytes(packet[24:32], "little")
         known = self._handshakes.knows(session_id)
         if known:
@@ -71,6 +72,7 @@ class Reception:
 
     def on_heartbeat(self, peer: Peer, now: float, out: Output) -> None:
         """Record a verified heartbeat."""
+        # transport.md §16: of a direct peer, only heartbeats count for the failure detector.
         recovered = self._liveness.heard(peer, now, out, heartbeat=True)
         # A heartbeat comes straight from the peer, which shows that the direct path works.
         self._mesh.heard(peer, now)

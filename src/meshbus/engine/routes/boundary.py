@@ -123,6 +123,7 @@ class Boundary:
         sources = _spread(columns["origin_hash"], self._subnet_of_origin)
         where = _spread(dests, self._subnet_of)
         # profile.md §9: the packet's own subnet_id counts only if the announcement confirms it. 0 means none (0.23).
+        # Only counted: the verdict uses the announced subnet, so a false claim has no effect.
         claimed = columns["subnet_id"]
         forged = (claimed != sources) & (claimed != 0) & (columns["origin_hash"] != 0)
         self._counters.add("gateway", "subnet_forged", int(np.count_nonzero(forged)))
@@ -143,6 +144,7 @@ class Boundary:
             return inf
         known = self._origins.get(origin)
         ends = [self._index.get(node_id) for node_id in ((dest,) if known is None else (dest, known[0]))]
+        # An announcement that expires changes the subnet without changing a version.
         return min((entry.expires_at for entry in ends if entry is not None), default=inf)
 
     def subnet_of(self, node_id: int, now: float) -> int:
@@ -199,6 +201,7 @@ class Boundary:
             channel = config.channel.hash
             if self._may_publish(origin, channel):
                 self._publishers.authorize(origin, channel)
+            # Only what was authorized: each revocation changes the version and drops all kept decisions.
             elif self._publishers.is_authorized(origin, channel):
                 self._publishers.revoke(origin, channel)
 
@@ -208,6 +211,7 @@ class Boundary:
         entry = None if known is None else self._index.get(known[0])
         if config is None or known is None or entry is None or entry.expired(self._now):
             return False
+        # Tokens are valid by wall clock, in whole seconds (policy.md §7.2).
         unix = self._wall(self._now) // _NANOSECONDS
         return config.can_publish(config.channel, entry.capabilities, known[1], self._tokens, unix)
 

@@ -49,6 +49,7 @@ class FairQueue(Generic[Item]):
 
     def push(self, stream: Hashable, item: Item, size: int, *, weight: int = 1, urgent: bool = False) -> bool:
         """Append a packet; return False if there is no room for it."""
+        # mesh.md §7: a full queue drops the new packet.
         if self._bytes + size > self.max_bytes:
             return False
         if urgent:
@@ -81,6 +82,7 @@ class FairQueue(Generic[Item]):
         stream = self._streams[key]
         stream.left -= 1
         item = self._take(stream.items)
+        # A stream without packets leaves at once, so that many short streams do not accumulate.
         if not stream.items:
             self._turns.popleft()
             del self._streams[key]

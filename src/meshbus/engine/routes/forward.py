@@ -111,9 +111,11 @@ class Forwarder:
 
         The packets are changed in the buffer, and the output refers to it.
         """
+        # docs/decisions/0013: a decision is valid until one of these changes; then all of them are dropped.
         rests_on = self._table.version, self._peers.version, self._boundary.versions()
         if rests_on != self._rests_on:
             self._decisions, self._rests_on = BoundedMap(MAX_DECISIONS), rests_on
+        # The source is part of the key: whether a packet returns to its sender depends on it.
         place, view = place_of(source), data.data
         runs: list[_Run] = []
         missed: list[_Run] = []
@@ -162,6 +164,7 @@ class Forwarder:
         first, last, _ = run
         count, reason = last - first, decision.reason
         begin, size = starts.item(first), lengths.item(first)
+        # The gateway counts packets, but judged only the first one of the run.
         if decision.judged:
             self._boundary.count(reason, count)
         if self._held and not reason:
@@ -174,6 +177,7 @@ class Forwarder:
         if reason:
             self._counters.count(RECORDED[reason], count)
             return
+        # In the receive buffer: the train refers to it, and nothing is copied.
         count_hop(data, starts, first, last)
         end = starts.item(last - 1) + lengths.item(last - 1)
         out.trains.append(Train(decision.hop, data.data[begin:end], size))
@@ -198,6 +202,7 @@ class Forwarder:
         hops = [self._table.lookup(dest, now) for dest in dests]
         reasons = [self._refuse(source, hop, sender) for hop, sender in zip(hops, senders, strict=True)]
         asked = [number for number, reason in enumerate(reasons) if not reason]
+        # Packets that are dropped already must not be counted or judged by the gateway.
         table = np.ascontiguousarray(headers.rows.reshape(-1, HEADER_BYTES)[asked]).reshape(-1)
         decisions = [
             _Decision(reason, None, False, self._table.stale_at(dest), self._tap.decided(reason, source, None))
@@ -248,6 +253,7 @@ class Forwarder:
         begin, size = starts.item(run.first), lengths.item(run.first)
         end = starts.item(run.last - 1) + lengths.item(run.last - 1)
         recorder = self._tap.recorder
+        # `count_hop` changes the packets before it is known which of them find room.
         arrived = None if recorder is None else data[begin:end].copy()
         count_hop(data, starts, run.first, run.last)
         crowded, view = [], data.data
@@ -256,6 +262,7 @@ class Forwarder:
             flags, priority = packet[ROUTE_BYTES + 3], packet[ROUTE_BYTES + 4]
             urgent = bool(packet[4] & _ROUTE_PRIORITY or flags & _PRIORITY)
             stream = packet[ROUTE_BYTES + 24 : ROUTE_BYTES + 40]  # session and stream
+            # The three high bits of the priority: weights of 1 to 8.
             weight, item = 1 + (priority >> 5), (decision.hop, packet)
             crowded.append(not self.queue.push(stream, item, len(packet), weight=weight, urgent=urgent))
         self._counters.count(Reason.CROWDED, sum(crowded))

@@ -97,14 +97,18 @@ class Pingwaves:
             return Reason.PINGWAVE_HOPS
         if sender is None:
             return Reason.PINGWAVE_STRANGER
+        # After the checks that cost nothing, and only for neighbors: a stranger must not use up a rate.
         every, newcomers = self._rates.get(sender.node_id) or self._rate(sender.node_id)
         if not every.take(1, now):
             return Reason.PINGWAVE_RATE
+        # docs/decisions/0013: hop 0 must come from its origin, and a node does not forward its own pingwaves. Node id 0
+        # is a sentinel (transport.md §6).
         own = wave.node_id == sender.node_id
         if (wave.hop_count == 0) != own or wave.node_id == 0:
             return Reason.PINGWAVE_FORGED
         known = self._graph.get(wave.node_id)
         if known is None:
+            # A neighbor has a session with this node; only other nodes that it names may be invented.
             return None if own or newcomers.take(1, now) else Reason.PINGWAVE_NEWCOMERS
         if wave.seq < known.last_seq and (wave.node_id, wave.origin_rest, wave.seq) not in self._seen:
             # From the origin itself, or after a silence, a lower sequence means a restart that counts from 1 again.

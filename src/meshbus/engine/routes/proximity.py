@@ -106,6 +106,7 @@ class ProximityGraph:
 
     def observe(self, wave: Pingwave, sender: int, address: Address, now: float, wall_us: int) -> bool:
         """Record a pingwave that a neighbor sent; return False if there is no room for its origin."""
+        # Our clock may be behind that of the origin: not below 0. A synthetic pingwave has no timestamp.
         sample_us = min(max(wall_us - wave.timestamp_us, 0), MAX_LATENCY_US) if wave.timestamp_us else 0
         hops = min(wave.hop_count + 1, 0xFF)
         node = self._nodes.get(wave.node_id)
@@ -147,6 +148,7 @@ class ProximityGraph:
                     node = before[node]
                 return path[::-1]
             for further in self._edges.get(node, ()):
+                # The failed node itself may be the destination, but not by the link that failed.
                 avoided = further == avoid and (further != dest or node == self._self)
                 if further not in before and not avoided:
                     before[further] = node
@@ -179,6 +181,7 @@ class ProximityGraph:
         edge = edges.get(dest)
         if edge is not None:
             edge.latency_us, edge.seen_at = smoothed(edge.latency_us, sample_us), now
+        # Without room the edge is left out: it is needed only to find a path after a failure.
         elif self._edge_count < MAX_EDGES:
             edges[dest] = Edge(sample_us, now)
             self._edge_count += 1

@@ -89,5 +89,6 @@ class HandshakeRelay(Service):
 
 def _routed(relayed: RelayedHandshake) -> bytes:
     """Put a message behind a routing header that counts the hop it already made."""
+    # docs/decisions/0013: hop count 1 tells the receiver that it came through a relay.
     route = RouteHeader(ttl=HANDSHAKE_TTL - 1, hop_count=1, src_id=routing_id(relayed.src_id), dest_id=relayed.dest_id)
     return pack_route(route) + encode_handshake(relayed.message)

@@ -39,6 +39,7 @@ class ReroutePolicy:
         """Move every route away from a neighbor that failed."""
         for dest in self._table.via(hop):
             # mesh.md §7: the first cause wins.
+            # Not more than the table can hold. What is not recorded is not moved back, but it is learned again.
             if len(self._saved) < MAX_ROUTES:
                 self._saved.setdefault(dest, node_id)
             other = self._table.another(dest, hop, now)
@@ -67,6 +68,7 @@ class ReroutePolicy:
     def _by_graph(self, dest: int, failed: int) -> Address | None:
         path = self._graph.path_to(dest, avoid=failed)
         first = self._peers.get(path[0]) if path else None
+        # The graph may be out of date: the first hop of the path may have failed too.
         if first is None or first.node_id == failed or first.health is Health.FAILED:
             return None
         return first.link.home

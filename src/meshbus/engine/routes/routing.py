@@ -130,6 +130,7 @@ class RoutingTable:
         route.heard_at = now
         self._note(route, hop, metric, now)
         # mesh.md §5: only a strictly lower metric replaces a route. A silent next hop is our own exception.
+        # mesh.md §5: equal metrics never replace each other, or two equal ways would alternate.
         chosen, heard = route.way, route.ways[hop]
         overdue = now - chosen.heard_at > self.config.patience_s
         if hop != route.hop and (heard.metric < chosen.metric or overdue):
@@ -178,6 +179,7 @@ class RoutingTable:
         """Use a known way, or a new one with the metric of the way in use."""
         route = self._routes.get(dest)
         if route is None:
+            # Not `install`: a learned way may be replaced by a pingwave, while an installed one keeps metric 1.
             self.learn(dest, hop, INSTALLED_METRIC, now)
             return
         if hop not in route.ways:

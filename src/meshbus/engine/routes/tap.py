@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _U8, _U64 = np.dtype(np.uint8), np.dtype(np.uint64)
+# 0 is never the id of a node (transport.md §6).
 _NOBODY = np.zeros(1, _U64)
 
 MAX_HOPS = 4_096
@@ -165,6 +166,7 @@ class Tap:
             return _NOBODY
         known = self._hops.get(neighbor.node_id)
         if known is None:
+            # Only a cache: what is dropped is made again when it is needed.
             if len(self._hops) >= MAX_HOPS:
                 self._hops.clear()
             known = self._hops[neighbor.node_id] = np.array((neighbor.node_id,), _U64)

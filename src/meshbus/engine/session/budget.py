@@ -52,6 +52,7 @@ class HandshakeBudget:
     __slots__ = ("_direct", "_routed", "_sources")
 
     def __init__(self) -> None:
+        # Two totals: a flood of one kind must not keep the other kind from being read.
         self._sources: Rates[Address] = Rates(SOURCE_RATE, SOURCE_BURST, MAX_SOURCES)
         self._direct = TokenBucket(TOTAL_RATE, TOTAL_BURST)
         self._routed = TokenBucket(TOTAL_RATE, TOTAL_BURST)

@@ -155,6 +155,7 @@ class Candidates:
 
     def add(self, node_id: int, link: Link, now: float) -> None:
         """Add a candidate; if there are too many, remove the oldest one that is not proved, or else the oldest."""
+        # The limit per node is checked first: a flood in the name of one node must not crowd out others.
         own = self.of(node_id)
         if len(own) >= MAX_PER_NODE:
             self._crowd_out(own)
@@ -195,6 +196,7 @@ class Candidates:
     def take(self, candidate: Candidate) -> None:
         """Remove a candidate that takes over, and the older ones of its node, which the peer no longer uses."""
         own = self.of(candidate.node_id)
+        # A newer candidate may be the peer's next try, which is still under way.
         for other in own[: own.index(candidate) + 1]:
             self._remove(other)
 
@@ -212,6 +214,7 @@ class Candidates:
         ready = [candidate for candidate in self._by_session.values() if now >= candidate.due]
         waiting = []
         for candidate in ready:
+            # Due, but not expired: it waits for the current session to react.
             if now < candidate.expires_at:
                 waiting.append(candidate)
                 continue

@@ -123,6 +123,7 @@ class Handshakes(Service):
         """
         self._check_id(node_id)
         target = Target(node_id, address, public_key, routed, straight)
+        # transport.md §10.3: one attempt per routing id, because an answer names only that.
         key = routing_id(node_id)
         under_way = self._attempts.get(key)
         if under_way is not None:
@@ -160,6 +161,7 @@ class Handshakes(Service):
     def accept(self, node_id: int) -> None:
         """Allow a node to begin one session, also directly; ends when the session is proved, or by `cancel_accept`."""
         self._check_id(node_id)
+        # `accept` is used up only when the session is proved: a forged message 1 must not end it.
         self._forget_used()
         if node_id not in self._expected:
             self._expected[node_id] = _Expected(self._responder(node_id))
@@ -196,6 +198,7 @@ class Handshakes(Service):
             if keys is not None:
                 return self._finish(attempt, keys, None, now)
         self._forget_used()
+        # transport.md §10.1: a direct message 1 has an empty payload, so exactly 48 bytes.
         if len(message) != MIN_MESSAGE_BYTES or not self._expected:
             return self._unread(tried)
         for node_id in list(self._expected)[:MAX_TRIES]:
@@ -299,6 +302,7 @@ class Handshakes(Service):
                 out.control.append(attempt.failure())
                 established += self._fall_back(target.node_id, now)
         for candidate in self._candidates.expire(now):
+            # A session that was established in this call has decided the contest for its node.
             if candidate.node_id not in {done.node_id for done in established}:
                 established += self._judge(candidate, now, out)
         return established
@@ -311,6 +315,7 @@ class Handshakes(Service):
         link = Link(keys, Role.INITIATOR, target.address, now, route=route)
         # Both sides began: the session of the lower node id wins, if it came from the address that we tried.
         rivals = self._candidates.of(target.node_id)
+        # transport.md §10.3 recommends that the lower node id wins.
         if self.node_id > target.node_id and any(straight_from(rival.link, target.address) for rival in rivals):
             attempt.hold(link, now + YIELD_S)
             return []
@@ -333,11 +338,13 @@ class Handshakes(Service):
         else:
             self.carry(source, message, self.node_id, node_id, out)
         keys = derive_keys(responder.handshake_hash, Role.RESPONDER)
+        # transport.md §7: every forwarder increments the hop count, so 0 means that it came straight from its sender.
         relayed = route is not None and route.hop_count > 0
         link = Link(keys, Role.RESPONDER, source, now, route=self._route(node_id) if relayed else None)
         link.ephemeral = ephemeral
         if node_id in self._expected:
             self._expected[node_id].link = link
+        # Nothing of value would be lost: no attempt of ours, and no session that its peer ever proved.
         if self._attempt(node_id) is None and (peer is None or not confirmed(peer.link)):
             return [self._establish(node_id, link, now, initiated=False)]
         self._candidates.add(node_id, link, now)
@@ -368,6 +375,7 @@ class Handshakes(Service):
         came directly would have been proved by now.
         """
         if self._peers.get(node_id) is None:
+            # The newest one: the peer uses the session of its last try.
             for candidate in reversed(self._candidates.of(node_id)):
                 if candidate.link.route:
                     return [self._promote(candidate, now)]

@@ -101,6 +101,7 @@ class Link:
         """Change the address: to a next hop, with a routing header, or to the peer itself, without one."""
         self.address = address
         self.route = b"" if route is None else pack_route(route)
+        # The cached pattern contains the old routing header.
         self._known = None, np.empty(0, _U8)
 
     def seal(self, header: Header, payload: bytes) -> Train:
@@ -139,6 +140,8 @@ class Link:
         dressed = np.empty(count * SEAL_BYTES, _U8)
         pattern = self._pattern(header)
         _STAMP.pack_into(pattern.data, len(self.route) + STAMP_AT, packed.stamp if self.stamped else 0)
+        # Counters are taken before anything is sealed: one that was handed out is never used again, even after an
+        # error.
         stride = _dress.run(
             pattern, packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
         )
@@ -160,6 +163,7 @@ class Link:
 
         Returns the plaintexts, placed as the run says, and which packets to leave out, if any.
         """
+        # Plaintexts go straight to where delivery reads them: one buffer, without a copy per packet.
         plain = np.empty(run.payload_bytes, _U8)
         forged = self._decrypt(data, starts, run.lengths, run.places, run.seals, plain)
         # transport.md §12: the replay window is consulted only after a successful decrypt.
@@ -222,6 +226,7 @@ class Link:
     def _judge(self, forged: list[int], counters: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which packets are authenticated, and which of those are new."""
         genuine = np.ones(len(counters), np.bool_)
+        # Only counters of authentic packets may reach the replay window (transport.md §12).
         genuine[forged] = False
         fresh = genuine.copy()
         fresh[genuine] = self.opener.window.admit_batch(counters[genuine])
@@ -245,6 +250,7 @@ class Link:
         begin = end = packets = segment = 0
         closed = True
         for stride in strides:
+            # After a shorter datagram a train is closed: segmentation offload allows it only at the end.
             fits = not closed and stride <= segment and end - begin + stride <= MAX_TRAIN_BYTES
             if not fits or packets == MAX_TRAIN_PACKETS:
                 if packets:
@@ -268,6 +274,7 @@ def _forged(decrypt: Callable[..., int], packet: tuple[bytes, memoryview, bytes,
 def equalize(packed: Packed) -> Packed:  # hot: bench_stream
     """Pad payloads to one length if that wastes little; the last one may stay shorter."""
     width = _width.run(packed.bounds)
+    # Equal already, or padding would waste too much.
     if not width:
         return packed
     count = len(packed)
@@ -357,6 +364,7 @@ def _width_reference(bounds: NDArray[np.int64]) -> int:
     if len(sizes) < 2:
         return 0
     widest, last = int(sizes[:-1].max()), int(sizes[-1])
+    # The last payload needs no padding, because the last datagram of a train may be shorter.
     padding = widest * (len(sizes) - 1) - int(sizes[:-1].sum())
     if padding == 0 or last > widest or padding * MAX_PADDING > int(sizes.sum()):
         return 0

@@ -59,7 +59,7 @@ class Profile(StrEnum):
     """Never use the profile."""
 
 
-class _Talk:
+class _Negotiation:
     """The negotiation with one peer in one session."""
 
     __slots__ = ("announced", "held", "offered_for", "theirs", "tries")
@@ -90,7 +90,7 @@ class Negotiator(Service):
         """Whether our announcement carries the tags; without them only a peer that is configured would answer."""
         self._profiles: dict[int, Profile] = {}
         self._agreed_before: BoundedMap[int, None] = BoundedMap(MAX_KNOWN)
-        self._talks: dict[int, _Talk] = {}
+        self._negotiations: dict[int, _Negotiation] = {}
         self._due: dict[int, float] = {}
         """When the next manifest is due, by node id."""
 
@@ -101,63 +101,63 @@ class Negotiator(Service):
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
         """Start the negotiation again in a new session."""
         self._forget(peer.node_id)
-        self._talks[peer.node_id] = _Talk()
+        self._negotiations[peer.node_id] = _Negotiation()
         self._use(peer, NegotiatedSet(), out)
         peer.settles_at = 0.0 if self.is_plain(peer) else now + SETTLE_S
         self._advance(peer, now, out)
 
     def vouched(self, peer: Peer, now: float, out: Output) -> None:
         """Continue the negotiation with a peer that announced itself in this session."""
-        talk = self._talks.get(peer.node_id)
-        if talk is not None:
-            talk.announced = True
+        negotiation = self._negotiations.get(peer.node_id)
+        if negotiation is not None:
+            negotiation.announced = True
             if self.is_plain(peer):
                 peer.settles_at = 0.0
             self._advance(peer, now, out)
 
     def is_plain(self, peer: Peer) -> bool:
         """Return whether a peer is known not to use the profile with this node; otherwise it may still agree."""
-        talk = self._talks.get(peer.node_id)
-        told = talk is not None and (talk.announced or self._never(peer))
-        return talk is None or (told and not self._may_speak(peer, talk))
+        negotiation = self._negotiations.get(peer.node_id)
+        decided = negotiation is not None and (negotiation.announced or self._never(peer))
+        return negotiation is None or (decided and not self._may_negotiate(peer, negotiation))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Handle a manifest from a peer."""
-        talk = self._talks.get(peer.node_id)
+        negotiation = self._negotiations.get(peer.node_id)
         try:
             manifest = decode_manifest(message)
         except RemoteProtocolError:
             self._counters.count(Reason.MANIFEST_MALFORMED)
             return
-        if talk is None or not self._registry.is_handled(Subprotocol.NEGOTIATION):
+        if negotiation is None or not self._registry.is_handled(Subprotocol.NEGOTIATION):
             self._counters.count(Reason.MANIFEST_UNWANTED)
             return
         # The peer's announcement may be late or lost; without it, answering could reach a plain peer.
-        if not self._may_speak(peer, talk):
-            talk.held = manifest
+        if not self._may_negotiate(peer, negotiation):
+            negotiation.held = manifest
             self._counters.add("hold", "manifest_unannounced")
             return
-        self._take(peer, talk, manifest, now, out)
+        self._take(peer, negotiation, manifest, now, out)
 
     def not_agreed(self, peer: Peer, now: float, out: Output) -> None:
         """Offer again to a peer that uses the profile although we did not agree: its answer was lost."""
-        talk = self._talks.get(peer.node_id)
+        negotiation = self._negotiations.get(peer.node_id)
         if (
-            talk is not None
-            and talk.theirs is None
+            negotiation is not None
+            and negotiation.theirs is None
             and self._offers_to(peer)
-            and self._may_speak(peer, talk)
+            and self._may_negotiate(peer, negotiation)
             and peer.node_id not in self._due
         ):
-            self._send(peer, talk, now, out, first=True)
+            self._send(peer, negotiation, now, out, first=True)
 
     def registry_changed(self, now: float, out: Output) -> None:
         """Apply a change of the registry, and tell the peers."""
-        for node_id, talk in list(self._talks.items()):
+        for node_id, negotiation in list(self._negotiations.items()):
             peer = self._peers.get(node_id)
-            if peer is not None and talk.theirs is not None:
-                self._settle(peer, talk.theirs, out)
-                self._send(peer, talk, now, out, first=True)
+            if peer is not None and negotiation.theirs is not None:
+                self._settle(peer, negotiation.theirs, out)
+                self._send(peer, negotiation, now, out, first=True)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the negotiation with a peer that is gone; one that failed may come back in the same session."""
@@ -165,7 +165,7 @@ class Negotiator(Service):
             self._forget(down.node_id)
 
     def _forget(self, node_id: int) -> None:
-        self._talks.pop(node_id, None)
+        self._negotiations.pop(node_id, None)
         self._due.pop(node_id, None)
 
     def next_timer(self) -> float | None:
@@ -176,50 +176,54 @@ class Negotiator(Service):
         """Send the manifests that are due again, or give up."""
         for node_id in [node_id for node_id, due in self._due.items() if due <= now]:
             del self._due[node_id]
-            peer, talk = self._peers.get(node_id), self._talks[node_id]
+            peer, negotiation = self._peers.get(node_id), self._negotiations[node_id]
             if peer is None:
                 self._forget(node_id)
-            elif talk.tries < (TRIES_AGAIN if talk.theirs is None and self._offers_again(peer) else TRIES):
-                self._send(peer, talk, now, out)
-            elif talk.theirs is None:
+            elif negotiation.tries < (
+                TRIES_AGAIN if negotiation.theirs is None and self._offers_again(peer) else TRIES
+            ):
+                self._send(peer, negotiation, now, out)
+            elif negotiation.theirs is None:
                 self._counters.add("negotiation", "no_answer")
 
     def _advance(self, peer: Peer, now: float, out: Output) -> None:
         """Take the next step: answer an offer that waited, send an offer, or stop using what is no longer announced."""
-        talk = self._talks[peer.node_id]
-        if not self._may_speak(peer, talk):
+        negotiation = self._negotiations[peer.node_id]
+        if not self._may_negotiate(peer, negotiation):
             # Only an announcement of this session withdraws the profile, not one that is still missing.
-            if talk.announced and talk.theirs is not None:
+            if negotiation.announced and negotiation.theirs is not None:
                 self._due.pop(peer.node_id, None)
-                talk.theirs = None
+                negotiation.theirs = None
                 self._use(peer, NegotiatedSet(), out)
             return
-        if talk.held is not None:
-            held, talk.held = talk.held, None
-            self._take(peer, talk, held, now, out)
-        if self._offers_to(peer) and self._has_news(peer, talk):
-            self._send(peer, talk, now, out, first=True)
+        if negotiation.held is not None:
+            held, negotiation.held = negotiation.held, None
+            self._take(peer, negotiation, held, now, out)
+        if self._offers_to(peer) and self._has_news(peer, negotiation):
+            self._send(peer, negotiation, now, out, first=True)
 
-    def _take(self, peer: Peer, talk: _Talk, manifest: SubprotocolManifest, now: float, out: Output) -> None:
+    def _take(
+        self, peer: Peer, negotiation: _Negotiation, manifest: SubprotocolManifest, now: float, out: Output
+    ) -> None:
         """Use a peer's manifest, and answer it if it is an offer."""
         self._due.pop(peer.node_id, None)
-        talk.theirs = manifest
+        negotiation.theirs = manifest
         # The answer must leave before any packet that uses the result, or the peer would drop it as not negotiated.
         if not self._offers_to(peer):
-            self._send(peer, talk, now, out, first=True)
+            self._send(peer, negotiation, now, out, first=True)
         self._settle(peer, manifest, out)
 
-    def _has_news(self, peer: Peer, talk: _Talk) -> bool:
+    def _has_news(self, peer: Peer, negotiation: _Negotiation) -> bool:
         """Return whether to offer: there was no answer so far, or the peer announced other subprotocols since."""
         if peer.node_id in self._due:
             return False
-        if talk.theirs is None or talk.offered_for is None:
+        if negotiation.theirs is None or negotiation.offered_for is None:
             return True
-        return _spoken(talk.offered_for) != _spoken(peer.claims)
+        return _subprotocol_tags(negotiation.offered_for) != _subprotocol_tags(peer.claims)
 
-    def _send(self, peer: Peer, talk: _Talk, now: float, out: Output, *, first: bool = False) -> None:
-        talk.tries = 1 if first else talk.tries + 1
-        talk.offered_for = peer.claims
+    def _send(self, peer: Peer, negotiation: _Negotiation, now: float, out: Output, *, first: bool = False) -> None:
+        negotiation.tries = 1 if first else negotiation.tries + 1
+        negotiation.offered_for = peer.claims
         self._due[peer.node_id] = now + RETRY_S
         peer.send_message(Subprotocol.NEGOTIATION, encode_manifest(self._registry.manifest()), out)
 
@@ -228,6 +232,7 @@ class Negotiator(Service):
         self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:
+        # Remembered beyond the session: such a peer is worth more offers when it comes back.
         if agreed.compatible:
             self._agreed_before.put(peer.node_id, None)
         changed = agreed != peer.negotiated
@@ -242,12 +247,12 @@ class Negotiator(Service):
         )
         return NegotiatedSet(usable, agreed.incompatible)
 
-    def _may_speak(self, peer: Peer, talk: _Talk) -> bool:
+    def _may_negotiate(self, peer: Peer, negotiation: _Negotiation) -> bool:
         """Return whether the peer asked for the profile."""
         if not self._registry.is_handled(Subprotocol.NEGOTIATION):
             return False
         profile = self._profiles.get(peer.node_id, Profile.AUTO)
-        asked = self._announces and talk.announced and _ASKS in peer.claims.capabilities.tags
+        asked = self._announces and negotiation.announced and _ASKS in peer.claims.capabilities.tags
         return profile is Profile.MESHBUS or (profile is Profile.AUTO and asked)
 
     def _offers_again(self, peer: Peer) -> bool:
@@ -262,5 +267,5 @@ class Negotiator(Service):
         return self._node_id < peer.node_id
 
 
-def _spoken(claims: PeerClaims) -> frozenset[str]:
+def _subprotocol_tags(claims: PeerClaims) -> frozenset[str]:
     return frozenset(tag for tag in claims.capabilities.tags if tag.startswith(TAG_PREFIX))

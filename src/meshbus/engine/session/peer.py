@@ -120,6 +120,7 @@ class Peer:
         stream = self.tx_stream(where)
         sequence = stream.next_sequence
         stream.next_sequence += 1
+        # subprotocols.md §1: flags 0, no origin hash and no channel hash.
         header = Header(subprotocol_id=subprotocol_id, stream_id=where, sequence=sequence, event_count=1)
         out.trains.append(self.link.seal(header, pack_frames([message])))
 
@@ -197,6 +198,7 @@ class PeerTable:
             peer.heard_at = now
             peer.health = Health.ALIVE
         self._by_session[link.session_id] = peer
+        # A peer behind a relay has the relay's address, which must keep leading to the relay.
         if link.home is not None:
             self._by_place[place_of(link.home)] = peer
         return peer
@@ -218,4 +220,5 @@ class PeerTable:
 
 def _make_room(streams: dict[int, TxStream] | dict[int, RxStream]) -> None:
     if len(streams) >= MAX_STREAMS:
+        # Insertion order: the stream that was opened first.
         del streams[next(iter(streams))]

@@ -33,7 +33,7 @@ PROBE_S = 60.0
 """Between later ones: two small packets a minute keep an idle session as quiet as heartbeats do."""
 
 
-class _Watch:
+class _ClockSamples:
     """The clock of one peer."""
 
     __slots__ = ("asked_ns", "samples")
@@ -52,7 +52,7 @@ class Presence(Service):
         self._services = context.services
         self._counters = context.counters
         self._wall = context.wall
-        self._watches: dict[int, _Watch] = {}
+        self._clocks: dict[int, _ClockSamples] = {}
         self._due: Deadlines[int] = Deadlines()
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
@@ -68,6 +68,7 @@ class Presence(Service):
             case Echo():
                 self._on_echo(peer, decoded, now)
             case Goodbye():
+                # Before the services are notified, so that none of them still finds the peer.
                 self._peers.remove(peer.node_id)
                 down = PeerGone(peer.node_id, DownReason.LEFT)
                 out.control.append(down)
@@ -78,7 +79,7 @@ class Presence(Service):
         self._forget(peer.node_id)
         peer.link.stamped = peer.uses(Subprotocol.PRESENCE)
         if peer.link.stamped:
-            self._watches[peer.node_id] = _Watch()
+            self._clocks[peer.node_id] = _ClockSamples()
             self._probe(peer, now, out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
@@ -108,26 +109,28 @@ class Presence(Service):
             self.say_goodbye(peer, out)
 
     def _probe(self, peer: Peer, now: float, out: Output) -> None:
-        watch = self._watches[peer.node_id]
-        watch.asked_ns = self._wall(now)
-        _send(peer, Probe(watch.asked_ns), out)
-        few = len(watch.samples) < SAMPLES - 1
+        clock = self._clocks[peer.node_id]
+        clock.asked_ns = self._wall(now)
+        _send(peer, Probe(clock.asked_ns), out)
+        # The sample of this probe is still to come.
+        few = len(clock.samples) < SAMPLES - 1
         self._due.set(peer.node_id, now + (FIRST_PROBES_S if few else PROBE_S))
 
     def _on_echo(self, peer: Peer, echo: Echo, now: float) -> None:
-        watch, received_ns = self._watches.get(peer.node_id), self._wall(now)
+        clock, received_ns = self._clocks.get(peer.node_id), self._wall(now)
         # Only the echo of the last probe counts, so a peer cannot choose how long ago it was sent. A clock that was
         # set back meanwhile makes the round trip negative.
-        if watch is None or watch.asked_ns != echo.sent_ns or received_ns < echo.sent_ns:
+        if clock is None or clock.asked_ns != echo.sent_ns or received_ns < echo.sent_ns:
             self._counters.count(Reason.PRESENCE_UNEXPECTED_ECHO)
             return
-        watch.asked_ns = None
+        clock.asked_ns = None
+        # Half the round trip, rounded up: the bound must hold.
         error_ns = (received_ns - echo.sent_ns + 1) // 2
-        watch.samples.append(PeerClock(echo.clock_ns - (echo.sent_ns + error_ns), error_ns))
-        peer.clock = min(watch.samples, key=lambda sample: sample.error_ns)
+        clock.samples.append(PeerClock(echo.clock_ns - (echo.sent_ns + error_ns), error_ns))
+        peer.clock = min(clock.samples, key=lambda sample: sample.error_ns)
 
     def _forget(self, node_id: int) -> None:
-        self._watches.pop(node_id, None)
+        self._clocks.pop(node_id, None)
         self._due.drop(node_id)
         peer = self._peers.get(node_id)
         if peer is not None:

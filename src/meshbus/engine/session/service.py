@@ -204,6 +204,7 @@ class Services:
         """Append a service; a service that was added before only gets another subprotocol."""
         if service not in self._all:
             self._all.append(service)
+            # Found by its base classes too (`__getitem__`), but the exact class has precedence.
             for kind in type(service).__mro__:
                 self._by_type.setdefault(kind, service)
             self._by_type[type(service)] = service

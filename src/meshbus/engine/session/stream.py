@@ -71,6 +71,7 @@ class TxStream:
     def take(self, packets: int, payload_bytes: int) -> int:
         """Spend sequences and credit on packets that are being sent, and return the first sequence."""
         cost = payload_bytes + PACKET_COST * packets
+        # transport.md §14: a packet costs its plaintext plus 84, on both sides.
         self.credit -= cost
         self.sent += cost
         first = self.next_sequence
@@ -87,6 +88,7 @@ class TxStream:
         total = min(total_consumed + self._forgiven, self.sent)
         if total <= self.best_seen:
             return False
+        # transport.md §14: never above the window, however often a total is reported.
         self.credit = min(self.window, self.credit + total - self.best_seen)
         self.best_seen = total
         self._probe_s = PROBE_S
@@ -107,6 +109,7 @@ class TxStream:
 
     def settle(self, wire_bytes: int) -> None:
         """Restore the credit of packets that were acknowledged; reliable streams have no grants."""
+        # docs/decisions/0006: acknowledgements return the credit of reliable streams.
         self.grant(self.best_seen + wire_bytes)
 
     def restart(self) -> None:
@@ -176,11 +179,13 @@ class RxStream:
 
         A sender numbers the packets of a stream without holes, so what is missing was lost or is late.
         """
+        # A restarted peer counts from another number; the gap in between is not a loss.
         if self._first is None or highest - self._next > MAX_JUMP:
             self._first, self._next, self._received, self.lost = lowest, lowest, 0, 0
         self._first = min(self._first, lowest)
         self._next = max(self._next, highest + 1)
         self._received += packets
+        # Late packets lower the number again, so a reordered batch ends with 0.
         before, self.lost = self.lost, self._next - self._first - self._received
         return self.lost - before
 

@@ -156,6 +156,7 @@ class Delivery(Service):
     def refusals(self, peer: Peer, subprotocol_id: int, headers: NDArray[np.void]) -> NDArray[np.uint8]:
         """Return for the flight recorder why each packet would be dropped now, by code of policy/reason.py, or 0."""
         streams, origins = headers["stream_id"], headers["origin_hash"]
+        # Few streams, many packets: ask once per stream.
         unasked = {
             (stream, origin)
             for stream, origin in set(zip(streams.tolist(), origins.tolist(), strict=True))
@@ -187,6 +188,7 @@ class Delivery(Service):
             peer.node_id, now
         ):
             self._counters.count(Reason.UNNAMED, int(payloads.counts.sum()))
+            # A 0.23 sender spends credit even on packets that are dropped here, so they are granted.
             if not reliable:
                 self._streams.traffic_of(peer).consumed(stream_id, len(payloads), int(payloads.lengths.sum()), now)
             return

@@ -113,6 +113,7 @@ class Outbox:
             return
         self._added += 1
         leg.number = self._added
+        # Legs without a deadline are not in the heap at all.
         if leg.deadline < inf:
             self._deadlines.set(leg.number, leg.deadline)
         header = leg.load.header
@@ -127,6 +128,7 @@ class Outbox:
 
         The caller sends what it can of `head(stream_id)` and reports it with `sent` before it takes the next turn.
         """
+        # A copy of the keys: a priority without streams is removed below.
         for priority in sorted(self._streams, reverse=True):
             turns = self._streams[priority]
             idle = 0

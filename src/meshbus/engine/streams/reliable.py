@@ -248,6 +248,7 @@ class Reliable:
         for stream_id, sending in self._sending.items():
             sending.tx.renew(now)
             self._time(sending.tx)
+            # No packets, only their bytes: sequences were spent when they were sent first.
             self._peer.tx_stream(stream_id).take(0, sending.tx.unacked_bytes)
         self._resume_by = None
         self._wait(now)
@@ -300,6 +301,7 @@ class Reliable:
         return sending
 
     def _receiving_for(self, stream_id: int) -> _Receiving:
+        # Removed and put back: a dict then has the stream that was idle longest at its front.
         receiving = self._receiving.pop(stream_id, None)
         if receiving is None:
             if len(self._receiving) >= MAX_STREAMS:

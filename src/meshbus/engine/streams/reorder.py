@@ -139,6 +139,7 @@ class ReliableRx:
         self, stream_id: int, *, counters: Counters, capacity: int = DEFAULT_CAPACITY, budget: Budget | None = None
     ) -> None:
         self.stream_id = stream_id
+        # A packet further away than that belongs to another stream.
         self.capacity = min(capacity, NEW_STREAM_DISTANCE)
         self.finished = False
         """Whether the sender closed the stream; everything was delivered then."""
@@ -209,6 +210,7 @@ class ReliableRx:
 
         A sender sends FIN only when everything is acknowledged, so there is nothing left to wait for.
         """
+        # Without state (after a restart of this side) any FIN is confirmed: everything was acknowledged before.
         if self._next is not None and fin.total != self._next:
             self._counters.count(Reason.BAD_FIN)
             return None

@@ -280,6 +280,7 @@ class ReliableTx:
         """Handle the timeout if it has passed, and return what to send because of it."""
         if self._timer is None or now < self._timer:
             return _NOTHING
+        # Before the backoff: what is overdue is decided by the timeout that passed.
         limit = now - self._round_trip.rto + CLOCK_GRAIN_S
         self._round_trip.timed_out()
         self._timer = now + self._round_trip.rto
@@ -331,6 +332,7 @@ class ReliableTx:
         """Continue in a new session: reset timeouts and tries, and make the oldest packets due at once."""
         self._round_trip.renew()
         self._board.forget_tries()
+        # 1, not 0: FIN was sent, so its confirmation must still be accepted.
         self._fin_tries = min(self._fin_tries, 1)
         if self._timer is not None:
             self._timer = now
@@ -400,6 +402,7 @@ class ReliableTx:
         self._astray = True
         if not len(self._board):
             return ()
+        # Several acknowledgements may be under way; answering each would repeat the START.
         if self._rebased_at is not None and now - self._rebased_at < self._round_trip.rto:
             return ()
         self._rebased_at = now

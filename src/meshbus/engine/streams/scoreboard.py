@@ -209,6 +209,7 @@ class Scoreboard:
             if end <= start:
                 continue
             flying, lost = state.count(_FLYING, start, end), state.count(_LOST, start, end)
+            # All of it was reported before.
             if not flying + lost:
                 continue
             if state[end - 1] != _ARRIVED:

@@ -37,6 +37,7 @@ class Streams(Service):
             traffic = self._traffic[peer.node_id] = Traffic(
                 peer, counters=self._counters, entropy=self._entropy, loopback=self._settings.loopback
             )
+        # Any use may change its timers, so they are read again before the next tick.
         self._touched[peer.node_id] = traffic
         return traffic
 
