@@ -66,7 +66,7 @@ class Door:
         await self.egress.change(Interest(prefix, subscribe=False))
 
     def entered(self, *topics: str) -> bool:
-        wishes = self.egress._wishes
+        wishes = self.egress._demands
         return all(topic in wishes and wishes[topic].entered for topic in topics)
 
     async def close(self) -> None:
@@ -112,8 +112,8 @@ async def test_each_event_is_handed_on_once_while_wishes_come_and_go(nodes: tupl
     assert door.endpoint.got == [(b"a/b/c", b"%d" % number) for number in range(sent)]
     await door.unwant(held)
     await until(lambda: not publisher.roster.members("a/b/c"))
-    assert door.egress.wishes == []
-    await until(lambda: not door.egress._wishes)
+    assert door.egress.demands == []
+    await until(lambda: not door.egress._demands)
     await door.close()
 
 
@@ -127,14 +127,14 @@ async def test_what_the_oldest_wish_handed_on_is_not_handed_on_by_the_next(nodes
     for prefix, topic in ((b"", ""), (b"a/", "a/")):
         await door.want(prefix)
         await until(lambda topic=topic: door.entered(topic))  # type: ignore[misc]
-    old, young = (door.egress._wishes[topic].subscription for topic in ("", "a/"))
+    old, young = (door.egress._demands[topic].subscription for topic in ("", "a/"))
     assert old is not None
     assert young is not None
     old.feed(batch)
     young.feed(batch)
     taken = await old.next_batch()
     assert taken is batch
-    door.egress._forward(door.egress._wishes[""], taken)
+    door.egress._forward(door.egress._demands[""], taken)
     await door.unwant(b"")  # between the turns of the two
     young.feed(batch)
     await until(lambda: not young.stats.pending)
@@ -152,7 +152,7 @@ async def test_demand_that_ends_while_the_mesh_is_asked_leaves_nothing_behind(no
         await door.unwant(prefix)
         await door.want(prefix)
         await door.unwant(prefix)
-    await until(lambda: not door.egress._wishes)
+    await until(lambda: not door.egress._demands)
     await until(lambda: not publisher.roster.members("a/b") and not publisher.roster.members("c"))
     await door.want(b"a/")
     await until(lambda: publisher.roster.members("a/b"))
@@ -174,11 +174,11 @@ async def test_closing_while_the_mesh_is_asked_takes_the_question_back(nodes: tu
 async def test_the_mesh_is_asked_for_so_many_prefixes_only(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "MAX_WISHES", 2)
+    monkeypatch.setattr(subject, "MAX_DEMANDS", 2)
     door = Door(nodes[1], "")
     for prefix in (b"a/", b"b/", b"c/", b"a/x"):
         await door.want(prefix)
-    assert door.egress.wishes == ["a/", "b/"]
+    assert door.egress.demands == ["a/", "b/"]
     assert [(one.topic, one.reason) for one in door.refused] == [("c/", "too_many_prefixes")]
     await door.close()
 

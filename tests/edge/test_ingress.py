@@ -1,4 +1,4 @@
-"""What applications publish waits in lanes that are bounded, and one slow lane holds up no other."""
+"""What applications publish waits in queues that are bounded, and one slow queue holds up no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -90,7 +90,7 @@ async def test_all_lanes_are_bounded_in_bytes(nodes: tuple[Node, Node], monkeypa
 
 
 async def test_made_up_topics_are_bounded(nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "MAX_LANES", 2)
+    monkeypatch.setattr(subject, "MAX_CHANNELS", 2)
     door = Door(nodes[0])
     for topic in (b"a", b"b", b"c", b"a"):
         door.ingress.take((topic, b""))
@@ -106,9 +106,9 @@ async def test_subscribers_that_do_not_get_it_are_told_of(nodes: tuple[Node, Nod
     async with reader.subscribe("a"):
         door.ingress.take((b"a", b"1"))
         await door.idle()
-        (lane,) = door.ingress._lanes.values()
+        (queue,) = door.ingress._queues.values()
         node.live.engine.peers.remove(reader.node_id)  # it leaves, and the roster does not know yet
         door.ingress.take((b"a", b"2"))
         await door.idle()
-    assert not lane.waiting
+    assert not queue.waiting
     assert [(one.topic, one.reason) for one in door.refused] == [("a", "peer")]

@@ -62,7 +62,7 @@ def test_only_what_is_configured_is_taken() -> None:
     ],
 )
 def test_what_a_prefix_asks_the_mesh_for(prefix: bytes, wishes: set[str]) -> None:
-    assert topics("fleet/", "one").wishes(prefix) == wishes
+    assert topics("fleet/", "one").demands(prefix) == wishes
 
 
 _NAME = st.lists(st.sampled_from(["a", "ab", "b"]), min_size=1, max_size=3).map("/".join)
@@ -76,7 +76,7 @@ def test_what_matches_is_asked_for_and_nothing_hidden_is(
     exposed: tuple[str, ...], channel: str, prefix: bytes, add: str
 ) -> None:
     some = topics(*exposed, add=add)
-    wishes = some.wishes(prefix)
+    wishes = some.demands(prefix)
     shown = any(covers(one, channel) for one in exposed)
     if shown and some.topic_of(channel).startswith(prefix):
         assert any(covers(wish, channel) for wish in wishes)

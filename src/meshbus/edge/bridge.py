@@ -89,6 +89,7 @@ class Bridge:
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
+        # Tasks first, so that nothing publishes or subscribes while the endpoints close.
         await self._tasks.close()
         if self._ingress is not None:
             await self._ingress.close()
@@ -98,7 +99,7 @@ class Bridge:
     @property
     def wishes(self) -> list[str]:
         """Channels, and prefixes that end in `/`, that the node subscribes to for applications."""
-        return [] if self._egress is None else self._egress.wishes
+        return [] if self._egress is None else self._egress.demands
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -126,6 +127,7 @@ class Bridge:
         endpoint = self._add(XPub(security=security, max_subscriptions=MAX_PREFIXES, max_prefix_bytes=MAX_PREFIX_BYTES))
         egress = Egress(self._node, self._topics, self._counters, self._refusals, self._tasks.start, endpoint)
         self._egress = egress
+        # Before the endpoint listens: no refusal of a publisher may be missed.
         self._unwatch = self._node.watch(egress.on_notice)
 
         async def follow_demand() -> None:
@@ -140,11 +142,14 @@ class Bridge:
 
     async def _start_ingress(self, address: str, security: Security) -> None:
         # Subscribe to everything, so that messages that are not allowed arrive here and their refusal is reported.
+        # Far below the 64 MiB that a Sub accepts by default: an event has to fit one packet anyway.
         endpoint = self._add(Sub(security=security, max_message_bytes=1 << 20))
         endpoint.subscribe()
         ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._tasks.start)
         self._ingress = ingress
         for channel in self.entry.channels_in:
+            # Peers find a channel only once it is announced. Under a prefix, channels are opened with their first
+            # message.
             if not is_prefix(channel):
                 ingress.open(ChannelName(channel))
 
@@ -152,7 +157,7 @@ class Bridge:
             while messages := await endpoint.receive_batch():
                 for message in messages:
                     ingress.take(message)
-                await asyncio.sleep(0)  # let lanes publish between two batches, however fast these arrive
+                await asyncio.sleep(0)  # let the channels publish between two batches, however fast these arrive
 
         self._tasks.start(take_messages())
         self.publishers = await endpoint.bind(address)

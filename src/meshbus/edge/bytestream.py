@@ -92,6 +92,7 @@ class Stream:
 
     def _readable(self) -> None:
         try:
+            # One read per call of the loop, so that a fast peer does not keep the others waiting.
             data = self._socket.recv(READ_BYTES)
         except _LATER:
             return

@@ -129,6 +129,7 @@ class Connection:
         self._apply(self._session.receive(data, self._loop.time()))
 
     def _on_end(self, problem: str) -> None:
+        # The session knows in which state the connection was, and so what its end means.
         closed = self._session.end().closed
         if closed is not None and self.closed is None:
             self._finish(msgspec.structs.replace(closed, detail=closed.detail or problem))

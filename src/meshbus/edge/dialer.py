@@ -64,6 +64,7 @@ class Dialer:
 
     async def wait_ready(self, timeout_s: float) -> Closed | None:
         """Wait for the first connection; return None, or why the peer refused it. Raises TimeoutError."""
+        # Shielded: a timeout of one caller must not cancel the future that others wait for.
         return await asyncio.wait_for(asyncio.shield(self._outcome), timeout_s)
 
     def note_ready(self) -> None:

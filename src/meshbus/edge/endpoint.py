@@ -87,6 +87,7 @@ class Endpoint:
         max_message_bytes: int | None = None,
     ) -> None:
         self._security = security
+        # docs/decisions/0012: PLAIN sends passwords in clear text, so it does not count as encrypted.
         self._exposed = insecure or security.encrypts
         self._heartbeat = heartbeat
         self._backoff = backoff
@@ -194,6 +195,7 @@ class Endpoint:
     def on_judge(self, connection: Connection, credentials: Credentials) -> None:
         """Call the application's authenticate callback, which may be asynchronous."""
         authenticate = self._security.authenticate
+        # A handshake asks only if the security has a callback.
         assert authenticate is not None
         try:
             verdict = authenticate(msgspec.structs.replace(credentials, address=connection.address))

@@ -139,6 +139,7 @@ class PubSubHub:
         self._on_change = on_change
         """Called for every subscription that is added, repeated or removed, with its prefix."""
         self._index = SubscriptionIndex()
+        # pubsub.md §2: keys start at 1 and 0 is reserved.
         self._next_key = count(1)
         self._keys: dict[bytes, int] = {}
         self._gone: OrderedDict[bytes, None] = OrderedDict()
@@ -161,6 +162,7 @@ class PubSubHub:
         """
         old = self._find(routing_id)
         if old is not None:
+            # pubsub.md §2.1, S2: a late event of an old connection must not replace a newer one.
             if old.epoch >= epoch:
                 self._ignored[Ignored.UP_NOT_NEWER] += 1
                 return False
@@ -186,6 +188,7 @@ class PubSubHub:
             return True
         self._gone[routing_id] = None
         if len(self._gone) > MAX_REMEMBERED:
+            # pubsub.md §2.1, S4: the map must not grow without bound.
             forgotten, _ = self._gone.popitem(last=False)
             del self._keys[forgotten]
         return True
@@ -258,6 +261,7 @@ class PubSubHub:
         if not fan:
             self._unmatched += 1
             return 0
+        # Encoded once; all queues share the bytes (pubsub.md §2).
         return self._queue(fan, pack_parcel([self._encode(parts)]))
 
     def publish_batch(self, messages: Sequence[Sequence[bytes]]) -> int:  # hot: bench_edge

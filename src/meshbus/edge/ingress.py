@@ -1,8 +1,8 @@
 """Publish messages of ZeroMQ applications as events, each on the channel of its topic and under that channel's policy.
 
-Every channel has its own queue, called a lane, so that a channel with slow subscribers does not delay the others. Each
-lane is bounded in messages, all lanes together in bytes; messages above the limits are dropped and counted. The other
-direction is edge/egress.py.
+Every channel has its own queue, so that a channel with slow subscribers does not delay the others. Each queue is bounded
+in messages, all queues together in bytes; messages above the limits are dropped and counted. The other direction is
+edge/egress.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from meshbus.node.publisher import ChannelPublisher
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import MAX_EVENT
 
-MAX_LANES = 1024
+MAX_CHANNELS = 1024
 """Channels that one bridge publishes on; applications choose topics, so their number needs a limit."""
 MAX_BYTES = 64 << 20
-"""Bytes that may wait in all lanes together; the same as the default queue of one peer."""
+"""Bytes that may wait in all queues together; the same as the default queue of one peer."""
 BATCH = 256
 """Events passed to the node at once: many fit one packet, and a batch is refused or sent as a whole."""
 
@@ -37,7 +37,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Future[None]"]
 """Starts a task whose exceptions are logged."""
 
 
-class _Lane:
+class _ChannelQueue:
     """Queue of events for one channel."""
 
     __slots__ = ("publisher", "running", "topic", "waiting")
@@ -58,22 +58,23 @@ class Ingress:
         self._counters = counters
         self._refusals = refusals
         self._spawn = spawn
-        self._lanes: dict[bytes, _Lane] = {}
+        self._queues: dict[bytes, _ChannelQueue] = {}
         self._bytes = 0
 
     def open(self, channel: ChannelName) -> None:
         """Announce a channel before anything is published on it. Raises MeshError."""
         topic = self._topics.topic_of(channel)
-        self._lanes[topic] = _Lane(self._node.publisher(channel, _CONFIG), topic)
+        self._queues[topic] = _ChannelQueue(self._node.publisher(channel, _CONFIG), topic)
 
     async def close(self) -> None:
         """Close the publishers, so that the mesh no longer counts their channels as published here."""
-        for lane in self._lanes.values():
-            await lane.publisher.close()
+        for queue in self._queues.values():
+            await queue.publisher.close()
 
     def take(self, message: tuple[bytes, ...]) -> None:
         """Queue one message of an application for publication, or refuse it."""
         topic = message[0]
+        # docs/decisions/0018: more parts would become events that only bridges understand.
         if len(message) != 2:
             problem = f"a message must have 2 parts, topic and payload, got {len(message)}"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_PARTS, problem)
@@ -83,21 +84,21 @@ class Ingress:
             problem = f"an event must have at most {MAX_EVENT} bytes, got {len(event)}"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_LARGE, problem)
             return
-        # Lanes are found by topic, so that the channel name is checked once per topic and not per message.
-        lane = self._lanes.get(topic) or self._new_lane(topic)
-        if lane is None:
+        # Queues are found by topic, so that the channel name is checked once per topic and not per message.
+        queue = self._queues.get(topic) or self._new_queue(topic)
+        if queue is None:
             return
-        if len(lane.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
-            problem = f"{len(lane.waiting)} messages already wait to be sent to the mesh; publish more slowly"
+        if len(queue.waiting) >= HIGH_WATER or self._bytes + len(event) > MAX_BYTES:
+            problem = f"{len(queue.waiting)} messages already wait to be sent to the mesh; publish more slowly"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_BEHIND, problem)
             return
-        lane.waiting.append(event)
+        queue.waiting.append(event)
         self._bytes += len(event)
-        if not lane.running:  # one task per lane keeps the order of its events
-            lane.running = True
-            self._spawn(self._drain(lane))
+        if not queue.running:  # one task per queue keeps the order of its events
+            queue.running = True
+            self._spawn(self._drain(queue))
 
-    def _new_lane(self, topic: bytes) -> _Lane | None:
+    def _new_queue(self, topic: bytes) -> _ChannelQueue | None:
         try:
             channel = self._topics.channel_of(topic)
         except ChannelError as error:
@@ -107,44 +108,45 @@ class Ingress:
             problem = f"channel {str(channel)!r} is not in channels_in; add it there"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_NOT_EXPOSED, problem)
             return None
-        if len(self._lanes) >= MAX_LANES:
-            problem = f"the bridge already publishes on {MAX_LANES} channels, the maximum; use fewer topics"
+        if len(self._queues) >= MAX_CHANNELS:
+            problem = f"the bridge already publishes on {MAX_CHANNELS} channels, the maximum; use fewer topics"
             self._refusals.add(topic, Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS, problem)
             return None
         try:
             self.open(channel)
         except MeshError as error:
             self._refusals.add_error(Direction.PUBLISH, topic, error)
-        return self._lanes.get(topic)
+        return self._queues.get(topic)
 
-    async def _drain(self, lane: _Lane) -> None:
+    async def _drain(self, queue: _ChannelQueue) -> None:
         try:
-            while lane.waiting:
-                events = [lane.waiting.popleft() for _ in range(min(BATCH, len(lane.waiting)))]
+            while queue.waiting:
+                events = [queue.waiting.popleft() for _ in range(min(BATCH, len(queue.waiting)))]
                 self._bytes -= sum(map(len, events))
-                await self._publish(lane, events)
+                await self._publish(queue, events)
         finally:
-            lane.running = False
+            queue.running = False
 
-    async def _publish(self, lane: _Lane, events: list[bytes]) -> None:
+    async def _publish(self, queue: _ChannelQueue, events: list[bytes]) -> None:
         try:
-            report = await lane.publisher.publish_batch(events)
+            report = await queue.publisher.publish_batch(events)
         except ChannelError as error:
             if error.fault is ChannelFault.RATE_LIMITED and len(events) > 1:
                 for event in events:  # the rate limit may still allow some of them
-                    await self._publish(lane, [event])
+                    await self._publish(queue, [event])
                 return
-            self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
+            self._refusals.add_error(Direction.PUBLISH, queue.topic, error, len(events))
         except MeshError as error:
-            self._refusals.add_error(Direction.PUBLISH, lane.topic, error, len(events))
+            self._refusals.add_error(Direction.PUBLISH, queue.topic, error, len(events))
         else:
+            # No subscriber is not an error: a PUB socket drops such messages too.
             self._counters.add("publish", "nobody" if report.is_empty else "sent", len(events))
-            self._report_losses(lane, report, len(events))
+            self._report_losses(queue, report, len(events))
 
-    def _report_losses(self, lane: _Lane, report: PublishReport, events: int) -> None:
+    def _report_losses(self, queue: _ChannelQueue, report: PublishReport, events: int) -> None:
         """Record which subscribers did not get the events, and why."""
         for node_id, why in report.filtered:
             problem = f"the policy of the channel does not allow subscriber {node_id:016x}"
-            self._refusals.pass_on(Direction.PUBLISH, lane.topic, why, problem, events)
+            self._refusals.pass_on(Direction.PUBLISH, queue.topic, why, problem, events)
         for leg in report.errors:
-            self._refusals.pass_on(Direction.PUBLISH, lane.topic, leg.code, leg.message, events)
+            self._refusals.pass_on(Direction.PUBLISH, queue.topic, leg.code, leg.message, events)

@@ -55,5 +55,6 @@ class Mailbox(Generic[T]):
         while not self._items:
             if self._closed:
                 raise RuntimeError("the endpoint is closed")
+            # Cleared after the check, without an await in between, so that no `put` can be missed.
             self._wake.clear()
             await self._wake.wait()

@@ -117,6 +117,7 @@ class Pub(Endpoint):
         if not burst:  # the first message of this iteration schedules the flush for all of them
             self._loop.call_soon(self._flush)
         burst.append(parts)  # type: ignore[arg-type]
+        # An estimate by the body alone, because topics are usually short.
         self._burst_bytes += len(parts[-1])
         if len(burst) >= self._longest_burst or self._burst_bytes >= self._most_burst_bytes:
             self._flush()

@@ -107,6 +107,7 @@ class PeerQueue:
             parcels.clear()
             return buffers
         buffers, size = list[bytes](), 0
+        # At least one parcel, or a message above `max_bytes` would never leave.
         while parcels and (not buffers or size + parcels[0].size <= max_bytes):
             parcel = parcels.popleft()
             buffers += parcel.buffers

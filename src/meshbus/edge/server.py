@@ -118,12 +118,14 @@ def _bind_unix(path: Path) -> socket.socket:
 def _prepare(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family in {socket.AF_INET, socket.AF_INET6}:
+        # Writes are already collected per loop iteration; Nagle's algorithm would only delay them.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 async def _look_up(address: TcpAddress) -> tuple[socket.AddressFamily, tuple[str, int]]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # The first result is the one that the system prefers.
     family, _, _, _, target = found[0]
     return family, target  # type: ignore[return-value]  # an IPv6 address has two more fields
 

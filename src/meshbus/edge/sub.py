@@ -86,6 +86,8 @@ class Sub(Endpoint):
     def on_ready(self, connection: Connection) -> None:
         """Send every subscribed prefix to a new publisher."""
         super().on_ready(connection)
+        # pubsub.md §2.2: each distinct prefix once, in byte order; a publisher keeps no subscriptions of an old
+        # connection.
         connection.send_interests([Interest(prefix, subscribe=True) for prefix in self._interests.prefixes()])
         if self._paused:  # a publisher that connects while the queue is full must wait like the others
             connection.pause()
@@ -129,6 +131,7 @@ class XSub(Sub):
 
         A part whose first byte is 0 or 1 is taken for a subscription, as in ZeroMQ; begin it with another byte.
         """
+        # pubsub.md §3.6: sent as data frames, as libzmq's XSUB does, also to 3.1 peers.
         frames = encode_message(as_bytes(parts))
         ready = [connection for connection in self._connections.values() if connection.info.ready]
         for connection in ready:

@@ -33,12 +33,12 @@ class TopicMap:
         """Return whether applications may publish on a channel."""
         return any(covers(one, channel) for one in self._in)
 
-    def wishes(self, prefix: bytes) -> frozenset[str]:
+    def demands(self, prefix: bytes) -> frozenset[str]:
         """Return the channels and channel prefixes to subscribe to for a topic prefix that an application subscribed."""
-        found = (self._wish(entry, prefix) for entry in self._out)
-        return frozenset(wish for wish in found if wish is not None)
+        found = (self._demand(entry, prefix) for entry in self._out)
+        return frozenset(demand for demand in found if demand is not None)
 
-    def _wish(self, channels: str, prefix: bytes) -> str | None:
+    def _demand(self, channels: str, prefix: bytes) -> str | None:
         topic = self.topic_of(channels)
         if topic.startswith(prefix):
             return channels
@@ -46,9 +46,9 @@ class TopicMap:
             return None
         # Cut the prefix after its last slash: the mesh can subscribe to whole levels only.
         levels = prefix[len(topic) : prefix.rfind(b"/") + 1]
-        wish = channels + levels.decode("utf-8", "backslashreplace")
+        demand = channels + levels.decode("utf-8", "backslashreplace")
         try:
-            ChannelName(f"{wish}x")
+            ChannelName(f"{demand}x")
         except ChannelError:  # no channel name can begin like this
             return None
-        return wish
+        return demand

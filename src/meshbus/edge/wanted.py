@@ -54,6 +54,7 @@ class Interests:
             return messages
         if len(self._counts) <= FEW:
             few = self._few
+            # `startswith` with a tuple tests all prefixes in one call.
             return [message for message in messages if message[0].startswith(few)]
         match = self._index.match
         return [message for message in messages if match(message[0])]

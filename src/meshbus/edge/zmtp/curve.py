@@ -71,6 +71,7 @@ class CurveCipher:
     def __init__(self, key: bytes, counter: _Counter, *, as_server: bool) -> None:
         self._key = key
         self._counter = counter
+        # pubsub.md §3.5: a prefix per direction, because both directions share a key and count from 1.
         prefixes = b"CurveZMQMESSAGES", b"CurveZMQMESSAGEC"
         self._seal_prefix, self._open_prefix = prefixes if as_server else prefixes[::-1]
 
@@ -138,6 +139,7 @@ class CurveClientHandshake:
         raise AssertionError(verdict)
 
     def _welcome(self, data: bytes) -> Step:
+        # pubsub.md §3.5: WELCOME has exactly 168 bytes.
         if len(data) != 16 + KEY_BYTES + _COOKIE_BYTES + BOX_BYTES:
             raise Violation(CloseReason.MALFORMED, f"WELCOME has a wrong length: {len(data)} bytes")
         opened = _unbox(data[16:], b"WELCOME-" + data[:16], _shared(self._server_key, self._transient), "WELCOME")
@@ -205,6 +207,7 @@ class CurveServerHandshake:
         return Step(encode_command(b"READY", number + box), properties=self._properties)
 
     def _hello(self, data: bytes) -> Step:
+        # pubsub.md §3.5: HELLO has 200 bytes, 6 of which are its name.
         if len(data) != 194:
             raise Violation(CloseReason.MALFORMED, f"HELLO must have 194 bytes of data, got {len(data)}")
         if data[0] != 1:

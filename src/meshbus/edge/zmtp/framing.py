@@ -19,6 +19,7 @@ LONGEST_SHORT = 255
 Frame: TypeAlias = tuple[int, bytes]
 """Flags and body of a frame."""
 
+# All short heads, prepared: most frames are short.
 _HEADS = [bytes((0, length)) for length in range(LONGEST_SHORT + 1)]
 _MORE_HEADS = [bytes((MORE, length)) for length in range(LONGEST_SHORT + 1)]
 
@@ -28,6 +29,7 @@ def frame_head(length: int, flags: int = 0) -> bytes:
     """Return flags and length, the bytes before a body."""
     if length <= LONGEST_SHORT:
         return bytes((flags, length))
+    # pubsub.md §3.2: up to 255 bytes the length takes one byte, otherwise eight.
     return bytes((flags | LONG,)) + length.to_bytes(8, "big")
 
 
@@ -109,6 +111,7 @@ class FrameReader:
                 self.violation = Violation(CloseReason.BAD_FLAGS, f"invalid frame flags {flags:#04x}")
                 break
             if flags & LONG:
+                # The length itself is not complete yet.
                 if end - at < 9:
                     need = 9
                     break

@@ -46,6 +46,7 @@ def decode_greeting(data: bytes | bytearray | memoryview) -> Greeting | None:
     """Decode a greeting; return None while bytes are missing. Raises Violation as soon as it is invalid."""
     if len(data) > 0 and data[0] != 0xFF:
         raise Violation(CloseReason.BAD_SIGNATURE, f"the first byte must be 0xff, got {data[0]:#04x}")
+    # pubsub.md §3.1: older versions are out of scope. Each test needs only the bytes up to its own.
     if len(data) > 9 and not data[9] & 1:
         raise Violation(CloseReason.OLD_VERSION, "the peer uses ZMTP 1.0; 3.0 or later is required")
     if len(data) > 10 and data[10] < _MAJOR:
@@ -54,4 +55,5 @@ def decode_greeting(data: bytes | bytearray | memoryview) -> Greeting | None:
         return None
     major, minor = data[10], data[11]
     mechanism = bytes(data[12 : 12 + _MECHANISM_BYTES]).rstrip(b"\0")
+    # pubsub.md §3.1: libzmq also treats every later version as 3.1.
     return Greeting(MINOR if major > _MAJOR else min(minor, MINOR), mechanism, bool(data[32]))

@@ -219,6 +219,7 @@ class PlainServerHandshake:
 
 def _read_hello(data: bytes) -> Credentials:
     password_at = 1 + data[0] if data else 0
+    # pubsub.md §3.4: exactly a name and a password, without trailing bytes.
     if password_at >= len(data) or password_at + 1 + data[password_at] != len(data):
         raise Violation(CloseReason.MALFORMED, "HELLO does not hold exactly a name and a password")
     username, password = data[1:password_at], data[password_at + 1 :]
@@ -226,4 +227,5 @@ def _read_hello(data: bytes) -> Credentials:
 
 
 def _text(raw: bytes) -> str:
+    # Any byte survives, so that a password that is not UTF-8 can still be compared.
     return raw.decode("utf-8", "surrogateescape")

@@ -61,6 +61,7 @@ def read_counterpart(data: bytes, mine: SocketType) -> dict[str, bytes]:
     """Decode a peer's properties. Raises Violation if its socket type does not match."""
     properties = decode_metadata(data)
     told = properties.get(SOCKET_TYPE.lower())
+    # pubsub.md §3.3: libzmq tolerates a missing socket type.
     if told is not None and told not in _COUNTERPARTS[mine.publishes]:
         allowed = " or ".join(sorted(kind.decode() for kind in _COUNTERPARTS[mine.publishes]))
         problem = f"the peer's socket type is {told[:16].decode('ascii', 'replace')!r}; {mine} accepts {allowed}"

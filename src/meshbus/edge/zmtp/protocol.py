@@ -359,6 +359,7 @@ class Session:
     def _ping(self, out: Output, now: float) -> None:
         heartbeat = self._heartbeat
         assert heartbeat is not None
+        # pubsub.md §3.7: tenths of a second, and at most what libzmq can multiply in 16 bits.
         ttl = min(round(heartbeat.ttl_s * 10), MAX_TTL)
         out.send += self.seal(encode_command(b"PING", ttl.to_bytes(2, "big")))
         timeout_s = heartbeat.interval_s if heartbeat.timeout_s is None else heartbeat.timeout_s
@@ -370,6 +371,7 @@ class Session:
             raise Violation(CloseReason.MALFORMED, f"PING must have a time to live of 2 bytes, got {len(data)}")
         ttl = int.from_bytes(data[:2], "big")
         if ttl:
+            # pubsub.md §3.7: the sender of a PING is dead if nothing arrives for its TTL.
             self._silent_at = min(self._silent_at, now + ttl / 10)
         if self._pongs < MAX_PONGS:
             self._pongs += 1

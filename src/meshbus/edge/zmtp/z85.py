@@ -28,6 +28,7 @@ def decode_z85(text: str) -> bytes:
             if character not in _VALUES:
                 raise ValueError(f"{character!r} is not a Z85 character")
             number = number * 85 + _VALUES[character]
+        # Five characters can express more than four bytes hold.
         if number >= 1 << 32:
             raise ValueError(f"Z85 group {text[at : at + 5]!r} does not fit 4 bytes")
         data += number.to_bytes(4, "big")
