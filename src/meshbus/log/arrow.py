@@ -82,13 +82,14 @@ def to_batch(rows: Rows, owner: Owner, want: Wanted, start: int, stop: int) -> A
     """Return the rows of a range, which must be within `rows`, as a `pyarrow.RecordBatch`."""
     import pyarrow as pa
 
-    maker = _Maker(rows, owner)
-    arrays = [maker.array(field) for field in want.schema]
+    builder = _ArrayBuilder(rows, owner)
+    arrays = [builder.array(field) for field in want.schema]
+    # Built for all rows and then sliced: a slice copies nothing.
     batch = pa.RecordBatch.from_arrays(arrays, schema=want.schema)
     return batch.slice(start - rows.first, stop - start)
 
 
-class _Maker:
+class _ArrayBuilder:
     """Builds the Arrow arrays of some rows."""
 
     def __init__(self, rows: Rows, owner: Owner) -> None:
@@ -107,6 +108,7 @@ class _Maker:
             case "seq":
                 return pa.array(np.arange(self._rows.first, self._rows.end, dtype=np.int64))
             case "ts" | "recv_ts":
+                # spark.md §3: tables have microseconds for people and nanoseconds as stored, so the first is derived.
                 ns, valid = self._rows.values(f"{name}_ns")
                 return self._numbers(field.type, None if ns is None else ns // _US, valid)
             case "payload":

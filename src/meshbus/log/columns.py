@@ -74,7 +74,9 @@ class Defaults:
 
         Raises ConfigError for an unknown column or a value that does not fit.
         """
+        # The list, not its content: cells are immutable, and an append replaces only some of them.
         cells = self._cells.copy()
+        # An event that this node publishes is received at the same moment.
         cells[_TS] = cells[_RECV] = Cells(Kind.SAME, now_ns)
         headers = None
         for name, given in columns.items():

@@ -32,6 +32,7 @@ class Consumer(msgspec.Struct, frozen=True):
 def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns: int) -> None:
     """Write how far a consumer has read; a failure to write is ignored."""
     place = root / CONSUMERS / f"{name}.json"
+    # Unique for each process: two runs of one consumer must not write the same temporary file.
     aside = place.with_name(f"_{place.name}.{os.getpid()}")
     try:
         place.parent.mkdir(exist_ok=True)

@@ -58,8 +58,10 @@ class Retention(msgspec.Struct, frozen=True):
 class LogConfig(msgspec.Struct, frozen=True):
     """Settings of one log."""
 
+    # A crash of the machine then loses about a second, and no append waits for a disk.
     fsync: Fsync = interval(1.0)
     retention: Retention = Retention()
+    # Recovery reads the hot files completely before a log opens, so their size bounds that time (docs/decisions/0010).
     seal_bytes: int = 64 << 20
     """A hot file is sealed at this size; compaction merges small segments up to it."""
     seal_age_s: float = 3600.0

@@ -63,6 +63,7 @@ class Files:
 
     def reserve(self, handle: int, at: int, size: int) -> bool:
         """Reserve disk space after an offset without changing the size of the file; return whether that worked."""
+        # docs/decisions/0010: writing into reserved space is faster, and a file must not appear longer than it is.
         allocate = getattr(_libc(), "fallocate", None)  # Linux only; os.posix_fallocate would change the size
         return allocate is not None and not allocate(handle, _KEEP_SIZE, ctypes.c_int64(at), ctypes.c_int64(size))
 

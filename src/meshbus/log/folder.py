@@ -32,12 +32,15 @@ _HOT_NAME = re.compile(r"(\d{20})\.hot")
 
 def folder_of(root: Path, channel: ChannelName) -> Path:
     """Return the folder of a channel; the hash distinguishes channels whose readable parts are equal."""
+    # spark.md §3: a name of 255 bytes, percent-encoded, would exceed the limit of file systems. Names that start with
+    # `_` or `.` are hidden from Spark.
     slug = channel.replace("/", "_")[:_MAX_SLUG].lstrip("._") or "channel"
     return root / f"{slug}-{channel.hash:016x}"
 
 
 def segment_name(first: int, end: int) -> str:
     """Return the name of the segment of a range, `end` excluded."""
+    # 20 digits hold every 64-bit number, so that names sort like numbers.
     return f"{first:020d}-{end:020d}.parquet"
 
 

@@ -126,6 +126,7 @@ class RedexFile:
         size = len(payload)
         if size > MAX_APPEND_BYTES:
             raise LogError(LogFault.TOO_LARGE, f"an event of {size} bytes is too large, at most {MAX_APPEND_BYTES} fit")
+        # Rare for a single event, so the fast path below has only the defaults.
         if columns:
             return self.write_batch([bytes(payload)], **columns).start
         return self._backend.append(1, _PAIR.pack(0, size), payload, None, self._clock())

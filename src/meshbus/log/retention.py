@@ -35,5 +35,6 @@ def expired_until(units: Sequence[Unit], next_seq: int, hot_bytes: int, limits: 
         if not (old or many or large):
             break
         until = unit.end
+        # What expires first makes room, so later units may stay.
         total -= unit.bytes
     return until

@@ -161,6 +161,7 @@ def _same(column: Stored, number: int) -> Cells:
     # One publish number is that of the first event; the others count up.
     if column.name == "pub_seq":
         return Cells(Kind.COUNT, value)
+    # ZERO takes no byte in a block.
     return Cells(Kind.SAME, value) if value else ZERO
 
 
@@ -182,6 +183,7 @@ def _wrapped(column: Stored, number: int) -> int:
     low, high = -(1 << bits - 1), (1 << bits if column.bit_cast else 1 << bits - 1) - 1
     if not low <= number <= high:
         raise ConfigError(column.name, f"must be in [{low}, {high}], got {number}")
+    # spark.md §3: unsigned values are stored bit-cast in the signed type of equal width.
     return number - (1 << bits) if number >= 1 << bits - 1 else number
 
 

@@ -82,6 +82,7 @@ class _Sink(io.RawIOBase):
 
 def group_rows(rows: int, size: int) -> int:
     """Return how many rows a row group gets if there are `rows` rows of `size` bytes in all."""
+    # By the average size of a row; the limits below keep extreme averages usable.
     fitting = GROUP_BYTES * max(rows, 1) // max(size, 1)
     return max(_FEWEST, min(_MOST, fitting))
 
@@ -121,6 +122,7 @@ def write_segment(
             for group in _groups(batches, per_group):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
         files.fsync(handle)
+    # Also after KeyboardInterrupt: leave no incomplete file behind.
     except BaseException:
         files.remove(place)
         raise

@@ -18,6 +18,7 @@ def clip_range(channel: str, first: int, end: int, start: int | None, stop: int 
     """
     low = first if start is None else start
     high = end if stop is None else min(stop, end)
+    # An empty range before `first` asks for nothing, so nothing is missing.
     if low < first and (stop is None or stop > low):
         raise LogError(
             LogFault.RANGE_GONE,

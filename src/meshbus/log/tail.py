@@ -86,6 +86,7 @@ class Tail:
         """Continue with the current snapshot or take a new one; return None if there is nothing new."""
         if self._reading is None:
             snapshot = self._source.snapshot()
+            # A tail may start beyond the end; events are returned when the log gets there (redex.md §1).
             if snapshot.end > self._next:
                 self._reading = snapshot.events(self._next)
         return self._reading

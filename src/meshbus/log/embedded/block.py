@@ -165,6 +165,7 @@ def unpack_block(buffer: memoryview, at: int, *, check: bool = True) -> BlockHea
     """Parse the header of the block at an offset and verify the checksum; raises Unreadable if it is not whole."""
     if len(buffer) - at < BLOCK_HEADER:
         raise Unreadable("the block header is cut off")
+    # The length is checked against the buffer before it is used, because it is not yet covered by the checksum.
     magic, length, checksum, *fields = _BLOCK.unpack_from(buffer, at)
     if magic != BLOCK_MAGIC:
         raise Unreadable("the block header is missing")
@@ -184,6 +185,7 @@ def read_rows(buffer: memoryview, at: int, header: BlockHeader) -> Rows:
     count = header.events
     place = at + BLOCK_HEADER
     cells = []
+    # `kinds` has 16 bytes: one per column, and the last one for headers.
     for kind, column in zip(header.kinds, STORED, strict=False):
         array = valid = None
         value = 0

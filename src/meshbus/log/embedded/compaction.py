@@ -44,6 +44,7 @@ def merge_segments(files: Files, folder: Path, run: Sequence[Segment]) -> Segmen
             # Verify page checksums: damage must not be copied into a segment with new, correct checksums.
             yield from read_segment(folder, segment, want, first, end, check=True)
 
+    # Readers find a row group by dividing, so all groups of a segment have the same size.
     per_group = max(segment.group_rows for segment in run)
     return write_segment(
         files, folder, batches(), first=first, end=end, per_group=per_group, written_ns=run[-1].written_ns

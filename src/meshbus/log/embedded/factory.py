@@ -44,6 +44,7 @@ class Embedded:
         for path in sorted(root.glob(f"*/{MANIFEST}")):
             try:
                 manifest = load_manifest(path.parent)
+            # One damaged log must not hide the others.
             except LogError as error:
                 problems.append(error)
             else:

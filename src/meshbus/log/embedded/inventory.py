@@ -39,6 +39,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     Raises FileNotFoundError if a file is sealed meanwhile, and LogError for a file of another log or a newer version.
     """
     files = hot_files(folder)
+    # A hot file is sealed as a whole, so its first sequence decides.
     stale = [path for first, path in files if first < manifest.hot_from]
     waiting = [(first, path) for first, path in files if first >= manifest.hot_from]
     live: list[HotIndex] = []

@@ -39,6 +39,7 @@ class EmbeddedLog:
 
     def __init__(self, root: Path, options: OpenOptions) -> None:
         self._channel, self._config, self._clock = options.channel, options.config, options.clock
+        # Reentrant: `_keep` holds it and calls `retain`.
         self._upkeep = threading.RLock()
         self._warned = False
         self._told_behind = False

@@ -66,6 +66,7 @@ def compact(files: Files, folder: Path, manifest: Manifest, run: tuple[Segment, 
 def expire(files: Files, folder: Path, manifest: Manifest, until: int, now_ns: int) -> Manifest:
     """Expire everything below a sequence, at which a segment or a hot file must end."""
     gone = [segment for segment in manifest.segments if segment.end <= until]
+    # Segments are in order, so what expires is a prefix.
     kept = manifest.segments[len(gone) :]
     return _retire(files, folder, replace(manifest, first=until, segments=kept), gone, now_ns)
 

@@ -32,6 +32,7 @@ def to_batch(pieces: Sequence[Piece], names: Mapping[int, str], info: RecordInfo
 def headers_of(batch: Any) -> NDArray[np.void]:
     """Return the headers of a record batch of packets in the form that the kernels of policy take."""
     headers = np.zeros(len(batch), HEADER_DTYPE)
+    # The table has no column for the magic.
     headers["magic"] = NET_MAGIC
     for name, field in IN_HEADER.items():
         values = batch.column(name).to_numpy(zero_copy_only=False)

@@ -52,6 +52,7 @@ def index(values: Numbers, most: int) -> tuple[Numbers, Numbers] | None:
 def hybrid(lengths: Numbers, values: Numbers, width: int) -> bytes:
     """Encode numbers of `width` bits, one per run, as runs, or as bits of every value if runs are short."""
     count = int(lengths.sum())
+    # Upper bounds: a varint and a value for each run, or the bits of every value.
     room = max(len(lengths) * (_MOST_VARINT + 8), 0) if len(lengths) * FEW <= count else count * width // 8 + 1024
     out = np.empty(room, np.uint8)
     return out[: _hybrid.run(lengths, values, width, count, out)].tobytes()

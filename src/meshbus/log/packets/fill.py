@@ -74,6 +74,7 @@ def _fill_reference(
     seed, highest = memory[SEED : HIGHEST + 1].view(np.uint64)
     numbers = (memory[SEEN] + np.arange(count)).astype(np.uint64)
     counter = np.where(columns["session_id"] != 0, columns["counter"], numbers)
+    # docs/decisions/0017: a hash of session and counter, so that all nodes choose the same packets.
     chosen = hash_pair(columns["session_id"] ^ seed, counter) <= highest
     # What finds no room is counted as lost.
     picked = np.flatnonzero(chosen)[: memory.item(ROOM) - memory.item(ROWS)]
@@ -161,6 +162,7 @@ def fill(  # hot: bench_recorder
         packet = route + ROUTE_BYTES
         # Magic and version in one comparison.
         known = jit.load_u32(packet) & 0xFFFFFF == _FIRST
+        # Without sampling no hash is needed.
         if not every:
             session = jit.load_u64(packet + 24) if known else np.uint64(0)
             counter = jit.load_u64(packet + 16) if session else np.uint64(seen + i)

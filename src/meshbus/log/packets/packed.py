@@ -235,6 +235,7 @@ def _walk(data: Bytes, count: int, hashes: Words) -> int:
             left &= left - 1
         if at > size:
             return _BROKEN
+        # The hash is the last word of a row, so if it changed it is the last one that was stored.
         value = np.uint64(jit.load_u64(begin + at - 8)) if mask >> _HASH_WORD else last
         if number == 0 or value != last:
             hashes[found] = last = value

@@ -45,6 +45,7 @@ ROW = np.dtype(
 )
 """A hop or hash of 0 and a guard of NOT_ASKED stand for none. Fields that many columns depend on do not share a word
 with fields that change in every packet."""
+# 136 bytes are 17 words of 8, which the packed form compares (log/packets/packed.py).
 ROW_BYTES: Final = 136
 ROW_WORDS: Final = 17
 NOT_ASKED: Final = 0xFF

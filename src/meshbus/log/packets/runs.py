@@ -138,6 +138,7 @@ def runs_of(pieces: Sequence[Piece], info: RecordInfo, columns: Sequence[str]) -
     names = tuple(dict.fromkeys(_MADE_OF.get(name, name) for name in columns if name not in _IN_NO_ROW))
     found = _gathered(pieces, names)
     if "ts" in columns:
+        # A timestamp has no steps, so dividing the values of its runs is enough.
         times = found["ts_ns"]
         found["ts"] = times._replace(values=times.values // _US)
     if "channel" in columns:
@@ -190,6 +191,7 @@ def _plan_for(names: tuple[str, ...]) -> Plan:
             words |= _words_at(_IDS_AT, 4) | _words_at(_STREAM_AT, 8)
         if rule in {_IF_UNJUDGED, _IF_UNROUTED}:
             words |= _words_at(_REASON_AT, 1) | _words_at(_PRESENT_AT, 1)
+        # Only 32-bit values need it: 64-bit ones are read as signed, and narrower ones are widened.
         sign = 1 << 31 if name in _BIT_CAST and size == 4 else 0
         plan[row] = offset, 8 * size, sign, rule, words, name in _STEPPED
     return plan

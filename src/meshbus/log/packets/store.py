@@ -96,6 +96,7 @@ class PacketStore:
         """Rows that could not be read back when their hot file was sealed."""
         self.files = Files() if files is None else files
         self._info, self._bounds, self._clock = info, bounds, clock
+        # With a small limit, hot files are smaller too, so that expiring one does not remove most of the record.
         self._seal_bytes = min(SEAL_BYTES, bounds.max_bytes // _PARTS)
         self._room = bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
         self._closed = False

@@ -48,7 +48,7 @@ Versions = Mapping[tuple[int, int], GatewayPolicy]
 # ── one policy, in the query ────────────────────────────────────────────────────────────────
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _LookupTables(msgspec.Struct, frozen=True):
     """A policy as lookup tables. A row is the slot of a channel; the row after the last slot is for unknown channels."""
 
     channels: PerfectHash
@@ -63,8 +63,8 @@ class _Written(msgspec.Struct, frozen=True):
 
 def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged") -> DataFrame:
     """Add a column with the verdict of one policy on each packet: 0, the code of a drop reason, or null."""
-    written = _write(policy)
-    channels, subnets, others = written.channels, written.subnets, len(written.channels.table)
+    tables = _build_tables(policy)
+    channels, subnets, others = tables.channels, tables.subnets, len(tables.channels.table)
     found = _without_nulls(packets)
     found = found.selectExpr("*", "_src & 4294967295 AS _from", "_dst & 4294967295 AS _to").selectExpr(
         "*",
@@ -73,13 +73,13 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
         f"{channels.where_sql('_stream_id')} AS _place",
     )
     found = found.selectExpr("*", f"IF({channels.holds_sql('_stream_id', '_place')}, _place, {others}) AS _row")
-    found = found.selectExpr("*", f"get({array_sql(written.rules)}, _row) AS _rule")
+    found = found.selectExpr("*", f"get({array_sql(tables.rules)}, _row) AS _rule")
     # With PARENT visibility the reach depends on the source: the subnets above it.
     row = f"IF(_rule & 3 = {PARENT}, _source + {others + 1}, _row)"
-    word = f"get({array_sql(written.reach)}, {row} * {_words(subnets)} + shiftright(_dest, 6))"
+    word = f"get({array_sql(tables.reach)}, {row} * {_words(subnets)} + shiftright(_dest, 6))"
     listed = "false"
-    if written.lists:
-        lists = ", ".join(map(array_sql, written.lists))
+    if tables.lists:
+        lists = ", ".join(map(array_sql, tables.lists))
         listed = f"array_contains(get(array({lists}), CAST(shiftright(_rule, 4) AS INT)), _origin)"
     judged = _judged(
         found,
@@ -91,7 +91,8 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
     return judged.select(*packets.columns, name)
 
 
-def _write(policy: GatewayPolicy) -> _Written:
+def _build_tables(policy: GatewayPolicy) -> _LookupTables:
+    # Tables store unsigned numbers bit-cast, so the keys must be too (spark.md §3).
     rules = {_signed64([stream])[0]: rule for stream, rule in policy.rules().items()}
     known = [SubnetId(subnet) for subnet in {0, policy.local_subnet, *policy.peer_subnets}]
     channels, subnets = build_hash(rules), build_hash(known)
@@ -105,6 +106,7 @@ def _write(policy: GatewayPolicy) -> _Written:
     for stream, rule in rules.items():
         row, listed = channels.where(stream), publishers.get(stream)
         rows[row] = rule.visibility | _asks(rule, listed) << 2 | (lists.index(listed) << 4 if listed is not None else 0)
+        # LOCAL channels reach no subnet, and those with PARENT visibility use a row per source instead.
         if rule.visibility == GLOBAL:
             reach[row] = everywhere
         elif rule.visibility == EXPORTED:
@@ -113,7 +115,7 @@ def _write(policy: GatewayPolicy) -> _Written:
         above = sum(bit for dest, bit in bits.items() if dest.contains(source))
         reach[others + 1 + subnets.where(source)] = above
     words = [mask >> 64 * word & 0xFFFF_FFFF_FFFF_FFFF for mask in reach for word in range(_words(subnets))]
-    return _Written(channels, subnets, tuple(rows), tuple(_signed64(words)), lists)
+    return _LookupTables(channels, subnets, tuple(rows), tuple(_signed64(words)), lists)
 
 
 def _words(subnets: PerfectHash) -> int:
@@ -137,10 +139,12 @@ def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged")
             for whose, policy in policies.items()
         ],
     )
+    # A policy version is a number of one recorder (docs/decisions/0017), so both are needed.
     keys = (F.col("recorder") == F.col("_recorder")) & (F.col("policy_version") == F.col("_version"))
     joined = _without_nulls(packets).join(F.broadcast(heads), keys, "left").drop("_recorder", "_version")
     joined = joined.join(F.broadcast(rules), keys & (F.col("_stream_id") == F.col("_stream")), "left")
     joined = joined.selectExpr("*", "coalesce(_rule, _unknown) AS _visibility", f"coalesce(_asks, {_NOBODY}) AS _asked")
+    # `<=>` is never null: channels with fewer targets have nulls in the other columns.
     exported = " OR ".join(f"((_target{place} ^ _dst) & _mask{place}) <=> 0" for place in range(targets)) or "false"
     judged = _judged(
         joined,

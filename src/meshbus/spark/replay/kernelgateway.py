@@ -66,6 +66,7 @@ def lay(
     """Write stored columns into headers, only the fields that the kernel and the lists of publishers read."""
     at = rows.ctypes.data
     for i in range(len(ttl)):
+        # hop_ttl is the second byte at this offset and hop_count the third; the others are not read.
         jit.store_u32(at + _HOPS_AT, int(ttl[i]) << 8 | int(hops[i]) << 16)
         jit.store_u32(at + _IDS_AT, int(subprotocol[i]) | int(chash[i]) << 16)
         jit.store_u32(at + _STREAM_AT, int(stream[i]))
@@ -94,6 +95,7 @@ class Judge:
         reason = columns["reason"]
         # Reasons from VERDICTS on were given before or after the gateway; CROWDED packets had been forwarded by it.
         meant = (columns["verdict"] != Fate.DELIVERED) & ((reason < VERDICTS) | (reason == Reason.CROWDED.code))
+        # Zeros stay valid between batches: `lay` writes the same fields each time.
         if len(self._headers) < len(meant):
             self._headers = np.zeros(len(meant), HEADER_DTYPE)
         headers = self._headers[: len(meant)]

@@ -44,6 +44,7 @@ class PerfectHash(msgspec.Struct, frozen=True):
 
     def spread(self, number: int) -> tuple[int, int]:
         """Return the slot of a number before displacement, and its bucket."""
+        # The two's complement, as Java shifts it with `shiftrightunsigned`.
         unsigned = number & _WORD << 32 | number & _WORD
         product = ((unsigned ^ unsigned >> self.shift) & _WORD) * self.factor
         return product >> 32 - self.bits & len(self.table) - 1, product >> 32 & len(self.moved) - 1
@@ -72,6 +73,7 @@ def build_hash(numbers: Iterable[int]) -> PerfectHash:
     """Build the hash of a set of numbers; deterministic for the same set."""
     wanted = sorted(set(map(int, numbers)))  # int: a SubnetId would print as text
     random = Random(0)  # noqa: S311 - not for secrets: it only has to spread
+    # At most half full, so that displacements are found quickly.
     bits = max(1, (2 * len(wanted) - 1).bit_length())
     while True:
         for _ in range(_ATTEMPTS):
@@ -93,6 +95,7 @@ def _settle(empty: PerfectHash, numbers: Sequence[int]) -> PerfectHash | None:
             return None
         buckets[bucket][home] = number
     moved, table = list(empty.moved), list(empty.table)
+    # The fullest first, while most slots are free.
     for bucket in sorted(range(len(buckets)), key=lambda one: -len(buckets[one])):
         homes = buckets[bucket]
         fits = (move for move in range(len(table)) if all(table[home ^ move] is None for home in homes))

@@ -118,6 +118,7 @@ def _summarize(counted: DataFrame) -> Replay:
         )
         for row in found
     ]
+    # The last key makes the order total, so that a replay prints the same each time.
     changes.sort(key=lambda change: (change.recorded == change.proposed, -change.packets, str(change)))
     rows = counted.where("sample").orderBy("ts", "stream_id", "packet_seq").limit(SAMPLES).collect()
     samples = tuple(

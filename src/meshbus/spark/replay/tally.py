@@ -112,6 +112,7 @@ def plan(files: Iterable[Path], chosen: Chosen) -> list[list[Piece]]:
                 tasks.append([])
                 room = _TASK_ROWS
             pieces = tasks[-1]
+            # Neighboring row groups of one file are one piece, which is opened once.
             before = pieces.pop().groups if pieces and pieces[-1].path == str(file) else ()
             pieces.append(Piece(str(file), (*before, number)))
             room -= group.num_rows
@@ -122,6 +123,7 @@ def _may_hold(group: Any, bound: Bound) -> bool:
     """Return whether a row group may have rows within a bound, by the statistics in its file."""
     columns = (group.column(place) for place in range(group.num_columns))
     found = next((column.statistics for column in columns if column.path_in_schema == bound.column), None)
+    # Without statistics nothing can be excluded.
     if found is None or not found.has_min_max:
         return True
     return bool(found.max >= bound.low and found.min <= bound.high)
@@ -131,12 +133,12 @@ def judge_task(task: Iterable[Piece], judge: Judge, chosen: Chosen) -> Iterator[
     """Judge the packets of a task, and yield record batches of COUNTED: samples first, the counts last."""
     import pyarrow.parquet as pq
 
-    tally, chooser, bounds = Tally(), _Chooser(), chosen.bounds()
+    tally, chooser, bounds = Tally(), _SampleChooser(), chosen.bounds()
     columns = [*READ, *(bound.column for bound in bounds)]
     for path, groups in task:
         with pq.ParquetFile(path, memory_map=True, read_dictionary=["channel"]) as file:
             for group in groups:
-                at, shown = 0, _Shown([], [])
+                at, shown = 0, _SampledRows([], [])
                 for batch in file.iter_batches(BATCH_ROWS, [group], columns, use_threads=False):
                     judged = _judge(batch, judge, bounds)
                     tally.add(batch, judged)
@@ -200,6 +202,7 @@ class Tally:
 
     def _codes(self, channel: Any) -> NDArray[np.int32]:
         """Return the channels of a dictionary column as numbers that are valid for the whole tally."""
+        # The extra entry stands for null; the dictionary differs from batch to batch.
         names = [*channel.dictionary.to_pylist(), None]
         numbered = [self._channels.setdefault(name, len(self._channels)) for name in names]
         codes: NDArray[np.int32] = np.array(numbered, np.int32)[numbers(channel.indices, len(names) - 1)]
@@ -274,6 +277,7 @@ def _count_reference(
     keys[:, _KIND] = (channel[ours] + 1).astype(np.uint64) << np.uint64(16)
     keys[:, _KIND] |= reason[ours].astype(np.uint64) << np.uint64(8) | proposed[ours]
     found, place = np.unique(keys, axis=0, return_inverse=True)
+    # A sampled packet stands for as many as the sampling rate says.
     packets = rate[ours].astype(np.int64)
     totals = np.zeros((len(found), 2), np.uint64)
     np.add.at(totals, place, np.stack([packets, packets * size[ours]], axis=1).astype(np.uint64))
@@ -325,7 +329,7 @@ def count(
 # ── samples ─────────────────────────────────────────────────────────────────────────────────
 
 
-class _Shown(NamedTuple):
+class _SampledRows(NamedTuple):
     """Sampled rows of a row group."""
 
     places: list[int]
@@ -344,10 +348,11 @@ class _Shown(NamedTuple):
             self.parts.append(rows)
 
 
-class _Chooser:
+class _SampleChooser:
     """Selects the first packets of each pair of different verdicts as samples."""
 
     def __init__(self) -> None:
+        # Pairs of equal verdicts get no samples: nothing would change for them.
         recorded, proposed = np.divmod(np.arange(VERDICTS * VERDICTS), VERDICTS)
         self._left = np.where(recorded != proposed, SAMPLES, 0)
 
@@ -364,7 +369,7 @@ class _Chooser:
         return np.sort(np.concatenate(found)) if found else candidates
 
 
-def _samples(file: Any, group: int, shown: _Shown) -> Any:
+def _samples(file: Any, group: int, shown: _SampledRows) -> Any:
     """Read the remaining columns of the sampled rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
