@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import zmq
 
 WAIT_S = 20.0
-"""Longer than anything here takes; only a failure waits for it."""
+"""Timeout in seconds: longer than anything here takes, so only a failure waits for it."""
 
 
 class App:
@@ -25,14 +25,14 @@ class App:
         self._process = process
 
     async def send(self, *messages: Sequence[str]) -> None:
-        """Have it publish messages, each a list of parts."""
+        """Publish messages, each a list of parts."""
         assert self._process.stdin is not None
         for message in messages:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
         await self._process.stdin.drain()
 
     async def next(self) -> list[str]:
-        """Wait for what it writes next."""
+        """Wait for its next line of output."""
         assert self._process.stdout is not None
         line = await asyncio.wait_for(self._process.stdout.readline(), WAIT_S)
         assert line, "the application ended"
@@ -40,7 +40,7 @@ class App:
         return message
 
     async def take_until(self, last: list[str]) -> list[list[str]]:
-        """Give all it gets before a certain message."""
+        """Return all messages that it received before a certain one."""
         got = []
         while (message := await self.next()) != last:
             got.append(message)
@@ -55,7 +55,7 @@ class App:
 
 @asynccontextmanager
 async def app(*arguments: str) -> AsyncIterator[App]:
-    """Run an application; it is connected when this returns, and a publisher knows what is wanted of it."""
+    """Run an application; it is connected when this returns, and a publisher has its subscriptions."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, __file__, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -68,7 +68,7 @@ async def app(*arguments: str) -> AsyncIterator[App]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until something holds that nobody tells us about."""
+    """Poll until a condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)

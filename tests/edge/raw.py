@@ -1,4 +1,4 @@
-"""A peer that sends what it is told, right or wrong, over a real socket."""
+"""A peer that sends any bytes, valid or not, over a real socket."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 
 WAIT_S = 10.0
-"""Longer than anything here takes; only a failure waits for it."""
+"""Timeout in seconds: longer than anything here takes, so only a failure waits for it."""
 GREETING = encode_greeting(b"NULL")
 READY = encode_command(b"READY")
 
 
 class RawPeer:
-    """One TCP connection in the hands of a test."""
+    """One TCP connection that a test controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -23,7 +23,7 @@ class RawPeer:
 
     @classmethod
     async def connect(cls, address: str, *, greet: bool = True) -> Self:
-        """Connect to `tcp://host:port`, and go through a NULL handshake unless told otherwise."""
+        """Connect to `tcp://host:port`, and perform a NULL handshake by default."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         peer = cls(*await asyncio.open_connection(host, int(port)))
         if greet:
@@ -45,7 +45,7 @@ class RawPeer:
         return await asyncio.wait_for(self._reader.readexactly(count), WAIT_S)
 
     async def closed(self) -> bytes:
-        """Wait until the other side hangs up, and give what it sent before."""
+        """Wait until the other side closes the connection, and return what it sent before."""
         try:
             return await asyncio.wait_for(self._reader.read(), WAIT_S)
         except ConnectionError:
@@ -53,6 +53,6 @@ class RawPeer:
 
 
 async def turns(count: int = 20) -> None:
-    """Let the loop turn a few times."""
+    """Run a few iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from tests.edge.raw import WAIT_S, turns
 
 
 class Ends:
-    """A stream, and the bare socket at its other end."""
+    """A stream, and the raw socket at its other end."""
 
     def __init__(self) -> None:
         mine, self.other = socket.socketpair()

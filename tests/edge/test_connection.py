@@ -17,7 +17,7 @@ CONTROL_BYTES = 10_000
 
 
 class Owner:
-    """Writes down what it is told."""
+    """Records the callbacks of a connection."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -42,7 +42,7 @@ class Owner:
 
 
 class Stage:
-    """A connection, its owner, and the bare socket at the other end."""
+    """A connection, its owner, and the raw socket at the other end."""
 
     def __init__(
         self, kind: SocketType = SocketType.PUB, *, judged: bool = False, heartbeat: Heartbeat | None = None

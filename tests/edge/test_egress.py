@@ -1,4 +1,4 @@
-"""The node is subscribed to what applications want, and every event is handed on once, however wishes come and go."""
+"""The node subscribes to what applications want, and every event is passed on once, however demands change."""
 
 import asyncio
 import random
@@ -30,20 +30,20 @@ QUICK: dict[str, Any] = {
 
 
 class Recorder(Pub):
-    """An endpoint that keeps what it is given."""
+    """An endpoint that keeps what is published on it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.got: list[tuple[Part, ...]] = []
 
     def publish_batch(self, messages: Iterable[Sequence[Part]]) -> int:
-        """Keep them."""
+        """Keep the messages."""
         self.got += map(tuple, messages)
         return 0
 
 
 class Door:
-    """The way out of one node, without a socket."""
+    """The egress of one node, without a socket."""
 
     def __init__(self, node: Node, *channels: str) -> None:
         self.refused: list[Refusal] = []

@@ -1,4 +1,4 @@
-"""Hostile peers on real sockets: the endpoint serves everybody else, and forgets them."""
+"""Hostile peers on real sockets: the endpoint serves all other peers, and keeps nothing of the hostile ones."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ async def test_noise_from_many_sides(kind: type[Pub] | type[Sub]) -> None:
 
 
 async def test_prefixes_within_prefixes() -> None:
-    """Thousands of nested prefixes from one peer: one copy of a message, nobody else disturbed, nothing left."""
+    """Thousands of nested prefixes from one peer: one copy of a message, no effect on others, nothing left behind."""
     async with Pub() as pub, Sub() as other:
         address = await pub.bind(LOOPBACK)
         other.subscribe("a")

@@ -16,11 +16,11 @@ from meshbus.edge.queue import Loss
 from tests.vectors import load
 
 ALL = 1 << 30
-"""More bytes than anything here has."""
+"""More bytes than any message here has."""
 
 
 def encode(parts: Sequence[bytes]) -> Sequence[bytes]:
-    """Stand in for a framing: lengths and parts."""
+    """Encode a message in a simple format instead of ZMTP: lengths and parts."""
     return (b"".join(len(part).to_bytes(4, "big") + part for part in parts),)
 
 
@@ -34,7 +34,7 @@ def hub() -> PubSubHub:
 
 
 def receivers(hub: PubSubHub) -> list[int]:
-    """Take what waits for every peer: their keys, once for each message."""
+    """Take the waiting messages of all peers; return the key of the peer for each message."""
     found = []
     for routing_id, epoch in hub.ready():
         key = hub.key_of(routing_id)
@@ -311,7 +311,7 @@ def test_a_stalled_peer_delays_nobody_and_what_it_lost_is_counted_exactly(batch:
 
 
 def split(data: bytes) -> list[bytes]:
-    """Undo `encode` for messages of two parts: give the topics."""
+    """Return the topics of messages of two parts that `encode` encoded."""
     topics = []
     while data:
         length = int.from_bytes(data[:4], "big")
@@ -327,7 +327,7 @@ CYCLES = 10_000
 
 @pytest.mark.parametrize("generated", [True, False], ids=["generated ids", "chosen ids"])
 def test_ghost_peers_leave_nothing_behind(generated: bool) -> None:
-    """Connections come, subscribe and die, with the events of old and new ones interleaved and repeated."""
+    """Connections open, subscribe and close, with events of old and new ones interleaved and repeated."""
     rng = random.Random(13)
     hub = PubSubHub(encode)
     hub.peer_up(b"stays", 1)

@@ -1,4 +1,4 @@
-"""What applications publish waits in queues that are bounded, and one slow queue holds up no other."""
+"""Messages of applications wait in bounded queues, and a slow channel does not delay another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"psk": "5a" * 32, "ephemeral": True, "handshake_timeout
 
 
 class Door:
-    """The way in to one node, without endpoints."""
+    """The ingress of one node, without endpoints."""
 
     def __init__(self, node: Node) -> None:
         self.refused: list[Refusal] = []

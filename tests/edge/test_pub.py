@@ -110,7 +110,7 @@ async def test_a_stalled_peer_loses_the_newest_and_closing_does_not_wait_for_eve
 
 @pytest.mark.parametrize("limits", [{"high_water": 10}, {"queue_bytes": 1000}])
 async def test_a_peer_that_keeps_up_loses_nothing_to_a_burst_or_a_batch(limits: dict[str, int]) -> None:
-    """The kernel takes a few hundred kilobytes at once: our queue is far smaller than what is published."""
+    """The kernel accepts a few hundred kilobytes at once; the queue is far smaller than what is published."""
     async with Pub(**limits) as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:  # type: ignore[arg-type]
         peer.send(subscribe(b""))
         await pub.wait_subscribed(b"x", timeout_s=WAIT_S)

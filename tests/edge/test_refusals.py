@@ -1,4 +1,4 @@
-"""Every refusal is counted; each topic and reason is told of once in a while, and all together not too often."""
+"""Every refusal is counted; reports are rate limited per topic and reason, and in total."""
 
 import logging
 

@@ -12,7 +12,7 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 
 async def publisher_of(sub: Sub) -> RawPeer:
-    """Connect to a subscriber that listens, as a publisher that sends whatever it is told."""
+    """Connect to a listening subscriber, as a publisher that sends any bytes."""
     return await RawPeer.connect(await sub.bind(LOOPBACK))
 
 

@@ -1,4 +1,4 @@
-"""Topics are channel names, more or less; a prefix asks the mesh for no less than it means, and no more than is exposed."""
+"""Topics map to channel names; a prefix subscribes to everything it matches, and to nothing that is not exposed."""
 
 import pytest
 from hypothesis import given

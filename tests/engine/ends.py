@@ -1,4 +1,4 @@
-"""Two nodes and the traffic between them: what one end gives out is carried to the other by hand."""
+"""Two nodes and the traffic between them: the test carries the output of one end to the other."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CHANNEL = ChannelName("sensors/lidar")
 STREAM = CHANNEL.stream_id
 ORIGIN = 0xABC
 SERVED = 0x7E57
-"""A subprotocol on reliable streams, of nobody else."""
+"""A subprotocol on reliable streams that only tests use."""
 
 
 class Probe(Service):
-    """A subprotocol on reliable streams that keeps its messages, and notes what services are asked about streams."""
+    """A subprotocol on reliable streams that keeps its messages, and records the hooks about streams."""
 
     def __init__(self) -> None:
         self.served: list[tuple[int, bytes]] = []
@@ -90,7 +90,7 @@ class End:
         pub_seq: int | None = 100,
         max_payload: int = 1,
     ) -> Output:
-        """Send events, one in each packet unless told otherwise."""
+        """Send events, by default one in each packet."""
         header = Header(
             flags=int(Flags.RELIABLE) if reliable else 0,
             priority=priority,
@@ -124,7 +124,7 @@ class Ends:
         self.right.joined.add(self.left.node_id, CHANNEL)
 
     def new_session(self, now: float = 0.0) -> None:
-        """Give both a new session, as a handshake does."""
+        """Establish a new session on both sides, as a handshake does."""
         self._sessions += 1
         secret = self._sessions.to_bytes(32, "little")
         for end, other, role in (
@@ -136,7 +136,7 @@ class Ends:
             end.streams.peer_up(end.peer, now, Output())
 
     def agree(self, now: float = 0.0, *, profile: bool = True) -> tuple[Output, Output]:
-        """Let both know what was negotiated; gives what they send because of it."""
+        """Set what was negotiated on both sides, and return what they send because of it."""
         agreed = NegotiatedSet(frozenset({Subprotocol.RELIABLE, SERVED} if profile else ()))
         outs = Output(), Output()
         for end, out in zip((self.left, self.right), outs, strict=True):
@@ -145,7 +145,7 @@ class Ends:
         return outs
 
     def carry(self, out: Output, to: End, now: float = 0.0, *, lost: Sequence[int] = ()) -> tuple[Output, list[Header]]:
-        """Carry datagrams to an end, except those at some places; gives what it gives out, and what was carried."""
+        """Carry datagrams to an end, except those at some positions; return its output, and what was carried."""
         answer, headers = Output(), []
         datagrams = [datagram for train in out.trains for datagram in train.datagrams()]
         for place, datagram in enumerate(datagrams):
@@ -157,7 +157,7 @@ class Ends:
         return answer, headers
 
     def settle(self, out: Output, to: End, now: float = 0.0) -> list[bytes]:
-        """Carry back and forth until nobody says anything; gives the events that were delivered."""
+        """Carry datagrams in both directions until there are none; return the events that were delivered."""
         events: list[EventBatch] = []
         while out.trains:
             out, _ = self.carry(out, to, now)

@@ -32,7 +32,7 @@ class Wiretap:
             self.packets.append((passage.source, passage.dest, unpack_header(passage.datagram)))
 
     def data(self, source: FakeNode | None = None, dest: FakeNode | None = None) -> list[Header]:
-        """Give the headers of the packets with events that went from one node to another."""
+        """Return the headers of the packets with events that went from one node to another."""
         return [header for header in self.headers(source, dest) if header.subprotocol_id == Subprotocol.EVENTS]
 
     def messages(self, subprotocol_id: int, source: FakeNode | None = None, dest: FakeNode | None = None) -> int:
@@ -40,7 +40,7 @@ class Wiretap:
         return sum(header.subprotocol_id == subprotocol_id for header in self.headers(source, dest))
 
     def ids(self, source: FakeNode | None = None, dest: FakeNode | None = None) -> set[int]:
-        """Give the subprotocol ids of all packets."""
+        """Return the subprotocol ids of all packets."""
         return {header.subprotocol_id for header in self.headers(source, dest)}
 
     def headers(self, source: FakeNode | None = None, dest: FakeNode | None = None) -> list[Header]:
@@ -58,7 +58,7 @@ class Wiretap:
 
 
 def meet(*nodes: FakeNode, profile: Profile = Profile.AUTO) -> None:
-    """Let every node have a session with every other, and agree on the profile where both speak it."""
+    """Establish sessions between all nodes, and wait until those that support the profile have agreed on it."""
     net = nodes[0].net
     pairs = list(combinations(nodes, 2))
     for one, other in pairs:
@@ -77,7 +77,7 @@ def pair(
     left: dict[str, Any] | None = None,
     right: dict[str, Any] | None = None,
 ) -> tuple[FakeNet, FakeNode, FakeNode]:
-    """Make two nodes that know each other; `left` and `right` are their settings."""
+    """Return two connected nodes; `left` and `right` are their settings."""
     net = FakeNet(seed, path=path)
     nodes = net.create("left", **(left or {})), net.create("right", **(right or {}))
     meet(*nodes)
@@ -99,10 +99,10 @@ def subscribed(subscriber: FakeNode, publisher: FakeNode, channel: str = CHANNEL
 
 
 def answer(subscriber: FakeNode, request: int) -> Acked | None:
-    """Give the outcome of a subscribe or unsubscribe, if there is one yet."""
+    """Return the result of a subscribe or unsubscribe, or None if there is none yet."""
     return next((acked for acked in subscriber.happened(Acked) if acked.request == request), None)
 
 
 def numbered(count: int, size: int = 8, first: int = 0) -> list[bytes]:
-    """Make events that are all different, and in order."""
+    """Return events that are all different, and in order."""
     return [n.to_bytes(8, "big").ljust(size, b".") for n in range(first, first + count)]

@@ -38,7 +38,7 @@ Loses = Callable[[float], bool]
 
 
 class Lossy:
-    """Both halves of a stream, and what lies between them."""
+    """Both halves of a stream, and the network between them."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class Lossy:
         return ReliableTx(STREAM, NODE, first_sequence=start, counters=self.counters, window=window)
 
     def replace_sender(self) -> None:
-        """Let a new process go on sending, without the memory of the old one."""
+        """Continue sending as a new process, without the state of the old one."""
         self.tx = self.make_tx(self._window)
         self.restarted_at = len(self.numbers)
         self._finishing = False
 
     def run(self, *, until_delivered: int | None = None, for_s: float | None = None) -> None:
-        """Go on until the stream is closed or failed, delivered so much, or for so long."""
+        """Continue until the stream is closed or failed, has delivered enough, or the time is over."""
         began = last = self.now
         while not self.tx.done and self.tx.failed is None:
             before = len(self.delivered)
@@ -150,7 +150,7 @@ class Lossy:
             heapq.heappush(self._heap, (tick, next(self._order), to_receiver, item))
 
     def _step(self) -> None:
-        """Go to the next moment at which something happens, and let it happen."""
+        """Advance the time to the next event, and handle it."""
         timers = [at for at in (self.tx.next_timer(), self.rx.next_timer()) if at is not None]
         if self._heap:
             timers.append(self._heap[0][0])
@@ -188,7 +188,7 @@ class Lossy:
             self._acknowledge()
 
     def release(self) -> None:
-        """Let the application take events again, and tell the sender at once."""
+        """Let the application take events again, and notify the sender at once."""
         self.held = False
         self._acknowledge()
 
@@ -230,7 +230,7 @@ class Lossy:
 
 
 def columns(packets: list[tuple[int, bytes, int]]) -> Payloads:
-    """Lay out packets as a drained batch has them."""
+    """Return packets in the layout of a drained batch."""
     lengths = np.array([len(payload) for _, payload, _ in packets], np.int64)
     return Payloads(
         np.array([sequence for sequence, _, _ in packets], np.uint64),

@@ -40,11 +40,11 @@ from meshbus.wire.noise import Initiator, Responder, derive_public_key, prologue
 
 OTHER_PSK = bytes(range(1, 33))
 MESSAGE = 0x7777
-"""A subprotocol of nobody, for messages between sides."""
+"""A subprotocol that only tests use, for messages between sides."""
 
 
 class Station(Protocol):
-    """Whatever has an address on the net."""
+    """Something with an address on the simulated network."""
 
     address: Address
 
@@ -64,14 +64,14 @@ class Mailbox(Service):
 
 
 class MuteReflex(Reflex):
-    """Answers nobody."""
+    """Never answers."""
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         pass
 
 
 class Side:
-    """A node of ours with an address on the net; options as for `rig`."""
+    """A meshbus node with an address on the simulated network; options as for `rig`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Side:
     def connect(
         self, other: Side | Reference, now: float, *, via: Address | None = None, key: bytes = b"", **options: Any
     ) -> Output:
-        """Begin with another side, by way of an address of its own or another; options as for Handshakes.connect."""
+        """Begin a handshake with another side, at its own address or another; options as for Handshakes.connect."""
         out = Output()
         address = other.address if via is None else via
         self.handshakes.connect(other.node_id, address, key or other.public_key, now, out, **options)
@@ -288,11 +288,11 @@ class Net:
         self._number = count()
 
     def put(self, station: Station) -> None:
-        """Attach a station, in the place of whatever had its address."""
+        """Attach a station, replacing the one that had its address."""
         self.stations[station.address] = station
 
     def emit(self, source: Address, out: Output) -> None:
-        """Send what a station gave out."""
+        """Send the output of a station."""
         for train in out.trains:
             for datagram in train.datagrams():
                 self.inject(source, train.address, datagram)
@@ -307,7 +307,7 @@ class Net:
             heapq.heappush(self._flying, (arrival, next(self._number), dest, source, datagram))
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         while True:
             timers = [(timer, station) for station in self.stations.values() if (timer := station.next_timer())]
             timer, station = min(timers, key=lambda pair: pair[0])
@@ -326,13 +326,13 @@ class Net:
 
 
 def message_of(datagram: bytes) -> bytes:
-    """Give the Noise message of a handshake datagram, routed or not."""
+    """Return the Noise message of a handshake datagram, routed or not."""
     if classify(datagram) is DatagramKind.ROUTED:
         return decode_routed_handshake(datagram)[1]
     return decode_handshake(datagram)
 
 
 def is_handshake(datagram: bytes) -> bool:
-    """Say whether a datagram carries a handshake packet."""
+    """Return whether a datagram carries a handshake packet."""
     offset = ROUTE_BYTES if classify(datagram) is DatagramKind.ROUTED else 0
     return len(datagram) >= offset + HEADER_BYTES and bool(datagram[offset + 3] & Flags.HANDSHAKE)

@@ -1,4 +1,4 @@
-"""A stage for playbooks of subscribing and publishing: one node, and peers at the ends of real links."""
+"""One node and peers at the ends of real links, for tests of subscribing and publishing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from meshbus.wire.seal import Opener
 
 UNIX = 1_000_000
-"""Unix seconds when the monotonic clock says 0."""
+"""Unix seconds at which the monotonic clock is 0."""
 
 NODE, ROOT, STRANGER = (Identity.from_seed(bytes([n]) * 32) for n in (101, 102, 103))
 """This node, an issuer it trusts, and one it does not."""
@@ -117,12 +117,12 @@ class Stage:
         self._on_lapse(lapses, out)
 
     def lapses(self) -> list[Lapse]:
-        """Take the subscriptions that re-checks ended since the last call."""
+        """Return the subscriptions that re-checks ended since the last call."""
         taken, self._lapses = self._lapses, []
         return taken
 
     def fail(self, peer: Peer, out: Output, now: float = 0.0) -> None:
-        """Let every service hear that a peer failed."""
+        """Notify every service that a peer failed."""
         self.services.peer_down(PeerFailed(peer.node_id, DownReason.SILENT), now, out)
 
     def entropy(self, size: int) -> bytes:
@@ -130,7 +130,7 @@ class Stage:
         return self._random.to_bytes(size, "little")
 
     def peer(self, number: int, *, announced: bool = True, profile: Iterable[int] = ()) -> Peer:
-        """Bring up a session with a peer whose entity is `entity(number)`."""
+        """Establish a session with a peer whose entity is `entity(number)`."""
         secret = number.to_bytes(32, "little")
         link = Link(derive_keys(secret, Role.RESPONDER), Role.RESPONDER, number, now=0.0)
         peer = self.peers.establish(entity(number).node_id, link, now=0.0)
@@ -141,7 +141,7 @@ class Stage:
         return peer
 
     def announce(self, peer: Peer, number: int, tags: Iterable[str] = (), subnet: SubnetId = SubnetId.GLOBAL) -> None:
-        """Let a peer's signed announcement say this."""
+        """Set what a peer's signed announcement claims."""
         peer.claims = PeerClaims(entity(number).entity_id, CapabilitySet(tags), subnet)
 
     def sent(self, out: Output) -> list[tuple[int, Header, list[bytes]]]:
@@ -156,7 +156,7 @@ class Stage:
         return packets
 
     def messages(self, out: Output, subprotocol_id: int = Subprotocol.MEMBERSHIP) -> list[tuple[int, bytes]]:
-        """Give the messages of one subprotocol that were sent, each with the number of the peer it went to."""
+        """Return the messages of one subprotocol that were sent, each with the number of the receiving peer."""
         found = []
         for number, header, events in self.sent(out):
             assert (header.subprotocol_id, header.stream_id) == (subprotocol_id, subprotocol_id)
@@ -165,7 +165,7 @@ class Stage:
         return found
 
     def tell(self, peer: Peer, message: MembershipMessage, now: float = 0.0) -> Ack:
-        """Let a peer send a membership message and give the answer to it."""
+        """Receive a membership message from a peer, and return the answer."""
         out = Output()
         self.membership.receive(peer, encode_membership(message), now, out)
         ((_, answer),) = self.messages(out)

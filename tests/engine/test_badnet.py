@@ -1,4 +1,4 @@
-"""Whole nodes over a bad network: nothing is lost, repeated or reordered, and whoever is missing is named."""
+"""Whole nodes over a bad network: nothing is lost, repeated or reordered, and missing subscribers are reported."""
 
 from __future__ import annotations
 

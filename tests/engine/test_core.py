@@ -1,4 +1,4 @@
-"""One node as a whole: sessions, channels, requests, prefixes, opaque ids, comings and goings."""
+"""One node as a whole: sessions, channels, requests, prefixes, opaque ids, and peers that come and leave."""
 
 from __future__ import annotations
 

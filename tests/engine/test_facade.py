@@ -1,4 +1,4 @@
-"""What applications ask of an engine: each request reaches the service that does it, and all who must hear of it."""
+"""Requests of applications: each reaches the service that handles it, and all services that must be notified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THERE = 7
 
 
 class Hooks(Service):
-    """Notes what the services are told."""
+    """Records the hooks that are called."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -48,7 +48,7 @@ class Hooks(Service):
 
 
 class Desk:
-    """An engine with a peer whose end is at hand."""
+    """An engine with a peer, and the peer's end of the session."""
 
     def __init__(self) -> None:
         self.hooks = Hooks()

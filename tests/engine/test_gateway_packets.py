@@ -32,7 +32,7 @@ from tests.engine.fleet import subscribed
 HERE, ABOVE, BESIDE, ELSEWHERE, UNHEARD = (SubnetId.new(levels) for levels in ([3, 7], [3], [3, 8], [5], [9]))
 PLACES = {"here": HERE, "above": ABOVE, "beside": BESIDE, "elsewhere": ELSEWHERE, "unheard": UNHEARD}
 READERS = (*PLACES, "silent")
-"""One in each subnet; the last subnet is none of the gateway's, and the last reader never announces itself."""
+"""One in each subnet; the gateway does not know the last subnet, and the last reader never announces itself."""
 POLICY = SubnetPolicy(
     rules=tuple(SubnetRule(match_tags=(f"at:{name}",), target_subnet=subnet) for name, subnet in PLACES.items())
 )
@@ -52,7 +52,7 @@ FINE, SPENT, WORN = "fine", "no hops left to route", "no hops left by its origin
 
 
 def expected(channel: str, reader: str, ttl: str, publisher_known: bool) -> int:
-    """Say what must become of a packet: 0 to arrive, or the reason why not."""
+    """Return the expected result for a packet: 0 if it arrives, otherwise the drop reason."""
     if ttl != FINE:
         return DropReason.TTL_EXPIRED
     if reader in {"unheard", "silent"} or not publisher_known:
@@ -111,7 +111,7 @@ class Fleet:
         return node
 
     def sealed(self, channel: str, reader: str) -> bytes:
-        """Have the publisher send an event that gets lost before the gateway; gives the datagram."""
+        """Publish an event that is lost before the gateway; return the datagram."""
         self.net.set_path("publisher", "gateway", FakePath(loss=1.0), both=False)
         self.captured.clear()
         self.publisher.publish(channel, [f"{channel} for {reader}".encode()])
@@ -128,7 +128,7 @@ class Fleet:
 
 
 def with_hops(datagram: bytes, ttl: str) -> bytes:
-    """Give a packet on its way as it is when its hops are used up; neither byte is authenticated."""
+    """Return a packet whose hops are used up; neither of the changed bytes is authenticated."""
     if ttl == SPENT:
         return datagram[:2] + b"\0" + datagram[3:]
     if ttl == WORN:
@@ -202,7 +202,7 @@ def check_records(
     *,
     publisher_known: bool,
 ) -> None:
-    """Compare what the recorder was told with what must have been decided."""
+    """Compare what the recorder received with the expected decisions."""
     own = {packet[ROUTE_BYTES + 12 : ROUTE_BYTES + 32] for packet in packets}
     rows: dict[bytes, tuple[object, ...]] = {}
     for passed in fleet.told:

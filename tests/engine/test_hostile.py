@@ -1,4 +1,4 @@
-"""Hostile input: each attack has a reason and a counter, and an honest session beside it goes on undisturbed."""
+"""Hostile input: each attack is counted with a reason, and an honest session continues undisturbed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SECRET = "secret/plans"
 ROOT = Identity.from_seed(bytes([77]) * 32)
 """The issuer that Alice trusts."""
 SMALL = bytes([1]) + bytes(31)
-"""A point of small order: SMALL and 32 zeros are a signature by it of whatever one likes, to a careless reader."""
+"""A point of small order: a careless verifier accepts SMALL and 32 zeros as its signature of any message."""
 
 
 class Scene:
@@ -79,7 +79,7 @@ class Scene:
         return self.alice.engine.peers.require(self.bob.node_id).link.session_id
 
     def talk(self) -> None:
-        """Let both publish, reliably and not, and check that everything arrives once."""
+        """Publish from both, reliably and not, and check that everything arrives once."""
         for one, other in ((self.alice, self.bob), (self.bob, self.alice)):
             events = numbered(10, 100, first=self._sent)
             got = len(other.payloads(CHANNEL))
@@ -110,18 +110,18 @@ class Scene:
         return node.engine.counters.snapshot().get(what, {})
 
     def sent(self, source: FakeNode, dest: FakeNode) -> list[bytes]:
-        """Give the datagrams that went from one node to another so far."""
+        """Return the datagrams that went from one node to another so far."""
         return [p.datagram for p in self.captured if (p.source, p.dest) == (source.name, dest.name)]
 
     def mallory(self, **settings: Any) -> FakeNode:
-        """Let someone with the mesh key have a session with both."""
+        """Establish sessions of a holder of the mesh key with both nodes."""
         mallory = self.net.create("mallory", **settings)
         meet(mallory, self.alice)
         meet(mallory, self.bob)
         return mallory
 
     def throw(self, dest: FakeNode, *datagrams: bytes, source: str = "mallory", together: bool = False) -> None:
-        """Let datagrams hit a node, one by one or in one drain."""
+        """Send datagrams to a node, one by one or in one drain."""
         if together:
             for datagram in datagrams:
                 self.net.inject(source, dest.name, datagram)
@@ -264,7 +264,7 @@ def test_a_stranger_who_answers_in_anothers_place() -> None:
 
 
 def claim(node: FakeNode, node_id: int) -> None:
-    """Let a node go by an id that is not its own."""
+    """Make a node use an id that is not its own."""
     node.engine.handshakes.node_id = node.engine._intake._node_id = node_id
 
 
@@ -284,7 +284,7 @@ def test_a_claimed_foreign_node_id_does_not_push_its_owner_out() -> None:
 
 
 def test_a_claimed_foreign_node_id_brings_no_rights() -> None:
-    """Nobody has a session under this id, so Mallory gets one; but she cannot sign for the entity behind it."""
+    """No node has a session under this id, so Mallory gets one; but she cannot sign for its entity."""
     scene = Scene()
     carol = Identity.from_seed(bytes([9]) * 32)
     mallory = scene.net.create("mallory")
@@ -393,7 +393,7 @@ def test_a_planted_token_opens_no_door_for_anyone() -> None:
 
 
 def test_a_small_order_issuer() -> None:
-    """Even a node that was told to trust such an "issuer" does not believe its signatures."""
+    """Even a node that is configured to trust such an "issuer" does not accept its signatures."""
     scene = Scene()
     mallory = scene.mallory()
     genuine = decode_chain(token(mallory.engine.identity))[0]
@@ -700,7 +700,7 @@ def test_many_sessions_of_strangers_do_not_crowd_out_the_honest() -> None:
 
 
 def test_announcing_as_someone_small() -> None:
-    """An entity of small order could sign anything; no signature by it is believed."""
+    """An entity of small order could sign anything; no signature by it is accepted."""
     scene = Scene()
     mallory = scene.mallory()
     lie = Announcement(

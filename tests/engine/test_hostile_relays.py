@@ -1,4 +1,4 @@
-"""Relays and neighbors that lie: what they cost is bounded, and every lie has a reason and a counter.
+"""Relays and neighbors that lie: their cost is bounded, and every lie is counted with a reason.
 
 The gateway's side of it, forged subnets and publishers, is in test_gateway_packets.
 """
@@ -23,7 +23,7 @@ LIVENESS = LivenessConfig(heartbeat_s=1.0, session_timeout_s=3.0)
 
 
 def meet(count: int, seed: int = 1) -> tuple[FakeNet, list[FakeNode]]:
-    """Give nodes that all know each other."""
+    """Return nodes that all have sessions with each other."""
     net = FakeNet(seed)
     nodes = [net.create(f"n{number}", liveness=LIVENESS) for number in range(count)]
     for number, one in enumerate(nodes):
@@ -34,7 +34,7 @@ def meet(count: int, seed: int = 1) -> tuple[FakeNet, list[FakeNode]]:
 
 
 def dropped(node: FakeNode) -> dict[str, int]:
-    """Give the counters of drops that have to do with routes."""
+    """Return the counters of drops that concern routes."""
     drops = node.engine.counters.snapshot().get("drop", {})
     return {why: count for why, count in drops.items() if why.startswith(("transit_", "pingwave_", "relay_"))}
 
@@ -164,7 +164,7 @@ def test_a_peer_cannot_begin_a_handshake_in_anothers_name_through_a_relay() -> N
 
 
 def test_a_dishonest_shortcut_lasts_no_longer_than_it_is_kept_up() -> None:
-    """Nobody can tell a short way from a lie; but the honest way comes back when the liar falls silent."""
+    """A false distance cannot be detected, but the honest route returns when the liar is silent."""
     net, (victim, liar, honest) = meet(3)
     net.inject(honest.name, victim.name, wave(FAR, 100, hops=3))
     net.inject(liar.name, victim.name, wave(FAR, 101, hops=1))

@@ -62,7 +62,7 @@ class Echoes(Service):
         self._counters = context.counters
 
     def ask(self, peer: Peer, text: str, now: float, out: Output) -> None:
-        """Ask a peer; raises PeerError for one with whom the echo was not negotiated."""
+        """Ask a peer; raise PeerError if the echo was not negotiated with it."""
         if not peer.uses(self.id):
             raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "echo was not negotiated")
         self._send(peer, Echo(text), now, out)

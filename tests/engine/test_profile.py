@@ -1,4 +1,4 @@
-"""Finding out what two nodes may use: versions, minimums, one-sided support, silence; and what plain peers get to see."""
+"""Negotiation between two nodes: versions, minimums, one-sided support, silence; and what plain peers receive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROFILE_IDS = {*PROFILE_SERVICES, Subprotocol.NEGOTIATION}
 def two(
     *, left: Callable[[FakeNode], None] = lambda _: None, right: Callable[[FakeNode], None] = lambda _: None
 ) -> tuple[FakeNet, FakeNode, FakeNode, Wiretap]:
-    """Make two nodes, change what they offer, and let them meet."""
+    """Create two nodes, change what they offer, and connect them."""
     net = FakeNet()
     nodes = net.create("left", announces=False), net.create("right", announces=False)
     for node, change in zip(nodes, (left, right), strict=True):
@@ -201,7 +201,7 @@ def test_a_configured_peer_needs_no_announcement() -> None:
 
 @pytest.mark.parametrize("plain_side", ["left", "right"])
 def test_a_plain_peer_never_receives_a_byte_of_the_profile(plain_side: str) -> None:
-    """A whole life together: sessions, channels, loss, failure, recovery, a new session."""
+    """A long scenario: sessions, channels, loss, failure, recovery, a new session."""
     quick = LivenessConfig(heartbeat_s=0.5, session_timeout_s=1.0)
     net = FakeNet(3)
     nodes = {side: net.create(side, profile=side != plain_side, liveness=quick) for side in ("left", "right")}

@@ -76,7 +76,7 @@ def test_every_node_has_a_registry_of_its_own() -> None:
 
 
 class Ticked(Service):
-    """Notes its turn."""
+    """Records that it was called."""
 
     def __init__(self, place: int, turns: list[int]) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""What receivers are told is true: when events were published, and how many packets are missing."""
+"""What receivers learn is true: when events were published, and how many packets are missing."""
 
 from __future__ import annotations
 

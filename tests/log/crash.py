@@ -15,7 +15,7 @@ from meshbus.log.files import Files, Part
 
 
 class Step(NamedTuple):
-    """One thing that was done to the disk; `file` is a number for each file that ever was."""
+    """One operation on the disk; `file` is a number for each file that ever existed."""
 
     what: str
     path: PurePosixPath = PurePosixPath()
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 class Recorder(Files):
-    """Do everything for real below a folder, and write down what was done."""
+    """Perform all operations below a folder, and record them."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
@@ -39,7 +39,7 @@ class Recorder(Files):
                 self._by_path[self._name(path)] = self._new()
 
     def mark(self, data: bytes) -> None:
-        """Note something of the test's own between the steps."""
+        """Record a mark of the test between the steps."""
         self.steps.append(Step("mark", data=data))
 
     def make_folder(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class Recorder(Files):
 
 
 class Unsynced(Files):
-    """Files without waiting for the disk: the tests that come after a crash do not crash."""
+    """Files without waiting for the disk: the tests after a crash do not crash again."""
 
     def fsync(self, handle: int) -> None:
         pass
@@ -103,26 +103,26 @@ class Unsynced(Files):
 
 
 class Loss(StrEnum):
-    """What survives of the steps that nothing made sure of."""
+    """What survives of the steps that were not synced."""
 
     NOTHING_LOST = "nothing lost"
-    """The death of the process only."""
+    """Only the process died."""
     ALL_LOST = "all lost"
     NAMES_ONLY = "names only"
     CONTENT_ONLY = "content only"
     TORN = "torn"
-    """All but half of the last write to each file."""
+    """Everything except half of the last write to each file."""
     RANDOM = "random"
 
 
 FOLDER = -1
 
 Image: TypeAlias = tuple[tuple[PurePosixPath, bytes | None], ...]
-"""What is on a disk: files with their content, folders with None."""
+"""The content of a disk: files with their bytes, folders with None."""
 
 
 def lay_out(image: Image, target: Path) -> None:
-    """Make a folder of an image."""
+    """Write an image as a folder."""
     target.mkdir()
     for path, content in image:
         if content is None:
@@ -148,13 +148,13 @@ class _File:
 
 
 class Disk:
-    """A disk as the process sees it, and as it surely is."""
+    """A disk as the process sees it, and as it is after a crash."""
 
     def __init__(self, base: Path) -> None:
         self._files: dict[int, _File] = {}
         self._names: dict[PurePosixPath, int] = {}
         self._open: list[tuple[PurePosixPath, int | None]] = []
-        """Changes of names that are not sure: the path, and what it names from now on."""
+        """Changes of names that were not synced: the path, and what it names from now on."""
         for number, path in enumerate(sorted(path for path in base.rglob("*") if path.is_file()), 1):
             self._files[number] = _File(path.read_bytes())
         files = iter(range(1, len(self._files) + 1))
@@ -162,7 +162,7 @@ class Disk:
             self._names[PurePosixPath(path.relative_to(base))] = next(files) if path.is_file() else FOLDER
 
     def take(self, step: Step) -> None:
-        """See one more step happen."""
+        """Apply one more step."""
         match step.what:
             case "mkdir":
                 self._open.append((step.path, FOLDER))
@@ -184,7 +184,7 @@ class Disk:
                 self._open = [change for change in self._open if change[0].parent != step.path]
 
     def left(self, loss: Loss, rng: random.Random) -> Image:
-        """Say what a crash now would leave."""
+        """Return what a crash now would leave."""
         image: dict[PurePosixPath, bytes | None] = {}
         for path, number in sorted(self._apply(self._surviving_names(loss, rng)).items()):
             if path.parent != PurePosixPath() and path.parent not in image:

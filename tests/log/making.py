@@ -1,4 +1,4 @@
-"""Logs for tests: a clock that stands still, nothing in the background, and what a log must equal."""
+"""Logs for tests: a simulated clock, no background thread, and the expected content."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ NOW = 1_700_000_000_000_000_000
 
 
 class Clock:
-    """Nanoseconds since 1970 that move only when told to."""
+    """A clock in nanoseconds since 1970 that only the test moves."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -30,7 +30,7 @@ class Clock:
 
 
 def open_log(root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any) -> RedexFile:
-    """Open the one channel of a test; close the log, its Redex holds nothing else."""
+    """Open the only channel of a test; closing the log is enough, because its Redex holds nothing else."""
     redex = Redex(root, files=files, clock=clock or Clock(), background=False)
     return redex.open(CHANNEL, LogConfig(**settings))
 
@@ -49,7 +49,7 @@ def in_files(source: RedexFile | LogReader) -> Snapshot:
 
 
 def kill(log: RedexFile) -> None:
-    """Let go of a log as the end of a process does: nothing is synced."""
+    """Release a log as the end of a process does: nothing is synced."""
     writer = writer_of(log)
     writer.closed = True
     for handle in (*writer._debts, writer._handle, writer._lock_handle):
@@ -61,5 +61,5 @@ def payloads(events: Iterable[Any]) -> list[bytes]:
 
 
 def numbered(first: int, count: int) -> list[bytes]:
-    """Payloads that say which they are, of different lengths."""
+    """Return payloads that contain their own numbers, of different lengths."""
     return [b"%d" % number + b"." * (number % 7) for number in range(first, first + count)]

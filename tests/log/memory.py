@@ -43,7 +43,7 @@ class Content:
 
 
 class Snapshot:
-    """The log at one moment: parts are never changed, so keeping them is enough."""
+    """The log at one moment: parts never change, so a reference to them is enough."""
 
     def __init__(self, root: Path, content: Content) -> None:
         self.channel, self.log_id = content.channel, content.log_id

@@ -1,4 +1,4 @@
-"""The asynchronous twin: the same log, and a loop that goes on while the disk is slow."""
+"""The asynchronous log: the same results, and a loop that is not blocked while the disk is slow."""
 
 import asyncio
 import threading

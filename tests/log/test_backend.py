@@ -1,4 +1,4 @@
-"""The contract of log/backend.py, held against every backend: the embedded one, and one that is added at run time."""
+"""The contract of log/backend.py, checked for every backend: the embedded one, and one that is added at run time."""
 
 import threading
 from collections.abc import Callable

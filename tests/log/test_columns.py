@@ -1,4 +1,4 @@
-"""What can be said about events: defaults, numbers, and three forms of payloads."""
+"""Arguments of an append: defaults, numbers, and three forms of payloads."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""Those who follow logs say how far they are, and whoever looks sees their lag."""
+"""Consumers of logs publish their positions, so that others see their lag."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A crash at any point, under any loss that a disk may have: what was promised is there, once, in order.
+"""A crash at any point, with any loss that a disk allows: what was promised is there, once and in order.
 
 Each policy runs one life of a log that does everything a log does. Every prefix of what it did to the disk is then left
 as a crash would leave it, read as it is, opened, written to, and opened again.
@@ -23,18 +23,18 @@ PLAIN_LOSSES = [loss for loss in Loss if loss is not Loss.RANDOM]
 
 
 class Promise(msgspec.Struct):
-    """What holds from a moment on, whatever happens to the machine."""
+    """What is guaranteed from a moment on, whatever happens to the machine."""
 
     begun: int = 0
     """Events whose append had begun: no more than these can ever be found."""
     kept: int = 0
     """Events that the policy had promised to keep."""
     expired: int = 0
-    """Events that retention may have taken."""
+    """Events that retention may have removed."""
 
 
 def live(recorder: Recorder, root: Path, fsync: Fsync) -> None:
-    """One life: appends of both kinds, rolls, syncs, seals, a compaction, retention, a sweep, restarts, a death."""
+    """One scenario: appends of both kinds, rolls, syncs, seals, a compaction, retention, a sweep, restarts, a crash."""
     promise = Promise()
     clock = Clock()
 
@@ -100,7 +100,7 @@ class Crash(NamedTuple):
 
 
 def crashes(steps: list[Step], base: Path, target: Path, losses: list[tuple[Loss, int]]) -> Iterator[Crash]:
-    """Every prefix of a recording, left by every loss."""
+    """Yield every prefix of a recording, with every kind of loss."""
     disk = Disk(base)
     promise = Promise()
     seen: set[object] = set()
@@ -181,7 +181,7 @@ def test_what_was_promised_survives_every_crash(tmp_path: Path, fsync: Fsync) ->
 
 
 def twice(folder: Path, fsync: Fsync, every: int, seeds: int) -> None:
-    """Crash, and crash again at every step of coming back."""
+    """Crash, and crash again at every step of the recovery."""
     steps, empty = recorded(folder, fsync)
     for name in ("images", "again"):
         (folder / name).mkdir()

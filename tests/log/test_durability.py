@@ -1,4 +1,4 @@
-"""The choices of a log: what makes no sense is refused at once."""
+"""The settings of a log: invalid ones are refused at once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The file layer: whole writes whatever the system takes at once, and errors as one sentence."""
+"""The file layer: complete writes however much the system accepts at once, and errors as one sentence."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from meshbus.log.files import Files, Part, log_error, translated
 
 
 class Short(Files):
-    """Takes three bytes at a time."""
+    """Accepts three bytes at a time."""
 
     def write_some(self, handle: int, parts: Sequence[Part], at: int) -> int:
         return super().write_some(handle, [memoryview(b"".join(parts))[:3]], at)

@@ -1,4 +1,4 @@
-"""Where files are: short names, no collisions, nothing that a Parquet reader mistakes for data."""
+"""Names of files: short, without collisions, and nothing that a Parquet reader mistakes for data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Kill -9 at random points of a busy life: every acknowledged event is there, once, under every policy."""
+"""Kill -9 at random points of a busy writer: every acknowledged event is there once, under every policy."""
 
 import random
 import subprocess
@@ -14,7 +14,7 @@ from tests.log.making import CHANNEL, numbered, open_log
 
 
 def kill_often(root: Path, rounds: int, seed: int) -> int:
-    """Kill so often, check after each, and give how many events survived it all."""
+    """Kill the writer several times, check the log after each, and return how many events are in it."""
     rng = random.Random(seed)
     command = [sys.executable, "-m", "tests.log.killed", str(root)]
     acknowledged = 0

@@ -1,4 +1,4 @@
-"""The log of a channel as a user meets it; tests/log/test_model.py holds it against a list."""
+"""The log of a channel as users see it; tests/log/test_model.py compares it with a list."""
 
 import threading
 from pathlib import Path

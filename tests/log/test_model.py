@@ -1,4 +1,4 @@
-"""The log is a list: random lives against a model that is one."""
+"""The log compared with a list, in random sequences of operations."""
 
 import shutil
 import tempfile
@@ -23,7 +23,7 @@ PAYLOADS = st.lists(st.binary(max_size=12), max_size=6)
 
 
 class LogModel(RuleBasedStateMachine):
-    """Everything a user can do, in any order."""
+    """All operations of a user, in any order."""
 
     @initialize(
         fsync=st.sampled_from([NEVER, every_n(1), every_n(3)]),
@@ -93,7 +93,7 @@ class LogModel(RuleBasedStateMachine):
         self.move_first()
 
     def move_first(self) -> None:
-        """Retention takes whole units: never more than the limit allows, and never back."""
+        """Retention removes whole units: never more than the limits require, and nothing returns."""
         assert self.first <= self.log.first_seq <= max(self.first, len(self.events) - (self.limit or 0))
         assert self.limit is not None or self.log.first_seq == 0
         self.first = self.log.first_seq
@@ -177,7 +177,7 @@ TestLogModel = LogModel.TestCase
 
 
 class LongLives(LogModel):
-    """The same, further."""
+    """The same, with longer sequences."""
 
 
 LongLives.TestCase.settings = settings(max_examples=1_000, stateful_step_count=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Numbered batches: each comes into a log once, whole and in order, wherever a try dies and whoever else writes there."""
+"""Numbered batches: each is appended once, complete and in order, wherever a try fails and whatever others append."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows(batch: int, count: int) -> pa.Table:
 
 
 def put(log: RedexFile, writer: str, batch: int, count: int, *, slices: int | None = None) -> None:
-    """Append what is missing of a batch, or die after some slices."""
+    """Append what is missing of a batch, or fail after some slices."""
     for part, columns in slices_left(log, rows(batch, count), writer, batch)[:slices]:
         log.append_batch(part, **columns)
 

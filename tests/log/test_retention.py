@@ -1,4 +1,4 @@
-"""What has expired, against the rules said plainly."""
+"""What has expired, compared with a plain form of the rules."""
 
 from hypothesis import given
 from hypothesis import strategies as st

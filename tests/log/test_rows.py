@@ -1,4 +1,4 @@
-"""Columns as given become cells, and cells become the same values again."""
+"""Columns become cells, and cells become the same values again."""
 
 from typing import Any
 

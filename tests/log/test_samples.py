@@ -25,7 +25,7 @@ VERSIONS = sorted(path.name for path in SAMPLES.iterdir())
 
 
 def spell(value: Any) -> Any:
-    """Write a value of a row as JSON can hold it."""
+    """Convert a value of a row to JSON."""
     match value:
         case bytes():
             return base64.b64encode(value).decode()

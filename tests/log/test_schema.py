@@ -44,7 +44,7 @@ EVENT_COLUMNS = {
     "payload": ColumnType.BINARY,
     "headers": ColumnType.MAP,
 }
-"""What a pipeline may rely on: a change here is a new SCHEMA_VERSION."""
+"""The columns that pipelines rely on: a change here needs a new SCHEMA_VERSION."""
 
 PACKET_COLUMNS = {
     "subprotocol_id", "session_id", "payload_len", "event_count", "previous_hop", "next_hop", "verdict", "reason",
@@ -58,7 +58,7 @@ WIRE_WORDS = {
     "sequence": "packet_seq",
     "origin_hash": "origin",
 }
-"""Header fields that the tables call by another name."""
+"""Header fields with another name in the tables."""
 
 VALUES: dict[ColumnType, list[Any]] = {
     ColumnType.STRING: ["sensors/lidar", "sensors/lidar"],

@@ -80,7 +80,7 @@ def table(request: pytest.FixtureRequest) -> list[Counted]:
 
 
 def search(index: SubscriptionIndex) -> float:
-    """Bound the comparisons of one search: two halvings that end, one of blocks and one within a block."""
+    """Return the most comparisons of one search: a binary search for the block, and one within it."""
     return math.log2(len(index) + 2) + 6
 
 
@@ -146,7 +146,7 @@ def test_a_match_costs_a_search_and_a_logarithm_of_the_nesting(table: list[Count
 
 
 def meets_a_long_one(index: SubscriptionIndex, topic: bytes) -> bool:
-    """Say whether the greatest prefix that is not above a topic is too long to be linked for it."""
+    """Return whether the greatest prefix that is not above a topic is too long to be linked for it."""
     before, found, _ = index._table.around(bytes(topic))
     return not found and len(before or b"") > 4 * len(topic)
 

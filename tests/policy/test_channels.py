@@ -321,7 +321,7 @@ PRESENTED: dict[str, bytes] = {
 
 
 def decide(token: bytes, shared: TokenCache, entity: bytes | None = ALICE.entity_id) -> bool:
-    """Judge as a publisher does: first by the presented token alone, then by what it already holds."""
+    """Check as a publisher does: first with the presented token alone, then with the tokens that it already has."""
     scratch = TokenCache(shared.trusted_issuers, any_issuer=shared.any_issuer)
     with suppress(AuthError, RemoteProtocolError):  # a token that cannot be read or believed is no token
         scratch.insert(decode_token(token))

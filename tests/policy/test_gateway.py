@@ -51,7 +51,7 @@ def code(decision: ForwardDecision) -> int:
 
 
 def decide_all(gateway: SubnetGateway, headers: Any, dest: Any, **columns: Any) -> list[int]:
-    """Judge a batch with the compiled kernel, and check that the reference says the same."""
+    """Judge a batch with the compiled kernel, and check that the reference returns the same."""
     verdicts = gateway.decide_batch(headers, dest, **columns)
     reference, counts = np.empty(len(headers), np.uint8), np.zeros(verdict.VERDICTS, np.int64)
     verdict.judge.reference(

@@ -24,7 +24,7 @@ Text = Callable[[random.Random], bytes]
 
 
 class Model:
-    """The rules in their plainest form: a dict, scanned."""
+    """The rules in their simplest form: a dict that is scanned."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, set[int]] = {}
@@ -52,7 +52,7 @@ class Model:
 
 
 def match_by_reference(index: SubscriptionIndex, topics: list[bytes]) -> list[list[int]]:
-    """Match on the snapshot with the plain-Python halves of the kernels."""
+    """Match on the snapshot with the plain-Python references of the kernels."""
     table = index.snapshot()
     offsets, data = prefixmatch.pack_topics(topics)
     rows, bounds = np.empty(len(topics), np.int32), np.empty(len(topics) + 1, np.int64)
@@ -63,12 +63,12 @@ def match_by_reference(index: SubscriptionIndex, topics: list[bytes]) -> list[li
 
 
 def match_compiled(index: SubscriptionIndex, topics: list[bytes]) -> list[list[int]]:
-    """Match on the snapshot, whatever the index would choose for a batch of this size."""
+    """Match on the snapshot, even if the index would match a batch of this size one by one."""
     return prefixmatch.match_topics(index.snapshot(), *prefixmatch.pack_topics(topics)).tolist()
 
 
 def assert_notes_hold(index: SubscriptionIndex) -> None:
-    """Check every link and every remembered fan that claims to be right against the definition."""
+    """Check every link and every cached fan that counts as valid against the definition."""
     memory, keys = index._fans, list(index._table)
     assert keys == sorted(set(keys))
     held = dict(zip(keys, chain.from_iterable(index._table.values), strict=True))

@@ -13,7 +13,7 @@ from meshbus.policy.sortedblocks import SortedBlocks
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few keys are split and joined as thousands are."""
+    """Make blocks so small that a few keys are split and joined as thousands are otherwise."""
     monkeypatch.setattr(module, "_MOST", 8)
     monkeypatch.setattr(module, "_FEWEST", 3)
 

@@ -322,7 +322,7 @@ def test_the_cache_allows_what_any_inserted_token_allows(specs: list[tuple[int, 
 
 
 def test_the_switch_keeps_and_replaces_as_the_reference_does() -> None:
-    """The reference is asked along: it judges by the machine's clock, so tokens live from 1970 to 2100."""
+    """Compare with the reference. It uses the machine's clock, so tokens are valid from 1970 to 2100."""
     theirs = net.Identity.generate()
     ours = TokenCache(any_issuer=True)
     forever: dict[str, Any] = {"now": 1, "ttl_s": 4102444799}
@@ -387,7 +387,7 @@ class Gate:
         return accepted
 
     def publish(self, now: float) -> int | None:
-        """Give the number of recipients, None when the publisher itself may not."""
+        """Return the number of recipients, or None if the publisher itself may not publish."""
         if not self.config.can_publish(CHANNEL, CapabilitySet(), PUBLISHER.entity_id, self.cache, now):
             return None
         return int(allowed(self.cache, ALICE, now=now))

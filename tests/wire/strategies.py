@@ -9,7 +9,7 @@ from meshbus.wire.messages.address import Address
 
 
 def unsigned(bits: int) -> st.SearchStrategy[int]:
-    """Draw an unsigned integer; the largest and the one with only the sign bit set come often."""
+    """Draw an unsigned integer; often the largest one, or the one with only the highest bit set."""
     largest = (1 << bits) - 1
     return st.integers(0, largest) | st.sampled_from([largest, 1 << (bits - 1)])
 

@@ -1,4 +1,4 @@
-"""The derived numbers of the wire come out as the protocol states them."""
+"""The derived constants have the values of the protocol."""
 
 from meshbus.wire import constants
 

@@ -36,7 +36,7 @@ def events_of(offsets: Any, data: Any) -> list[bytes]:
 
 
 def decode_all(blobs: list[bytes], counts: list[int]) -> tuple[list[bytes], list[int]]:
-    """Decode payloads that lie in one buffer with rubbish between them."""
+    """Decode payloads from one buffer with random bytes between them."""
     buffer, starts = b"", []
     for blob in blobs:
         buffer += b"\xaa\xbb\xcc"

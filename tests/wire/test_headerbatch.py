@@ -1,4 +1,4 @@
-"""Header columns: every row equals the scalar reader, and every refusal has its reason."""
+"""Header columns: every row equals the result of the scalar parser, and every invalid header has a status."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_recorded_columns_become_a_batch() -> None:
 
 
 def test_what_is_no_header_can_be_blanked() -> None:
-    """Another magic or version is nothing to read fields from; a wrong length leaves them readable."""
+    """With another magic or version the fields have no meaning; with a wrong length they do."""
     batch = read(list(PACKETS.values())).blanked()
     blank = {HeaderStatus.TRUNCATED, HeaderStatus.BAD_MAGIC, HeaderStatus.BAD_VERSION}
     assert batch.rows.reshape(-1, HEADER_BYTES).any(axis=1).tolist() == [status not in blank for status in PACKETS]

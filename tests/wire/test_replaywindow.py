@@ -17,7 +17,7 @@ SCRIPT: dict[str, Any] = load("transport")["replay_window"]
 
 
 class SetModel:
-    """The rules of the window, told with a set that never forgets."""
+    """The rules of the window, written with a set that keeps every counter."""
 
     def __init__(self, size: int, max_jump: int) -> None:
         self.size, self.max_jump = size, max_jump

@@ -1,4 +1,4 @@
-"""Columns of routing headers, and the hop that a forwarder counts: as the scalar form, as the wire's other side."""
+"""Columns of routing headers and the hop count: equal to the scalar form, and to what net-mesh does."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_golden_headers_read(row: dict[str, Any]) -> None:
 
 @given(routes, st.binary(min_size=68, max_size=100))
 def test_the_hop_is_counted_as_the_scalar_form_does_it(route: RouteHeader, body: bytes) -> None:
-    """Whatever is behind the header: junk stays as it is."""
+    """Bytes after the routing header that are not a packet stay unchanged."""
     packet = pack_route(route) + body
     expected = forwarded(unpack_route(packet))
     assert expected is not None

@@ -46,7 +46,7 @@ data_headers = st.builds(
 
 
 def golden_keys(row: dict[str, Any]) -> SessionKeys:
-    """One key for both directions: each vector shows one of them."""
+    """The same key for both directions: each vector shows only one."""
     key = bytes.fromhex(row["key"])
     session_id = unpack_header(bytes.fromhex(row["header"])).session_id
     return SessionKeys(session_id=session_id, nonce_prefix=nonce_prefix(session_id), tx_key=key, rx_key=key)

@@ -1,4 +1,4 @@
-"""Stamps: the publisher's time survives 32 bits, whatever the clocks say."""
+"""Stamps: the publisher's time is restored from 32 bits, also if the clocks differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sessions that talk to each other, and captured streams to play to one of them."""
+"""Two connected sessions, and captured streams to feed to one of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENT_SECRET = bytes(range(101, 133))
 
 
 def stream(capture: str, side: str) -> bytes:
-    """Give the captured bytes of one side of a connection."""
+    """Return the captured bytes of one side of a connection."""
     return bytes.fromhex(CAPTURES[capture]["streams"][side])
 
 
@@ -64,7 +64,7 @@ def pair(
 
 
 def pump(left: Session, right: Session, verdict: Verdict = Verdict.ALLOW, *, now: float = 0.0) -> list[Output]:
-    """Carry bytes between two new sessions until both are quiet; credentials get the verdict. Gives all outputs."""
+    """Carry bytes between two new sessions until both are quiet, with this verdict on credentials; return all outputs."""
     outputs: list[Output] = []
     due = [(left, right.greet()), (right, left.greet())]
     while due:

@@ -24,7 +24,7 @@ def frames(capture: str, side: str) -> list[tuple[int, bytes]]:
 
 
 def scripted(*answers: bytes) -> Any:
-    """Entropy that gives what a captured side used."""
+    """Entropy that returns what a captured side used."""
     left = list(answers)
     return lambda count: left.pop(0) if left else bytes(count)
 
@@ -168,7 +168,7 @@ def test_a_damaged_initiate(place: int) -> None:
 
 
 def test_a_vouch_for_another_server() -> None:
-    """A client that was talked into vouching for a man in the middle is not let in here."""
+    """A client whose vouch was made for another server is refused here."""
     server, _ = handshaken()
     middle = public_key_of(bytes(range(50, 82)))
     transient, server_transient = entropy(2)(32), entropy(1)(32)

@@ -1,4 +1,4 @@
-"""Hostile streams: whatever arrives, in whatever pieces, a session stays bounded and ends with a named reason."""
+"""Hostile streams: for any bytes in any pieces, a session stays bounded and ends with a named reason."""
 
 import random
 import tracemalloc
@@ -20,7 +20,7 @@ LIMITS = Limits(max_message_bytes=2_000)
 GATE_STREAMS = 20_000
 SOAK_STREAMS = 1_000_000
 CURVE_EVERY = 20
-"""One stream in so many is CURVE's: its handshake costs as much as dozens of others."""
+"""One stream in this many uses CURVE, whose handshake costs as much as dozens of others."""
 
 Make = Callable[[], Session]
 
@@ -30,7 +30,7 @@ def _session(kind: SocketType, handshake: object) -> Session:
 
 
 def _transcripts() -> tuple[list[tuple[Make, bytes]], list[tuple[Make, bytes]]]:
-    """Right conversations to start from: what a peer of each kind of session would send; cheap ones, and CURVE's."""
+    """Valid streams to start from: what a peer of each kind of session would send, without and with CURVE."""
     pub, sub, xpub, xsub = SocketType.PUB, SocketType.SUB, SocketType.XPUB, SocketType.XSUB
     ready_sub, ready_pub = (encode_command(b"READY", describe_socket(kind)) for kind in (sub, pub))
     requests = (
@@ -106,7 +106,7 @@ def _damage(rng: random.Random, stream: bytes, others: list[tuple[Make, bytes]])
 
 
 def _play(rng: random.Random, session: Session, data: bytes) -> CloseReason | None:
-    """Feed a stream in random pieces; gives how the session ended."""
+    """Feed a stream in random pieces; return how the session ended."""
     at = 0
     while at < len(data):
         count = rng.choice([1, 2, 30, 300, len(data)])
@@ -182,7 +182,7 @@ def test_an_announced_length_costs_nothing(length: int) -> None:
 
 
 def test_a_frame_in_the_smallest_pieces_is_not_copied_again_and_again() -> None:
-    """Two bytes at a time: gathering must be linear, in memory as well."""
+    """Two bytes at a time: collecting them must take linear time and memory."""
     session = Session(SocketType.SUB, NullHandshake(SocketType.SUB), now=0.0, limits=Limits(max_message_bytes=1 << 20))
     session.receive(encode_greeting(b"NULL") + encode_command(b"READY"), 0.0)
     body = bytes(40_000)

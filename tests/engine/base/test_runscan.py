@@ -24,7 +24,7 @@ def packet(sequence: int, *, payload: int = 8, counter: int | None = None, extra
 
 
 def look(packets: list[bytes]) -> Run | None:
-    """Survey packets with the kernel, and hold it to the reference."""
+    """Scan packets with the kernel, and check that the reference returns the same."""
     data = np.frombuffer(b"".join(packets), np.uint8)
     lengths = np.array([len(one) for one in packets], np.int64)
     starts = np.cumsum(lengths) - lengths

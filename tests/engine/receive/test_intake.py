@@ -34,7 +34,7 @@ NODE = 0x1122334455667788
 
 
 class Desk:
-    """An intake with two peers, and a note of everything it found."""
+    """An intake with two peers, and a record of everything that it found."""
 
     def __init__(self) -> None:
         self.counters = Counters()
@@ -57,7 +57,7 @@ class Desk:
     def receive(
         self, *datagrams: bytes, source: Address = "somewhere", singly: bool = False
     ) -> list[tuple[object, ...]]:
-        """Take datagrams in, as one batch or one by one; gives what was found."""
+        """Receive datagrams, as one batch or one by one; return what was found."""
         self.found = []
         batches = [[d] for d in datagrams] if singly else [list(datagrams)]
         for batch in batches:

@@ -60,7 +60,7 @@ class Place:
     def judge(
         self, channel: ChannelName, *, origin: int = PUBLISHER.origin_hash, now: float = 0.0, subnet_id: int = 0
     ) -> tuple[int, int]:
-        """Judge a publication for the reader; gives the verdict, and what the guard said."""
+        """Judge a publication for the reader; return the verdict and the code of the guard."""
         header = Header(
             stream_id=channel.hash | 1 << 48, channel_hash=channel.wire_hash, origin_hash=origin, subnet_id=subnet_id
         )

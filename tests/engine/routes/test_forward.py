@@ -43,7 +43,7 @@ class Place:
         self.table.learn(FAR, "b", 3, 0.0)
 
     def forward(self, *packets: bytes, source: str = "a", now: float = 0.0) -> list[tuple[Any, bytes]]:
-        """Take packets in one batch; gives what was sent."""
+        """Receive packets in one batch; return what was sent."""
         batch = PacketBatch.of([(source, packet) for packet in packets])
         out = Output()
         self.forwarder.forward(source, batch.data, batch.starts, batch.lengths, 0, len(batch), now, out)
@@ -59,7 +59,7 @@ def packet(dest: int = FAR, *, body: bytes = bytes(68), ttl: int = 8, **fields: 
 
 
 def passed_on(datagram: bytes) -> bytes:
-    """Give a packet whose inner header sets no limit as the next hop must see it."""
+    """Return a packet without an inner hop limit as the next hop must receive it."""
     route = unpack_route(datagram)
     route = RouteHeader(
         ttl=route.ttl - 1,
@@ -105,7 +105,7 @@ def test_packets_are_forwarded_as_observed_or_more_strictly(case: dict[str, Any]
 
 
 def test_an_observed_handshake_is_passed_on_byte_for_byte() -> None:
-    """What the real relay made of each packet is what we make of it."""
+    """Each packet is forwarded as the real relay forwarded it."""
     arrived = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["to"] == "B"]
     left = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["from"] == "B"]
     for given, expected in zip(arrived, left, strict=True):

@@ -24,7 +24,7 @@ FAR = {"Y": 0x100, "Z": 0x200}
 
 
 class Place:
-    """One node with three neighbors, who sit at the addresses that they are called."""
+    """One node with three neighbors, whose names are their addresses."""
 
     def __init__(self) -> None:
         engine = rig(node_id=SELF, wall=lambda now: round((1_000 + now) * 1e9))
@@ -39,7 +39,7 @@ class Place:
     def hear(
         self, origin: int, source: Address, *, hops: int = 1, ttl: int = PINGWAVE_TTL, seq: int = 0, now: float = 0.0
     ) -> dict[str, Pingwave]:
-        """Take a pingwave; gives what was sent on, and to whom."""
+        """Receive a pingwave; return what was forwarded, and to which neighbor."""
         self.seq += 1
         wave = Pingwave(node_id=origin, seq=seq or self.seq, ttl=ttl, hop_count=hops, timestamp_us=1_000_000_000)
         out = Output()
@@ -51,7 +51,7 @@ class Place:
 
 
 def test_routes_and_split_horizon_follow_the_observed_scenario() -> None:
-    """With one hop more each, because we do not believe that a neighbor is another node."""
+    """With one more hop each, because hop 0 must come from the origin itself."""
     place = Place()
     for step in SCENARIOS["steps"]:
         words = step["step"].replace("(", " ").replace(")", " ").replace(",", " ").split()
@@ -74,7 +74,7 @@ def test_the_first_hop_of_a_pingwave_is_its_origin() -> None:
 
 @pytest.mark.parametrize("case", WAVES["receive_cases"], ids=lambda case: str(case["case"]))
 def test_pingwaves_are_taken_as_observed(case: dict[str, Any]) -> None:
-    """With one hop more where the observed ones had none and were not the sender's own."""
+    """With one more hop where the observed ones had hop 0 and were not the sender's own."""
     place = Place()
     match case["case"]:
         case "first sight, ttl 3 hops 0 from A" | "health byte 3":
@@ -126,7 +126,7 @@ def test_observed_pingwaves_are_heard() -> None:
 
 
 def test_a_restarted_node_is_heard_again() -> None:
-    """Where it is a neighbor at once, elsewhere when the memory of its earlier life has faded."""
+    """At once where it is a neighbor, elsewhere after its earlier sequences were forgotten."""
     place = Place()
     observed = [1, 2, 50, 1, 2, 3]
     assert [bool(place.hear(PEERS["A"], "A", hops=0, seq=seq)) for seq in observed] == [

@@ -41,7 +41,7 @@ class Taker(Handshakes):
 
 
 class Place:
-    """One relay with three peers, of which one does not know this subprotocol."""
+    """One relay with three peers, one of which does not support this subprotocol."""
 
     def __init__(self) -> None:
         engine = rig(node_id=SELF, table=replaced(SERVICES, Handshakes, Taker))
@@ -69,7 +69,7 @@ class Place:
         return out
 
     def inside(self, out: Output) -> list[tuple[Address, RelayedHandshake]]:
-        """Open what was sent inside sessions."""
+        """Return the messages that were sent inside sessions."""
         found = []
         for train in out.trains:
             header, payload = self.openers[train.address].open(bytes(train.data))
@@ -139,7 +139,7 @@ def test_what_leads_nowhere_or_cannot_be_read_is_counted() -> None:
 
 
 def test_a_relay_of_the_other_implementation_could_read_along() -> None:
-    """Why handshakes better stay inside sessions: keys follow from the hash of what everybody saw."""
+    """Why handshakes are better sent inside sessions: the keys follow from the handshake hash and the mesh key."""
     keys = derive_keys(bytes.fromhex(OBSERVED["handshake_hash"]), Role.INITIATOR)
     assert keys.session_id == OBSERVED["session_id"]
     assert (keys.tx_key.hex(), keys.rx_key.hex()) == (OBSERVED["initiator_tx_key"], OBSERVED["initiator_rx_key"])

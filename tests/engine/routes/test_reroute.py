@@ -16,7 +16,7 @@ FAR = 9
 
 
 class Place:
-    """One node with three neighbors, who sit at addresses like "at 2"."""
+    """One node with three neighbors at addresses like "at 2"."""
 
     def __init__(self) -> None:
         self.counters = Counters()

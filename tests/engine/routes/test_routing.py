@@ -14,7 +14,7 @@ CONFIG = RoutingConfig(patience_s=30.0, max_age_s=90.0)
 
 
 class Told:
-    """A table, and what it told about its changes."""
+    """A table, and the changes that it reported."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[int, Address | None]] = []
@@ -62,7 +62,7 @@ def test_a_way_that_is_confirmed_stays() -> None:
 
 
 def test_a_longer_way_must_persist_before_it_counts() -> None:
-    """Copies of one pingwave race each other, so one late copy says little."""
+    """Copies of one pingwave overtake each other, so a single late copy changes nothing."""
     table = RoutingTable(CONFIG)
     table.learn(9, "a", 3, 0.0)
     table.learn(9, "b", 4, 0.0)

@@ -29,7 +29,7 @@ def record(node: FakeNode) -> list[Passed]:
 
 
 def rows(told: list[Passed]) -> Iterator[tuple[bytes, bytes, int, int, int]]:
-    """Give header, routing header, fate, reason and previous hop of each packet."""
+    """Return header, routing header, fate, reason and previous hop of each packet."""
     for passed in told:
         count = len(passed.headers)
         hops = passed.previous_hops.tolist() * (count if len(passed.previous_hops) == 1 else 1)
@@ -45,7 +45,7 @@ def rows(told: list[Passed]) -> Iterator[tuple[bytes, bytes, int, int, int]]:
 
 
 def line() -> tuple[FakeNet, FakeNode, FakeNode, FakeNode]:
-    """Make three nodes in a row of which the outer two have a session through the middle."""
+    """Return three nodes in a row, of which the outer two have a session through the middle one."""
     net = FakeNet(1)
     liveness = LivenessConfig(heartbeat_s=1.0, session_timeout_s=3.0)
     near, relay, far = (net.create(name, liveness=liveness) for name in ("near", "relay", "far"))
@@ -61,7 +61,7 @@ def line() -> tuple[FakeNet, FakeNode, FakeNode, FakeNode]:
 
 
 def carried(passages: list[Passage], source: str, dest: str) -> Counter[tuple[bytes, bytes]]:
-    """Give headers and routing headers of what crossed a link: of all sessions, without handshakes and signs of life."""
+    """Return headers and routing headers of what crossed a link: all sessions, without handshakes and heartbeats."""
     found: Counter[tuple[bytes, bytes]] = Counter()
     for passage in passages:
         if (passage.source, passage.dest) != (source, dest):

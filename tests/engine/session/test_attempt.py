@@ -24,7 +24,7 @@ ELSEWHERE = ("10.6.6.6", 666)
 
 
 class Entropy:
-    """A counter instead of chance: keys differ, and jitter is what the test says."""
+    """A counter instead of randomness: keys differ, and the test sets the jitter."""
 
     def __init__(self, jitter: float = 0.0) -> None:
         self.jitter = jitter
@@ -43,14 +43,14 @@ def attempt(*, routed: bool = True, jitter: float = 0.0, tries: int = 3, timeout
 
 
 def answer(datagram: bytes, ephemeral: int = 0x55) -> tuple[bytes, bytes]:
-    """Give the payload of message 1, and message 2."""
+    """Return the payload of message 1, and message 2."""
     responder = Responder(psk=PSK, prologue=prologue(HERE, THERE), static_private_key=STATIC)
     payload = responder.read(message_of(datagram))
     return payload, responder.write(bytes([ephemeral]) * 32)
 
 
 def run(trying: Attempt, until: float = 100.0) -> tuple[list[float], float | None, list[bytes]]:
-    """Let time pass; gives when message 1 was sent, when the attempt gave up, and the datagrams."""
+    """Advance the time; return when message 1 was sent, when the attempt gave up, and the datagrams."""
     out = Output()
     trying.send(0.0, out)
     times = [0.0]

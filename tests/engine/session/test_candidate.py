@@ -32,7 +32,7 @@ HOME, AWAY = ("10.0.0.2", 9000), ("10.0.0.66", 6666)
 
 
 class Pair:
-    """A session of ours and its other end."""
+    """A session of this node, and its other end."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Pair:
         self.far = Sealer(derive_keys(secret, other))
 
     def speak(self) -> None:
-        """Let the current session verify a packet."""
+        """Verify a packet of the current session."""
         self.link.opener.open(self.far.heartbeat())
 
 
@@ -61,7 +61,7 @@ def peer_with(pair: Pair) -> Peer:
 
 
 def proved(candidates: Candidates, pair: Pair, now: float = 0.0) -> None:
-    """Add a candidate and let it prove itself."""
+    """Add a candidate, and prove it with a packet."""
     candidates.add(NODE, pair.link, now)
     assert candidates.claim(pair.link.session_id, pair.link.address, pair.far.heartbeat()) is not None
 

@@ -36,7 +36,7 @@ def is_routed(row: dict[str, Any]) -> bool:
 
 
 def golden_side(row: dict[str, Any], role: Role) -> Side:
-    """Build the side of a golden handshake whose secrets are known."""
+    """Build the side of a recorded handshake whose secrets are known."""
     mine = role.value
 
     def entropy(size: int) -> bytes:
@@ -107,7 +107,7 @@ def joined(
     config: HandshakeConfig = HandshakeConfig(),  # noqa: B008  frozen
     **options: Any,
 ) -> tuple[Net, Side, Side]:
-    """Give two nodes with a session: the first began it."""
+    """Return two nodes with a session that the first one began."""
     client, hub = Side(1, **options), Side(9, handshake=config)
     net = Net(client, hub)
     hub.handshakes.accept(client.node_id)
@@ -118,7 +118,7 @@ def joined(
 
 
 def exchange(net: Net, one: Side, other: Side) -> None:
-    """Check that messages pass both ways, now."""
+    """Check that messages pass in both directions now."""
     net.emit(one.address, one.say(other, b"there"))
     net.emit(other.address, other.say(one, b"back"))
     net.run(net.now + 1.0)
@@ -188,7 +188,7 @@ def test_an_answer_that_takes_another_way_means_a_relay() -> None:
 
 
 def test_an_answer_that_takes_another_way_means_nothing_where_the_address_is_known_to_be_the_peer_s() -> None:
-    """A real node answers by the way that its routing table knows, whichever way it was asked."""
+    """A real node answers through its routing table, whatever way the question took."""
     client, hub = Side(1), Side(9)
     (first,) = client.connect(hub, 0.0, straight=True).trains
     (second, *_) = hub.receive(client.address, bytes(first.data), 0.0).trains
@@ -558,7 +558,7 @@ def test_the_current_session_knows_its_own_message_1_forever() -> None:
 
 
 def test_an_old_message_1_from_another_life_disturbs_nobody() -> None:
-    """A recorded message verifies at a restarted node with the same static key; nobody can continue it."""
+    """A recorded message 1 verifies at a restarted node with the same static key, but its replayer cannot continue."""
     old_net, _, old_hub = joined()
     (recorded,) = [d for *_, dest, d in old_net.sent if is_handshake(d) and dest == old_hub.address]
     net, client, hub = joined(seed=77)
@@ -609,7 +609,7 @@ def test_one_message_1_in_a_connected_nodes_name_ends_nothing() -> None:
 
 
 def take_over(net: Net, client: Side, hub: Side, *, until: float) -> Side:
-    """Let a holder of the mesh key do everything a peer would do, in the name of a connected one."""
+    """Do everything that a peer would do, with the mesh key and in the name of a connected node."""
     liar = Side(3, node_id=client.node_id, now=net.now)
     net.put(liar)
     net.emit(liar.address, liar.connect(hub, net.now))
@@ -793,7 +793,7 @@ def test_a_direct_flood_leaves_routed_handshakes_alone() -> None:
 
 
 def persist(net: Net, sides: list[tuple[Side, Side]], until: float) -> None:
-    """Let time pass; whoever fails asks again, as an application would."""
+    """Advance the time; a side whose attempt failed connects again, as an application would."""
     while net.now < until:
         net.run(min(net.now + 0.5, until))
         for side, other in sides:

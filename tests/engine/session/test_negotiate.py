@@ -56,7 +56,7 @@ def offering(*ids: int, identity: Identity | None = None, node_id: int | None = 
 
 
 class Side:
-    """One of two nodes: its negotiator and the far end of its session with the other."""
+    """One of two nodes: its negotiator, and the other end of its session with the other node."""
 
     def __init__(self, node_id: int, other_id: int, *ids: int, announces: bool = True) -> None:
         engine = offering(*(ids or BASE), node_id=node_id, announces=announces)
@@ -77,7 +77,7 @@ class Side:
         return self.peer.negotiated.compatible
 
     def session(self, now: float = 0.0) -> list[bytes]:
-        """A new session with the other."""
+        """Start a new session with the other node."""
         self.far = FarEnd(self.peers, self.other_id, now, session=self.sessions)
         self.sessions += 1
         self.out = Output()
@@ -85,12 +85,12 @@ class Side:
         return self.sent()
 
     def announce(self, *tags: str, now: float = 0.0) -> list[bytes]:
-        """The other announces itself; gives the manifests that we send."""
+        """Receive the other node's announcement, and return the manifests that are sent."""
         self.peer.claims = PeerClaims(bytes(32), CapabilitySet(tags))
         return self.stand(now)
 
     def stand(self, now: float = 0.0) -> list[bytes]:
-        """The other repeats what it announced."""
+        """Receive the same announcement again."""
         self.out = Output()
         self.negotiator.vouched(self.peer, now, self.out)
         return self.sent()
@@ -281,7 +281,7 @@ def test_a_profile_message_before_the_answer_asks_again() -> None:
 
 
 def every_occasion(side: Side) -> list[bytes]:
-    """Everything that could make a side send a manifest, with the other's announcement as it is."""
+    """Everything that could make a side send a manifest, without a change of the other's announcement."""
     return [
         *side.stand(),
         *side.hear(side.manifest),
@@ -453,7 +453,7 @@ def test_who_is_gone_is_forgotten() -> None:
 
 
 def agree_over(loss: float, seed: int, until: float) -> float | None:
-    """Join two nodes by a link that loses packets; gives when both had agreed."""
+    """Connect two nodes by a link that loses packets; return when both have agreed."""
     rng = random.Random(seed)
     engines = [offering(*BASE, identity=Identity.from_seed(bytes([number]) * 32)) for number in (1, 2)]
     waiting: list[tuple[float, int, int, bytes]] = []

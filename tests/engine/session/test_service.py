@@ -1,4 +1,4 @@
-"""Services and their hooks: who is called, in which order, and what they share."""
+"""Services and their hooks: which are called, in which order, and what services share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def link(name: str = "there") -> Link:
 
 
 class Log(Service):
-    """Notes what it is called with, and gives what it is told to give."""
+    """Records its calls, and returns the configured values."""
 
     def __init__(self, name: str, log: list[Any], timer: float | None = None, *, expects: bool = False) -> None:
         self.name = name

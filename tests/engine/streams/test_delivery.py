@@ -35,7 +35,7 @@ def packet(sequence: int, *events: bytes, **fields: int) -> tuple[Header, bytes]
 
 
 def take(end: End, *packets: tuple[Header, bytes], now: float = 1.0, subprotocol_id: int = 0) -> Output:
-    """Hand packets to an end as one opened batch."""
+    """Pass packets to an end as one opened batch."""
     rows = np.frombuffer(b"".join(pack_header(header) for header, _ in packets), HEADER_DTYPE)
     lengths = np.array([len(payload) for _, payload in packets], np.int64)
     data = np.frombuffer(b"".join(payload for _, payload in packets), np.uint8)
@@ -45,7 +45,7 @@ def take(end: End, *packets: tuple[Header, bytes], now: float = 1.0, subprotocol
 
 
 def take_run(end: End, *packets: tuple[Header, bytes], now: float = 1.0) -> Output:
-    """Hand packets of one stream to an end the quick way."""
+    """Pass packets of one stream to an end as a run."""
     datagrams = [pack_header(header) + payload + bytes(16) for header, payload in packets]
     lengths = np.array([len(datagram) for datagram in datagrams], np.int64)
     joined = np.frombuffer(b"".join(datagrams), np.uint8)

@@ -17,7 +17,7 @@ from meshbus.wire.keys import Role, derive_keys
 
 
 class Desk:
-    """A peer with its traffic, and a receiver that reads what goes out."""
+    """A peer with its traffic, and a receiver that reads what is sent."""
 
     def __init__(self, window: int = 65_536) -> None:
         keys = derive_keys(bytes(32), Role.INITIATOR)
@@ -45,7 +45,7 @@ class Desk:
         self.outbox.add(Leg(load, deadline, lambda _leg, ok: self.ended.append((name, ok)), wait_s=wait_s))
 
     def pump(self) -> list[tuple[int, int, bytes]]:
-        """Send what goes; return (stream, sequence, event) of each packet, in order."""
+        """Send what can be sent; return (stream, sequence, event) of each packet, in order."""
         out = Output()
         self.traffic.pump(self.now, out)
         got = []

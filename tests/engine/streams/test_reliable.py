@@ -28,7 +28,7 @@ from tests.engine.fleet import numbered
 
 
 def tell(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
-    """Let an end hear a message about a stream."""
+    """Pass a message about a stream to an end."""
     out = Output()
     end.delivery.receive(end.peer, memoryview(encode_reliable(message)), now, out)
     end.streams.received(now, out)
@@ -36,7 +36,7 @@ def tell(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
 
 
 def said(ends: Ends, out: Output, to: End) -> list[ReliableMessage]:
-    """Read the messages about streams that an output holds for an end."""
+    """Return the messages about streams in an output, as an end reads them."""
     messages = []
     for train in out.trains:
         for datagram in train.datagrams():
@@ -200,7 +200,7 @@ def test_a_stream_that_is_idle_goes_on_in_a_new_session() -> None:
 
 
 def test_whoever_agreed_first_is_not_heard_twice() -> None:
-    """One side believes in the agreement before the other does: its packets come again, and count once."""
+    """One side uses the agreement before the other does: its packets are sent again, and count once."""
     ends = Ends(profile=False)
     left, right = ends.left, ends.right
     left.peer.negotiated = NegotiatedSet(frozenset({Subprotocol.RELIABLE}))

@@ -36,12 +36,12 @@ def unstarted(*, capacity: int = 16, budget: Budget | None = None, counters: Cou
 
 
 def batch(*offsets: int) -> Payloads:
-    """Packets at these places of the stream, each with two events and its place as payload."""
+    """Return packets at these positions of the stream, each with two events and its position as payload."""
     return columns([(FIRST + offset, bytes((offset % 256,)) * 3, 2) for offset in offsets])
 
 
 def places(runs: list[Payloads]) -> list[int]:
-    """Say which packets were delivered, and check that their payloads are theirs."""
+    """Return which packets were delivered, and check their payloads."""
     found = []
     for run in runs:
         for sequence, start, length in zip(

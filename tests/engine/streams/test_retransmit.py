@@ -30,7 +30,7 @@ def stream(*, window: int = 10, round_trip_s: float | None = 0.004) -> ReliableT
 
 
 def send(tx: ReliableTx, packets: int, now: float = 0.0, pub_seq: int | None = None) -> int:
-    """Send a batch; gives its first sequence."""
+    """Send a batch, and return its first sequence."""
     tx.number(pub_seq, now)
     first = tx.next_sequence
     data = np.repeat(np.arange(packets, dtype=np.uint8), SIZE)

@@ -1,4 +1,4 @@
-"""The streams with all peers: one traffic for each, timers for those that were touched, and the end with the peer."""
+"""The streams with all peers: one traffic object per peer, timers of those in use, and removal with the peer."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.engine.ends import SERVED, STREAM, Ends
 from tests.engine.fleet import numbered
 
 COST = PACKET_COST + 4 + 1000
-"""Of a packet with one event of 1000 bytes."""
+"""Cost in credit of a packet with one event of 1000 bytes."""
 
 
 def test_a_plain_stream_sends_what_its_credit_allows_and_goes_on_with_each_grant() -> None:

@@ -1,4 +1,4 @@
-"""The bytes of a hot file: they come back as they were, and any changed bit is noticed."""
+"""The bytes of a hot file: they are read back unchanged, and any changed bit is detected."""
 
 import struct
 from collections.abc import Sequence

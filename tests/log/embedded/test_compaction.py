@@ -1,4 +1,4 @@
-"""Which small segments become one, and that nothing changes by it."""
+"""Which small segments are merged, and that merging changes no row."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The row of the embedded backend: which logs it finds, and which it does not."""
+"""The row of the embedded backend: which logs it finds."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Hot files read: every whole block and nothing else, in one piece however small the blocks are."""
+"""Reading hot files: every whole block and nothing else, and small blocks as one batch."""
 
 from pathlib import Path
 from typing import Any

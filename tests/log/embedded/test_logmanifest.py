@@ -1,4 +1,4 @@
-"""The manifest: comes back as it was, refuses anything else, and is replaced in one step."""
+"""The manifest: is read back unchanged, refuses anything else, and is replaced in one step."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reading without the writer: no lock, no gap, no row twice, while everything happens beside it."""
+"""Reading without the writer: no lock, no gap and no row twice while the log changes."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Opening a folder: made once, brought back from what a crash left, refused when that would hide a loss."""
+"""Opening a folder: created once, repaired after a crash, refused if that would hide a loss."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The steps that change what a log consists of: what is there afterwards, in the order of the files' names."""
+"""The operations that change the parts of a log, and what is there afterwards."""
 
 from pathlib import Path
 

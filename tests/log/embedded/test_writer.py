@@ -1,4 +1,4 @@
-"""The end of a log that is written: refusals use up no sequence, failures stop it, waiting threads share a sync."""
+"""The writer: refused appends use no sequence, failures stop it, waiting threads share a sync."""
 
 import errno
 import threading
@@ -15,7 +15,7 @@ from tests.log.making import in_files, kill, numbered, open_log, payloads, write
 
 
 class Faulty(Files):
-    """Refuses what it is told to, as often as it is told to."""
+    """Fails the configured operations, as often as configured."""
 
     def __init__(self) -> None:
         self.refuse: dict[str, int] = {}

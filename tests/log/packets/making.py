@@ -1,4 +1,4 @@
-"""Packets for tests of the recorder: columns as the engine gives them, of every kind."""
+"""Packets for tests of the recorder: columns of every kind, as the engine passes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REASONS = [0, 0, 0, *RECORDED]
 
 
 def some_packets(count: int, seed: int, *, routed: bool = True, judged: bool = True) -> dict[str, Any]:
-    """Make columns of random packets, of which some are publications on channels that are known."""
+    """Return columns of random packets, some of which are publications on known channels."""
     random = np.random.default_rng(seed)
     headers = np.frombuffer(bytearray(random.bytes(count * HEADER_DTYPE.itemsize)), HEADER_DTYPE)
     for number, channel in enumerate((*CHANNELS, ChannelName("unheard/of"))):
@@ -54,7 +54,7 @@ Places = tuple[Any, int, int, int]
 
 
 def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
-    """Give packets as the kernel takes them: where they lie, and their models."""
+    """Return packets in the form that the kernel takes: their buffer and their models."""
     routes, judged = packets["routes"], packets["sources"] is not None
     facts = models(
         len(packets["headers"]),
@@ -77,7 +77,7 @@ def arguments(packets: dict[str, Any], policy: int = 3) -> tuple[Places, Any]:
 
 
 def changing_rows(count: int, seed: int, changes: float) -> Any:
-    """Make rows of which each word differs from that of the row before with a probability."""
+    """Return rows in which each word differs from that of the row before with a given probability."""
     random = np.random.default_rng(seed)
     words = random.integers(0, 1 << 64, (count, ROW_WORDS), np.uint64) * random.integers(0, 2, (count, ROW_WORDS))
     changed = random.random(words.shape) < changes
@@ -86,7 +86,7 @@ def changing_rows(count: int, seed: int, changes: float) -> Any:
 
 
 def traffic(kind: str, count: int, seed: int) -> tuple[Any, dict[int, str]]:
-    """Make rows as traffic of a kind gives them, and the names of their channels."""
+    """Return the rows of one kind of traffic, and the names of their channels."""
     random, number = np.random.default_rng(seed), np.arange(count)
     rows = np.zeros(count, ROW)
     changed = {"train": number // 44, "single": number, "mixed": number // 5, "random": number}[kind]
@@ -115,21 +115,21 @@ KINDS = ("train", "single", "mixed", "random")
 
 
 def blank_headers(count: int) -> Any:
-    """Make headers that say nothing but that they are headers."""
+    """Return valid headers without any other content."""
     headers = np.zeros(count, HEADER_DTYPE)
     headers["magic"], headers["version"] = NET_MAGIC, VERSION
     return headers
 
 
 def numbered(first: int, count: int) -> dict[str, Any]:
-    """Make packets of one session whose counters say which they are."""
+    """Return packets of one session, identified by their counters."""
     headers = blank_headers(count)
     headers["session_id"], headers["counter"] = 5, np.arange(first, first + count)
     return {"headers": headers, "reasons": np.zeros(count, np.uint8), "ts_ns": first, "here": True}
 
 
 def open_recorder(log_dir: Path, **options: Any) -> PacketRecorder:
-    """Open a recorder that does nothing by itself."""
+    """Open a recorder without a background thread."""
     return PacketRecorder(log_dir, NODE, background=False, **options)
 
 
@@ -141,5 +141,5 @@ def read_rows(log_dir: Path, columns: list[str] | None = None) -> list[dict[str,
 
 
 def counters(log_dir: Path) -> list[int]:
-    """Give the counters of all recorded packets in order."""
+    """Return the counters of all recorded packets in order."""
     return [row["counter"] for row in read_rows(log_dir, ["counter"])]

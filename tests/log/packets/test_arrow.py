@@ -1,4 +1,4 @@
-"""Rows as Arrow columns: every column of the table, against a plain reading of the same packets."""
+"""Rows as Arrow columns: every column of the table, compared with a plain reading of the same packets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def signed(value: int, bits: int) -> int:
 
 
 def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, Any]:
-    """Say what must be in the table about one packet, column by column."""
+    """Return the expected row of the table for one packet, column by column."""
     header = {name: packets["headers"][name].item(number) for name in packets["headers"].dtype.names}
     reason = packets["reasons"].item(number)
     stream = header["stream_id"]

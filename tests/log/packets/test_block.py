@@ -1,4 +1,4 @@
-"""The bytes of hot files of packets: what was written comes back, and nothing else."""
+"""The bytes of hot files of packets: what was written is read back, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(first: int, count: int) -> Packed:
 
 
 def a_file() -> tuple[bytes, list[int]]:
-    """Make a file of three blocks; gives it, and where its header and each block end."""
+    """Return a file of three blocks, and where its header and each block end."""
     data, ends = pack_file_header(100, WHOSE, 5), []
     ends.append(len(data))
     for first, count, names in ((100, 3, {2**63: "a/b"}), (103, 1, {}), (104, 5, {7: "c"})):
@@ -79,7 +79,7 @@ def test_rows_that_do_not_follow_are_no_block() -> None:
 
 
 def test_rows_that_are_not_what_the_block_says_are_no_block() -> None:
-    """A checksum may be right for bytes that make no sense."""
+    """A checksum may be correct for bytes that are not valid rows."""
     good = rows(0, 3)
     endless = np.frombuffer(bytes(MASK_BYTES) + (2**32 - 1).to_bytes(MASK_BYTES, "little"), np.uint8)
     bads = [Packed(good.data[:-1], 3), Packed(good.data, 2), Packed(good.data, 4), Packed(endless, 1 << 31)]

@@ -16,7 +16,7 @@ LENGTHS = st.lists(st.one_of(st.just(1), st.integers(1, 40), st.just(1000)), min
 
 
 def both(kernel: Any, call: Any, *arguments: Any) -> Any:
-    """Give what a function gives, which is the same with the kernel and with its reference."""
+    """Return the result of a function, and check that it is the same with the kernel and its reference."""
     found = call(*arguments)
     run, kernel.run = kernel.run, kernel.reference
     try:
@@ -31,7 +31,7 @@ def both(kernel: Any, call: Any, *arguments: Any) -> Any:
 
 
 def numbers(lengths: list[int], seed: int, bits: int) -> Any:
-    """Make a number for each run: near each other, far from each other, or on the edges."""
+    """Return a number for each run: near each other, far from each other, or at the limits."""
     random, size = np.random.default_rng(seed), len(lengths)
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     kinds = (

@@ -20,7 +20,7 @@ Filled = tuple[int, list[bytes], bytes]
 
 
 def filled(kernel: Any, calls: list[tuple[Any, Any, int]], rows: int, sampling: int, seed: int) -> Filled:
-    """Fill an arena by some calls; gives how many were chosen, the rows of its blocks, and what it holds."""
+    """Fill an arena by some calls; return how many were chosen, the rows of its blocks, and its content."""
     arena = Arena(rows, sampling_rule(sampling, seed))
     arena.counts[:] = 17, 0, 0
     data_of(arena.memory).fill(0xA5)
@@ -40,7 +40,7 @@ def filled(kernel: Any, calls: list[tuple[Any, Any, int]], rows: int, sampling: 
 
 
 def in_step(packets: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Make trains of packets: everything as in the first, but for counters that go on."""
+    """Return trains of packets that differ from the first one only in their counters."""
     count, chosen = len(packets["headers"]), seed % 3 + 1
     same = {name: column[:1] if isinstance(column, np.ndarray) else column for name, column in packets.items()}
     number = np.arange(count, dtype=np.uint64)
@@ -96,7 +96,7 @@ def test_every_block_is_read_for_itself_and_what_finds_no_room_is_only_counted(c
 
 @given(count=st.integers(1, 50), seed=st.integers(0, 1 << 32), gap=st.integers(0, 3), sampling=st.sampled_from([1, 3]))
 def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int, gap: int, sampling: int) -> None:
-    """One model for all, headers of one stream where they lie: the same as columns and a model each."""
+    """One model for all packets of a stream in a buffer gives the same as columns with a model each."""
     packets = some_packets(count, seed)
     for name in ("stream_id", "channel_hash", "subprotocol_id"):
         packets["headers"][name] = packets["headers"][name][seed % min(count, 6)]
@@ -125,7 +125,7 @@ def test_a_train_in_a_buffer_gives_the_rows_of_its_columns(count: int, seed: int
 
 
 def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: int) -> np.ndarray[Any, Any]:
-    """Give the counters that are chosen among packets of some sessions."""
+    """Return the counters that are chosen among packets of some sessions."""
     headers = blank_headers(len(sessions))
     headers["session_id"], headers["counter"] = sessions, np.arange(first, first + len(sessions))
     arena = Arena(-(-len(sessions) // BLOCK_ROWS) * BLOCK_ROWS, sampling_rule(sampling, seed))
@@ -143,7 +143,7 @@ def chosen_of(sessions: np.ndarray[Any, Any], first: int, sampling: int, seed: i
 @pytest.mark.parametrize("sampling", [2, 10, 100])
 @pytest.mark.parametrize("session", [0, 1, 0xFFFF_FFFF_FFFF_FFFF])
 def test_sampling_takes_its_share_of_every_part_of_a_stream(sampling: int, session: int) -> None:
-    """The share is right over all, over parts, and for every residue: no period of the traffic is preferred."""
+    """The share is right for all packets, for parts, and for every residue: no period of the traffic is preferred."""
     count = 200_000
     for seed in (0, 1, 2**64 - 1):
         chosen = chosen_of(np.full(count, session, np.uint64), 1_000_000, sampling, seed)
@@ -163,7 +163,7 @@ def test_the_same_seed_chooses_the_same_packets_and_another_one_others() -> None
 
 
 def test_every_hop_chooses_the_same_packets() -> None:
-    """What a hop changes, and in which batches packets come, has no part in the choice."""
+    """The choice depends neither on what a hop changes nor on the batches in which packets arrive."""
     whole = chosen_of(np.full(1000, 9, np.uint64), 0, 4, 1).tolist()
     pieces = [chosen_of(np.full(10, 9, np.uint64), first, 4, 1).tolist() for first in range(0, 1000, 10)]
     assert [counter for piece in pieces for counter in piece] == whole

@@ -1,4 +1,4 @@
-"""Packed rows: what was packed comes back, whatever changes, and a block that is not whole is told."""
+"""Packed rows: what was packed is unpacked again, whatever changes, and an incomplete block is detected."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_hashes_are_found(seed: int, count: int, changes: float) -> None:
 
 @given(seed=st.integers(0, 1 << 32), data=st.data())
 def test_whatever_bytes_there_are_they_are_read_or_refused(seed: int, data: st.DataObject) -> None:
-    """A block may say anything about itself: nothing is read beyond its end."""
+    """Whatever a block claims about itself, nothing is read beyond its end."""
     whole: Any = pack_rows(changing_rows(20, seed, 0.2)).data
     cut = data.draw(st.integers(0, len(whole)))
     count = data.draw(st.integers(0, 25))

@@ -1,4 +1,4 @@
-"""Sealed files: what others read in them is what was recorded, whatever that was."""
+"""Sealed files: other readers find in them exactly what was recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = [(kind, count) for kind in KINDS for count in COUNTS]
 
 
 def sealed(path: Path, rows: Any, names: dict[int, str], *, group: int = 1 << 20) -> Any:
-    """Write rows as a sealed file; gives what must be in it."""
+    """Write rows as a sealed file; return what must be in it."""
     pieces = [Piece(pack_rows(rows[at : at + 500]), 0, min(500, len(rows) - at)) for at in range(0, len(rows), 500)]
     step = group // 500
     file = ParquetFile(WHOSE)

@@ -1,4 +1,4 @@
-"""Policies by number: one number for one policy, for ever."""
+"""Policies by number: each policy keeps its number."""
 
 from __future__ import annotations
 

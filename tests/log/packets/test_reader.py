@@ -1,4 +1,4 @@
-"""Reading a record from elsewhere: no row twice, none missing, whatever the writer does meanwhile."""
+"""Reading a record in another process: no row twice and none missing, whatever the writer does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder: quick on the way of packets, honest about what it lost, and on the disk soon."""
+"""The recorder: never delays packets, counts what it lost, and writes to the disk soon."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_sampling_is_told_with_every_row(tmp_path: Path) -> None:
 
 
 def test_the_thread_writes_while_packets_pass(tmp_path: Path) -> None:
-    """Rows of many threads' worth of turns come out whole, and none is lost as long as there is room."""
+    """With many threads, rows are complete, and none is lost as long as there is room."""
     recorder = PacketRecorder(tmp_path, NODE)
     for first in range(0, 300_000, 500):
         while recorder._arena.rows > ARENA_ROWS - 1000:
@@ -147,7 +147,7 @@ while True:
 
 
 def test_a_killed_process_leaves_what_it_had_written(tmp_path: Path) -> None:
-    """kill -9 in the middle of everything: no row is torn, twice or out of order, and what was synced is there."""
+    """After kill -9 at any moment, no row is torn, twice or out of order, and what was synced is there."""
     for round_ in range(2):
         with child(
             [sys.executable, "-c", VICTIM, str(tmp_path / str(round_))], stdout=subprocess.PIPE, cwd=ROOT

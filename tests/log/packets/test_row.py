@@ -1,4 +1,4 @@
-"""Rows: what they hold, and which stream has which name."""
+"""Rows: their content, and the names of streams."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Pieces = list[tuple[int, int, int]]
 
 
 def mixed_rows(count: int, seed: int, changes: float) -> Any:
-    """Make rows of which some are publications that were judged."""
+    """Return rows, some of which are publications that were judged."""
     rows = changing_rows(count, seed, changes)
     if seed % 2:  # otherwise rows may be alike
         for number, channel in enumerate(CHANNELS):
@@ -36,7 +36,7 @@ def mixed_rows(count: int, seed: int, changes: float) -> Any:
 
 
 def in_trains(rows: Any, random: np.random.Generator) -> None:
-    """Let counters of some rows go on by steps, over the edges of their type, too."""
+    """Make the counters of some rows increase by steps, also beyond the limits of their type."""
     at = 0
     edges, steps = (
         np.array(some, np.uint64)
@@ -52,7 +52,7 @@ def in_trains(rows: Any, random: np.random.Generator) -> None:
 
 @st.composite
 def pieces(draw: st.DrawFn) -> list[Piece]:
-    """Cut blocks anyhow."""
+    """Cut blocks at random."""
     found = []
     for _ in range(draw(st.integers(1, 3))):
         count = draw(st.integers(1, 60))
@@ -102,7 +102,7 @@ def test_runs_end_where_a_value_does(cut: list[Piece]) -> None:
 
 @given(cut=pieces())
 def test_counters_go_on_as_they_did(cut: list[Piece]) -> None:
-    """Whatever steps they make, every row has its own."""
+    """Whatever their steps are, every row keeps its value."""
     rows = np.concatenate([unpack_rows(piece.rows)[piece.first : piece.last] for piece in cut])
     found = runs_of(cut, WHOSE, NAMES)
     for column, field in (("counter", "counter"), ("packet_seq", "sequence")):
@@ -125,7 +125,7 @@ def test_a_file_has_one_recorder_and_one_rate() -> None:
 
 
 def test_every_number_of_a_row_has_a_column() -> None:
-    """What a row holds and no column tells is named here."""
+    """The fields of a row that no column shows are listed here."""
     assert HEADER_DTYPE.names is not None
     assert ROUTE_DTYPE.names is not None
     assert set(HEADER_DTYPE.names) - set(IN_HEADER.values()) == {"magic"}

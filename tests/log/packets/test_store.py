@@ -27,7 +27,7 @@ from tests.log.packets.making import NODE, counters
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hot files be as small as tests like them."""
+    """Make hot files small."""
     monkeypatch.setattr(module, "LEAST_BYTES", 0)
     monkeypatch.setattr(module, "SEAL_ROWS", 10)
 
@@ -39,7 +39,7 @@ def rows(first: int, count: int, channel: int = 0) -> Packed:
 
 
 def full_rows(first: int, count: int) -> Packed:
-    """Make rows in which nearly everything changes."""
+    """Return rows in which nearly everything changes."""
     words = np.random.default_rng(first).integers(0, 1 << 64, (count, ROW_WORDS), np.uint64)
     made = words.view(ROW)[:, 0]
     made["header"]["counter"], made["chash64"] = np.arange(first, first + count), 0
@@ -150,7 +150,7 @@ def test_a_bound_that_holds_nothing_is_refused() -> None:
 
 
 class Full(Unsynced):
-    """A disk that takes only so much more."""
+    """A disk with a limited number of free bytes."""
 
     left = 1 << 30
 
@@ -203,7 +203,7 @@ TIGHT = 40_000
 
 
 def live(files: Recorder, log_dir: Path) -> None:
-    """One life: hot files, seals, a restart, expiry; marks say which counters are begun, kept and perhaps expired."""
+    """One scenario: hot files, seals, a restart, expiry; marks record which counters were begun, kept and may have expired."""
     begun = kept = expired = 0
 
     def append(store: PacketStore, count: int, channel: int = 7) -> None:
@@ -270,7 +270,7 @@ def test_a_crash_at_any_step_leaves_what_was_synced_once(tmp_path: Path) -> None
 
 
 def check(root: Path, begun: int, kept: range, where: str) -> None:
-    """What a reader sees without a writer, and after one has opened it, is whole."""
+    """A reader sees complete rows without a writer, and after one has opened the folder."""
     for opened in (False, True):
         if opened:
             open_store(root, max_bytes=TIGHT if kept.start else LEAST_BYTES).close()

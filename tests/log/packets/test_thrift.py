@@ -1,4 +1,4 @@
-"""Thrift's compact form: bytes as its specification has them."""
+"""Thrift's compact encoding: the bytes of its specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions of Spark say the same as the kernel, which says what the node's gateway said."""
+"""Spark expressions return the same verdicts as the kernel, and the kernel the same as the node's gateway."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The kernel on columns of recorded packets repeats what the node's gateway said."""
+"""The kernel on columns of recorded packets returns the verdicts of the node's gateway."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Replaying the policy that was in force changes nothing; replaying another says exactly what it would change."""
+"""Replaying the policy that was in force changes nothing; replaying another reports exactly what it would change."""
 
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What a worker counts is what plain Python counts, however rows are divided into files, row groups and tasks."""
+"""A worker counts the same as plain Python, however rows are divided into files, row groups and tasks."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ RECORDERS = (7, 8, 2**63 + 9)
 
 @pytest.fixture(scope="module")
 def packets(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
-    """What three nodes recorded, each under its policy, in the order of time; the last sampled."""
+    """Packets that three nodes recorded, each under its policy, in the order of time; the last node samples."""
     rng = np.random.default_rng(3)
     folder = tmp_path_factory.mktemp("record")
     for recorder, sampling in zip(RECORDERS, (1, 1, 2), strict=True):

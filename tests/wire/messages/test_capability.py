@@ -38,7 +38,7 @@ BADLY_SIGNED = {
 }
 FOREIGN_ID = {"node_id not derived from entity_id"}
 NOT_ITS_OWN_LINK = {"hop 0 for another node"}
-"""Well formed and well signed: refused only because it came directly from somebody else, which the engine knows."""
+"""Valid and correctly signed: refused only because another node sent it directly, which only the engine can see."""
 
 announcements = st.builds(
     Announcement,

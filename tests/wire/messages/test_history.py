@@ -190,7 +190,7 @@ def test_each_reading_has_a_stream_of_its_own() -> None:
 
 
 def joined(found: list[Chunk], first_seq: int) -> tuple[list[bytes], list[int]]:
-    """Put chunks together again, as plainly as can be; checks that each fits and follows the one before."""
+    """Join chunks in the simplest way, and check that each fits one message and continues the one before."""
     events: list[bytes] = []
     times: list[int] = []
     continues = False

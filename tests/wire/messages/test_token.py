@@ -1,4 +1,4 @@
-"""Permission tokens: golden bytes, issuing and delegating to the same bytes as the reference, and its own opinion."""
+"""Permission tokens: golden bytes, the same bytes as the reference when issued and delegated, and its verdicts."""
 
 import random
 from typing import Any
