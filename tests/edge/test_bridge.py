@@ -190,7 +190,7 @@ async def test_demand_opens_and_closes_the_subscription_of_the_node() -> None:
         assert office.bridge.wishes == []
 
 
-async def test_single_channels_that_publishers_refuse_are_told_and_asked_for_again() -> None:
+async def test_refused_channels_are_reported_and_requested_again() -> None:
     async with two_sites(channels_out=["fleet/near/a", "fleet/open/a", "nowhere/a"]) as (robot, office):
         assert office.bridge.subscribers is not None
         async with app("sub", office.bridge.subscribers, "") as desk:
@@ -226,7 +226,7 @@ async def test_topics_may_differ_from_channel_names() -> None:
                 assert batch.channel == "fleet/open/a"
 
 
-async def test_applications_hear_of_refusals_where_they_ask_for_it() -> None:
+async def test_refusals_are_published_at_the_notices_address() -> None:
     import json
 
     async with two_sites() as (robot, _):
@@ -256,7 +256,7 @@ async def test_an_address_that_cannot_be_had_leaves_nothing_behind() -> None:
         assert second._endpoints == []
 
 
-def test_the_files_say_who_may_attach(tmp_path: Path) -> None:
+def test_the_files_decide_which_applications_may_attach(tmp_path: Path) -> None:
     assert isinstance(security_of(entry()), Null)
     names, key = tmp_path / "names.toml", tmp_path / "curve.key"
     public, secret = curve_keypair()

@@ -81,7 +81,7 @@ async def test_a_large_body_is_never_copied() -> None:
     right.close()
 
 
-async def test_reading_stops_and_goes_on() -> None:
+async def test_reading_pauses_and_resumes() -> None:
     with Ends() as ends:
         ends.other.send(b"one")
         await turns()
@@ -95,7 +95,7 @@ async def test_reading_stops_and_goes_on() -> None:
         assert ends.data == b"onetwo"
 
 
-async def test_the_end_is_told_once() -> None:
+async def test_the_end_is_reported_once() -> None:
     with Ends() as ends:
         ends.other.close()
         await turns()
@@ -106,7 +106,7 @@ async def test_the_end_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("buffers", [[b"x"], [b"x", b"y"]])
-async def test_a_broken_connection_is_told_when_the_writer_is_done(buffers: list[bytes]) -> None:
+async def test_a_broken_connection_is_reported_after_the_write(buffers: list[bytes]) -> None:
     with Ends() as ends:
         ends.stream.pause()
         ends.other.close()

@@ -98,7 +98,7 @@ async def test_from_the_greeting_to_the_end(stages: list[Stage]) -> None:
     assert len(stage.owner.told) == 3, "the end is told once"
 
 
-async def test_what_the_session_says_goes_before_and_between_messages(stages: list[Stage]) -> None:
+async def test_control_data_goes_before_and_between_messages(stages: list[Stage]) -> None:
     stages.append(stage := Stage())
     await stage.shake_hands()
     stage.fill()
@@ -114,7 +114,7 @@ async def test_what_the_session_says_goes_before_and_between_messages(stages: li
     assert bytes(received[-12:]).endswith(b"\x04PONGone")
 
 
-async def test_a_peer_that_makes_us_talk_and_does_not_read(stages: list[Stage]) -> None:
+async def test_a_peer_that_causes_answers_and_does_not_read_them(stages: list[Stage]) -> None:
     stages.append(stage := Stage())
     await stage.shake_hands()
     stage.fill()
@@ -136,7 +136,7 @@ async def test_a_verdict_that_takes_its_time(stages: list[Stage]) -> None:
     stage.connection.decide(Verdict.ALLOW)
 
 
-async def test_a_refused_peer_is_told_before_the_end(stages: list[Stage]) -> None:
+async def test_a_refused_peer_gets_an_error_before_the_close(stages: list[Stage]) -> None:
     stages.append(stage := Stage(judged=True))
     await stage.shake_hands()
     stage.connection.decide(Verdict.DENY)
@@ -168,7 +168,7 @@ async def test_silence_proves_nothing_while_we_do_not_listen(stages: list[Stage]
     assert stage.owner.told[-1] == ("closed", CloseReason.SILENT)
 
 
-async def test_a_subscriber_tells_and_takes(stages: list[Stage]) -> None:
+async def test_a_subscriber_sends_subscriptions_and_receives(stages: list[Stage]) -> None:
     stages.append(stage := Stage(SocketType.SUB))
     stage.connection.send_interests([Interest(b"too early", subscribe=True)])
     stage.connection.send_upstream(encode_message([b"too early"]))

@@ -29,7 +29,7 @@ def test_what_will_not_change_soon_is_retried_slowly() -> None:
     assert Backoff().pause_s(0, CloseReason.EOF, 0.0) == 0.1
 
 
-async def test_it_tries_until_somebody_is_there(tmp_path: Path) -> None:
+async def test_it_retries_until_the_peer_is_there(tmp_path: Path) -> None:
     failures: list[Closed] = []
     opened = asyncio.get_running_loop().create_future()
 

@@ -85,7 +85,7 @@ async def nodes() -> AsyncIterator[tuple[Node, Node]]:
         yield publisher, node
 
 
-async def test_each_event_is_handed_on_once_while_wishes_come_and_go(nodes: tuple[Node, Node]) -> None:
+async def test_each_event_is_passed_on_once_while_demands_change(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
     door, chance = Door(node, ""), random.Random(7)
     pub = publisher.publisher("a/b/c", reliable=True)
@@ -117,7 +117,7 @@ async def test_each_event_is_handed_on_once_while_wishes_come_and_go(nodes: tupl
     await door.close()
 
 
-async def test_what_the_oldest_wish_handed_on_is_not_handed_on_by_the_next(nodes: tuple[Node, Node]) -> None:
+async def test_what_the_oldest_demand_passed_on_is_not_passed_on_again(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
     door = Door(node, "")
     async with node.subscribe("a/b") as tap:
@@ -183,7 +183,7 @@ async def test_the_mesh_is_asked_for_so_many_prefixes_only(
     await door.close()
 
 
-async def test_nobody_who_answers_is_told_of_and_asked_again(
+async def test_a_missing_publisher_is_reported_and_asked_again(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, node = nodes
@@ -198,7 +198,7 @@ async def test_nobody_who_answers_is_told_of_and_asked_again(
     await door.close()
 
 
-async def test_refusals_that_concern_no_application_are_not_told(nodes: tuple[Node, Node]) -> None:
+async def test_refusals_that_concern_no_application_are_not_reported(nodes: tuple[Node, Node]) -> None:
     door = Door(nodes[1], "a/")
     await door.want(b"a/")
     no = AckReason.UNAUTHORIZED

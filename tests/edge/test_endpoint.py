@@ -28,7 +28,7 @@ async def ended(endpoint: Endpoint, reason: str) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_only_what_encrypts_or_was_told_so_listens_to_other_machines() -> None:
+async def test_only_encrypted_or_insecure_endpoints_listen_to_other_machines() -> None:
     for security in (Null(), PlainServer(anyone)):
         async with Pub(security=security) as pub:
             with pytest.raises(ConfigError, match="insecure=True"):
@@ -75,7 +75,7 @@ async def test_slow_handshakes_end_in_time() -> None:
         assert pub.counters["closed"] == {"handshake_timeout": 2}
 
 
-async def test_who_does_not_get_through_its_handshake_keeps_nobody_out() -> None:
+async def test_unfinished_handshakes_do_not_keep_others_out() -> None:
     async with Pub(max_connections=3) as pub, AsyncExitStack() as stack:
         address = await pub.bind(LOOPBACK)
 
@@ -107,7 +107,7 @@ async def test_a_callback_that_fails_keeps_the_peer_out(later: bool, caplog: pyt
     assert "no database" in caplog.text
 
 
-async def test_an_end_that_somebody_should_know_of_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+async def test_important_close_reasons_are_logged_with_a_rate_limit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with Pub() as pub:
         address = await pub.bind(LOOPBACK)
@@ -158,7 +158,7 @@ async def test_closing_twice_and_while_a_verdict_is_due() -> None:
             await late
 
 
-async def test_nobody_there_in_time() -> None:
+async def test_a_connection_that_takes_too_long_times_out() -> None:
     async with Sub(backoff=Backoff(first_s=0.001, longest_s=0.002)) as sub:
         with pytest.raises(Timeout, match="connecting to tcp"):
             await sub.connect("tcp://127.0.0.1:1", timeout_s=0.05)

@@ -139,7 +139,7 @@ def test_the_ids_that_left_longest_ago_are_forgotten_first(hub: PubSubHub, monke
 # ── subscriptions ───────────────────────────────────────────────────────────────────────────
 
 
-def test_changes_tell_who_was_first_and_who_was_last() -> None:
+def test_changes_report_the_first_and_the_last_subscriber() -> None:
     told: list[tuple[bytes, Change]] = []
     hub = PubSubHub(encode, on_change=lambda prefix, change: told.append((prefix, change)))
     hub.peer_up(b"a", 1)
@@ -275,7 +275,7 @@ def test_a_large_message_of_a_batch_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
-def test_a_stalled_peer_delays_nobody_and_what_it_lost_is_counted_exactly(batch: int) -> None:
+def test_a_stalled_peer_delays_no_other_and_its_losses_are_counted_exactly(batch: int) -> None:
     """One peer reads everything, one a little now and then, one nothing until the end."""
     rng = random.Random(batch)
     hub = PubSubHub(encode, limits=HubLimits(high_water=100))
@@ -371,7 +371,7 @@ def test_ghost_peers_leave_nothing_behind(generated: bool) -> None:
     assert grown < CYCLES // 100, "blocks of memory that ten times as many cycles left behind"
 
 
-def test_who_would_get_a_topic_and_a_message_that_need_not_be_handed_over(hub: PubSubHub) -> None:
+def test_subscribers_of_a_topic_are_counted_without_a_message(hub: PubSubHub) -> None:
     for routing_id in (b"a", b"b"):
         hub.peer_up(routing_id, 1)
         hub.subscribe(routing_id, 1, b"x")

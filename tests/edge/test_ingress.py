@@ -64,7 +64,7 @@ async def test_messages_become_events_in_order(nodes: tuple[Node, Node]) -> None
     assert door.counters.snapshot() == {"publish": {"sent": 600}}
 
 
-async def test_a_lane_is_bounded_in_messages(nodes: tuple[Node, Node]) -> None:
+async def test_a_channel_queue_is_bounded_in_messages(nodes: tuple[Node, Node]) -> None:
     door = Door(nodes[0])
     for _ in range(HIGH_WATER + 5):  # nothing is taken away before the loop turns
         door.ingress.take((b"a", b""))
@@ -77,7 +77,9 @@ async def test_a_lane_is_bounded_in_messages(nodes: tuple[Node, Node]) -> None:
     assert door.counters.get("publish", "nobody") == HIGH_WATER + 2
 
 
-async def test_all_lanes_are_bounded_in_bytes(nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_channel_queues_are_bounded_in_bytes(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subject, "MAX_BYTES", 25)
     door = Door(nodes[0])
     for topic in (b"a", b"b", b"c"):
@@ -100,7 +102,7 @@ async def test_made_up_topics_are_bounded(nodes: tuple[Node, Node], monkeypatch:
     assert door.counters.get("publish", "nobody") == 3
 
 
-async def test_subscribers_that_do_not_get_it_are_told_of(nodes: tuple[Node, Node]) -> None:
+async def test_subscribers_that_did_not_get_it_are_reported(nodes: tuple[Node, Node]) -> None:
     node, reader = nodes
     door = Door(node)
     async with reader.subscribe("a"):

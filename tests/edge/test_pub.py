@@ -159,7 +159,7 @@ async def test_a_peer_that_asks_for_too_much_is_closed(limits: dict[str, int], p
         assert pub.stats.peers == 0
 
 
-async def test_an_xpub_hears_subscriptions_and_messages() -> None:
+async def test_an_xpub_receives_subscriptions_and_messages() -> None:
     async with XPub() as xpub, await RawPeer.connect(await xpub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b"a") + subscribe(b"a") + encode_message([b"hello", b"you"]) + cancel(b"a") + cancel(b"b"))
         heard = [await asyncio.wait_for(xpub.next_event(), WAIT_S) for _ in range(3)]
@@ -186,7 +186,7 @@ async def test_events_until_the_end(verbosity: Verbosity, expected: str) -> None
     assert " ".join(("+" if event.subscribe else "-") + event.prefix.decode() for event in heard) == expected
 
 
-async def test_events_that_nobody_takes_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_that_are_not_read_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pub_module, "MAX_EVENTS", 3)
     async with XPub() as xpub, await RawPeer.connect(await xpub.bind(LOOPBACK)) as peer:
         peer.send(b"".join(subscribe(b"%d" % number) for number in range(10)))

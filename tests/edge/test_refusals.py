@@ -18,7 +18,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def test_the_same_is_told_again_after_a_while(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_refusal_is_reported_again_after_a_while(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
     told: list[Refusal] = []
     counters = Counters()
     refusals = Refusals(counters, told.append)

@@ -91,12 +91,12 @@ def test_a_file_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-async def test_other_machines_are_let_near_only_when_told(host: str) -> None:
+async def test_other_machines_can_connect_only_if_exposed(host: str) -> None:
     with pytest.raises(ConfigError, match="insecure=True"):
         await listen(TcpAddress(host, 0), exposed=False)
 
 
-async def test_told_so_every_interface_listens() -> None:
+async def test_an_exposed_endpoint_listens_on_every_interface() -> None:
     listener = await listen(TcpAddress("0.0.0.0", 0), exposed=True)
     listener.close()
 
@@ -110,6 +110,6 @@ async def test_an_address_that_is_taken_or_does_not_exist(tmp_path: Path) -> Non
     listener.close()
 
 
-async def test_dialing_where_nobody_is(tmp_path: Path) -> None:
+async def test_dialing_an_address_where_nothing_listens(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011 - which one is the system's choice
         await dial(IpcAddress(str(tmp_path / "nobody")))

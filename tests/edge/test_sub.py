@@ -16,7 +16,7 @@ async def publisher_of(sub: Sub) -> RawPeer:
     return await RawPeer.connect(await sub.bind(LOOPBACK))
 
 
-async def test_what_nobody_wants_is_left_out() -> None:
+async def test_messages_without_a_subscription_are_left_out() -> None:
     async with Sub() as sub, await publisher_of(sub) as peer:
         sub.subscribe("a")
         peer.send(encode_message([b"b"]) + encode_message([b"ab", b"c"]) + encode_message([b""]))
@@ -34,7 +34,7 @@ async def test_what_was_on_the_way_when_a_prefix_was_cancelled_is_left_out() -> 
         assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"b",)
 
 
-async def test_each_new_publisher_is_told_each_prefix_once_in_byte_order() -> None:
+async def test_each_new_publisher_gets_each_prefix_once_in_byte_order() -> None:
     async with Sub() as sub:
         for prefix in ("b", b"a", "a", "ab", ""):
             sub.subscribe(prefix)
@@ -44,7 +44,7 @@ async def test_each_new_publisher_is_told_each_prefix_once_in_byte_order() -> No
                 assert (await peer.read(27 + len(told)))[27:] == told
 
 
-async def test_later_changes_are_told_as_they_come() -> None:
+async def test_later_changes_are_sent_at_once() -> None:
     async with Sub() as sub, await publisher_of(sub) as peer:
         await peer.read(27)
         await turns()

@@ -69,7 +69,7 @@ def test_no_message_is_lost_when_the_reader_times_out() -> None:
     assert got == [b"%d" % number for number in range(sent)]
 
 
-def test_subscriptions_and_upstream_messages_are_heard_without_await() -> None:
+def test_subscriptions_and_upstream_messages_arrive_without_await() -> None:
     with XPub() as pub, XSub() as sub:
         sub.subscribe("a")
         sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)

@@ -89,7 +89,7 @@ def test_both_may_begin_at_once_and_end_with_one_session() -> None:
     assert left.payloads() == [b"x"]
 
 
-def test_nobody_there_is_a_failure_that_says_so() -> None:
+def test_an_unreachable_node_is_a_failure_with_a_reason() -> None:
     net = FakeNet()
     left, right = net.create("left"), net.create("right")
     net.remove("right")
@@ -202,7 +202,7 @@ def test_events_that_overtake_the_ack_are_not_lost() -> None:
     assert left.payloads(CHANNEL) == [b"first"]
 
 
-def test_events_of_a_channel_that_nobody_asked_for_are_dropped_and_counted() -> None:
+def test_events_of_a_channel_without_a_subscription_are_dropped_and_counted() -> None:
     net, left, right = pair()
     subscribed(left, right)
     with left.turn() as (engine, now, out):
@@ -217,7 +217,7 @@ def test_events_of_a_channel_that_nobody_asked_for_are_dropped_and_counted() -> 
     assert right.engine.peers.require(left.node_id).tx_stream(ChannelName(CHANNEL).stream_id).credit == PROFILE_WINDOW
 
 
-def test_a_refusal_tells_its_reason() -> None:
+def test_a_refusal_has_its_reason() -> None:
     net, left, right = pair()
     configure(right, ChannelConfig(channel=ChannelName("known")))
     request = left.subscribe(right, "unknown")
@@ -296,7 +296,7 @@ def test_reliable_events_carry_the_publishers_numbers() -> None:
     assert sum(event.pub_seq is None for batch in left.events for event in batch) == 5
 
 
-def test_numbers_go_on_after_a_restart() -> None:
+def test_numbers_continue_after_a_restart() -> None:
     net, left, right = pair()
     subscribed(left, right)
     right.publish(CHANNEL, numbered(3), reliable=True)

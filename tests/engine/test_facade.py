@@ -162,7 +162,7 @@ def test_events_go_to_subscribers_or_to_one_peer() -> None:
     assert [event for _, event in desk.sent()] == [b"x", b"y", b"z", b"straight"]
 
 
-def test_a_peer_that_is_sent_away_is_told_to_every_service_once() -> None:
+def test_every_service_is_notified_once_of_a_removed_peer() -> None:
     desk = Desk()
     gone = PeerGone(THERE, DownReason.CLOSED)
     for _ in range(2):

@@ -378,7 +378,7 @@ def test_tokens_that_prove_nothing() -> None:
     scene.assert_undisturbed()
 
 
-def test_a_planted_token_opens_no_door_for_anyone() -> None:
+def test_a_planted_token_authorizes_no_node() -> None:
     """Mallory presents tokens made for others: they are not kept, so they help nobody later."""
     scene = Scene()
     mallory = scene.mallory()
@@ -669,7 +669,7 @@ def test_thousands_of_broken_messages_from_a_peer(together: int) -> None:
     scene.assert_undisturbed()
 
 
-def test_a_peer_cannot_speak_for_another() -> None:
+def test_a_peer_cannot_act_for_another() -> None:
     """Acks, replies and events of one peer never count as those of another."""
     scene = Scene()
     mallory = scene.mallory()

@@ -113,7 +113,7 @@ def test_a_pingwave_is_passed_on_once_however_often_it_is_played() -> None:
     assert len(bystander.engine.mesh.graph) == 3
 
 
-def test_a_flood_of_invented_origins_fills_nothing_and_silences_nobody() -> None:
+def test_a_flood_of_invented_origins_fills_no_table_and_silences_no_node() -> None:
     net, (victim, liar, honest) = meet(3)
     chance = random.Random(2)
     begun = net.clock.now

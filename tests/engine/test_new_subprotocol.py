@@ -137,7 +137,7 @@ def test_both_sides_announce_negotiate_and_use_it() -> None:
     assert left.events == right.events == [], "messages of a service are not for the application"
 
 
-def test_a_peer_that_did_not_negotiate_it_is_not_heard() -> None:
+def test_messages_of_a_peer_that_did_not_negotiate_it_are_dropped() -> None:
     net, left, right = two(left=SERVICES)
     assert ECHO not in right.engine.peers.require(left.node_id).negotiated
     with pytest.raises(PeerError, match="echo was not negotiated"):

@@ -97,7 +97,7 @@ def test_nothing_is_kept_for_a_channel_without_subscribers() -> None:
     assert one.events == []
 
 
-def test_subscribers_are_not_told_of_each_other() -> None:
+def test_subscribers_do_not_learn_of_each_other() -> None:
     net, hub, (one, other) = hub_with(2, profile=True)
     subscribed(one, hub)
     tap = Wiretap(net)

@@ -89,7 +89,7 @@ def test_two_equal_nodes_agree_on_everything_with_two_messages_that_are_repeated
     assert Subprotocol.RELIABLE in tap.ids(left, right)
 
 
-def test_the_manifest_on_the_wire_says_what_is_offered() -> None:
+def test_the_manifest_on_the_wire_lists_what_is_offered() -> None:
     net = FakeNet()
     left, right = net.create("left"), net.create("right")
     seen: list[Passage] = []
@@ -237,7 +237,7 @@ def test_a_plain_peer_never_receives_a_byte_of_the_profile(plain_side: str) -> N
     assert not tap.ids(plain, meshbus) & PROFILE_IDS
 
 
-def test_a_meshbus_peer_that_comes_back_plain_sees_nothing_of_the_profile_from_then_on() -> None:
+def test_a_meshbus_peer_that_returns_as_plain_receives_nothing_of_the_profile() -> None:
     net = FakeNet(4)
     left, right = net.create("left"), net.create("right")
     meet(left, right)

@@ -98,7 +98,7 @@ def test_lost_acknowledgements_cost_time_only() -> None:
     assert_complete(sim)
 
 
-def test_a_receiver_that_dies_fails_the_stream() -> None:
+def test_a_receiver_that_disappears_fails_the_stream() -> None:
     sim = Lossy(8, PACKETS, loses_data=lambda now: now > 0.02)
     sim.run()
     assert sim.tx.failed is not None
@@ -110,7 +110,7 @@ def test_a_receiver_that_dies_fails_the_stream() -> None:
 
 
 @for_each_seed(range(5))
-def test_a_receiver_that_is_replaced_goes_on_where_the_sender_is(seed: int) -> None:
+def test_a_receiver_that_is_replaced_continues_where_the_sender_is(seed: int) -> None:
     sim = Lossy(seed, 2000, loss=0.1, jitter_s=0.005)
     sim.run(until_delivered=700)
     before = len(sim.delivered)
@@ -148,7 +148,7 @@ def test_a_new_session_in_a_silence_saves_the_stream() -> None:
     assert_complete(sim)
 
 
-def test_a_receiver_that_is_held_stops_the_sender_and_lets_it_go_on() -> None:
+def test_a_receiver_that_is_held_stops_the_sender_until_it_is_released() -> None:
     sim = Lossy(10, 2000, loss=0.1, jitter_s=0.005)
     sim.run(until_delivered=500)
     sim.held = True

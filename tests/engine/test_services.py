@@ -28,19 +28,19 @@ MAX_ARGUMENTS = 5
 # ── rows ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_subprotocol_has_one_row_and_a_name_of_its_own() -> None:
+def test_every_subprotocol_has_one_row_and_its_own_name() -> None:
     rows = [row for row in SERVICES if row.id is not None]
     assert len({row.id for row in rows}) == len(rows)
     assert len({row.name for row in rows}) == len(rows)
     assert all(row.name for row in rows)
 
 
-def test_rows_without_a_subprotocol_say_nothing_about_one() -> None:
+def test_rows_without_a_subprotocol_have_none_of_its_fields() -> None:
     assert {row[1:] for row in SERVICES if row.id is None} == {Row(Liveness)[1:]}
 
 
 @pytest.mark.parametrize("row", [row for row in SERVICES if row.profile], ids=lambda row: row.name)
-def test_the_profile_lives_in_the_vendor_range(row: Row) -> None:
+def test_the_profile_is_in_the_vendor_range(row: Row) -> None:
     assert row.id is not None
     assert row.id >= FIRST_VENDOR_ID or row.id == Subprotocol.HANDSHAKE_RELAY
     assert row.credit
@@ -66,7 +66,7 @@ def test_without_the_profile_it_is_a_plain_node() -> None:
     assert "subprotocol:0x0600" not in registry.capability_tags()
 
 
-def test_every_node_has_a_registry_of_its_own() -> None:
+def test_every_node_has_its_own_registry() -> None:
     one, other = rig().registry, rig().registry
     one.unregister(Subprotocol.RELIABLE)
     assert other.is_handled(Subprotocol.RELIABLE)

@@ -31,7 +31,7 @@ def times(batches: list[EventBatch]) -> list[int | None]:
 
 @pytest.mark.parametrize("reliable", [False, True])
 @pytest.mark.parametrize("ahead_ns", [0, 90 * 60 * 10**9, -7 * 86_400 * 10**9])
-def test_events_carry_the_publishers_time_whatever_its_clock_says(reliable: bool, ahead_ns: int) -> None:
+def test_events_carry_the_publishers_time_even_if_its_clock_is_wrong(reliable: bool, ahead_ns: int) -> None:
     net, publisher, subscriber = pair(1, ahead_ns=ahead_ns)
     wanted = []
     for count in (1, 3, 40):

@@ -62,7 +62,7 @@ async def test_a_tail_that_is_left_listens_no_more(tmp_path: Path) -> None:
     await log.close()
 
 
-async def test_the_loop_goes_on_while_the_disk_is_slow_and_waiting_appends_share_a_sync(tmp_path: Path) -> None:
+async def test_the_loop_runs_while_the_disk_is_slow_and_waiting_appends_share_a_sync(tmp_path: Path) -> None:
     loop, started, go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     class Slow(Files):

@@ -138,7 +138,7 @@ def test_there_is_one_writer_at_a_time(place: Place) -> None:
     place.open().close()
 
 
-def test_a_log_goes_on_when_it_is_opened_again(place: Place) -> None:
+def test_a_log_continues_when_it_is_opened_again(place: Place) -> None:
     with place.open() as log:
         log.append_batch(numbered(0, 3))
         log_id = log.log_id
@@ -273,7 +273,7 @@ def test_splits_divide_a_range_and_are_read_later(place: Place) -> None:
     assert read == list(range(3, 35))
 
 
-def test_retention_moves_the_first_sequence_and_says_so(place: Place) -> None:
+def test_retention_moves_and_reports_the_first_sequence(place: Place) -> None:
     with place.open(LogConfig(retention=Retention(max_events=4), grace_s=0)) as log:
         for first in range(0, 12, 3):
             log.append_batch(numbered(first, 3))

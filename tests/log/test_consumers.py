@@ -5,7 +5,7 @@ from pathlib import Path
 from meshbus.log.consumers import CONSUMERS, Consumer, lags, list_consumers, publish_consumer
 
 
-def test_what_a_consumer_says_is_found_and_its_newest_word_counts(tmp_path: Path) -> None:
+def test_the_newest_position_of_a_consumer_is_found(tmp_path: Path) -> None:
     assert list_consumers(tmp_path) == []
     publish_consumer(tmp_path, "silver", {"a": 3}, 10)
     publish_consumer(tmp_path, "silver", {"a": 7, "b": 1}, 20)

@@ -11,7 +11,7 @@ ROW = st.none() | st.dictionaries(st.text(max_size=8), st.binary(max_size=8), ma
 
 
 @given(st.lists(ROW, min_size=1, max_size=20))
-def test_rows_come_back_as_they_were(rows: list[dict[str, bytes] | None]) -> None:
+def test_rows_are_read_back_unchanged(rows: list[dict[str, bytes] | None]) -> None:
     headers = Headers.of(rows)
     assert headers.rows == len(rows)
     assert len(headers.packed) % 8 == 0

@@ -64,7 +64,7 @@ def test_an_event_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     ("fsync", "unsynced_after"),
     [(NEVER, [1, 2, 3, 7]), (every_n(1), [0, 0, 0, 0]), (every_n(3), [1, 2, 0, 0]), (interval(1), [1, 2, 3, 7])],
 )
-def test_each_policy_syncs_when_it_says(tmp_path: Path, fsync: object, unsynced_after: list[int]) -> None:
+def test_each_policy_syncs_as_documented(tmp_path: Path, fsync: object, unsynced_after: list[int]) -> None:
     clock = Clock()
     with open_log(tmp_path, clock=clock, fsync=fsync) as log:
         seen = []

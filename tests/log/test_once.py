@@ -23,7 +23,7 @@ def put(log: RedexFile, writer: str, batch: int, count: int, *, slices: int | No
         log.append_batch(part, **columns)
 
 
-def test_a_batch_says_how_much_of_it_is_there(tmp_path: Path) -> None:
+def test_how_much_of_a_batch_is_in_the_log(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         assert rows_done(log, "w", 0, 3) == 0
         put(log, "w", 7, 3)

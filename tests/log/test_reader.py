@@ -17,7 +17,7 @@ def test_a_reader_knows_its_folder(tmp_path: Path) -> None:
     assert reader.verify() == []
 
 
-def test_listing_stops_at_a_log_that_cannot_be_read_and_finding_goes_on(tmp_path: Path) -> None:
+def test_listing_stops_at_an_unreadable_log_and_finding_continues(tmp_path: Path) -> None:
     open_log(tmp_path).close()
     bad = tmp_path / "bad"
     bad.mkdir()

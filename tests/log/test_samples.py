@@ -79,7 +79,7 @@ def test_a_sample_is_read_as_it_was_written(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_sample_goes_on(version: str, tmp_path: Path) -> None:
+def test_a_sample_can_be_appended_to(version: str, tmp_path: Path) -> None:
     shutil.copytree(SAMPLES / version, tmp_path / version)
     before = rows_of(tmp_path / version)
     with open_log(tmp_path / version, retention=Retention(max_events=1), grace_s=0) as log:

@@ -108,7 +108,7 @@ def test_one_changed_bit_in_a_payload_is_noticed(tmp_path: Path, monkeypatch: py
         list(read_segment(snapshot.folder, segment, wanted(), 0, 1, check=True))
 
 
-def test_a_segment_with_other_rows_than_the_manifest_says_is_damaged(
+def test_a_segment_with_other_rows_than_in_the_manifest_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import msgspec

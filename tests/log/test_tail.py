@@ -84,7 +84,7 @@ def test_a_tail_may_start_before_there_is_anything(tmp_path: Path) -> None:
         assert payloads(tail.take()) == [b"first of interest"]
 
 
-def test_a_tail_that_is_overtaken_says_where_to_go_on(tmp_path: Path) -> None:
+def test_a_tail_that_is_overtaken_reports_where_to_continue(tmp_path: Path) -> None:
     with open_log(tmp_path, retention=Retention(max_events=2), grace_s=0) as log:
         log.append_batch(numbered(0, 4))
         tail = log.tail(0)

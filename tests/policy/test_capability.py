@@ -25,7 +25,7 @@ def test_filters_decide_as_the_subscribe_gate_of_the_reference_did() -> None:
         assert FILTERS[filter_name].matches(SETS[set_name]) == accepted, (set_name, filter_name)
 
 
-def test_where_the_reference_finds_what_it_would_not_let_in_we_do_neither() -> None:
+def test_a_search_finds_only_nodes_that_would_also_be_authorized() -> None:
     divergent = [tuple(row) for row in OBSERVED["rows"] if row[2] != row[3]]
     assert divergent == [tuple(row) for row in OBSERVED["divergent"]]
     assert len(divergent) == 67

@@ -244,7 +244,7 @@ class Tokens:
         return now == NOW and (subject, action, channel_hash) in self.held
 
 
-def test_an_open_channel_is_for_everyone() -> None:
+def test_every_node_may_use_an_open_channel() -> None:
     assert config().can_publish("lab/secret", NOBODY, None, None, NOW)
     assert config().can_subscribe("lab/secret", NOBODY, None, None, NOW)
 

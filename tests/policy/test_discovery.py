@@ -76,7 +76,7 @@ def test_entries_live_for_their_announced_time() -> None:
     assert (index.query(ALL, now=20.85) == [2]) == TTL["ttl_0_visible_at_0.85s"]
 
 
-def test_expiring_forgets_and_tells() -> None:
+def test_expiring_removes_and_returns_nodes() -> None:
     index = CapabilityIndex()
     for node_id, ttl_s in [(1, 10), (2, 20), (3, 20)]:
         index.apply(node_id, CapabilitySet(["x"]), 1, ttl_s, now=0.0)
@@ -129,7 +129,7 @@ def test_without_a_scope_every_node_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("make", [ScopeFilter.tenants, ScopeFilter.regions])
-def test_a_scope_of_nobody_is_refused(make: Any) -> None:
+def test_an_empty_scope_is_refused(make: Any) -> None:
     for names in ([], [""], ["a", ""]):
         with pytest.raises(ConfigError, match="needs at least one name"):
             make(*names)

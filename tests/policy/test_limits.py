@@ -75,7 +75,7 @@ def test_no_interval_passes_more_than_capacity_and_refill(
 # ── throttle ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_17th_attempt_is_turned_away_as_observed() -> None:
+def test_the_17th_attempt_is_refused_as_observed() -> None:
     throttle = FailureThrottle[int]()
     reasons = []
     for attempt in range(18):

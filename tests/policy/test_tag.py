@@ -94,7 +94,7 @@ def test_heat_is_clamped_and_has_two_decimals(rate: float, text: str) -> None:
     assert heat_tag(1, rate) == f"heat:0000000000000001={text}"
 
 
-def test_tags_that_would_say_nothing_are_refused() -> None:
+def test_tags_without_content_are_refused() -> None:
     with pytest.raises(ConfigError, match="tenant: the name must not be empty"):
         tenant_tag("")
     with pytest.raises(ConfigError, match="region: the name must not be empty"):

@@ -70,7 +70,7 @@ def fault_of(action: Any) -> AuthFault | None:
 # ── trust ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_roots_token_counts_and_nobody_elses() -> None:
+def test_only_the_token_of_a_root_counts() -> None:
     cache = TokenCache([ROOT.entity_id])
     assert cache.insert(issue())
     assert allowed(cache)
@@ -84,7 +84,7 @@ def test_without_roots_nothing_counts() -> None:
     assert fault_of(lambda: TokenCache().insert(issue())) is AuthFault.NOT_AUTHORIZED
 
 
-def test_the_switch_believes_anyone() -> None:
+def test_any_issuer_accepts_every_issuer() -> None:
     cache = TokenCache(any_issuer=True)
     assert cache.insert(issue(ALICE, ALICE))
     assert allowed(cache)

@@ -18,7 +18,7 @@ magics = st.sampled_from([b"\x45\x4e", b"\x52\x54", b"\x50\x48", b"\0\0", b"\xff
 
 
 @pytest.mark.parametrize("row", VECTORS)
-def test_golden_datagrams_are_told_apart(row: dict[str, Any]) -> None:
+def test_golden_datagrams_are_classified(row: dict[str, Any]) -> None:
     datagram = bytes.fromhex(row["first2"]).ljust(row["len"], b"\0")
     assert classify(datagram) is DatagramKind[row["kind"].upper()]
 

@@ -46,7 +46,7 @@ def test_the_columns_have_the_size_of_the_header() -> None:
 
 
 @given(st.lists(routes, min_size=1, max_size=8))
-def test_columns_say_what_the_scalar_form_says(given_routes: list[RouteHeader]) -> None:
+def test_columns_equal_the_scalar_form(given_routes: list[RouteHeader]) -> None:
     data, starts = laid_out([pack_route(route) + bytes(68) for route in given_routes])
     columns = read_routes(data, starts)
     for row, route in zip(columns, given_routes, strict=True):

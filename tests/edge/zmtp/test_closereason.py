@@ -1,7 +1,7 @@
 from meshbus.edge.zmtp.closereason import LASTING, CloseReason, Violation
 
 
-def test_a_violation_tells_its_reason_and_its_detail() -> None:
+def test_a_violation_shows_its_reason_and_detail() -> None:
     assert str(Violation(CloseReason.TOO_LONG, "9 bytes")) == "too_long: 9 bytes"
     assert str(Violation(CloseReason.EOF)) == "eof"
 

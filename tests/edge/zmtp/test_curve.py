@@ -132,7 +132,7 @@ def test_a_replayed_box() -> None:
     assert out.closed.reason is CloseReason.REPLAYED
 
 
-def test_a_client_with_another_key_of_the_server_is_told_by_its_hello() -> None:
+def test_a_client_with_a_wrong_server_key_is_recognized_by_its_hello() -> None:
     server = CurveServerHandshake(PUB, secret_key=SERVER_SECRET, entropy=entropy(1))
     client = CurveClientHandshake(
         SUB, server_key=public_key_of(CLIENT_SECRET), secret_key=CLIENT_SECRET, entropy=entropy(2)
@@ -142,7 +142,7 @@ def test_a_client_with_another_key_of_the_server_is_told_by_its_hello() -> None:
     assert reasons == [CloseReason.BAD_BOX]
 
 
-def test_a_refused_client_is_told_so() -> None:
+def test_a_refused_client_gets_an_error() -> None:
     outputs = pump(*pair("CURVE"), Verdict.DENY)
     reasons = {out.closed.reason for out in outputs if out.closed is not None}
     assert reasons == {CloseReason.DENIED, CloseReason.REFUSED}

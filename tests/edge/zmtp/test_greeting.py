@@ -20,7 +20,7 @@ def test_the_greeting_of_libzmq(capture: str, side: str, mechanism: bytes) -> No
     assert decode_greeting(golden) == Greeting(1, mechanism, as_server=False)
 
 
-def test_a_server_says_so() -> None:
+def test_a_server_sets_as_server() -> None:
     golden = stream("curve_libzmq_sub", "server")[:GREETING_BYTES]
     assert encode_greeting(b"CURVE", as_server=True) == golden
     assert decode_greeting(golden) == Greeting(1, b"CURVE", as_server=True)
@@ -50,7 +50,7 @@ def test_a_version_4_peer_as_captured() -> None:
         (b"\xff" + bytes(8) + b"\x7f\x02", CloseReason.OLD_VERSION),
     ],
 )
-def test_a_wrong_peer_is_told_by_its_first_bytes(start: bytes, reason: CloseReason) -> None:
+def test_a_wrong_peer_is_recognized_by_its_first_bytes(start: bytes, reason: CloseReason) -> None:
     with pytest.raises(Violation) as caught:
         decode_greeting(start)
     assert caught.value.reason is reason

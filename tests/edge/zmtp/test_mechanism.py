@@ -43,7 +43,7 @@ def test_null_as_libzmq_does_it() -> None:
     )
 
 
-def test_null_that_is_judged_tells_nothing_before_the_verdict() -> None:
+def test_null_with_a_verdict_sends_nothing_before_it() -> None:
     handshake = NullHandshake(PUB, judged=True)
     assert handshake.begin() == Step(ask=Credentials("NULL"))
     assert handshake.decide(Verdict.ALLOW) == NullHandshake(PUB).begin()
@@ -68,7 +68,7 @@ def test_plain_server_as_libzmq_does_it() -> None:
     assert server.receive(body_of(initiate)) == Step(ready, properties={"socket-type": b"SUB"})
 
 
-def test_both_spellings_of_error_say_that_we_are_refused() -> None:
+def test_both_spellings_of_error_are_a_refusal() -> None:
     misspelt = body_of(commands("plain_denied", "conn1_bind")[0])
     assert misspelt == b"^RROR\x03400"
     for body in (misspelt, b"\x05ERROR\x03400"):

@@ -16,7 +16,7 @@ from tests.fuzz import assert_survives
 NAMES = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1, max_size=20)
 
 
-def test_what_libzmq_tells() -> None:
+def test_the_metadata_of_libzmq() -> None:
     golden = {side: bytes.fromhex(text) for side, _, text in CAPTURES["curve_libzmq_pub"]["plaintexts"][:2]}
     assert describe_socket(SocketType.SUB) == golden["C"]
     assert describe_socket(SocketType.PUB) == golden["S"]
@@ -43,7 +43,7 @@ def test_publishers_face_subscribers(mine: SocketType, theirs: SocketType) -> No
     assert caught.value.reason is CloseReason.INCOMPATIBLE_SOCKET
 
 
-def test_a_peer_that_does_not_tell_its_type_is_taken() -> None:
+def test_a_peer_without_a_socket_type_is_accepted() -> None:
     assert read_counterpart(encode_metadata({"x-color": b"red"}), SocketType.SUB) == {"x-color": b"red"}
 
 

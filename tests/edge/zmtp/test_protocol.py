@@ -182,7 +182,7 @@ def test_a_handshake_has_a_deadline() -> None:
     assert reason_of(publisher.tick(10.0)) is CloseReason.HANDSHAKE_TIMEOUT
 
 
-def test_a_peer_that_hangs_up_early_is_told_by_what_was_due() -> None:
+def test_an_early_close_is_reported_with_what_was_due() -> None:
     server, client = pair("CURVE")
     client.receive(server.greet(), 0.0)
     out = client.end()
@@ -228,7 +228,7 @@ def test_messages_in_a_row_do_not_add_up() -> None:
     assert len(out.messages) == 10
 
 
-def test_a_peer_may_say_goodbye_with_a_reason() -> None:
+def test_a_peer_may_close_with_a_reason() -> None:
     out = ready(SUB).receive(encode_command(b"ERROR", b"\x04busy"), 0.0)
     assert reason_of(out) is CloseReason.REFUSED
     assert out.closed is not None
@@ -248,7 +248,7 @@ def test_a_silent_peer_is_given_up_after_a_ping() -> None:
     assert reason_of(subscriber.tick(3.0)) is CloseReason.SILENT
 
 
-def test_a_peer_that_promised_to_speak_is_given_up_when_it_does_not() -> None:
+def test_a_peer_that_is_silent_beyond_its_ttl_is_closed() -> None:
     publisher = ready(PUB)
     assert publisher.next_timer() is None
     publisher.receive(encode_command(b"PING", (25).to_bytes(2, "big")), 1.0)

@@ -127,7 +127,7 @@ def test_packets_of_several_peers_and_streams_are_sorted_out() -> None:
         assert mine == [("packet", peer, n, bytes([n])) for n in range(24) if 5 + n % 2 == peer]
 
 
-def test_everything_has_its_door() -> None:
+def test_every_kind_of_datagram_reaches_its_receiver() -> None:
     desk = Desk()
     direct, first = encode_handshake(bytes(48)), encode_routed_handshake(bytes(56), sender=9, receiver=NODE)
     inner = desk.packet(5, b"inside")
@@ -156,7 +156,7 @@ def test_everything_has_its_door() -> None:
         assert fresh.drops() == {}
 
 
-def test_the_source_of_each_datagram_is_told() -> None:
+def test_the_source_of_each_datagram_is_reported() -> None:
     desk = Desk()
     waves = [pack_pingwave(Pingwave(node_id=n, seq=1, timestamp_us=1)) for n in range(1, 7)]
     batch = PacketBatch.of([(f"from {n}", wave) for n, wave in enumerate(waves)])
@@ -195,7 +195,7 @@ def test_every_refusal_has_a_reason_alone_and_in_company(number: int, company: i
 
 
 @pytest.mark.parametrize("count", [1, 10])
-def test_keepalives_are_handed_on(count: int) -> None:
+def test_keepalives_are_passed_on(count: int) -> None:
     desk = Desk()
     datagram = pack_keepalive(Keepalive(node_id=1))
     assert desk.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count

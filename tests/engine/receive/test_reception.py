@@ -7,7 +7,7 @@ from meshbus.policy.fate import Fate
 from tests.engine.fleet import CHANNEL, numbered, pair, subscribed
 
 
-def test_a_recorder_is_told_what_was_delivered_here() -> None:
+def test_a_recorder_gets_what_was_delivered_here() -> None:
     net, left, right = pair()
     subscribed(right, left)
     told: list[Passed] = []

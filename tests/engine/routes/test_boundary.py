@@ -93,18 +93,18 @@ def test_who_never_announced_is_nowhere() -> None:
     assert place.judge(OPEN)[0] == 0
 
 
-def test_without_rules_everybody_is_global() -> None:
+def test_without_rules_every_node_is_in_global() -> None:
     assert Place(assignment=None).judge(OPEN)[0] == 0
 
 
-def test_an_announcement_that_is_over_says_nothing() -> None:
+def test_an_expired_announcement_has_no_effect() -> None:
     place = met()
     place.announce(PUBLISHER, "west", "sensor", version=2, ttl_s=10)
     assert place.judge(OPEN, now=10.0)[0] == 0
     assert place.judge(OPEN, now=11.0)[0] == DropReason.UNKNOWN_SUBNET
 
 
-def test_this_node_is_where_it_says() -> None:
+def test_this_node_is_in_its_configured_subnet() -> None:
     place = met()
     assert place.boundary.subnet_of(NODE.node_id, 0.0) == HERE
     assert place.judge(OPEN, origin=NODE.origin_hash)[0] == 0
@@ -171,7 +171,7 @@ def test_exports_and_unknown_channels_follow_the_configuration() -> None:
     )
 
 
-def test_counts_go_on_over_a_change_of_policy() -> None:
+def test_counts_continue_over_a_change_of_policy() -> None:
     place = met()
     place.judge(OPEN)
     place.boundary.set_channels(None, 1.0)

@@ -171,7 +171,7 @@ def test_a_full_queue_is_a_reason() -> None:
     assert place.counters.get("transit", "forwarded") == 5
 
 
-def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
+def test_a_recorder_gets_what_happened_to_each_packet() -> None:
     place = Place()
     told: list[Passed] = []
     place.tap.recorder = InColumns(told.append)
@@ -192,7 +192,7 @@ def test_a_recorder_is_told_what_happened_to_each_packet() -> None:
     assert max(RECORDED) < NOT_ASKED
 
 
-def test_a_recorder_is_told_which_packets_found_no_room() -> None:
+def test_a_recorder_gets_which_packets_found_no_room() -> None:
     place = Place()
     told: list[Passed] = []
     place.tap.recorder = InColumns(told.append)
@@ -204,7 +204,7 @@ def test_a_recorder_is_told_which_packets_found_no_room() -> None:
     assert told[-1].reasons.tolist()[-1] == Reason.CROWDED.code
 
 
-def test_a_decision_is_kept_while_nothing_changes_that_it_rests_on() -> None:
+def test_a_decision_is_kept_while_its_inputs_do_not_change() -> None:
     place = Place()
     bodies = [pack_header(Header(stream_id=7, sequence=n)) for n in range(40)]
     for _ in range(3):
@@ -234,7 +234,7 @@ def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(place.forwarder._decisions) == 8
 
 
-def test_what_the_nonce_says_makes_no_difference() -> None:
+def test_the_nonce_makes_no_difference() -> None:
     place = Place()
     bodies = [pack_header(Header(nonce=bytes([n]) * 12, session_id=n, sequence=n)) for n in range(20)]
     batch = PacketBatch.of([("a", packet(body=body)) for body in bodies])

@@ -108,7 +108,7 @@ def test_without_a_latency_hops_count() -> None:
     assert (node.latency_us, node.hops, node.score) == (0, 1, 10.0)
 
 
-def test_what_is_not_heard_of_is_swept() -> None:
+def test_nodes_that_are_not_heard_are_removed() -> None:
     graph = ProximityGraph(SELF)
     heard(graph, 2, 2, now=0.0)
     heard(graph, 3, 2, now=50.0, hops=1)
@@ -127,7 +127,7 @@ def test_an_edge_to_a_neighbor_is_written_once_a_second() -> None:
     assert edge.seen_at == 1.2
 
 
-def test_a_crowd_of_origins_displaces_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_origins_displace_no_known_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proximity, "MAX_NODES", 3)
     monkeypatch.setattr(proximity, "MAX_EDGES", 2)
     graph = ProximityGraph(SELF)

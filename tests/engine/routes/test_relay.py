@@ -88,7 +88,7 @@ def test_our_own_message_goes_inside_the_session_with_the_relay() -> None:
 
 
 @pytest.mark.parametrize("address", [f"at {PLAIN}", "nobody", f"at {TARGET}"])
-def test_our_own_message_is_routed_where_nobody_agreed(address: str) -> None:
+def test_our_own_message_is_routed_without_an_agreement(address: str) -> None:
     place, out = Place(), Output()
     receiver = TARGET if address == f"at {TARGET}" else FAR  # the receiver is its own relay
     place.relay.carry(address, b"noise", SELF, receiver, out)
@@ -107,7 +107,7 @@ def test_a_message_is_passed_on_inside_the_session_with_its_receiver() -> None:
 
 
 @pytest.mark.parametrize(("dest", "address"), [(PLAIN, f"at {PLAIN}"), (FAR, f"at {PLAIN}")])
-def test_a_message_goes_on_with_a_routing_header_where_it_must(dest: int, address: str) -> None:
+def test_a_message_continues_with_a_routing_header_where_needed(dest: int, address: str) -> None:
     place = Place()
     (train,) = place.take(ASKER, RelayedHandshake(dest, ASKER, b"noise")).trains
     route, message = decode_routed_handshake(bytes(train.data))
@@ -125,7 +125,7 @@ def test_a_message_for_us_is_taken_as_a_routed_one() -> None:
     assert len(datagram) == ROUTE_BYTES + 68 + 5
 
 
-def test_nobody_speaks_in_anothers_name() -> None:
+def test_no_peer_can_send_in_the_name_of_another() -> None:
     place = Place()
     assert place.take(ASKER, RelayedHandshake(TARGET, PLAIN, b"noise")).trains == []
     assert place.drops() == {"relay_source": 1}

@@ -67,7 +67,7 @@ def test_a_neighbor_that_failed_too_is_no_way() -> None:
     assert place.table.lookup(FAR, 1.0) is None
 
 
-def test_nobody_is_asked_at_random() -> None:
+def test_no_neighbor_is_chosen_at_random() -> None:
     place = Place()
     place.table.learn(FAR, f"at {P}", 3, 0.0)
     place.policy.failed(P, f"at {P}", 1.0)
@@ -75,7 +75,7 @@ def test_nobody_is_asked_at_random() -> None:
     assert place.moved() == {"lost": 2}
 
 
-def test_what_a_failure_took_comes_back_with_the_neighbor_at_its_new_address() -> None:
+def test_moved_routes_return_with_the_neighbor_at_its_new_address() -> None:
     place = Place()
     place.table.learn(FAR, f"at {P}", 3, 0.0)
     place.table.learn(FAR, f"at {Q}", 5, 0.0)

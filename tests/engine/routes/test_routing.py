@@ -30,7 +30,7 @@ def test_a_lower_metric_replaces_and_an_equal_one_does_not() -> None:
     assert told.changes == [(9, "a"), (9, "c"), (9, "d"), (9, "a")]
 
 
-def test_an_installed_route_stands_above_what_is_heard() -> None:
+def test_an_installed_route_has_precedence_over_learned_ones() -> None:
     table = RoutingTable(CONFIG)
     table.learn(9, "a", 2, 0.0)
     table.install(9, "b", 1.0)

@@ -133,7 +133,7 @@ def test_what_is_refused_has_its_reason() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2000])
-def test_a_publication_that_nobody_asked_for_is_not_delivered(count: int) -> None:
+def test_a_publication_without_a_subscription_is_not_delivered(count: int) -> None:
     net, left, right = pair()
     subscribed(right, left)
     told = record(right)

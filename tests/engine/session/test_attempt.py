@@ -146,7 +146,7 @@ def test_what_yields_reads_no_more_answers() -> None:
     assert trying.read(message, ADDRESS, 0.1) is None
 
 
-def test_a_failure_says_what_to_check() -> None:
+def test_a_failure_names_what_to_check() -> None:
     silence = attempt().failure()
     assert (silence.node_id, silence.fault) == (THERE, HandshakeFault.TIMEOUT)
     key = derive_public_key(STATIC).hex()[:16]

@@ -80,7 +80,7 @@ def test_what_came_through_a_relay_is_not_straight_from_its_address() -> None:
     assert not straight_from(Pair("a", route=RELAYED).link, HOME)
 
 
-def test_an_ipv6_socket_may_say_more_about_an_address() -> None:
+def test_an_ipv6_socket_adds_fields_to_an_address() -> None:
     assert same_place(("::1", 9), ("::1", 9, 0, 0))
     assert same_place("node", "node")
     assert not same_place(("::1", 9), ("::1", 8, 0, 0))
@@ -131,7 +131,7 @@ def test_nothing_is_contested_where_nothing_is_lost(why: str) -> None:
 
 
 @pytest.mark.parametrize("relayed", ["current", "new", "both"])
-def test_a_relay_is_nobodys_own_address(relayed: str) -> None:
+def test_a_relay_is_not_the_address_of_a_peer(relayed: str) -> None:
     current = Pair("current", route=RELAYED if relayed != "new" else None)
     current.speak()
     candidates = Candidates(Counters())
@@ -188,7 +188,7 @@ def test_the_next_look_is_always_later(start: float, contest_s: float) -> None:
     assert now == pytest.approx(start + contest_s)
 
 
-def test_a_sign_of_life_starts_the_wait_again() -> None:
+def test_a_packet_of_the_current_session_restarts_the_wait() -> None:
     candidates = Candidates(Counters(), contest_s=2.0)
     current = Pair("current")
     current.speak()

@@ -167,7 +167,7 @@ def test_behind_a_relay_every_packet_carries_the_routing_header(hops: int) -> No
     exchange(net, client, hub)
 
 
-def test_a_socket_of_ipv6_may_say_more_about_the_address() -> None:
+def test_an_ipv6_socket_adds_fields_to_the_address() -> None:
     client, hub = Side(1), Side(9)
     for routed in (True, False):
         hub.handshakes.accept(client.node_id)
@@ -201,7 +201,7 @@ def test_an_answer_that_takes_another_way_means_nothing_where_the_address_is_kno
 # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_answers_and_the_failure_says_what_to_check() -> None:
+def test_without_an_answer_the_failure_names_what_to_check() -> None:
     client, hub = Side(1), Side(9)
     net = Net(client)
     net.emit(client.address, client.connect(hub, 0.0))
@@ -248,7 +248,7 @@ def test_one_attempt_for_each_routing_id() -> None:
 
 
 @pytest.mark.parametrize("node_id", [0, Side(1).node_id])
-def test_nobody_connects_to_himself_or_to_nobody(node_id: int) -> None:
+def test_connecting_to_itself_or_to_id_0_is_refused(node_id: int) -> None:
     client = Side(1)
     with pytest.raises(HandshakeError):
         client.handshakes.connect(node_id, ELSEWHERE, Side(2).public_key, 0.0, Output())
@@ -371,7 +371,7 @@ def test_three_junk_packets_end_nothing() -> None:
 
 
 @pytest.mark.parametrize("admitted", [True, False])
-def test_the_policy_says_who_may_begin_a_routed_handshake(admitted: bool) -> None:
+def test_the_policy_decides_which_nodes_may_begin_a_routed_handshake(admitted: bool) -> None:
     client = Side(1)
     hub = Side(9, admit=lambda node_id: admitted and node_id == client.node_id)
     net = Net(client, hub)
@@ -428,7 +428,7 @@ def test_a_node_that_comes_while_we_try_ends_the_attempt() -> None:
     assert low.handshakes.connecting == frozenset()
 
 
-def test_the_higher_node_id_goes_on_when_the_lower_one_is_not_through() -> None:
+def test_the_higher_node_id_continues_if_the_lower_one_fails() -> None:
     low, high = Side(1), Side(9)
     (first,) = low.connect(high, 0.0).trains
     (other,) = high.connect(low, 0.0).trains
@@ -557,7 +557,7 @@ def test_the_current_session_knows_its_own_message_1_forever() -> None:
     assert hub.counters.snapshot() == {"drop": {"handshake_replay": 1}}
 
 
-def test_an_old_message_1_from_another_life_disturbs_nobody() -> None:
+def test_an_old_message_1_from_before_a_restart_has_no_effect() -> None:
     """A recorded message 1 verifies at a restarted node with the same static key, but its replayer cannot continue."""
     old_net, _, old_hub = joined()
     (recorded,) = [d for *_, dest, d in old_net.sent if is_handshake(d) and dest == old_hub.address]
@@ -628,7 +628,7 @@ def test_a_stranger_cannot_take_over_a_peer_that_is_there() -> None:
     exchange(net, client, hub)
 
 
-def test_heartbeats_are_sign_enough_for_a_patient_node() -> None:
+def test_heartbeats_are_enough_with_a_long_contest_time() -> None:
     net, client, hub = joined(config=HandshakeConfig(contest_s=6.0), answers_reflex=False)
     session_id = hub.session_with(client)
     take_over(net, client, hub, until=60.0)
@@ -660,7 +660,7 @@ def test_a_claimed_node_id_must_fit_its_source() -> None:
 
 @pytest.mark.parametrize("routed", [True, False])
 @pytest.mark.parametrize("wrong", ["psk", "key", "node id"])
-def test_whoever_has_it_wrong_gets_no_answer(wrong: str, routed: bool) -> None:
+def test_a_wrong_key_or_id_gets_no_answer(wrong: str, routed: bool) -> None:
     hub = Side(9)
     client = Side(1, psk=OTHER_PSK) if wrong == "psk" else Side(1)
     hub.handshakes.accept(client.node_id if wrong != "node id" else Side(2).node_id)

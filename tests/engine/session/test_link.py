@@ -77,7 +77,7 @@ def test_padding_is_not_wasted_on_very_different_packets() -> None:
     assert open_all(receiver, sealed)[0] == content
 
 
-def test_forged_and_repeated_packets_are_told_apart() -> None:
+def test_forged_and_repeated_packets_are_counted_separately() -> None:
     sender, receiver = links()
     sealed = datagrams(sender.seal_batch(PATTERN, encode_frames(*columns_of([b"a", b"b", b"c"]), max_payload=5), 0))
     forged = sealed[1][:-1] + bytes([sealed[1][-1] ^ 1])

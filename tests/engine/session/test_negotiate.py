@@ -177,7 +177,7 @@ def test_a_newer_version_that_tolerates_the_older_is_agreed_on() -> None:
     assert low.agreed == high.agreed == frozenset(BASE)
 
 
-def test_incompatible_versions_are_told_and_not_used() -> None:
+def test_incompatible_versions_are_reported_and_not_used() -> None:
     low, high = pair()
     low.registry.register(describe(Subprotocol.RELIABLE, (2, 0)), replace=True)
     agree(low, high)
@@ -351,7 +351,7 @@ def test_a_failure_within_a_session_changes_nothing() -> None:
     assert low.announce(TAG, "other", now=50.0) == []
 
 
-def test_the_lower_tells_a_change_by_a_new_offer() -> None:
+def test_the_lower_id_announces_a_change_with_a_new_offer() -> None:
     low, high = pair((*BASE, Subprotocol.INTEREST), (*BASE, Subprotocol.INTEREST))
     agree(low, high)
     low.registry.unregister(Subprotocol.INTEREST)
@@ -371,7 +371,7 @@ def test_an_unanswered_change_is_repeated_and_keeps_what_was_agreed() -> None:
     assert low.counters.get("negotiation", "no_answer") == 0
 
 
-def test_the_higher_tells_a_change_by_its_manifest_three_times() -> None:
+def test_the_higher_id_announces_a_change_with_three_manifests() -> None:
     low, high = pair((*BASE, Subprotocol.INTEREST))
     agree(low, high)
     high.registry.register(describe(Subprotocol.INTEREST))
@@ -502,7 +502,7 @@ def test_most_agree_within_seconds() -> None:
     assert sum(time is not None for time in times) > 190
 
 
-def test_who_told_that_it_is_plain_is_not_waited_for() -> None:
+def test_events_do_not_wait_for_a_peer_that_announced_itself_as_plain() -> None:
     low, _ = pair()
     assert not low.negotiator.is_plain(low.peer)  # it may yet announce itself
     low.announce()

@@ -45,7 +45,7 @@ def test_the_shortest_round_trip_of_the_last_samples_counts() -> None:
     assert clock_of(left, right)[1] > 100_000_000, "a sample does not count for ever"
 
 
-def test_a_plain_peer_has_no_clock_and_hears_nothing() -> None:
+def test_a_plain_peer_has_no_clock_and_receives_nothing() -> None:
     net = FakeNet(2)
     left, right = net.create("left"), net.create("right")
     tap = Wiretap(net)
@@ -84,7 +84,7 @@ def test_a_goodbye_removes_the_peer_at_once() -> None:
     assert not right.has_session_with(left)
 
 
-def test_a_closing_node_says_goodbye_to_all() -> None:
+def test_a_closing_node_sends_goodbye_to_all_peers() -> None:
     net = FakeNet(3)
     nodes = [net.create(name) for name in ("a", "b", "c")]
     meet(*nodes)

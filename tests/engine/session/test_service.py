@@ -208,7 +208,7 @@ def test_the_context_is_what_the_node_was_given() -> None:
     assert context().counters is not context().counters
 
 
-def test_a_new_session_is_told_before_what_arrived_early_is_received() -> None:
+def test_services_know_a_new_session_before_its_early_packets() -> None:
     log: list[Any] = []
     made, out = context(*rows_of(Log("a", log))), Output()
     made.services.receive_again = lambda source, packet, now, _out: log.append((source, bytes(packet), now))

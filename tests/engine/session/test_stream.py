@@ -31,7 +31,7 @@ def test_golden_credit_scenario() -> None:
         assert stream.credit == step["remaining"]
 
 
-def test_sequences_go_on_when_credit_starts_anew() -> None:
+def test_sequences_continue_when_credit_starts_again() -> None:
     stream = TxStream(7)
     assert stream.take(3, 300) == 0
     stream.restart()
@@ -120,7 +120,7 @@ def test_a_grant_for_a_probe_gives_the_credit_of_lost_packets_back() -> None:
     assert stream.credit == 4096
 
 
-def test_probes_that_nobody_answers_become_rare() -> None:
+def test_unanswered_probes_become_rare() -> None:
     stream, now, probes = TxStream(1, 100), 0.0, 0
     stream.stalled_at = now
     while now < 86_400:

@@ -80,7 +80,7 @@ def test_packets_of_a_channel_become_one_batch(way: Way) -> None:
 
 
 @WAYS
-def test_a_publication_that_nobody_asked_for_is_dropped_and_counted(way: Way) -> None:
+def test_a_publication_without_a_subscription_is_dropped_and_counted(way: Way) -> None:
     end = Ends().right
     end.joined.remove(1, CHANNEL)
     out = way(end, packet(0, b"a", b"b"), packet(1, b"c"))
@@ -126,7 +126,7 @@ def test_events_come_in_order_on_a_reliable_stream(way: Way) -> None:
 
 
 @WAYS
-def test_reliable_and_plain_packets_of_one_batch_are_told_apart(way: Way) -> None:
+def test_reliable_and_plain_packets_of_one_batch_are_separated(way: Way) -> None:
     end = Ends().right
     start(end, FIRST_SEQUENCE)
     out = way(

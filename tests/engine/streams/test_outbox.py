@@ -81,7 +81,7 @@ def test_equal_streams_take_turns() -> None:
     assert streams == ([1] * TURN_PACKETS + [2] * TURN_PACKETS) * 2
 
 
-def test_a_stream_without_credit_waits_and_others_go_on() -> None:
+def test_a_stream_without_credit_waits_and_others_continue() -> None:
     cost = PACKET_COST + 5
     desk = Desk(window=2 * cost)
     desk.add("a", [b"x"] * 3, stream=1)
@@ -156,7 +156,7 @@ def test_a_leg_without_packets_has_arrived_at_once() -> None:
     assert desk.outbox.next_timer() is None
 
 
-def test_a_stall_is_told_once_until_something_goes_out() -> None:
+def test_a_stall_is_counted_once_until_something_is_sent() -> None:
     cost = PACKET_COST + 5
     desk = Desk(window=cost)
     desk.add("a", [b"x"] * 3)

@@ -102,7 +102,7 @@ def test_retransmissions_follow_a_change_of_the_channels_policy() -> None:
     assert {h.priority for h in again if h.sequence == header.sequence} == {7}
 
 
-def test_releasing_a_stream_tells_its_sender_at_once() -> None:
+def test_releasing_a_stream_notifies_its_sender_at_once() -> None:
     ends = Ends()
     right = ends.right
     right.traffic.hold(STREAM, 0.0, held=True)
@@ -147,7 +147,7 @@ def test_one_reliable_stream_carries_one_subprotocol() -> None:
 # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_session_goes_on_without_loss_or_repetition() -> None:
+def test_a_new_session_continues_without_loss_or_repetition() -> None:
     ends = Ends()
     left, right = ends.left, ends.right
     events = numbered(40)
@@ -188,7 +188,7 @@ def test_what_is_on_the_way_counts_in_the_credit_of_a_new_session() -> None:
     assert stream.credit == stream.window
 
 
-def test_a_stream_that_is_idle_goes_on_in_a_new_session() -> None:
+def test_an_idle_stream_continues_in_a_new_session() -> None:
     ends = Ends()
     delivered = ends.settle(ends.left.send(numbered(10), reliable=True), ends.right)
     ends.new_session(1.0)
@@ -199,7 +199,7 @@ def test_a_stream_that_is_idle_goes_on_in_a_new_session() -> None:
     assert ends.right.counters.get("restart", "new_stream") == 0
 
 
-def test_whoever_agreed_first_is_not_heard_twice() -> None:
+def test_packets_of_the_side_that_agreed_first_count_once() -> None:
     """One side uses the agreement before the other does: its packets are sent again, and count once."""
     ends = Ends(profile=False)
     left, right = ends.left, ends.right
@@ -220,14 +220,14 @@ def test_whoever_agreed_first_is_not_heard_twice() -> None:
     assert delivered == numbered(3)
 
 
-def test_whoever_agreed_last_is_understood_as_a_plain_peer() -> None:
+def test_the_side_that_agreed_last_is_treated_as_a_plain_peer() -> None:
     ends = Ends(profile=False)
     ends.right.peer.negotiated = NegotiatedSet(frozenset({Subprotocol.RELIABLE}))
     answer, _ = ends.carry(ends.left.send(numbered(3), reliable=True), ends.right)
     assert [payload for batch in answer.events for payload in batch.payloads()] == numbered(3)
 
 
-def test_a_peer_that_comes_back_plain_sees_nothing_of_the_profile() -> None:
+def test_a_peer_that_returns_as_plain_receives_nothing_of_the_profile() -> None:
     ends = Ends()
     left, right = ends.left, ends.right
     ends.carry(left.send(numbered(5), reliable=True), right, lost=range(10))
@@ -372,7 +372,7 @@ def test_a_sender_keeps_a_bounded_number_of_streams() -> None:
     assert len(left.traffic.reliable._sending) <= MAX_STREAMS
 
 
-def test_who_waits_for_an_acknowledgement_is_told_when_all_before_it_arrived() -> None:
+def test_a_callback_is_called_when_everything_is_acknowledged() -> None:
     ends, told = Ends(), list[str | None]()
     reliable = ends.left.traffic.reliable
     assert not reliable.sends(STREAM)
@@ -391,7 +391,7 @@ def test_who_waits_for_an_acknowledgement_is_told_when_all_before_it_arrived() -
 
 
 @pytest.mark.parametrize("how", ["reset", "left", "abandoned"])
-def test_who_waits_for_an_acknowledgement_is_told_why_it_never_comes(how: str) -> None:
+def test_a_callback_gets_the_reason_if_it_is_never_acknowledged(how: str) -> None:
     ends, told = Ends(), list[str | None]()
     ends.left.send(numbered(3), reliable=True)
     reliable = ends.left.traffic.reliable

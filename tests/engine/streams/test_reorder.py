@@ -63,7 +63,7 @@ def ack_due(rx: ReliableRx, now: float) -> bool:
     return due is not None and now >= due
 
 
-def test_a_batch_that_simply_follows_is_handed_on_as_it_is() -> None:
+def test_a_batch_that_simply_follows_is_returned_as_it_is() -> None:
     rx = stream()
     given_ = batch(0, 1, 2)
     (run,) = rx.accept(given_, 1.0)
@@ -258,7 +258,7 @@ def test_a_jump_is_not_passed_without_its_start() -> None:
     assert run.pub_seq is None
 
 
-def test_a_base_in_order_is_not_worth_an_acknowledgement_of_its_own() -> None:
+def test_a_base_in_order_needs_no_separate_acknowledgement() -> None:
     rx = stream()
     assert rx.on_base(jump(FIRST + 1, 500), 1.0) == []
     assert not ack_due(rx, 1.0)

@@ -76,7 +76,7 @@ def test_packets_must_follow_each_other_and_a_base() -> None:
 
 
 @pytest.mark.parametrize("start", [0, -1, 1 << 63])
-def test_a_start_that_cannot_be_told_from_none_is_refused(start: int) -> None:
+def test_an_invalid_first_sequence_is_refused(start: int) -> None:
     with pytest.raises(LocalProtocolError):
         ReliableTx(STREAM, NODE, first_sequence=start, counters=Counters())
 
@@ -97,7 +97,7 @@ def test_an_acknowledgement_settles_packets_and_their_credit() -> None:
     assert (tx.outstanding, tx.unacked_bytes, tx.next_timer()) == (0, 0, None)
 
 
-def test_credit_of_lost_packets_comes_back_with_the_acknowledgement() -> None:
+def test_credit_of_lost_packets_returns_with_the_acknowledgement() -> None:
     tx, credit = stream(), TxStream(STREAM, 1000)
     send(tx, 4)
     credit.take(4, 4 * SIZE)
@@ -317,7 +317,7 @@ def test_a_new_session_of_an_idle_stream_changes_nothing() -> None:
     assert tx.next_timer() is None
 
 
-def test_a_receiver_that_forgot_the_stream_is_told_where_it_goes_on() -> None:
+def test_a_receiver_that_lost_the_stream_gets_a_start() -> None:
     tx = stream()
     send(tx, 6, pub_seq=90)
     tx.on_ack(ack(FIRST + 2, (FIRST + 4, 1)), 0.004)
@@ -330,7 +330,7 @@ def test_a_receiver_that_forgot_the_stream_is_told_where_it_goes_on() -> None:
     assert start in tx.due(0.1).messages
 
 
-def test_a_receiver_that_is_in_another_stream_is_told_where_this_one_is() -> None:
+def test_a_receiver_of_another_stream_gets_a_start() -> None:
     tx = stream()
     send(tx, 2, pub_seq=90)
     base = Base(stream_id=STREAM, sequence=FIRST, pub_seq=90, start=True)
@@ -349,7 +349,7 @@ def test_a_receiver_that_waits_for_what_is_gone_is_moved_on_by_the_timeout() -> 
     assert tx.due(timer).messages == [Base(stream_id=STREAM, sequence=FIRST + 4, pub_seq=98, start=True)]
 
 
-def test_an_idle_stream_has_nothing_to_tell_a_lost_receiver() -> None:
+def test_an_idle_stream_sends_no_start_to_a_receiver_without_state() -> None:
     tx = stream()
     assert tx.on_ack(ack(0), 0.0).messages == []
 
@@ -442,7 +442,7 @@ def test_a_stream_ends_when_everything_is_acknowledged() -> None:
     assert tx.finish(1.0).messages == ()
 
 
-def test_an_end_that_nobody_asked_for_is_ignored() -> None:
+def test_an_unexpected_fin_ack_is_ignored() -> None:
     tx = stream()
     tx.on_fin_ack(FinAck(stream_id=STREAM, total=START))
     assert not tx.done
@@ -477,7 +477,7 @@ def test_a_reset_by_the_receiver_fails_the_stream(reason: int, word: str) -> Non
     assert tx.cancel().messages == ()
 
 
-def test_a_canceled_stream_tells_the_receiver() -> None:
+def test_a_canceled_stream_notifies_the_receiver() -> None:
     tx = stream()
     send(tx, 2)
     assert tx.cancel().messages == [Reset(stream_id=STREAM, reason=ResetReason.CANCELED)]

@@ -132,7 +132,7 @@ def test_ranges_about_packets_that_were_never_sent_are_ignored() -> None:
     assert board.flying == 3
 
 
-def test_the_time_of_a_packet_that_was_sent_twice_is_not_told() -> None:
+def test_the_time_of_a_packet_that_was_sent_twice_is_unknown() -> None:
     board = board_of(4)
     board.lose_expired(0.0)
     board.take_lost(1, 1.0)

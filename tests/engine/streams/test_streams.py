@@ -55,7 +55,7 @@ def test_a_grant_gives_credit_back() -> None:
     assert stream.credit == stream.window
 
 
-def test_streams_go_on_in_a_new_session() -> None:
+def test_streams_continue_in_a_new_session() -> None:
     ends = Ends()
     left = ends.left
     before = left.traffic

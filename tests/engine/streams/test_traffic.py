@@ -22,7 +22,7 @@ COST = PACKET_COST + 4 + 1000
 """Cost in credit of a packet with one event of 1000 bytes."""
 
 
-def test_a_plain_stream_sends_what_its_credit_allows_and_goes_on_with_each_grant() -> None:
+def test_a_plain_stream_sends_what_its_credit_allows_and_continues_with_each_grant() -> None:
     ends = Ends(profile=False)
     left, right = ends.left, ends.right
     events = numbered(150, size=1000)
@@ -118,7 +118,7 @@ def test_grants_that_mean_nothing_are_counted() -> None:
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-def test_holding_stops_the_sender_and_releasing_lets_it_go_on(reliable: bool) -> None:
+def test_holding_stops_the_sender_and_releasing_resumes_it(reliable: bool) -> None:
     ends = Ends(profile=reliable)
     left, right = ends.left, ends.right
     right.traffic.hold(STREAM, 0.0, held=True)
@@ -156,7 +156,7 @@ def test_a_held_stream_owes_its_grant_until_it_is_released() -> None:
     assert ends.left.peer.tx_stream(STREAM).credit == STREAM_WINDOW
 
 
-def test_releasing_what_was_not_held_says_nothing() -> None:
+def test_releasing_what_was_not_held_sends_nothing() -> None:
     ends = Ends()
     ends.settle(ends.left.send([b"x"], reliable=True), ends.right)
     ends.settle(ends.right.tick(1.0), ends.left, 1.0)
@@ -182,7 +182,7 @@ def test_reliable_and_plain_packets_share_a_stream() -> None:
     assert left.peer.tx_stream(STREAM).credit == 20 * COST
 
 
-def test_the_two_kinds_are_told_apart_by_the_sequence() -> None:
+def test_the_sequence_distinguishes_the_two_kinds() -> None:
     ends = Ends()
     out = ends.left.send([b"a"], reliable=True)
     out.merge(ends.left.send([b"b"]))

@@ -60,7 +60,7 @@ def columns(draw: st.DrawFn, count: int) -> dict[str, Any]:
 
 
 @given(st.data(), st.lists(st.binary(max_size=20), min_size=1, max_size=9), st.booleans())
-def test_a_block_comes_back_as_it_was(data: st.DataObject, events: list[bytes], with_headers: bool) -> None:
+def test_a_block_is_read_back_unchanged(data: st.DataObject, events: list[bytes], with_headers: bool) -> None:
     given_columns = data.draw(columns(len(events)))
     headers = Headers.of([{"k": event} for event in events]) if with_headers else None
     raw = block_of(events, given_columns, headers)
@@ -121,7 +121,7 @@ def test_a_block_whose_parts_do_not_add_up_is_refused_when_it_is_read() -> None:
         read_rows(raw, 0, header._replace(payload_bytes=99))
 
 
-def test_plain_blocks_say_where_their_numbers_are() -> None:
+def test_plain_blocks_have_their_numbers_at_known_places() -> None:
     raw = memoryview(block_of([b"abc"], {"origin": 7, "ts_ns": 8}))
     kinds = unpack_block(raw, 0).kinds
     assert is_plain(kinds)
@@ -131,7 +131,7 @@ def test_plain_blocks_say_where_their_numbers_are() -> None:
     assert not is_plain(unpack_block(memoryview(block_of([b""], {}, Headers.of([None]))), 0).kinds)
 
 
-def test_the_file_header_comes_back_and_pads_to_eight() -> None:
+def test_the_file_header_is_read_back_and_padded_to_eight() -> None:
     raw = pack_file_header(HEADER)
     assert len(raw) == HEADER.size
     assert len(raw) % 8 == 0
@@ -150,7 +150,7 @@ def test_a_damaged_file_header_is_noticed() -> None:
             unpack_file_header(raw[:size])
 
 
-def test_a_newer_version_is_told_apart_from_damage() -> None:
+def test_a_newer_version_is_not_reported_as_damage() -> None:
     raw = bytearray(pack_file_header(HEADER))
     raw[4:6] = (FORMAT_VERSION + 1).to_bytes(2, "little")
     with pytest.raises(NewerVersion, match="newer meshbus"):

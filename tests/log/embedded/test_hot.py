@@ -89,7 +89,7 @@ def test_single_appends_are_gathered_into_few_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40, 64, 100])
-def test_a_cut_tail_is_told_and_what_is_before_it_stays(tmp_path: Path, cut: int) -> None:
+def test_a_cut_tail_is_reported_and_what_is_before_it_stays(tmp_path: Path, cut: int) -> None:
     with open_log(tmp_path) as log:
         log.append_batch(numbered(0, 3))
         whole = hot_path(tmp_path).stat().st_size

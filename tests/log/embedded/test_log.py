@@ -53,7 +53,7 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(tmp_path: Path, mo
         assert log.first_seq == 9
 
 
-def test_without_pyarrow_sealing_waits_and_says_so_once(
+def test_without_pyarrow_sealing_waits_and_warns_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "has_arrow", lambda: False)

@@ -24,7 +24,7 @@ SEGMENTS = (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6))
 WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired("c", 8),))
 
 
-def test_it_comes_back_as_it_was() -> None:
+def test_it_is_read_back_unchanged() -> None:
     assert decode_manifest(encode_manifest(WHOLE), Path("m")) == WHOLE
     assert WHOLE.id_bytes == bytes(16)
 

@@ -57,7 +57,7 @@ def test_a_folder_of_another_channel_is_refused(tmp_path: Path) -> None:
         reader.snapshot()
 
 
-def test_damage_is_told_after_what_can_be_read(tmp_path: Path) -> None:
+def test_damage_is_reported_after_what_can_be_read(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_batch(numbered(0, 3))
         log.append_batch(numbered(3, 3))

@@ -44,7 +44,7 @@ def test_what_comes_later_is_not_in_it(tmp_path: Path) -> None:
         assert seqs(snapshot.batches()) == list(range(5)), "its hot file is a segment by now"
 
 
-def test_reading_goes_on_when_files_are_sealed_and_merged_below_it(tmp_path: Path) -> None:
+def test_reading_continues_while_files_are_sealed_and_merged(tmp_path: Path) -> None:
     with open_log(tmp_path, grace_s=0) as log:
         for first in range(0, 12, 3):
             log.append_batch(numbered(first, 3))
@@ -60,7 +60,7 @@ def test_reading_goes_on_when_files_are_sealed_and_merged_below_it(tmp_path: Pat
         assert seen + seqs(batches) == list(range(18))
 
 
-def test_reading_says_when_retention_overtakes_it(tmp_path: Path) -> None:
+def test_reading_raises_when_retention_overtakes_it(tmp_path: Path) -> None:
     with open_log(tmp_path, grace_s=0, retention=Retention(max_events=1)) as log:
         for first in range(0, 9, 3):
             log.append_batch(numbered(first, 3))

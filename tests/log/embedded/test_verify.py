@@ -49,7 +49,7 @@ def test_a_damaged_a_missing_and_a_foreign_segment_are_named(root: Path) -> None
     assert {finding.file for finding in findings(root)} == {segment_name(90, 95), "export.parquet"}
 
 
-def test_rows_that_are_not_what_the_name_says_are_noticed(root: Path) -> None:
+def test_rows_that_do_not_match_the_file_name_are_found(root: Path) -> None:
     (path,) = root.glob("*/*.parquet")
     table = pq.read_table(path)
     pq.write_table(table.slice(0, 4).set_column(1, table.schema.field(1), [[9, 8, 7, 6]]), path)

@@ -271,7 +271,7 @@ def test_many_threads_append_each_event_once(tmp_path: Path) -> None:
         assert all(numbers == sorted(numbers) and len(numbers) == 150 for numbers in seen.values())
 
 
-def test_a_second_writer_is_told_so(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path):
         with pytest.raises(LogError, match="is being written by another process") as caught:
             open_log(tmp_path)
@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     assert caught.value.fault is LogFault.FOREIGN
 
 
-def test_a_closed_log_says_so_and_closing_twice_is_fine(tmp_path: Path) -> None:
+def test_a_closed_log_refuses_appends_and_may_be_closed_twice(tmp_path: Path) -> None:
     told: list[Any] = []
     log = open_log(tmp_path)
     log.append(b"x")

@@ -89,7 +89,7 @@ def rows_of(packets: dict[str, Any]) -> list[Piece]:
 
 
 @for_each_seed(range(8))
-def test_every_column_is_what_was_told(seed: int) -> None:
+def test_every_column_has_the_recorded_value(seed: int) -> None:
     packets = some_packets(299 + seed % 2, seed, routed=seed % 4 != 3, judged=seed % 4 != 2)
     batch = to_batch(rows_of(packets), NAMES, RecordInfo(NODE, 10), wanted(table=PACKETS))
     assert batch.schema.equals(arrow_schema(PACKETS), check_metadata=True)
@@ -110,7 +110,7 @@ def test_columns_can_be_chosen_and_text_can_be_plain() -> None:
     assert part.to_pylist() == whole.select(["channel", "reason", "ts"]).to_pylist()
 
 
-def test_headers_come_back_as_they_were() -> None:
+def test_headers_are_read_back_unchanged() -> None:
     packets = some_packets(200, 3)
     batch = to_batch(rows_of(packets), NAMES, RecordInfo(NODE, 1), wanted(table=PACKETS))
     again = headers_of(batch)

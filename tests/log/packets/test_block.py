@@ -30,7 +30,7 @@ def a_file() -> tuple[bytes, list[int]]:
     return data, ends
 
 
-def test_a_file_comes_back() -> None:
+def test_a_file_is_read_back_unchanged() -> None:
     data, ends = a_file()
     content = read_content(data)
     assert (content.first, content.end, content.size, content.info) == (100, 109, ends[-1], WHOSE)
@@ -78,7 +78,7 @@ def test_rows_that_do_not_follow_are_no_block() -> None:
     assert read_content(data).end == 0
 
 
-def test_rows_that_are_not_what_the_block_says_are_no_block() -> None:
+def test_rows_that_differ_from_their_block_header_are_refused() -> None:
     """A checksum may be correct for bytes that are not valid rows."""
     good = rows(0, 3)
     endless = np.frombuffer(bytes(MASK_BYTES) + (2**32 - 1).to_bytes(MASK_BYTES, "little"), np.uint8)

@@ -16,7 +16,7 @@ from tests.log.packets.making import changing_rows
 
 
 @given(seed=st.integers(0, 1 << 32), count=st.integers(1, 100), changes=st.sampled_from([0.0, 0.05, 0.5, 1.0]))
-def test_rows_come_back(seed: int, count: int, changes: float) -> None:
+def test_rows_are_unpacked_unchanged(seed: int, count: int, changes: float) -> None:
     rows = changing_rows(count, seed, changes)
     packed = pack_rows(rows)
     assert unpack_rows(packed).tobytes() == rows.tobytes()

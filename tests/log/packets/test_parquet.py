@@ -50,7 +50,7 @@ def test_pyarrow_and_duckdb_read_what_was_recorded(tmp_path: Path, kind: str, co
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_row_group_says_what_it_has_at_least_and_at_most(tmp_path: Path, kind: str) -> None:
+def test_each_row_group_has_the_minimum_and_maximum_of_its_columns(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.parquet"
     expected = sealed(path, *traffic(kind, 3300, seed=3), group=1000)
     metadata = pq.read_metadata(path)

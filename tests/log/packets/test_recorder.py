@@ -26,7 +26,7 @@ from tests.log.packets.making import NODE, POLICY, blank_headers, counters, numb
 from tests.log.packets.test_store import Full
 
 
-def test_a_full_buffer_drops_and_counts_and_goes_on(tmp_path: Path) -> None:
+def test_a_full_buffer_drops_counts_and_continues(tmp_path: Path) -> None:
     recorder = open_recorder(tmp_path)
     recorder.take(**numbered(0, ARENA_ROWS - 10))
     recorder.take(**numbered(ARENA_ROWS - 10, 50))
@@ -89,7 +89,7 @@ def test_policies_and_names_are_those_of_the_moment(tmp_path: Path) -> None:
     assert read_rows(tmp_path, ["policy_version"])[-1] == {"policy_version": 2}
 
 
-def test_sampling_is_told_with_every_row(tmp_path: Path) -> None:
+def test_every_row_has_its_sampling_rate(tmp_path: Path) -> None:
     for sampling in (4, 3):
         recorder = open_recorder(tmp_path, sampling=sampling, seed=8)
         for first in range(0, 10_000, 1000):

@@ -9,7 +9,7 @@ from meshbus.policy.fate import Fate
 from tests.log.packets.making import CHANNELS
 
 
-def test_a_row_is_as_large_as_it_says() -> None:
+def test_a_row_has_its_declared_size() -> None:
     assert ROW.itemsize == ROW_BYTES
     assert ROW.fields is not None
     assert ROW.fields["route"][1] == fill._ROUTE_AT

@@ -101,7 +101,7 @@ def test_runs_end_where_a_value_does(cut: list[Piece]) -> None:
 
 
 @given(cut=pieces())
-def test_counters_go_on_as_they_did(cut: list[Piece]) -> None:
+def test_counters_continue_in_steps(cut: list[Piece]) -> None:
     """Whatever their steps are, every row keeps its value."""
     rows = np.concatenate([unpack_rows(piece.rows)[piece.first : piece.last] for piece in cut])
     found = runs_of(cut, WHOSE, NAMES)

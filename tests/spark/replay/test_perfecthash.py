@@ -14,7 +14,7 @@ SUBNETS = st.builds(
 
 
 @given(st.sets(INT64, max_size=200) | st.sets(SUBNETS, max_size=200))
-def test_every_number_has_a_place_of_its_own(numbers: set[int]) -> None:
+def test_every_number_has_its_own_slot(numbers: set[int]) -> None:
     places = build_hash(numbers)
     assert {number: places.table[places.where(number)] for number in numbers} == {number: number for number in numbers}
     assert sum(number is not None for number in places.table) == len(numbers)
@@ -26,7 +26,7 @@ def test_a_number_outside_is_looked_for_at_one_place(numbers: set[int], other: i
     assert (places.table[places.where(other)] == other) == (other in numbers)
 
 
-def test_numbers_that_fold_to_one_word_are_told_apart() -> None:
+def test_numbers_that_fold_to_one_word_have_different_slots() -> None:
     numbers = [word << 32 | word for word in range(1, 40)]
     assert len({build_hash(numbers).where(number) for number in numbers}) == len(numbers)
 

@@ -165,7 +165,7 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Cancel(req=1 << 64),
     ],
 )
-def test_what_nobody_could_read_is_not_written(message: HistoryMessage) -> None:
+def test_what_no_peer_could_read_is_not_written(message: HistoryMessage) -> None:
     with pytest.raises(LocalProtocolError):
         encode_history(message)
 
@@ -181,7 +181,7 @@ def test_a_payload_outlives_the_buffer_it_came_in() -> None:
     assert chunk == GOLDEN[2][0]
 
 
-def test_each_reading_has_a_stream_of_its_own() -> None:
+def test_each_request_has_its_own_stream() -> None:
     assert history_stream(0x1234567890) == 0x4D02_3456_7890
     assert history_stream(1) != history_stream(2)
 

@@ -164,7 +164,7 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Cancel(req=-1),
     ],
 )
-def test_what_nobody_could_read_is_not_written(message: InterestMessage) -> None:
+def test_what_no_peer_could_read_is_not_written(message: InterestMessage) -> None:
     with pytest.raises(LocalProtocolError):
         encode_interest(message)
 

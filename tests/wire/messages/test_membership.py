@@ -122,7 +122,7 @@ def test_acks_that_no_node_sends_are_refused(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", OUTCOMES)
-def test_acceptance_decides_whatever_the_reason_says(row: dict[str, Any]) -> None:
+def test_accepted_counts_whatever_the_reason_is(row: dict[str, Any]) -> None:
     ack = decode_membership(b"\x02" + bytes(8) + bytes((row["accepted_byte"], row["reason_byte"])))
     assert isinstance(ack, Ack)
     assert ack.reason == row["reason_byte"]
@@ -215,7 +215,7 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Ack(nonce=1 << 64, accepted=True),
     ],
 )
-def test_what_nobody_could_read_is_not_written(message: MembershipMessage) -> None:
+def test_what_no_peer_could_read_is_not_written(message: MembershipMessage) -> None:
     with pytest.raises(LocalProtocolError):
         encode_membership(message)
 

@@ -66,7 +66,7 @@ def test_messages_round_trip(message: ReliableMessage) -> None:
     assert decode_reliable(encode_reliable(message)) == message
 
 
-def test_a_reason_tells_who_speaks() -> None:
+def test_a_reason_shows_which_side_sent_it() -> None:
     assert not Reset(stream_id=1, reason=ResetReason.GAVE_UP).by_receiver
     assert not Reset(stream_id=1, reason=0xFF).by_receiver
     assert Reset(stream_id=1, reason=ResetReason.REFUSED).by_receiver
@@ -118,7 +118,7 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Base(stream_id=1, sequence=0, pub_seq=(1 << 64) - 1),
     ],
 )
-def test_what_nobody_could_read_is_not_written(message: ReliableMessage) -> None:
+def test_what_no_peer_could_read_is_not_written(message: ReliableMessage) -> None:
     with pytest.raises(LocalProtocolError):
         encode_reliable(message)
 

@@ -93,7 +93,7 @@ def test_each_kind_of_damage_has_its_fault(event: bytes, fault: Fault) -> None:
         Cancel(req=1 << 64),
     ],
 )
-def test_what_nobody_could_read_is_not_written(message: RequestMessage) -> None:
+def test_what_no_peer_could_read_is_not_written(message: RequestMessage) -> None:
     with pytest.raises(LocalProtocolError):
         encode_request(message)
 

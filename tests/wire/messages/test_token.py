@@ -154,7 +154,7 @@ def test_a_token_must_live() -> None:
         assert fault_of(lambda ttl_s=ttl_s: issue(ttl_s=ttl_s)) is AuthFault.ZERO_TTL
 
 
-def test_a_life_beyond_the_clock_is_cut() -> None:
+def test_a_lifetime_beyond_64_bits_is_cut() -> None:
     assert issue(ttl_s=1 << 64).not_after == (1 << 64) - 1
 
 
