@@ -74,7 +74,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def _say(message: Sequence[str]) -> None:
+def _print_json(message: Sequence[str]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -83,7 +83,7 @@ def _publish(address: str) -> None:
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.connect(address)
         socket.recv()  # what the other side wants; an XPUB is a PUB that hears of it
-        _say(["ready"])
+        _print_json(["ready"])
         for line in sys.stdin:
             socket.send_multipart([part.encode() for part in json.loads(line)])
 
@@ -93,9 +93,9 @@ def _subscribe(address: str, prefixes: list[str]) -> None:
         socket.connect(address)
         for prefix in prefixes:
             socket.subscribe(prefix)
-        _say(["ready"])
+        _print_json(["ready"])
         while True:
-            _say([part.decode() for part in socket.recv_multipart()])
+            _print_json([part.decode() for part in socket.recv_multipart()])
 
 
 if __name__ == "__main__":

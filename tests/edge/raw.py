@@ -52,7 +52,7 @@ class RawPeer:
             return b""
 
 
-async def turns(count: int = 20) -> None:
+async def run_loop(count: int = 20) -> None:
     """Run a few iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)

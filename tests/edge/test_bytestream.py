@@ -5,7 +5,7 @@ from typing import Any, Self
 import pytest
 
 from meshbus.edge.bytestream import LARGE_BYTES, MAX_BUFFERS, Stream
-from tests.edge.raw import WAIT_S, turns
+from tests.edge.raw import WAIT_S, run_loop
 
 
 class Ends:
@@ -57,7 +57,7 @@ async def test_everything_arrives_in_order_however_much_it_is(sizes: list[int]) 
         ends.stream.write([b"and more"])
         whole = b"".join(buffers) + b"and more"
         assert await ends.read(len(whole)) == whole
-        await turns()
+        await run_loop()
         assert ends.stream.idle
         assert ends.idles == (sum(sizes) >= 100_000), "told once when what waited has left"
 
@@ -84,24 +84,24 @@ async def test_a_large_body_is_never_copied() -> None:
 async def test_reading_pauses_and_resumes() -> None:
     with Ends() as ends:
         ends.other.send(b"one")
-        await turns()
+        await run_loop()
         ends.stream.pause()
         ends.stream.pause()
         ends.other.send(b"two")
-        await turns()
+        await run_loop()
         assert ends.data == b"one"
         ends.stream.resume()
-        await turns()
+        await run_loop()
         assert ends.data == b"onetwo"
 
 
 async def test_the_end_is_reported_once() -> None:
     with Ends() as ends:
         ends.other.close()
-        await turns()
+        await run_loop()
         assert ends.ended == [""]
         ends.stream.write([b"into the void"])
-        await turns()
+        await run_loop()
         assert ends.ended == [""]
 
 
@@ -112,7 +112,7 @@ async def test_a_broken_connection_is_reported_after_the_write(buffers: list[byt
         ends.other.close()
         ends.stream.write(buffers)
         assert ends.ended == [], "not in the middle of the call"
-        await turns()
+        await run_loop()
         assert len(ends.ended) == 1
         assert ends.ended[0]
 
@@ -123,5 +123,5 @@ async def test_closing_while_something_waits() -> None:
         ends.stream.close()
         ends.stream.close()
         ends.stream.resume()
-        await turns()
+        await run_loop()
         assert ends.ended == [], "we know that we closed"

@@ -11,7 +11,7 @@ from meshbus.edge.zmtp.framing import encode_command, encode_message
 from meshbus.edge.zmtp.mechanism import Credentials, NullHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType, describe_socket
 from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Interest, Limits, Session
-from tests.edge.raw import GREETING, READY, turns
+from tests.edge.raw import GREETING, READY, run_loop
 
 CONTROL_BYTES = 10_000
 
@@ -62,7 +62,7 @@ class Stage:
 
     async def shake_hands(self) -> None:
         self.other.send(GREETING + encode_command(b"READY", describe_socket(SocketType.SUB)))
-        await turns()
+        await run_loop()
 
     def fill(self) -> None:
         """Make the stream busy: the other end does not read."""
@@ -86,9 +86,9 @@ async def test_from_the_greeting_to_the_end(stages: list[Stage]) -> None:
     assert stage.connection.info.peer_type == "SUB"
     assert stage.connection.idle
     stage.other.send(encode_command(b"SUBSCRIBE", b"A"))
-    await turns()
+    await run_loop()
     stage.other.close()
-    await turns()
+    await run_loop()
     assert stage.owner.told == [
         ("ready", None),
         ("requests", [Interest(b"A", subscribe=True)]),
@@ -103,10 +103,10 @@ async def test_control_data_goes_before_and_between_messages(stages: list[Stage]
     await stage.shake_hands()
     stage.fill()
     stage.other.send(encode_command(b"PING", b"\0\0one"))
-    await turns()
+    await run_loop()
     received = bytearray()
     while ("idle", None) not in stage.owner.told:
-        await turns(2)
+        await run_loop(2)
         try:
             received += stage.other.recv(1 << 20)
         except BlockingIOError:
@@ -120,7 +120,7 @@ async def test_a_peer_that_causes_answers_and_does_not_read_them(stages: list[St
     stage.fill()
     for _ in range(CONTROL_BYTES // 10):
         stage.other.send(encode_command(b"PING", b"\0\0" + b"c" * 16))
-        await turns(2)
+        await run_loop(2)
         if stage.connection.closed:
             break
     assert stage.owner.told[-1] == ("closed", CloseReason.STALLED)
@@ -157,7 +157,7 @@ async def test_the_clock_ends_a_handshake_and_keeps_heartbeats(stages: list[Stag
 async def test_silence_proves_nothing_while_we_do_not_listen(stages: list[Stage]) -> None:
     stages.append(stage := Stage(SocketType.SUB, heartbeat=Heartbeat(interval_s=0.005)))
     stage.other.send(GREETING + READY)
-    await turns()
+    await run_loop()
     stage.connection.pause()
     await asyncio.sleep(0.1)
     assert stage.other.recv(10_000).count(b"\x04PING") > 2
@@ -173,7 +173,7 @@ async def test_a_subscriber_sends_subscriptions_and_receives(stages: list[Stage]
     stage.connection.send_interests([Interest(b"too early", subscribe=True)])
     stage.connection.send_upstream(encode_message([b"too early"]))
     stage.other.send(GREETING + READY)
-    await turns()
+    await run_loop()
     stage.connection.send_interests([Interest(b"A", subscribe=True), Interest(b"B", subscribe=False)])
     stage.connection.send_upstream(encode_message([b"up"]))
     sent = stage.other.recv(1000)
@@ -181,8 +181,8 @@ async def test_a_subscriber_sends_subscriptions_and_receives(stages: list[Stage]
     assert b"too early" not in sent
     stage.connection.pause()
     stage.other.send(encode_message([b"A", b"x"]))
-    await turns()
+    await run_loop()
     assert stage.owner.told == [("ready", None)]
     stage.connection.resume()
-    await turns()
+    await run_loop()
     assert stage.owner.told[-1] == ("messages", [(b"A", b"x")])

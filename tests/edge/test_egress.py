@@ -42,7 +42,7 @@ class Recorder(Pub):
         return 0
 
 
-class Door:
+class EgressRig:
     """The egress of one node, without a socket."""
 
     def __init__(self, node: Node, *channels: str) -> None:
@@ -66,8 +66,8 @@ class Door:
         await self.egress.change(Interest(prefix, subscribe=False))
 
     def entered(self, *topics: str) -> bool:
-        wishes = self.egress._demands
-        return all(topic in wishes and wishes[topic].entered for topic in topics)
+        demands = self.egress._demands
+        return all(topic in demands and demands[topic].entered for topic in topics)
 
     async def close(self) -> None:
         self._unwatch()
@@ -87,86 +87,86 @@ async def nodes() -> AsyncIterator[tuple[Node, Node]]:
 
 async def test_each_event_is_passed_on_once_while_demands_change(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
-    door, chance = Door(node, ""), random.Random(7)
+    rig, chance = EgressRig(node, ""), random.Random(7)
     pub = publisher.publisher("a/b/c", reliable=True)
-    wishes = {b"": "", b"a/": "a/", b"a/b": "a/", b"a/b/": "a/b/", b"a/b/c": "a/b/"}
+    demands = {b"": "", b"a/": "a/", b"a/b": "a/", b"a/b/": "a/b/", b"a/b/c": "a/b/"}
     held = b""
-    await door.want(held)
-    await until(lambda: door.entered(""))
+    await rig.want(held)
+    await until(lambda: rig.entered(""))
     sent = 0
     for _ in range(60):
-        other = chance.choice([prefix for prefix in wishes if prefix != held])
-        await door.want(other)
+        other = chance.choice([prefix for prefix in demands if prefix != held])
+        await rig.want(other)
         for _ in range(chance.randrange(4)):
             await pub.publish(b"%d" % sent)
             sent += 1
-        await until(lambda wish=wishes[other]: door.entered(wish))  # type: ignore[misc]
+        await until(lambda demand=demands[other]: rig.entered(demand))  # type: ignore[misc]
         for _ in range(chance.randrange(3)):
             await pub.publish(b"%d" % sent)
             sent += 1
         for _ in range(chance.randrange(3)):
             await asyncio.sleep(0)
-        await door.unwant(held)
+        await rig.unwant(held)
         held = other
-    await until(lambda: len(door.endpoint.got) >= sent)
-    assert door.endpoint.got == [(b"a/b/c", b"%d" % number) for number in range(sent)]
-    await door.unwant(held)
+    await until(lambda: len(rig.endpoint.got) >= sent)
+    assert rig.endpoint.got == [(b"a/b/c", b"%d" % number) for number in range(sent)]
+    await rig.unwant(held)
     await until(lambda: not publisher.roster.members("a/b/c"))
-    assert door.egress.demands == []
-    await until(lambda: not door.egress._demands)
-    await door.close()
+    assert rig.egress.demands == []
+    await until(lambda: not rig.egress._demands)
+    await rig.close()
 
 
 async def test_what_the_oldest_demand_passed_on_is_not_passed_on_again(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
-    door = Door(node, "")
+    rig = EgressRig(node, "")
     async with node.subscribe("a/b") as tap:
         await publisher.publisher("a/b").publish(b"1")
         batch = await tap.next_batch()
     assert batch is not None
     for prefix, topic in ((b"", ""), (b"a/", "a/")):
-        await door.want(prefix)
-        await until(lambda topic=topic: door.entered(topic))  # type: ignore[misc]
-    old, young = (door.egress._demands[topic].subscription for topic in ("", "a/"))
+        await rig.want(prefix)
+        await until(lambda topic=topic: rig.entered(topic))  # type: ignore[misc]
+    old, young = (rig.egress._demands[topic].subscription for topic in ("", "a/"))
     assert old is not None
     assert young is not None
     old.feed(batch)
     young.feed(batch)
     taken = await old.next_batch()
     assert taken is batch
-    door.egress._forward(door.egress._demands[""], taken)
-    await door.unwant(b"")  # between the turns of the two
+    rig.egress._forward(rig.egress._demands[""], taken)
+    await rig.unwant(b"")  # between the turns of the two
     young.feed(batch)
     await until(lambda: not young.stats.pending)
-    assert door.endpoint.got == [(b"a/b", b"1"), (b"a/b", b"1")]  # each time it came once
-    await door.close()
+    assert rig.endpoint.got == [(b"a/b", b"1"), (b"a/b", b"1")]  # each time it came once
+    await rig.close()
 
 
 async def test_demand_that_ends_while_the_mesh_is_asked_leaves_nothing_behind(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
     publisher.publisher("a/b")
-    door = Door(node, "a/", "c")
+    rig = EgressRig(node, "a/", "c")
     for prefix in (b"a/", b"c"):
-        await door.want(prefix)
+        await rig.want(prefix)
         await asyncio.sleep(0)  # asked, and not answered yet
-        await door.unwant(prefix)
-        await door.want(prefix)
-        await door.unwant(prefix)
-    await until(lambda: not door.egress._demands)
+        await rig.unwant(prefix)
+        await rig.want(prefix)
+        await rig.unwant(prefix)
+    await until(lambda: not rig.egress._demands)
     await until(lambda: not publisher.roster.members("a/b") and not publisher.roster.members("c"))
-    await door.want(b"a/")
+    await rig.want(b"a/")
     await until(lambda: publisher.roster.members("a/b"))
-    await door.close()
+    await rig.close()
     await until(lambda: not publisher.roster.members("a/b"))
 
 
 async def test_closing_while_the_mesh_is_asked_takes_the_question_back(nodes: tuple[Node, Node]) -> None:
     publisher, node = nodes
     publisher.publisher("a/b")
-    door = Door(node, "a/")
-    await door.want(b"a/")
+    rig = EgressRig(node, "a/")
+    await rig.want(b"a/")
     await asyncio.sleep(0)
-    await door.close()
+    await rig.close()
     assert node.live.engine.following.followed(publisher.node_id) == {}
     await until(lambda: not publisher.roster.members("a/b"))
 
@@ -175,12 +175,12 @@ async def test_the_mesh_is_asked_for_so_many_prefixes_only(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "MAX_DEMANDS", 2)
-    door = Door(nodes[1], "")
+    rig = EgressRig(nodes[1], "")
     for prefix in (b"a/", b"b/", b"c/", b"a/x"):
-        await door.want(prefix)
-    assert door.egress.demands == ["a/", "b/"]
-    assert [(one.topic, one.reason) for one in door.refused] == [("c/", "too_many_prefixes")]
-    await door.close()
+        await rig.want(prefix)
+    assert rig.egress.demands == ["a/", "b/"]
+    assert [(one.topic, one.reason) for one in rig.refused] == [("c/", "too_many_prefixes")]
+    await rig.close()
 
 
 async def test_a_missing_publisher_is_reported_and_asked_again(
@@ -189,21 +189,21 @@ async def test_a_missing_publisher_is_reported_and_asked_again(
     publisher, node = nodes
     monkeypatch.setattr(subject, "RETRY_S", 0.01)
     publisher.set_channel_configs(publisher.config.channel_registry())  # no channel is known, so all are refused
-    door = Door(node, "a")
-    await door.want(b"a")
-    await until(lambda: door.refused)
-    assert [(one.topic, one.reason) for one in door.refused] == [("a", "unknown_channel")]
+    rig = EgressRig(node, "a")
+    await rig.want(b"a")
+    await until(lambda: rig.refused)
+    assert [(one.topic, one.reason) for one in rig.refused] == [("a", "unknown_channel")]
     publisher.set_channel_configs(None)
     await until(lambda: publisher.roster.members("a"))
-    await door.close()
+    await rig.close()
 
 
 async def test_refusals_that_concern_no_application_are_not_reported(nodes: tuple[Node, Node]) -> None:
-    door = Door(nodes[1], "a/")
-    await door.want(b"a/")
+    rig = EgressRig(nodes[1], "a/")
+    await rig.want(b"a/")
     no = AckReason.UNAUTHORIZED
-    door.egress.on_notice(Matched(1, 7, refused=((ChannelName("b/c"), no), (ChannelName("a/c"), no))))
-    door.egress.on_notice(Acked(1, 7, ChannelName("b/c"), accepted=False, reason=no))
-    door.egress.on_notice(Acked(1, 7, ChannelName("a/d"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))
-    assert [(one.topic, one.reason) for one in door.refused] == [("a/c", "unauthorized")]
-    await door.close()
+    rig.egress.on_notice(Matched(1, 7, refused=((ChannelName("b/c"), no), (ChannelName("a/c"), no))))
+    rig.egress.on_notice(Acked(1, 7, ChannelName("b/c"), accepted=False, reason=no))
+    rig.egress.on_notice(Acked(1, 7, ChannelName("a/d"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))
+    assert [(one.topic, one.reason) for one in rig.refused] == [("a/c", "unauthorized")]
+    await rig.close()

@@ -17,7 +17,7 @@ from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.errors import ConfigError, HandshakeError, HandshakeFault, Timeout
-from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, turns
+from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, run_loop
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -148,7 +148,7 @@ async def test_closing_twice_and_while_a_verdict_is_due() -> None:
     async with await RawPeer.connect(await pub.bind(LOOPBACK), greet=False) as peer:
         peer.send(GREETING + encode_command(b"READY"))
         await peer.read(len(GREETING))
-        await turns()
+        await run_loop()
         await pub.close()
         await pub.close()
         await peer.closed()

@@ -20,7 +20,7 @@ from tests.edge.apps import until
 QUICK: dict[str, Any] = {"psk": "5a" * 32, "ephemeral": True, "handshake_timeout_s": 1.0}
 
 
-class Door:
+class IngressRig:
     """The ingress of one node, without endpoints."""
 
     def __init__(self, node: Node) -> None:
@@ -49,68 +49,68 @@ async def nodes() -> AsyncIterator[tuple[Node, Node]]:
 
 async def test_messages_become_events_in_order(nodes: tuple[Node, Node]) -> None:
     node, reader = nodes
-    door = Door(node)
+    rig = IngressRig(node)
     sent = [b"%d" % number for number in range(600)]
     async with reader.subscribe("a/") as subscription:
         for event in sent:
-            door.ingress.take((b"a/b", event))
+            rig.ingress.take((b"a/b", event))
         got: list[bytes] = []
         while len(got) < len(sent):
             batch = await subscription.next_batch()
             assert batch is not None
             got += batch.payloads()
     assert got == sent
-    await door.idle()
-    assert door.counters.snapshot() == {"publish": {"sent": 600}}
+    await rig.idle()
+    assert rig.counters.snapshot() == {"publish": {"sent": 600}}
 
 
 async def test_a_channel_queue_is_bounded_in_messages(nodes: tuple[Node, Node]) -> None:
-    door = Door(nodes[0])
+    rig = IngressRig(nodes[0])
     for _ in range(HIGH_WATER + 5):  # nothing is taken away before the loop turns
-        door.ingress.take((b"a", b""))
-    door.ingress.take((b"b", b""))
-    assert [(one.topic, one.reason) for one in door.refused] == [("a", "behind")]
-    await door.idle()
-    assert door.counters.snapshot() == {"publish": {"nobody": HIGH_WATER + 1}, "refuse_publish": {"behind": 5}}
-    door.ingress.take((b"a", b""))
-    await door.idle()
-    assert door.counters.get("publish", "nobody") == HIGH_WATER + 2
+        rig.ingress.take((b"a", b""))
+    rig.ingress.take((b"b", b""))
+    assert [(one.topic, one.reason) for one in rig.refused] == [("a", "behind")]
+    await rig.idle()
+    assert rig.counters.snapshot() == {"publish": {"nobody": HIGH_WATER + 1}, "refuse_publish": {"behind": 5}}
+    rig.ingress.take((b"a", b""))
+    await rig.idle()
+    assert rig.counters.get("publish", "nobody") == HIGH_WATER + 2
 
 
 async def test_all_channel_queues_are_bounded_in_bytes(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "MAX_BYTES", 25)
-    door = Door(nodes[0])
+    rig = IngressRig(nodes[0])
     for topic in (b"a", b"b", b"c"):
-        door.ingress.take((topic, b"x" * 10))
-    assert [(one.topic, one.reason) for one in door.refused] == [("c", "behind")]
-    await door.idle()
-    door.ingress.take((b"c", b"x" * 25))
-    await door.idle()
-    assert door.counters.get("publish", "nobody") == 3
+        rig.ingress.take((topic, b"x" * 10))
+    assert [(one.topic, one.reason) for one in rig.refused] == [("c", "behind")]
+    await rig.idle()
+    rig.ingress.take((b"c", b"x" * 25))
+    await rig.idle()
+    assert rig.counters.get("publish", "nobody") == 3
 
 
 async def test_made_up_topics_are_bounded(nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "MAX_CHANNELS", 2)
-    door = Door(nodes[0])
+    rig = IngressRig(nodes[0])
     for topic in (b"a", b"b", b"c", b"a"):
-        door.ingress.take((topic, b""))
-    assert [(one.topic, one.reason) for one in door.refused] == [("c", "too_many_channels")]
-    assert door.counters.get(*Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS.counter) == 1
-    await door.idle()
-    assert door.counters.get("publish", "nobody") == 3
+        rig.ingress.take((topic, b""))
+    assert [(one.topic, one.reason) for one in rig.refused] == [("c", "too_many_channels")]
+    assert rig.counters.get(*Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS.counter) == 1
+    await rig.idle()
+    assert rig.counters.get("publish", "nobody") == 3
 
 
 async def test_subscribers_that_did_not_get_it_are_reported(nodes: tuple[Node, Node]) -> None:
     node, reader = nodes
-    door = Door(node)
+    rig = IngressRig(node)
     async with reader.subscribe("a"):
-        door.ingress.take((b"a", b"1"))
-        await door.idle()
-        (queue,) = door.ingress._queues.values()
+        rig.ingress.take((b"a", b"1"))
+        await rig.idle()
+        (queue,) = rig.ingress._queues.values()
         node.live.engine.peers.remove(reader.node_id)  # it leaves, and the roster does not know yet
-        door.ingress.take((b"a", b"2"))
-        await door.idle()
+        rig.ingress.take((b"a", b"2"))
+        await rig.idle()
     assert not queue.waiting
-    assert [(one.topic, one.reason) for one in door.refused] == [("a", "peer")]
+    assert [(one.topic, one.reason) for one in rig.refused] == [("a", "peer")]

@@ -9,7 +9,7 @@ from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_messa
 from meshbus.edge.zmtp.protocol import Interest, Upstream
 from meshbus.errors import Timeout
 from meshbus.policy.reason import Reason
-from tests.edge.raw import WAIT_S, RawPeer, turns
+from tests.edge.raw import WAIT_S, RawPeer, run_loop
 
 LOOPBACK = "tcp://127.0.0.1:*"
 OUR_READY = 27
@@ -81,7 +81,7 @@ async def test_what_is_published_in_one_turn_leaves_together(monkeypatch: pytest
         for number in range(100):
             pub.publish(b"%d" % number)
         assert writes == []
-        await turns(2)
+        await run_loop(2)
         assert writes == [1], "one write, of one buffer"
         for number in range(1000):
             pub.publish(b"%d" % number)

@@ -6,7 +6,7 @@ from meshbus.edge.pub import Pub, XPub
 from meshbus.edge.sub import Sub, XSub
 from meshbus.edge.zmtp.framing import encode_command, encode_message
 from meshbus.edge.zmtp.protocol import Upstream
-from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, turns
+from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, run_loop
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -47,7 +47,7 @@ async def test_each_new_publisher_gets_each_prefix_once_in_byte_order() -> None:
 async def test_later_changes_are_sent_at_once() -> None:
     async with Sub() as sub, await publisher_of(sub) as peer:
         await peer.read(27)
-        await turns()
+        await run_loop()
         sub.subscribe("a")
         sub.subscribe("a")
         sub.unsubscribe("a")

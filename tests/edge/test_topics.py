@@ -43,7 +43,7 @@ def test_only_what_is_configured_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "wishes"),
+    ("prefix", "demands"),
     [
         (b"", {"fleet/", "one"}),
         (b"f", {"fleet/"}),
@@ -61,8 +61,8 @@ def test_only_what_is_configured_is_taken() -> None:
         (b"x", set()),
     ],
 )
-def test_what_a_prefix_asks_the_mesh_for(prefix: bytes, wishes: set[str]) -> None:
-    assert topics("fleet/", "one").demands(prefix) == wishes
+def test_what_a_prefix_asks_the_mesh_for(prefix: bytes, demands: set[str]) -> None:
+    assert topics("fleet/", "one").demands(prefix) == demands
 
 
 _NAME = st.lists(st.sampled_from(["a", "ab", "b"]), min_size=1, max_size=3).map("/".join)
@@ -76,9 +76,9 @@ def test_what_matches_is_asked_for_and_nothing_hidden_is(
     exposed: tuple[str, ...], channel: str, prefix: bytes, add: str
 ) -> None:
     some = topics(*exposed, add=add)
-    wishes = some.demands(prefix)
+    demands = some.demands(prefix)
     shown = any(covers(one, channel) for one in exposed)
     if shown and some.topic_of(channel).startswith(prefix):
-        assert any(covers(wish, channel) for wish in wishes)
+        assert any(covers(demand, channel) for demand in demands)
     if not shown:
-        assert not any(covers(wish, channel) for wish in wishes)
+        assert not any(covers(demand, channel) for demand in demands)

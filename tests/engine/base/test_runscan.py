@@ -23,7 +23,7 @@ def packet(sequence: int, *, payload: int = 8, counter: int | None = None, extra
     return pack_header(header) + bytes(payload + 16) + extra
 
 
-def look(packets: list[bytes]) -> Run | None:
+def scan_both(packets: list[bytes]) -> Run | None:
     """Scan packets with the kernel, and check that the reference returns the same."""
     data = np.frombuffer(b"".join(packets), np.uint8)
     lengths = np.array([len(one) for one in packets], np.int64)
@@ -44,7 +44,7 @@ def look(packets: list[bytes]) -> Run | None:
 
 def test_a_whole_batch_of_one_stream_is_one_run() -> None:
     packets = [packet(n, payload=8 + n, stream_id=7, origin_hash=3) for n in range(5)]
-    run = look(packets)
+    run = scan_both(packets)
     assert run is not None
     assert (len(run), run.session_id, run.stream_id, run.origin_hash) == (5, SESSION, 7, 3)
     assert run.sequences_follow
@@ -75,18 +75,18 @@ def test_a_whole_batch_of_one_stream_is_one_run() -> None:
     ],
 )
 def test_a_run_ends_where_something_else_begins(other: bytes) -> None:
-    run = look([packet(0), other, packet(1)])
+    run = scan_both([packet(0), other, packet(1)])
     assert run is not None
     assert len(run) == 1
     if other[:3] != b"EN\x01" or len(other) < 84 or len(other) > 92:
-        assert look([other, packet(0)]) is None
+        assert scan_both([other, packet(0)]) is None
 
 
 def test_gaps_are_noticed() -> None:
-    run = look([packet(0), packet(2), packet(3)])
+    run = scan_both([packet(0), packet(2), packet(3)])
     assert run is not None
     assert not run.sequences_follow
-    run = look([packet(0), packet(1, counter=7)])
+    run = scan_both([packet(0), packet(1, counter=7)])
     assert run is not None
     assert run.sequences_follow
     assert not run.counters_follow
@@ -94,7 +94,7 @@ def test_gaps_are_noticed() -> None:
 
 @given(st.lists(st.one_of(st.binary(max_size=100), st.builds(packet, st.integers(0, 9))), min_size=1, max_size=8))
 def test_any_batch_reads_the_same_compiled_or_not(packets: list[bytes]) -> None:
-    look(packets)
+    scan_both(packets)
 
 
 def test_places_outside_the_buffer_end_the_run() -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NODE = 0x1122334455667788
 
 
-class Desk:
+class IntakeRig:
     """An intake with two peers, and a record of everything that it found."""
 
     def __init__(self) -> None:
@@ -112,32 +112,32 @@ class Desk:
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 40])
 def test_packets_of_one_stream_are_opened_in_order(count: int) -> None:
-    desk = Desk()
-    datagrams = [desk.packet(5, bytes([n]), sequence=n) for n in range(count)]
-    assert desk.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
-    assert desk.drops() == {}
+    rig = IntakeRig()
+    datagrams = [rig.packet(5, bytes([n]), sequence=n) for n in range(count)]
+    assert rig.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
+    assert rig.drops() == {}
 
 
 def test_packets_of_several_peers_and_streams_are_sorted_out() -> None:
-    desk = Desk()
-    datagrams = [desk.packet(5 + n % 2, bytes([n]), sequence=n, stream_id=n % 3) for n in range(24)]
-    found = desk.receive(*datagrams)
+    rig = IntakeRig()
+    datagrams = [rig.packet(5 + n % 2, bytes([n]), sequence=n, stream_id=n % 3) for n in range(24)]
+    found = rig.receive(*datagrams)
     for peer in (5, 6):
         mine = [finding for finding in found if finding[1] == peer]
         assert mine == [("packet", peer, n, bytes([n])) for n in range(24) if 5 + n % 2 == peer]
 
 
 def test_every_kind_of_datagram_reaches_its_receiver() -> None:
-    desk = Desk()
+    rig = IntakeRig()
     direct, first = encode_handshake(bytes(48)), encode_routed_handshake(bytes(56), sender=9, receiver=NODE)
-    inner = desk.packet(5, b"inside")
+    inner = rig.packet(5, b"inside")
     elsewhere = pack_route(RouteHeader(src_id=9, dest_id=77)) + inner
     here = pack_route(RouteHeader(src_id=9, dest_id=NODE)) + inner
     wave = pack_pingwave(Pingwave(node_id=9, seq=1, timestamp_us=1))
-    stranger = bytearray(desk.packet(5))
+    stranger = bytearray(rig.packet(5))
     stranger[24:32] = bytes(8)
     for singly in (True, False):
-        fresh = Desk()
+        fresh = IntakeRig()
         found = fresh.receive(
             direct, first, elsewhere, here, wave, bytes(stranger), fresh.far[6].sealer.heartbeat(), singly=singly
         )
@@ -157,20 +157,20 @@ def test_every_kind_of_datagram_reaches_its_receiver() -> None:
 
 
 def test_the_source_of_each_datagram_is_reported() -> None:
-    desk = Desk()
+    rig = IntakeRig()
     waves = [pack_pingwave(Pingwave(node_id=n, seq=1, timestamp_us=1)) for n in range(1, 7)]
     batch = PacketBatch.of([(f"from {n}", wave) for n, wave in enumerate(waves)])
     runs: Sequence[tuple[Address, int]] = [("a", 2), ("b", 3), ("c", 1)]
-    desk.intake.receive(PacketBatch(batch.data, batch.starts, batch.lengths, runs), 1.0, Output())
-    assert [finding[1] for finding in desk.found] == ["a", "a", "b", "b", "b", "c"]
+    rig.intake.receive(PacketBatch(batch.data, batch.starts, batch.lengths, runs), 1.0, Output())
+    assert [finding[1] for finding in rig.found] == ["a", "a", "b", "b", "b", "c"]
 
 
-def _damaged(desk: Desk) -> list[tuple[Reason, bytes]]:
+def _damaged(rig: IntakeRig) -> list[tuple[Reason, bytes]]:
     """Datagrams that no node may accept, each with its reason."""
-    good = desk.packet(5, b"x")
+    good = rig.packet(5, b"x")
     flipped = good[:-1] + bytes([good[-1] ^ 1])
-    header = Header(session_id=desk.far[5].session_id, stream_id=7)
-    beat = desk.far[5].sealer.heartbeat()
+    header = Header(session_id=rig.far[5].session_id, stream_id=7)
+    beat = rig.far[5].sealer.heartbeat()
     return [
         (Reason.UNREADABLE, b"what?"),
         (Reason.TRUNCATED, good[: HEADER_BYTES - 1]),
@@ -183,64 +183,64 @@ def _damaged(desk: Desk) -> list[tuple[Reason, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(len(_damaged(Desk()))))
+@pytest.mark.parametrize("number", range(len(_damaged(IntakeRig()))))
 @pytest.mark.parametrize("company", [0, 10])
 def test_every_refusal_has_a_reason_alone_and_in_company(number: int, company: int) -> None:
-    desk = Desk()
-    reason, bad = _damaged(desk)[number]
-    honest = [desk.packet(5, b"honest", sequence=n) for n in range(company)]
-    found = desk.receive(*honest[:5], bad, *honest[5:])
+    rig = IntakeRig()
+    reason, bad = _damaged(rig)[number]
+    honest = [rig.packet(5, b"honest", sequence=n) for n in range(company)]
+    found = rig.receive(*honest[:5], bad, *honest[5:])
     assert found == [("packet", 5, n, b"honest") for n in range(company)]
-    assert desk.drops() == {reason.why: 1}
+    assert rig.drops() == {reason.why: 1}
 
 
 @pytest.mark.parametrize("count", [1, 10])
 def test_keepalives_are_passed_on(count: int) -> None:
-    desk = Desk()
+    rig = IntakeRig()
     datagram = pack_keepalive(Keepalive(node_id=1))
-    assert desk.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count
-    assert desk.drops() == {}
+    assert rig.receive(*[datagram] * count) == [("keepalive", "somewhere", 14)] * count
+    assert rig.drops() == {}
 
 
 @pytest.mark.parametrize("singly", [True, False])
 def test_a_repeated_packet_counts_once(singly: bool) -> None:
-    desk = Desk()
-    datagrams = [desk.packet(5, bytes([n]), sequence=n) for n in range(8)]
-    found = desk.receive(*datagrams, *datagrams, datagrams[3], singly=singly)
+    rig = IntakeRig()
+    datagrams = [rig.packet(5, bytes([n]), sequence=n) for n in range(8)]
+    found = rig.receive(*datagrams, *datagrams, datagrams[3], singly=singly)
     assert found == [("packet", 5, n, bytes([n])) for n in range(8)]
-    assert desk.receive(*datagrams[:4], singly=singly) == []
-    assert desk.drops() == {"replayed": 13}
+    assert rig.receive(*datagrams[:4], singly=singly) == []
+    assert rig.drops() == {"replayed": 13}
 
 
 def test_a_forged_packet_does_not_move_the_window() -> None:
-    desk = Desk()
-    far_ahead = bytearray(desk.packet(5, b"x"))
+    rig = IntakeRig()
+    far_ahead = bytearray(rig.packet(5, b"x"))
     far_ahead[16:24] = (10**6).to_bytes(8, "little")
-    desk.receive(bytes(far_ahead))
-    assert desk.receive(desk.packet(5, b"next", sequence=1)) == [("packet", 5, 1, b"next")]
+    rig.receive(bytes(far_ahead))
+    assert rig.receive(rig.packet(5, b"next", sequence=1)) == [("packet", 5, 1, b"next")]
 
 
 def test_forgeries_in_a_run_leave_the_others_in_order() -> None:
-    desk = Desk()
-    datagrams = [bytearray(desk.packet(5, bytes([n]), sequence=n)) for n in range(64)]
+    rig = IntakeRig()
+    datagrams = [bytearray(rig.packet(5, bytes([n]), sequence=n)) for n in range(64)]
     for n in (0, 13, 63):
         datagrams[n][70] ^= 0x80
-    found = desk.receive(*map(bytes, datagrams))
+    found = rig.receive(*map(bytes, datagrams))
     assert found == [("packet", 5, n, bytes([n])) for n in range(64) if n not in {0, 13, 63}]
-    assert desk.drops() == {"bad_tag": 3}
+    assert rig.drops() == {"bad_tag": 3}
 
 
 def test_an_empty_batch_is_nothing() -> None:
-    desk = Desk()
-    assert desk.receive() == []
-    assert desk.drops() == {}
+    rig = IntakeRig()
+    assert rig.receive() == []
+    assert rig.drops() == {}
 
 
 @for_each_seed(range(5))
 def test_batches_and_single_datagrams_find_the_same(seed: int) -> None:
     """Junk, forgeries, repetitions, two peers and many streams, cut into batches of all sizes."""
     rng = random.Random(seed)
-    source = Desk()
+    source = IntakeRig()
     datagrams: list[bytes] = []
     for n in range(400):
         kind = rng.random()
@@ -257,9 +257,9 @@ def test_batches_and_single_datagrams_find_the_same(seed: int) -> None:
         elif kind < 0.35:
             packet = packet[: rng.randrange(len(packet))]
         datagrams.append(packet)
-    alone = Desk()
+    alone = IntakeRig()
     expected = alone.receive(*datagrams, singly=True)
-    together = Desk()
+    together = IntakeRig()
     found: list[tuple[object, ...]] = []
     start = 0
     while start < len(datagrams):
@@ -276,9 +276,9 @@ def test_batches_and_single_datagrams_find_the_same(seed: int) -> None:
 
 def test_random_datagrams_never_raise() -> None:
     rng = random.Random(1)
-    desk = Desk()
+    rig = IntakeRig()
     starts = [b"", b"\x45\x4e\x01", b"\x52\x54", pack_route(RouteHeader(src_id=9, dest_id=NODE)), b"\x50\x48"]
-    starts.append(pack_header(Header(session_id=desk.far[5].session_id)))
+    starts.append(pack_header(Header(session_id=rig.far[5].session_id)))
     starts.append(pack_route(RouteHeader(src_id=9, dest_id=NODE)) + starts[-1])
     total = 0
     for _ in range(400):
@@ -287,52 +287,52 @@ def test_random_datagrams_never_raise() -> None:
             for _ in range(rng.choice([1, 2, 3, 20, 64]))
         ]
         total += len(batch)
-        desk.receive(*batch)
+        rig.receive(*batch)
     assert total > 5000
-    assert sum(desk.drops().values()) > total / 2
-    assert len(desk.receive(desk.packet(5, b"still here"))) == 1
+    assert sum(rig.drops().values()) > total / 2
+    assert len(rig.receive(rig.packet(5, b"still here"))) == 1
 
 
 def test_a_routed_packet_is_cut_at_the_right_place() -> None:
     assert ROUTE_BYTES == 18
-    desk = Desk()
-    beat = desk.far[5].seal(Header(), b"")
+    rig = IntakeRig()
+    beat = rig.far[5].seal(Header(), b"")
     datagram = pack_route(RouteHeader(src_id=9, dest_id=NODE)) + bytes(beat.data)
-    assert desk.receive(datagram) == [("packet", 5, 0, b"")]
+    assert rig.receive(datagram) == [("packet", 5, 0, b"")]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 40])
 def test_routed_packets_of_one_stream_are_opened_together(count: int) -> None:
-    desk = Desk()
+    rig = IntakeRig()
     route = pack_route(RouteHeader(src_id=9, dest_id=NODE))
-    datagrams = [route + desk.packet(5, bytes([n]), sequence=n) for n in range(count)]
-    assert desk.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
-    assert desk.drops() == {}
+    datagrams = [route + rig.packet(5, bytes([n]), sequence=n) for n in range(count)]
+    assert rig.receive(*datagrams) == [("packet", 5, n, bytes([n])) for n in range(count)]
+    assert rig.drops() == {}
 
 
 def test_routed_packets_of_all_kinds_are_sorted_out_however_they_come() -> None:
     ours, theirs = pack_route(RouteHeader(src_id=9, dest_id=NODE)), pack_route(RouteHeader(src_id=9, dest_id=77))
     found = []
     for singly in (False, True):
-        desk = Desk()
+        rig = IntakeRig()
         datagrams = [
-            *(ours + desk.packet(5 + n % 2, bytes([n]), sequence=n) for n in range(6)),
-            *(theirs + desk.packet(5, bytes([n]), sequence=n) for n in range(3)),
-            ours + theirs + desk.packet(5, b"nested"),
-            ours + ours + desk.packet(5, b"nested"),
+            *(ours + rig.packet(5 + n % 2, bytes([n]), sequence=n) for n in range(6)),
+            *(theirs + rig.packet(5, bytes([n]), sequence=n) for n in range(3)),
+            ours + theirs + rig.packet(5, b"nested"),
+            ours + ours + rig.packet(5, b"nested"),
             ours + bytes(68),
-            ours + desk.far[5].sealer.heartbeat(),
+            ours + rig.far[5].sealer.heartbeat(),
             encode_routed_handshake(bytes(56), sender=9, receiver=NODE),
-            desk.packet(6, b"direct", sequence=50),
+            rig.packet(6, b"direct", sequence=50),
         ]
-        found.append((sorted(map(str, desk.receive(*datagrams, singly=singly))), desk.drops()))
+        found.append((sorted(map(str, rig.receive(*datagrams, singly=singly))), rig.drops()))
     assert found[0] == found[1]
     assert found[0][1] == {"bad_magic": 3, "routed_heartbeat": 1}
 
 
 def test_packets_for_others_keep_their_sources() -> None:
-    desk = Desk()
+    rig = IntakeRig()
     packet = pack_route(RouteHeader(src_id=9, dest_id=77)) + bytes(68)
-    batch = [("a", packet), ("a", packet), ("b", packet), ("c", desk.packet(5)), ("a", packet)]
-    desk.intake.receive(PacketBatch.of(batch), 1.0, Output())
-    assert [found[1] for found in desk.found if found[0] == "transit"] == ["a", "a", "b", "a"]
+    batch = [("a", packet), ("a", packet), ("b", packet), ("c", rig.packet(5)), ("a", packet)]
+    rig.intake.receive(PacketBatch.of(batch), 1.0, Output())
+    assert [found[1] for found in rig.found if found[0] == "transit"] == ["a", "a", "b", "a"]

@@ -33,7 +33,7 @@ POLICY = SubnetPolicy(
 )
 
 
-class Place:
+class BoundaryRig:
     """One gateway between two subnets, and what was announced to it."""
 
     def __init__(self, *, assignment: Any = POLICY, config: GatewayConfig | None = None) -> None:
@@ -70,87 +70,87 @@ class Place:
         return judgment.verdicts.item(0), judgment.guard.item(0)
 
 
-def met(**options: Any) -> Place:
-    place = Place(**options)
-    place.announce(PUBLISHER, "west", "sensor")
-    place.announce(READER, "east")
-    return place
+def announced_rig(**options: Any) -> BoundaryRig:
+    setup = BoundaryRig(**options)
+    setup.announce(PUBLISHER, "west", "sensor")
+    setup.announce(READER, "east")
+    return setup
 
 
 def test_a_publication_passes_between_known_subnets() -> None:
-    assert met().judge(OPEN) == (0, NOT_ASKED)
+    assert announced_rig().judge(OPEN) == (0, NOT_ASKED)
 
 
 def test_who_never_announced_is_nowhere() -> None:
-    place = Place()
-    assert place.boundary.subnet_of(READER.node_id, 0.0) == NOWHERE
-    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET
-    place.announce(PUBLISHER, "west")
-    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "the reader is still unknown"
-    place.announce(READER, "lost")
-    assert place.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "no subnet of ours or of a peer"
-    place.announce(READER, "east", version=2)
-    assert place.judge(OPEN)[0] == 0
+    setup = BoundaryRig()
+    assert setup.boundary.subnet_of(READER.node_id, 0.0) == NOWHERE
+    assert setup.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET
+    setup.announce(PUBLISHER, "west")
+    assert setup.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "the reader is still unknown"
+    setup.announce(READER, "lost")
+    assert setup.judge(OPEN)[0] == DropReason.UNKNOWN_SUBNET, "no subnet of ours or of a peer"
+    setup.announce(READER, "east", version=2)
+    assert setup.judge(OPEN)[0] == 0
 
 
 def test_without_rules_every_node_is_in_global() -> None:
-    assert Place(assignment=None).judge(OPEN)[0] == 0
+    assert BoundaryRig(assignment=None).judge(OPEN)[0] == 0
 
 
 def test_an_expired_announcement_has_no_effect() -> None:
-    place = met()
-    place.announce(PUBLISHER, "west", "sensor", version=2, ttl_s=10)
-    assert place.judge(OPEN, now=10.0)[0] == 0
-    assert place.judge(OPEN, now=11.0)[0] == DropReason.UNKNOWN_SUBNET
+    setup = announced_rig()
+    setup.announce(PUBLISHER, "west", "sensor", version=2, ttl_s=10)
+    assert setup.judge(OPEN, now=10.0)[0] == 0
+    assert setup.judge(OPEN, now=11.0)[0] == DropReason.UNKNOWN_SUBNET
 
 
 def test_this_node_is_in_its_configured_subnet() -> None:
-    place = met()
-    assert place.boundary.subnet_of(NODE.node_id, 0.0) == HERE
-    assert place.judge(OPEN, origin=NODE.origin_hash)[0] == 0
+    setup = announced_rig()
+    assert setup.boundary.subnet_of(NODE.node_id, 0.0) == HERE
+    assert setup.judge(OPEN, origin=NODE.origin_hash)[0] == 0
 
 
 @pytest.mark.parametrize("claimed", [0, int(WEST), int(EAST), int(LOST)])
 def test_what_a_packet_claims_decides_nothing(claimed: int) -> None:
-    place = met()
-    assert place.judge(OPEN, subnet_id=claimed)[0] == 0
-    assert place.counters.get("gateway", "subnet_forged") == (claimed not in {0, int(WEST)})
+    setup = announced_rig()
+    assert setup.judge(OPEN, subnet_id=claimed)[0] == 0
+    assert setup.counters.get("gateway", "subnet_forged") == (claimed not in {0, int(WEST)})
 
 
 def test_publishers_are_let_through_by_what_they_announce() -> None:
-    place = met()
-    assert place.judge(LIMITED) == (0, AuthVerdict.ALLOWED)
-    place.announce(PUBLISHER, "west", version=2)
-    verdict, _ = place.judge(LIMITED)
+    setup = announced_rig()
+    assert setup.judge(LIMITED) == (0, AuthVerdict.ALLOWED)
+    setup.announce(PUBLISHER, "west", version=2)
+    verdict, _ = setup.judge(LIMITED)
     assert verdict == DropReason.UNAUTHORIZED_PUBLISHER
-    place.announce(PUBLISHER, "west", "sensor", version=3)
-    assert place.judge(LIMITED)[0] == 0
+    setup.announce(PUBLISHER, "west", "sensor", version=3)
+    assert setup.judge(LIMITED)[0] == 0
 
 
 def test_a_stranger_is_no_publisher() -> None:
-    place = Place(assignment=None)
-    assert place.judge(LIMITED, origin=77) == (DropReason.UNAUTHORIZED_PUBLISHER, AuthVerdict.DENIED)
+    setup = BoundaryRig(assignment=None)
+    assert setup.judge(LIMITED, origin=77) == (DropReason.UNAUTHORIZED_PUBLISHER, AuthVerdict.DENIED)
 
 
 def test_publishers_are_let_through_by_token_while_it_holds() -> None:
-    place = met()
-    assert place.judge(TOKENED)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+    setup = announced_rig()
+    assert setup.judge(TOKENED)[0] == DropReason.UNAUTHORIZED_PUBLISHER
     token = PermissionToken.issue(ROOT, PUBLISHER.entity_id, Scope.PUBLISH, TOKENED, ttl_s=50, now=1_000, entropy=bytes)
-    place.tokens.insert(token)
-    place.boundary.recheck(0.0)
-    assert place.judge(TOKENED)[0] == 0
-    due = place.boundary.next_timer()
+    setup.tokens.insert(token)
+    setup.boundary.recheck(0.0)
+    assert setup.judge(TOKENED)[0] == 0
+    due = setup.boundary.next_timer()
     assert due == RECHECK_S
-    place.boundary.tick(due)
-    assert place.judge(TOKENED, now=due)[0] == 0
-    place.boundary.tick(2 * RECHECK_S)
-    assert place.judge(TOKENED, now=2 * RECHECK_S)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+    setup.boundary.tick(due)
+    assert setup.judge(TOKENED, now=due)[0] == 0
+    setup.boundary.tick(2 * RECHECK_S)
+    assert setup.judge(TOKENED, now=2 * RECHECK_S)[0] == DropReason.UNAUTHORIZED_PUBLISHER
 
 
 def test_publishers_need_not_be_asked_for() -> None:
-    place = met(config=GatewayConfig(peer_subnets=(WEST, EAST), enforce_publishers=False))
-    assert place.judge(TOKENED) == (0, NOT_ASKED)
-    assert place.boundary.next_timer() is None
+    setup = announced_rig(config=GatewayConfig(peer_subnets=(WEST, EAST), enforce_publishers=False))
+    assert setup.judge(TOKENED) == (0, NOT_ASKED)
+    assert setup.boundary.next_timer() is None
 
 
 def test_exports_and_unknown_channels_follow_the_configuration() -> None:
@@ -161,20 +161,22 @@ def test_exports_and_unknown_channels_follow_the_configuration() -> None:
         ({OPEN: (WEST,)}, DropReason.NOT_EXPORTED),
         ({}, DropReason.NOT_EXPORTED),
     ):
-        place = met(config=GatewayConfig(peer_subnets=(WEST, EAST), exports=exports))
-        place.boundary.set_channels(registry, 0.0)
-        assert place.judge(OPEN)[0] == verdict
-        assert place.judge(ChannelName("unheard/of"))[0] == DropReason.SUBNET_LOCAL
+        setup = announced_rig(config=GatewayConfig(peer_subnets=(WEST, EAST), exports=exports))
+        setup.boundary.set_channels(registry, 0.0)
+        assert setup.judge(OPEN)[0] == verdict
+        assert setup.judge(ChannelName("unheard/of"))[0] == DropReason.SUBNET_LOCAL
     assert (
-        met(config=GatewayConfig(peer_subnets=(WEST, EAST), forward_unknown=True)).judge(ChannelName("unheard/of"))[0]
+        announced_rig(config=GatewayConfig(peer_subnets=(WEST, EAST), forward_unknown=True)).judge(
+            ChannelName("unheard/of")
+        )[0]
         == 0
     )
 
 
 def test_counts_continue_over_a_change_of_policy() -> None:
-    place = met()
-    place.judge(OPEN)
-    place.boundary.set_channels(None, 1.0)
-    place.judge(OPEN)
-    stats = place.boundary.gateway.stats
+    setup = announced_rig()
+    setup.judge(OPEN)
+    setup.boundary.set_channels(None, 1.0)
+    setup.judge(OPEN)
+    stats = setup.boundary.gateway.stats
     assert (stats.forwarded, stats.drops[DropReason.SUBNET_LOCAL]) == (1, 1)

@@ -29,7 +29,7 @@ A, B, FAR, LOST = 0xA, 0xB, 0xFA, 0x105
 """Two neighbors, a node behind the second, and one that nobody knows."""
 
 
-class Place:
+class ForwarderRig:
     """One forwarder between two neighbors."""
 
     def __init__(self, *, open_relay: bool = False) -> None:
@@ -58,7 +58,7 @@ def packet(dest: int = FAR, *, body: bytes = bytes(68), ttl: int = 8, **fields: 
     return pack_route(RouteHeader(ttl=ttl, dest_id=dest, **fields)) + body
 
 
-def passed_on(datagram: bytes) -> bytes:
+def expected_at_next_hop(datagram: bytes) -> bytes:
     """Return a packet without an inner hop limit as the next hop must receive it."""
     route = unpack_route(datagram)
     route = RouteHeader(
@@ -74,7 +74,7 @@ def passed_on(datagram: bytes) -> bytes:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.get("case", case.get("ttl_in"))))
 def test_packets_are_forwarded_as_observed_or_more_strictly(case: dict[str, Any]) -> None:
-    place, given, source = Place(), packet(), "a"
+    setup, given, source = ForwarderRig(), packet(), "a"
     stricter = ""
     match case.get("case"):
         case None | "hop_count 255 in":
@@ -95,13 +95,13 @@ def test_packets_are_forwarded_as_observed_or_more_strictly(case: dict[str, Any]
             source, stricter = "nobody", "transit_stranger"
         case other:
             pytest.fail(f"what is {other}?")
-    sent = place.forward(given, source=source)
-    expected = [("b", passed_on(given))] if case["forwarded"] and not stricter else []
+    sent = setup.forward(given, source=source)
+    expected = [("b", expected_at_next_hop(given))] if case["forwarded"] and not stricter else []
     assert sent == expected
     if stricter:
-        assert place.drops() == {stricter: 1}
+        assert setup.drops() == {stricter: 1}
     if source == "nobody":
-        assert Place(open_relay=True).forward(packet(), source=source) == [("b", passed_on(packet()))]
+        assert ForwarderRig(open_relay=True).forward(packet(), source=source) == [("b", expected_at_next_hop(packet()))]
 
 
 def test_an_observed_handshake_is_passed_on_byte_for_byte() -> None:
@@ -109,20 +109,20 @@ def test_an_observed_handshake_is_passed_on_byte_for_byte() -> None:
     arrived = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["to"] == "B"]
     left = [bytes.fromhex(row["packet"]) for row in HANDSHAKE["packets"] if row["from"] == "B"]
     for given, expected in zip(arrived, left, strict=True):
-        place = Place()
-        place.table.learn(unpack_route(given).dest_id, "b", 3, 0.0)
-        assert place.forward(given) == [("b", expected)]
+        setup = ForwarderRig()
+        setup.table.learn(unpack_route(given).dest_id, "b", 3, 0.0)
+        assert setup.forward(given) == [("b", expected)]
 
 
 def test_a_batch_is_cut_into_trains_by_next_hop_and_length() -> None:
-    place = Place()
+    setup = ForwarderRig()
     sizes = (100, 100, 100, 90, 100, 100, 80, 80, 120)
     bodies = [pack_header(Header(sequence=n)) + bytes([n]) * (size - 68) for n, size in enumerate(sizes)]
     dests = [FAR, FAR, FAR, FAR, B, FAR, FAR, FAR, LOST]
     packets = [packet(dest, body=body) for dest, body in zip(dests, bodies, strict=True)]
     batch = PacketBatch.of([("a", one) for one in packets])
     out = Output()
-    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, len(batch), 0.0, out)
+    setup.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, len(batch), 0.0, out)
     assert [(train.address, train.segment, len(train.data)) for train in out.trains] == [
         ("b", 118, 3 * 118 + 108),
         ("b", 118, 118),
@@ -130,54 +130,54 @@ def test_a_batch_is_cut_into_trains_by_next_hop_and_length() -> None:
         ("b", 98, 98),
     ]
     sent = [datagram for train in out.trains for datagram in train.datagrams()]
-    assert sent == [passed_on(one) for one in packets[:-1]]
+    assert sent == [expected_at_next_hop(one) for one in packets[:-1]]
     assert all(np.shares_memory(np.frombuffer(train.data, np.uint8), batch.data) for train in out.trains)
-    assert place.counters.get("transit", "forwarded") == 8
-    assert place.drops() == {"transit_no_route": 1}
+    assert setup.counters.get("transit", "forwarded") == 8
+    assert setup.drops() == {"transit_no_route": 1}
 
 
 def test_inner_hops_are_limited_without_a_gateway_too() -> None:
-    place = Place()
+    setup = ForwarderRig()
     spent = pack_header(Header(hop_ttl=3, hop_count=3))
     left = pack_header(Header(hop_ttl=3, hop_count=2))
-    sent = place.forward(packet(body=spent), packet(body=left))
+    sent = setup.forward(packet(body=spent), packet(body=left))
     assert [datagram[ROUTE_BYTES + 6] for _, datagram in sent] == [3]
-    assert place.drops() == {"transit_ttl_expired": 1}
+    assert setup.drops() == {"transit_ttl_expired": 1}
 
 
 def test_packets_wait_while_the_socket_is_full() -> None:
-    place = Place()
-    place.forwarder.hold()
+    setup = ForwarderRig()
+    setup.forwarder.hold()
     bodies = [pack_header(Header(session_id=n % 2, stream_id=7)) for n in range(60)]
     urgent = [
         packet(body=pack_header(Header(session_id=9)), flags=RouteFlags.PRIORITY),
         packet(body=pack_header(Header(session_id=9, flags=Flags.PRIORITY))),
     ]
-    assert place.forward(*(packet(body=body) for body in bodies), *urgent) == []
+    assert setup.forward(*(packet(body=body) for body in bodies), *urgent) == []
     out = Output()
-    place.forwarder.release(out)
+    setup.forwarder.release(out)
     order = [int.from_bytes(bytes(train.data)[18 + 24 : 18 + 32], "little") for train in out.trains]
     assert order == [9, 9, *[0] * 16, *[1] * 16, *[0] * 14, *[1] * 14]
-    assert len(place.forward(packet())) == 1, "nothing waits any more"
+    assert len(setup.forward(packet())) == 1, "nothing waits any more"
 
 
 def test_a_full_queue_is_a_reason() -> None:
-    place = Place()
-    place.forwarder.hold()
-    place.forwarder.queue.depth = 5
+    setup = ForwarderRig()
+    setup.forwarder.hold()
+    setup.forwarder.queue.depth = 5
     for _ in range(2):
-        place.forward(*(packet() for _ in range(4)))
-    assert place.drops() == {"transit_crowded": 3}
-    assert place.counters.get("transit", "forwarded") == 5
+        setup.forward(*(packet() for _ in range(4)))
+    assert setup.drops() == {"transit_crowded": 3}
+    assert setup.counters.get("transit", "forwarded") == 5
 
 
 def test_a_recorder_gets_what_happened_to_each_packet() -> None:
-    place = Place()
+    setup = ForwarderRig()
     told: list[Passed] = []
-    place.tap.recorder = InColumns(told.append)
+    setup.tap.recorder = InColumns(told.append)
     packets = [packet(), packet(LOST), packet(ttl=0), packet(B)]
-    place.forward(*packets)
-    place.forward(packet(), source="nobody")
+    setup.forward(*packets)
+    setup.forward(packet(), source="nobody")
     *batches, stranger = told
     assert [(one.fates.item(0), one.reasons.item(0)) for one in batches] == [
         (Fate.FORWARDED, 0),
@@ -193,51 +193,51 @@ def test_a_recorder_gets_what_happened_to_each_packet() -> None:
 
 
 def test_a_recorder_gets_which_packets_found_no_room() -> None:
-    place = Place()
+    setup = ForwarderRig()
     told: list[Passed] = []
-    place.tap.recorder = InColumns(told.append)
-    place.forwarder.hold()
-    place.forwarder.queue.depth = 5
-    place.forward(*(packet() for _ in range(8)))
+    setup.tap.recorder = InColumns(told.append)
+    setup.forwarder.hold()
+    setup.forwarder.queue.depth = 5
+    setup.forward(*(packet() for _ in range(8)))
     fates = [fate for one in told for fate in one.fates.tolist()]
     assert fates == [Fate.FORWARDED] * 5 + [Fate.DROPPED] * 3
     assert told[-1].reasons.tolist()[-1] == Reason.CROWDED.code
 
 
 def test_a_decision_is_kept_while_its_inputs_do_not_change() -> None:
-    place = Place()
+    setup = ForwarderRig()
     bodies = [pack_header(Header(stream_id=7, sequence=n)) for n in range(40)]
     for _ in range(3):
-        assert len(place.forward(*(packet(body=body) for body in bodies))) == 40
-    assert len(place.forwarder._decisions) == 1
-    place.table.install(FAR, "c", 1.0)
-    assert {address for address, _ in place.forward(packet(body=bodies[0]))} == {"c"}
-    place.table.withdraw_hop("c")
-    place.table.withdraw_hop("b")
-    assert place.forward(packet(body=bodies[0])) == []
-    assert place.drops() == {"transit_no_route": 1}
+        assert len(setup.forward(*(packet(body=body) for body in bodies))) == 40
+    assert len(setup.forwarder._decisions) == 1
+    setup.table.install(FAR, "c", 1.0)
+    assert {address for address, _ in setup.forward(packet(body=bodies[0]))} == {"c"}
+    setup.table.withdraw_hop("c")
+    setup.table.withdraw_hop("b")
+    assert setup.forward(packet(body=bodies[0])) == []
+    assert setup.drops() == {"transit_no_route": 1}
 
 
 def test_a_decision_ends_with_the_route() -> None:
-    place = Place()
-    assert len(place.forward(packet(), now=90.0)) == 1
-    assert place.forward(packet(), now=90.1) == []
-    assert place.forward(packet(), now=91.0) == []
-    assert place.drops() == {"transit_no_route": 2}
+    setup = ForwarderRig()
+    assert len(setup.forward(packet(), now=90.0)) == 1
+    assert setup.forward(packet(), now=90.1) == []
+    assert setup.forward(packet(), now=91.0) == []
+    assert setup.drops() == {"transit_no_route": 2}
 
 
 def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "MAX_DECISIONS", 8)
-    place = Place()
+    setup = ForwarderRig()
     streams = [pack_header(Header(stream_id=n)) for n in range(50)]
-    assert len(place.forward(*(packet(body=body) for body in streams))) == 50
-    assert len(place.forwarder._decisions) == 8
+    assert len(setup.forward(*(packet(body=body) for body in streams))) == 50
+    assert len(setup.forwarder._decisions) == 8
 
 
 def test_the_nonce_makes_no_difference() -> None:
-    place = Place()
+    setup = ForwarderRig()
     bodies = [pack_header(Header(nonce=bytes([n]) * 12, session_id=n, sequence=n)) for n in range(20)]
     batch = PacketBatch.of([("a", packet(body=body)) for body in bodies])
     out = Output()
-    place.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, 20, 0.0, out)
+    setup.forwarder.forward("a", batch.data, batch.starts, batch.lengths, 0, 20, 0.0, out)
     assert len(out.trains) == 1

@@ -23,7 +23,7 @@ PEERS = {"A": 0xA, "C": 0xC, "D": 0xD}
 FAR = {"Y": 0x100, "Z": 0x200}
 
 
-class Place:
+class PingwaveRig:
     """One node with three neighbors, whose names are their addresses."""
 
     def __init__(self) -> None:
@@ -52,57 +52,57 @@ class Place:
 
 def test_routes_and_split_horizon_follow_the_observed_scenario() -> None:
     """With one more hop each, because hop 0 must come from the origin itself."""
-    place = Place()
+    setup = PingwaveRig()
     for step in SCENARIOS["steps"]:
         words = step["step"].replace("(", " ").replace(")", " ").replace(",", " ").split()
         origin, source, hops = words[1], words[3], int(words[5])
-        sent = place.hear({**PEERS, **FAR}[origin], source, hops=hops + 1)
+        sent = setup.hear({**PEERS, **FAR}[origin], source, hops=hops + 1)
         assert sorted(sent) == step["forwarded_to"]
-        assert place.table.lookup({**PEERS, **FAR}[origin], 0.0) == step[f"route_{origin}"]
+        assert setup.table.lookup({**PEERS, **FAR}[origin], 0.0) == step[f"route_{origin}"]
 
 
 def test_the_first_hop_of_a_pingwave_is_its_origin() -> None:
-    place = Place()
-    assert place.hear(FAR["Y"], "A", hops=0) == {}
-    assert place.hear(PEERS["C"], "A", hops=0) == {}
-    assert place.hear(PEERS["A"], "A", hops=2) == {}
-    assert place.hear(0, "A", hops=2) == {}
-    assert place.drops() == {"pingwave_forged": 4}
-    assert place.table.lookup(FAR["Y"], 0.0) is None
-    assert sorted(place.hear(PEERS["A"], "A", hops=0)) == ["C", "D"]
+    setup = PingwaveRig()
+    assert setup.hear(FAR["Y"], "A", hops=0) == {}
+    assert setup.hear(PEERS["C"], "A", hops=0) == {}
+    assert setup.hear(PEERS["A"], "A", hops=2) == {}
+    assert setup.hear(0, "A", hops=2) == {}
+    assert setup.drops() == {"pingwave_forged": 4}
+    assert setup.table.lookup(FAR["Y"], 0.0) is None
+    assert sorted(setup.hear(PEERS["A"], "A", hops=0)) == ["C", "D"]
 
 
 @pytest.mark.parametrize("case", WAVES["receive_cases"], ids=lambda case: str(case["case"]))
 def test_pingwaves_are_taken_as_observed(case: dict[str, Any]) -> None:
     """With one more hop where the observed ones had hop 0 and were not the sender's own."""
-    place = Place()
+    setup = PingwaveRig()
     match case["case"]:
         case "first sight, ttl 3 hops 0 from A" | "health byte 3":
-            sent = place.hear(PEERS["A"], "A", hops=0)
+            sent = setup.hear(PEERS["A"], "A", hops=0)
         case "same (origin, seq) again from C, same hops":
-            place.hear(FAR["Y"], "A", seq=5)
-            sent = place.hear(FAR["Y"], "C", seq=5)
+            setup.hear(FAR["Y"], "A", seq=5)
+            sent = setup.hear(FAR["Y"], "C", seq=5)
         case "ttl 0":
-            sent = place.hear(FAR["Y"], "A", ttl=0)
-            assert place.table.lookup(FAR["Y"], 0.0) == "A"
+            sent = setup.hear(FAR["Y"], "A", ttl=0)
+            assert setup.table.lookup(FAR["Y"], 0.0) == "A"
         case "ttl 1":
-            sent = place.hear(PEERS["A"], "A", hops=0, ttl=1)
+            sent = setup.hear(PEERS["A"], "A", hops=0, ttl=1)
         case "origin is the receiver itself":
-            sent = place.hear(SELF, "A")
-            assert place.drops() == {"pingwave_own": 1}
+            sent = setup.hear(SELF, "A")
+            assert setup.drops() == {"pingwave_own": 1}
         case "hops 15":
-            sent = place.hear(FAR["Y"], "A", hops=15)
-            assert place.table.metric(FAR["Y"]) == case["metric"]
+            sent = setup.hear(FAR["Y"], "A", hops=15)
+            assert setup.table.metric(FAR["Y"]) == case["metric"]
         case "hops 16":
-            sent = place.hear(FAR["Y"], "A", hops=16)
-            assert place.drops() == {"pingwave_hops": 1}
+            sent = setup.hear(FAR["Y"], "A", hops=16)
+            assert setup.drops() == {"pingwave_hops": 1}
         case "source address is not a registered direct peer":
-            sent = place.hear(FAR["Y"], "E")
-            assert place.drops() == {"pingwave_stranger": 1}
+            sent = setup.hear(FAR["Y"], "E")
+            assert setup.drops() == {"pingwave_stranger": 1}
         case "duplicate (origin, seq) arriving with FEWER hops via another peer":
-            place.hear(FAR["Y"], "A", hops=5, seq=5)
-            sent = place.hear(FAR["Y"], "C", hops=2, seq=5)
-            assert place.table.lookup(FAR["Y"], 0.0) == "C"
+            setup.hear(FAR["Y"], "A", hops=5, seq=5)
+            sent = setup.hear(FAR["Y"], "C", hops=2, seq=5)
+            assert setup.table.lookup(FAR["Y"], 0.0) == "C"
         case _:  # not taken for pingwaves at all: tests/wire/test_datagram.py
             assert case["case"] in {"health byte 4", "node_id low 16 bits = 0x4E45"}
             return
@@ -110,7 +110,7 @@ def test_pingwaves_are_taken_as_observed(case: dict[str, Any]) -> None:
     if "as_" in case:
         assert all(vars_of(wave) == case["as_"] for wave in sent.values())
     if case.get("route") == "A":
-        assert place.table.lookup(PEERS["A"] if "hops 0" in case["case"] else FAR["Y"], 0.0) in {"A", None}
+        assert setup.table.lookup(PEERS["A"] if "hops 0" in case["case"] else FAR["Y"], 0.0) in {"A", None}
 
 
 def vars_of(wave: Pingwave) -> dict[str, int]:
@@ -118,64 +118,64 @@ def vars_of(wave: Pingwave) -> dict[str, int]:
 
 
 def test_observed_pingwaves_are_heard() -> None:
-    place = Place()
+    setup = PingwaveRig()
     for row in WAVES["observed"]:
         wave = unpack_pingwave(bytes.fromhex(row["hex"]))
-        place.hear(wave.node_id, "A", hops=wave.hop_count + 1, seq=wave.seq)
-    assert len(place.graph) == len({row["decoded"]["origin"] for row in WAVES["observed"]})
+        setup.hear(wave.node_id, "A", hops=wave.hop_count + 1, seq=wave.seq)
+    assert len(setup.graph) == len({row["decoded"]["origin"] for row in WAVES["observed"]})
 
 
 def test_a_restarted_node_is_heard_again() -> None:
     """At once where it is a neighbor, elsewhere after its earlier sequences were forgotten."""
-    place = Place()
+    setup = PingwaveRig()
     observed = [1, 2, 50, 1, 2, 3]
-    assert [bool(place.hear(PEERS["A"], "A", hops=0, seq=seq)) for seq in observed] == [
+    assert [bool(setup.hear(PEERS["A"], "A", hops=0, seq=seq)) for seq in observed] == [
         True, True, True, False, False, True
     ]  # fmt: skip
-    place.hear(FAR["Y"], "A", seq=50)
-    assert place.hear(FAR["Y"], "A", seq=1, now=10.0) == {}
-    assert place.drops() == {"pingwave_old": 1}
-    assert place.hear(FAR["Y"], "A", seq=2, now=31.0)
-    assert place.hear(FAR["Y"], "A", seq=3, now=32.0)
+    setup.hear(FAR["Y"], "A", seq=50)
+    assert setup.hear(FAR["Y"], "A", seq=1, now=10.0) == {}
+    assert setup.drops() == {"pingwave_old": 1}
+    assert setup.hear(FAR["Y"], "A", seq=2, now=31.0)
+    assert setup.hear(FAR["Y"], "A", seq=3, now=32.0)
 
 
 def test_copies_are_forgotten_in_time() -> None:
-    place = Place()
-    place.hear(FAR["Y"], "A", seq=5)
-    place.waves.sweep(90.0, 90.0)
-    assert place.hear(FAR["Y"], "A", seq=5, now=90.0) == {}
-    place.waves.sweep(91.0, 90.0)
-    assert len(place.waves._seen) == 0
+    setup = PingwaveRig()
+    setup.hear(FAR["Y"], "A", seq=5)
+    setup.waves.sweep(90.0, 90.0)
+    assert setup.hear(FAR["Y"], "A", seq=5, now=90.0) == {}
+    setup.waves.sweep(91.0, 90.0)
+    assert len(setup.waves._seen) == 0
 
 
 def test_one_neighbor_cannot_flood() -> None:
-    place = Place()
+    setup = PingwaveRig()
     for _ in range(int(BURST) + 100):
-        place.hear(FAR["Y"], "A", seq=7)
-    assert place.drops() == {"pingwave_rate": 100}
-    assert place.hear(FAR["Y"], "C", seq=8)
-    assert place.hear(FAR["Y"], "A", seq=9, now=1.0)
+        setup.hear(FAR["Y"], "A", seq=7)
+    assert setup.drops() == {"pingwave_rate": 100}
+    assert setup.hear(FAR["Y"], "C", seq=8)
+    assert setup.hear(FAR["Y"], "A", seq=9, now=1.0)
 
 
 def test_one_neighbor_cannot_fill_the_tables() -> None:
-    place = Place()
+    setup = PingwaveRig()
     for origin in range(int(NEWCOMER_BURST) + 50):
-        place.hear(0x10000 + origin, "A")
-    assert place.drops() == {"pingwave_newcomers": 50}
-    assert len(place.graph) == NEWCOMER_BURST
-    assert place.hear(0x999999, "C")
-    assert place.hear(PEERS["A"], "A", hops=0), "a neighbor itself is never a newcomer too many"
+        setup.hear(0x10000 + origin, "A")
+    assert setup.drops() == {"pingwave_newcomers": 50}
+    assert len(setup.graph) == NEWCOMER_BURST
+    assert setup.hear(0x999999, "C")
+    assert setup.hear(PEERS["A"], "A", hops=0), "a neighbor itself is never a newcomer too many"
 
 
 def test_full_tables_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.engine.routes.routing.MAX_ROUTES", 4)
-    place = Place()
-    assert [bool(place.hear(0x1000 + n, "A")) for n in range(3)] == [True, False, False]
-    assert place.drops() == {"pingwave_full": 2}
+    setup = PingwaveRig()
+    assert [bool(setup.hear(0x1000 + n, "A")) for n in range(3)] == [True, False, False]
+    assert setup.drops() == {"pingwave_full": 2}
     monkeypatch.setattr("meshbus.engine.routes.routing.MAX_ROUTES", 100)
     monkeypatch.setattr("meshbus.engine.routes.proximity.MAX_NODES", 1)
-    assert place.hear(0x1001, "A") == {}
-    assert place.drops() == {"pingwave_full": 3}
+    assert setup.hear(0x1001, "A") == {}
+    assert setup.drops() == {"pingwave_full": 3}
 
 
 def test_the_bounds_hold_for_fleets_we_promise() -> None:

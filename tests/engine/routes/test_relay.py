@@ -28,7 +28,7 @@ OBSERVED: dict[str, Any] = load("mesh")["routed_handshake"]
 SELF, ASKER, TARGET, PLAIN, FAR = 1, 2, 3, 4, 9
 
 
-class Taker(Handshakes):
+class HandshakeRecorder(Handshakes):
     """Keeps the routed messages for this node instead of reading them."""
 
     def __init__(self, context: Context) -> None:
@@ -40,14 +40,14 @@ class Taker(Handshakes):
         return []
 
 
-class Place:
+class RelayRig:
     """One relay with three peers, one of which does not support this subprotocol."""
 
     def __init__(self) -> None:
-        engine = rig(node_id=SELF, table=replaced(SERVICES, Handshakes, Taker))
+        engine = rig(node_id=SELF, table=replaced(SERVICES, Handshakes, HandshakeRecorder))
         self.counters, self.peers, self.table = engine.counters, engine.peers, engine.mesh.table
         self.relay = engine.services[HandshakeRelay]
-        self.taken = engine.services[Taker].taken
+        self.taken = engine.services[HandshakeRecorder].taken
         self.openers: dict[Address, Opener] = {}
         for node_id in (ASKER, TARGET, PLAIN):
             secret, name = bytes([node_id]) * 32, f"at {node_id}"
@@ -82,16 +82,16 @@ class Place:
 
 
 def test_our_own_message_goes_inside_the_session_with_the_relay() -> None:
-    place, out = Place(), Output()
-    place.relay.carry(f"at {TARGET}", b"noise", SELF, FAR, out)
-    assert place.inside(out) == [(f"at {TARGET}", RelayedHandshake(FAR, SELF, b"noise"))]
+    setup, out = RelayRig(), Output()
+    setup.relay.carry(f"at {TARGET}", b"noise", SELF, FAR, out)
+    assert setup.inside(out) == [(f"at {TARGET}", RelayedHandshake(FAR, SELF, b"noise"))]
 
 
 @pytest.mark.parametrize("address", [f"at {PLAIN}", "nobody", f"at {TARGET}"])
 def test_our_own_message_is_routed_without_an_agreement(address: str) -> None:
-    place, out = Place(), Output()
+    setup, out = RelayRig(), Output()
     receiver = TARGET if address == f"at {TARGET}" else FAR  # the receiver is its own relay
-    place.relay.carry(address, b"noise", SELF, receiver, out)
+    setup.relay.carry(address, b"noise", SELF, receiver, out)
     (train,) = out.trains
     route, message = decode_routed_handshake(bytes(train.data))
     assert (train.address, route.ttl, route.dest_id, route.src_id, message) == (
@@ -100,42 +100,42 @@ def test_our_own_message_is_routed_without_an_agreement(address: str) -> None:
 
 
 def test_a_message_is_passed_on_inside_the_session_with_its_receiver() -> None:
-    place = Place()
+    setup = RelayRig()
     relayed = RelayedHandshake(TARGET, ASKER, b"noise")
-    assert place.inside(place.take(ASKER, relayed)) == [(f"at {TARGET}", relayed)]
-    assert place.counters.get("relay", "inside") == 1
+    assert setup.inside(setup.take(ASKER, relayed)) == [(f"at {TARGET}", relayed)]
+    assert setup.counters.get("relay", "inside") == 1
 
 
 @pytest.mark.parametrize(("dest", "address"), [(PLAIN, f"at {PLAIN}"), (FAR, f"at {PLAIN}")])
 def test_a_message_continues_with_a_routing_header_where_needed(dest: int, address: str) -> None:
-    place = Place()
-    (train,) = place.take(ASKER, RelayedHandshake(dest, ASKER, b"noise")).trains
+    setup = RelayRig()
+    (train,) = setup.take(ASKER, RelayedHandshake(dest, ASKER, b"noise")).trains
     route, message = decode_routed_handshake(bytes(train.data))
     assert (train.address, route.dest_id, route.src_id, message) == (address, dest, ASKER, b"noise")
     assert (route.ttl, route.hop_count) == (HANDSHAKE_TTL - 1, 1), "its receiver must know that it came through a relay"
-    assert place.counters.get("relay", "routed") == 1
+    assert setup.counters.get("relay", "routed") == 1
 
 
 def test_a_message_for_us_is_taken_as_a_routed_one() -> None:
-    place = Place()
-    place.take(TARGET, RelayedHandshake(SELF, FAR, b"noise"))
-    ((source, datagram),) = place.taken
+    setup = RelayRig()
+    setup.take(TARGET, RelayedHandshake(SELF, FAR, b"noise"))
+    ((source, datagram),) = setup.taken
     route, message = decode_routed_handshake(datagram)
     assert (source, route.hop_count, route.src_id, message) == (f"at {TARGET}", 1, FAR, b"noise")
     assert len(datagram) == ROUTE_BYTES + 68 + 5
 
 
 def test_no_peer_can_send_in_the_name_of_another() -> None:
-    place = Place()
-    assert place.take(ASKER, RelayedHandshake(TARGET, PLAIN, b"noise")).trains == []
-    assert place.drops() == {"relay_source": 1}
+    setup = RelayRig()
+    assert setup.take(ASKER, RelayedHandshake(TARGET, PLAIN, b"noise")).trains == []
+    assert setup.drops() == {"relay_source": 1}
 
 
 def test_what_leads_nowhere_or_cannot_be_read_is_counted() -> None:
-    place = Place()
-    assert place.take(ASKER, RelayedHandshake(0x777, ASKER, b"noise")).trains == []
-    place.relay.receive(place.peer(ASKER), bytes(7), 0.0, Output())
-    assert place.drops() == {"relay_malformed": 1, "relay_no_route": 1}
+    setup = RelayRig()
+    assert setup.take(ASKER, RelayedHandshake(0x777, ASKER, b"noise")).trains == []
+    setup.relay.receive(setup.peer(ASKER), bytes(7), 0.0, Output())
+    assert setup.drops() == {"relay_malformed": 1, "relay_no_route": 1}
 
 
 def test_a_relay_of_the_other_implementation_could_read_along() -> None:

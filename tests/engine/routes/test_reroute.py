@@ -15,7 +15,7 @@ P, Q, R = 2, 3, 4
 FAR = 9
 
 
-class Place:
+class RerouteRig:
     """One node with three neighbors at addresses like "at 2"."""
 
     def __init__(self) -> None:
@@ -38,55 +38,55 @@ class Place:
 
 
 def test_another_way_that_was_heard_is_taken() -> None:
-    place = Place()
-    place.table.learn(FAR, f"at {P}", 3, 0.0)
-    place.table.learn(FAR, f"at {Q}", 5, 0.0)
-    place.policy.failed(P, f"at {P}", 1.0)
-    assert place.table.lookup(FAR, 1.0) == f"at {Q}"
-    assert P not in place.table, "without another way the neighbor itself is out of reach"
-    assert place.moved() == {"lost": 1, "moved": 1}
+    rig = RerouteRig()
+    rig.table.learn(FAR, f"at {P}", 3, 0.0)
+    rig.table.learn(FAR, f"at {Q}", 5, 0.0)
+    rig.policy.failed(P, f"at {P}", 1.0)
+    assert rig.table.lookup(FAR, 1.0) == f"at {Q}"
+    assert P not in rig.table, "without another way the neighbor itself is out of reach"
+    assert rig.moved() == {"lost": 1, "moved": 1}
 
 
 def test_the_graph_is_asked_when_no_other_way_was_heard() -> None:
-    place = Place()
-    place.table.learn(FAR, f"at {P}", 3, 0.0)
-    place.hear(P, P, 0)
-    place.hear(FAR, Q, 2)
-    place.hear(P, R, 1)
-    place.policy.failed(P, f"at {P}", 1.0)
-    assert place.table.lookup(FAR, 1.0) == f"at {Q}"
-    assert place.table.lookup(P, 1.0) == f"at {R}", "the failed neighbor may be reached around"
+    rig = RerouteRig()
+    rig.table.learn(FAR, f"at {P}", 3, 0.0)
+    rig.hear(P, P, 0)
+    rig.hear(FAR, Q, 2)
+    rig.hear(P, R, 1)
+    rig.policy.failed(P, f"at {P}", 1.0)
+    assert rig.table.lookup(FAR, 1.0) == f"at {Q}"
+    assert rig.table.lookup(P, 1.0) == f"at {R}", "the failed neighbor may be reached around"
 
 
 def test_a_neighbor_that_failed_too_is_no_way() -> None:
-    place = Place()
-    place.table.learn(FAR, f"at {P}", 3, 0.0)
-    place.hear(FAR, Q, 2)
-    place.peers.require(Q).health = Health.FAILED
-    place.policy.failed(P, f"at {P}", 1.0)
-    assert place.table.lookup(FAR, 1.0) is None
+    rig = RerouteRig()
+    rig.table.learn(FAR, f"at {P}", 3, 0.0)
+    rig.hear(FAR, Q, 2)
+    rig.peers.require(Q).health = Health.FAILED
+    rig.policy.failed(P, f"at {P}", 1.0)
+    assert rig.table.lookup(FAR, 1.0) is None
 
 
 def test_no_neighbor_is_chosen_at_random() -> None:
-    place = Place()
-    place.table.learn(FAR, f"at {P}", 3, 0.0)
-    place.policy.failed(P, f"at {P}", 1.0)
-    assert place.table.lookup(FAR, 1.0) is None
-    assert place.moved() == {"lost": 2}
+    rig = RerouteRig()
+    rig.table.learn(FAR, f"at {P}", 3, 0.0)
+    rig.policy.failed(P, f"at {P}", 1.0)
+    assert rig.table.lookup(FAR, 1.0) is None
+    assert rig.moved() == {"lost": 2}
 
 
 def test_moved_routes_return_with_the_neighbor_at_its_new_address() -> None:
-    place = Place()
-    place.table.learn(FAR, f"at {P}", 3, 0.0)
-    place.table.learn(FAR, f"at {Q}", 5, 0.0)
-    place.policy.failed(P, f"at {P}", 1.0)
-    place.policy.failed(Q, f"at {Q}", 2.0)
-    assert len(place.policy) == 3
-    place.policy.recovered(P, "elsewhere", 3.0)
-    assert place.table.lookup(FAR, 3.0) == "elsewhere", "the first cause wins"
-    assert place.table.lookup(P, 3.0) == "elsewhere"
-    assert len(place.policy) == 1
-    place.policy.forget(Q)
-    assert len(place.policy) == 0
-    place.policy.recovered(Q, f"at {Q}", 4.0)
-    assert place.moved()["restored"] == 2
+    rig = RerouteRig()
+    rig.table.learn(FAR, f"at {P}", 3, 0.0)
+    rig.table.learn(FAR, f"at {Q}", 5, 0.0)
+    rig.policy.failed(P, f"at {P}", 1.0)
+    rig.policy.failed(Q, f"at {Q}", 2.0)
+    assert len(rig.policy) == 3
+    rig.policy.recovered(P, "elsewhere", 3.0)
+    assert rig.table.lookup(FAR, 3.0) == "elsewhere", "the first cause wins"
+    assert rig.table.lookup(P, 3.0) == "elsewhere"
+    assert len(rig.policy) == 1
+    rig.policy.forget(Q)
+    assert len(rig.policy) == 0
+    rig.policy.recovered(Q, f"at {Q}", 4.0)
+    assert rig.moved()["restored"] == 2

@@ -13,7 +13,7 @@ from meshbus.engine.routes.routing import MAX_WAYS, RoutingConfig, RoutingTable
 CONFIG = RoutingConfig(patience_s=30.0, max_age_s=90.0)
 
 
-class Told:
+class RecordedTable:
     """A table, and the changes that it reported."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Told:
 
 
 def test_a_lower_metric_replaces_and_an_equal_one_does_not() -> None:
-    told = Told()
+    told = RecordedTable()
     table = told.table
     for hop, metric, chosen in (("a", 7, "a"), ("c", 4, "c"), ("d", 4, "c"), ("d", 3, "d"), ("a", 2, "a")):
         assert table.learn(9, hop, metric, 0.0)
@@ -75,7 +75,7 @@ def test_a_longer_way_must_persist_before_it_counts() -> None:
 
 
 def test_stale_routes_are_not_used_and_swept() -> None:
-    told = Told()
+    told = RecordedTable()
     table = told.table
     table.learn(9, "a", 3, 0.0)
     table.install(8, "b", 0.0)
@@ -97,7 +97,7 @@ def test_other_ways_are_found_by_metric_and_only_while_they_are_young() -> None:
 
 
 def test_a_way_can_be_chosen_and_withdrawn() -> None:
-    told = Told()
+    told = RecordedTable()
     table = told.table
     table.learn(9, "a", 3, 0.0)
     table.choose(9, "b", 1.0)
@@ -111,7 +111,7 @@ def test_a_way_can_be_chosen_and_withdrawn() -> None:
 
 
 def test_routes_follow_a_neighbor_to_its_new_address() -> None:
-    told = Told()
+    told = RecordedTable()
     table = told.table
     table.install(9, "old", 0.0)
     table.learn(8, "other", 3, 0.0)
@@ -143,7 +143,7 @@ def test_the_table_can_be_read() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdefg"), st.integers(2, 17), st.integers(0, 20))))
 def test_whatever_is_heard_the_table_stays_in_order(heard: list[tuple[int, str, int, int]]) -> None:
-    told = Told()
+    told = RecordedTable()
     table, now = told.table, 0.0
     for dest, hop, metric, pause in heard:
         now += pause

@@ -27,7 +27,7 @@ from tests.engine.ends import CHANNEL, ORIGIN, SERVED, STREAM, End, Ends
 from tests.engine.fleet import numbered
 
 
-def tell(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
+def pass_message(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
     """Pass a message about a stream to an end."""
     out = Output()
     end.delivery.receive(end.peer, memoryview(encode_reliable(message)), now, out)
@@ -35,7 +35,7 @@ def tell(end: End, message: ReliableMessage, now: float = 0.0) -> Output:
     return out
 
 
-def said(ends: Ends, out: Output, to: End) -> list[ReliableMessage]:
+def messages_in(ends: Ends, out: Output, to: End) -> list[ReliableMessage]:
     """Return the messages about streams in an output, as an end reads them."""
     messages = []
     for train in out.trains:
@@ -54,7 +54,7 @@ def test_a_stream_starts_with_a_base_and_is_acknowledged_once_for_a_batch() -> N
     assert base.subprotocol_id == Subprotocol.RELIABLE
     assert [header.sequence for header in data] == list(range(data[0].sequence, data[0].sequence + 20))
     assert data[0].sequence > FIRST_SEQUENCE
-    (ack,) = said(ends, answer, ends.left)
+    (ack,) = messages_in(ends, answer, ends.left)
     assert ack == Ack(stream_id=STREAM, cumulative=data[-1].sequence + 1, free=1024)
     assert answer.events[0].pub_seq == 500
 
@@ -107,13 +107,13 @@ def test_releasing_a_stream_notifies_its_sender_at_once() -> None:
     right = ends.right
     right.traffic.hold(STREAM, 0.0, held=True)
     answer, _ = ends.carry(ends.left.send(numbered(20), reliable=True), right)
-    (held,) = said(ends, answer, ends.left)
+    (held,) = messages_in(ends, answer, ends.left)
     assert isinstance(held, Ack)
     assert held.free == 0
     assert right.streams.next_timer() is None
     right.traffic.hold(STREAM, 3.0, held=False)
     assert right.streams.next_timer() == 3.0
-    (released,) = said(ends, right.tick(3.0), ends.left)
+    (released,) = messages_in(ends, right.tick(3.0), ends.left)
     assert isinstance(released, Ack)
     assert (released.cumulative, released.free) == (held.cumulative, 1024)
     assert right.streams.next_timer() is None
@@ -276,16 +276,16 @@ def test_the_receiver_may_end_a_stream() -> None:
     ends = Ends()
     left = ends.left
     left.send(numbered(3), reliable=True)
-    out = tell(left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
+    out = pass_message(left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
     assert [event.stream_id for event in out.control if isinstance(event, StreamFailed)] == [STREAM]
-    tell(left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
+    pass_message(left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
     assert left.counters.get("drop", "reliable_unknown_stream") == 1
 
 
 def test_the_sender_may_end_a_stream() -> None:
     ends = Ends()
     ends.carry(ends.left.send(numbered(3), reliable=True), ends.right, lost=[1])
-    tell(ends.right, Reset(stream_id=STREAM, reason=ResetReason.GAVE_UP))
+    pass_message(ends.right, Reset(stream_id=STREAM, reason=ResetReason.GAVE_UP))
     assert ends.right.streams.next_timer() is None
 
 
@@ -295,10 +295,10 @@ def test_a_stream_that_was_closed_is_confirmed_and_forgotten() -> None:
     _, headers = ends.carry(out, ends.right)
     total = headers[-1].sequence + 1
     for _ in range(2):  # the confirmation may be lost
-        answer = tell(ends.right, Fin(stream_id=STREAM, total=total))
-        assert said(ends, answer, ends.left) == [FinAck(stream_id=STREAM, total=total)]
+        answer = pass_message(ends.right, Fin(stream_id=STREAM, total=total))
+        assert messages_in(ends, answer, ends.left) == [FinAck(stream_id=STREAM, total=total)]
     assert ends.right.streams.next_timer() is None
-    tell(ends.left, FinAck(stream_id=12345, total=1))
+    pass_message(ends.left, FinAck(stream_id=12345, total=1))
     assert ends.left.counters.get("drop", "reliable_unknown_stream") == 1
 
 
@@ -318,7 +318,7 @@ def test_hostile_acknowledgements_change_nothing_for_the_honest_stream() -> None
         Ack(stream_id=STREAM, cumulative=0, free=0, ranges=((top, 0xFFFFFFFF),)),
         Ack(stream_id=STREAM, cumulative=0, free=7, ranges=((0, 0xFFFFFFFF),) * 32),
     ):
-        tell(left, message)
+        pass_message(left, message)
     assert left.counters.get("drop", "ack_unknown_stream") == 1
     assert left.counters.get("drop", "bad_ack") > 0
     assert stream.credit == credit
@@ -337,14 +337,14 @@ def test_hostile_bases_fill_a_bounded_table() -> None:
     ends.settle(left.send(numbered(3), reliable=True), right)
     ends.settle(right.tick(0.1), left, 0.1)
     for stream_id in range(2 * MAX_STREAMS):
-        tell(right, Base(stream_id=stream_id, sequence=FIRST_SEQUENCE + 5, pub_seq=1, start=True))
+        pass_message(right, Base(stream_id=stream_id, sequence=FIRST_SEQUENCE + 5, pub_seq=1, start=True))
     assert right.counters.get("drop", "too_many_streams") == MAX_STREAMS + 1
     for base in (
         Base(stream_id=5, sequence=0, pub_seq=0, start=True),
         Base(stream_id=5, sequence=(1 << 64) - 1, pub_seq=None, start=True),
         Base(stream_id=5, sequence=1, pub_seq=(1 << 64) - 2, start=False),
     ):
-        tell(right, base)
+        pass_message(right, base)
     assert right.counters.get("drop", "bad_base") == 3
     # The stream that was pushed out goes on: its sender starts it again.
     now = 1.0
@@ -398,7 +398,7 @@ def test_a_callback_gets_the_reason_if_it_is_never_acknowledged(how: str) -> Non
     reliable.await_acknowledgement(STREAM, told.append)
     match how:
         case "reset":
-            tell(ends.left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
+            pass_message(ends.left, Reset(stream_id=STREAM, reason=ResetReason.REFUSED))
         case "left":
             ends.left.drop()
         case _:

@@ -10,7 +10,7 @@ from meshbus.log.embedded.logmanifest import load_manifest
 from tests.log.making import numbered, open_log
 
 
-def look(root: Path) -> Inventory:
+def take(root: Path) -> Inventory:
     (folder,) = root.iterdir()
     return take_inventory(folder, load_manifest(folder))
 
@@ -29,7 +29,7 @@ def three_files(root: Path, *, sync_after: int | None = None) -> list[Path]:
 
 def test_files_follow_each_other(tmp_path: Path) -> None:
     files = three_files(tmp_path)
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert [index.path for index in found.live] == files
     assert (found.stale, found.torn, found.beyond, found.damage) == ([], None, [], "")
 
@@ -42,7 +42,7 @@ def test_what_is_sealed_is_stale(tmp_path: Path) -> None:
         log.seal()
     for path, content in kept.items():  # as if the removals had not reached the disk
         path.write_bytes(content)
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert sorted(found.stale) == sorted(kept)
     assert [index.header.first for index in found.live] == [9]
 
@@ -50,7 +50,7 @@ def test_what_is_sealed_is_stale(tmp_path: Path) -> None:
 def test_a_torn_file_puts_the_next_ones_beyond(tmp_path: Path) -> None:
     files = three_files(tmp_path)
     files[1].write_bytes(files[1].read_bytes()[:-5])
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert [index.path for index in found.live] == files[:2]
     assert found.torn is not None
     assert (found.beyond, found.damage) == ([files[2]], "")
@@ -59,7 +59,7 @@ def test_a_torn_file_puts_the_next_ones_beyond(tmp_path: Path) -> None:
 def test_a_missing_file_ends_the_log_there(tmp_path: Path) -> None:
     files = three_files(tmp_path)
     files[1].unlink()
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert [index.path for index in found.live] == files[:1]
     assert (found.beyond, found.damage) == ([files[2]], "")
 
@@ -67,16 +67,16 @@ def test_a_missing_file_ends_the_log_there(tmp_path: Path) -> None:
 def test_damage_below_what_was_synced_is_no_torn_tail(tmp_path: Path) -> None:
     files = three_files(tmp_path, sync_after=3)
     files[1].write_bytes(files[1].read_bytes()[:-5])
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert "sequences 3 to 5 were synced and are damaged" in found.damage
     files[1].unlink()
-    assert "a file is missing" in look(tmp_path).damage
+    assert "a file is missing" in take(tmp_path).damage
 
 
 def test_a_file_that_is_just_being_made_is_beyond(tmp_path: Path) -> None:
     files = three_files(tmp_path)
     files[2].write_bytes(b"MBHT")
-    found = look(tmp_path)
+    found = take(tmp_path)
     assert [index.path for index in found.live] == files[:2]
     assert (found.beyond, found.damage) == ([files[2]], "")
 
@@ -88,5 +88,5 @@ def test_a_file_of_another_log_is_named(tmp_path: Path) -> None:
     (other,) = (tmp_path / "b").glob("*/_hot/*0.hot")
     mine.write_bytes(other.read_bytes())
     with pytest.raises(LogError, match="another log") as caught:
-        look(tmp_path / "a")
+        take(tmp_path / "a")
     assert caught.value.fault is LogFault.FOREIGN

@@ -24,7 +24,7 @@ def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> bits - 1 else value
 
 
-def plainly(packets: dict[str, Any], number: int, sampling: int) -> dict[str, Any]:
+def expected_row(packets: dict[str, Any], number: int, sampling: int) -> dict[str, Any]:
     """Return the expected row of the table for one packet, column by column."""
     header = {name: packets["headers"][name].item(number) for name in packets["headers"].dtype.names}
     reason = packets["reasons"].item(number)
@@ -97,7 +97,7 @@ def test_every_column_has_the_recorded_value(seed: int) -> None:
     for number, row in enumerate(batch.to_pylist()):
         ts = row.pop("ts")
         assert round(ts.timestamp() * 1_000_000) == row["ts_ns"] // 1000
-        assert row == plainly(packets, number, 10)
+        assert row == expected_row(packets, number, 10)
     assert {row["channel"] for row in batch.to_pylist()} == {None, *NAMES.values()}
 
 
