@@ -82,7 +82,7 @@ class Reason(Enum):
     UNKNOWN_SUBPROTOCOL = 36, "drop", "unknown_subprotocol", (
         "No service here handles the subprotocol id; check both nodes' versions, or set unknown_subprotocols to deliver it.")
     NOT_NEGOTIATED = 37, "drop", "not_negotiated", (
-        "The sender used a part of the profile that was not negotiated with it; negotiation starts again, so look only if this goes on.")
+        "The sender used a part of the profile that was not negotiated with it; negotiation starts again, so investigate only if this continues.")
     NOT_SUBSCRIBED = 38, "drop", "not_subscribed", (
         "Nothing here is subscribed to the publication; packets that were under way when a subscription ended are normal.")
     UNREADABLE = 0, "drop", "unreadable", (
@@ -148,7 +148,7 @@ class Reason(Enum):
     HANDSHAKE_MISROUTED = 0, "drop", "handshake_misrouted", (
         "The routed handshake is for another node; look at the relay that sent it.")
     HANDSHAKE_RATE = 0, "drop", "handshake_rate", (
-        "Too many handshakes came at once; they are tried again, so look only if this goes on, which may be an attack.")
+        "Too many handshakes came at once; they are tried again, so investigate only if this continues, which may be an attack.")
     HANDSHAKE_REPLAY = 0, "drop", "handshake_replay", (
         "The handshake message was seen before; repeats are normal on lossy paths.")
     HANDSHAKE_SOURCE = 0, "drop", "handshake_source", (
@@ -175,7 +175,7 @@ class Reason(Enum):
     BUFFER_FULL = 0, "drop", "buffer_full", (
         "The memory for packets out of order is used up; look for heavy loss on the path.")
     OTHER_STREAM = 0, "drop", "other_stream", (
-        "Packets that were waiting belong to an earlier life of the stream; the sender started it anew, which is normal after a restart.")
+        "Packets that were waiting belong to an earlier stream with this id; the sender started again, which is normal after a restart.")
     WRONG_STREAM = 0, "drop", "wrong_stream", (
         "The packet's subprotocol is not that of its reliable stream; look at the sender.")
     TOO_MANY_STREAMS = 0, "drop", "too_many_streams", (
@@ -210,7 +210,7 @@ class Reason(Enum):
     INTEREST_MALFORMED = 0, "drop", "interest_malformed", (
         "An interest message cannot be read; check the version of the peer.")
     INTEREST_RATE = 0, "drop", "interest_rate", (
-        "The peer sends interests faster than they may be checked; it asks again, so look only if this goes on.")
+        "The peer sends interests faster than they may be checked; it asks again, so investigate only if this continues.")
     INTEREST_UNEXPECTED_MATCHES = 0, "drop", "interest_unexpected_matches", (
         "A publisher answered an interest that this node has withdrawn or never had; it is told to stop.")
     INTEREST_FOREIGN_MATCH = 0, "drop", "interest_foreign_match", (
@@ -218,7 +218,7 @@ class Reason(Enum):
     INTEREST_TOO_MANY_MATCHES = 0, "drop", "interest_too_many_matches", (
         "A prefix matches more channels than are kept; subscribe to a longer prefix.")
     REFUSE_TOO_MANY_INTERESTS = 0, "refuse", "too_many_interests", (
-        "The peer holds as many interests as it may; subscribe to fewer, shorter prefixes.")
+        "The peer has reached its limit of interests; subscribe to fewer, shorter prefixes.")
 
     # ── who may subscribe (engine/channels/authorize.py) ────────────────────────────────────
 
@@ -295,9 +295,9 @@ class Reason(Enum):
     REFUSE_REQUEST_UNKNOWN_CHANNEL = 0, "refuse", "request_unknown_channel", (
         "This node has no configuration for the channel of the request; check the name, or configure the channel here.")
     REFUSE_REQUEST_DENIED = 0, "refuse", "request_denied", (
-        "The policy of the channel does not let the peer ask; check visibility, capabilities and tokens.")
+        "The policy of the channel does not allow the peer to send requests; check visibility, capabilities and tokens.")
     REFUSE_REQUEST_BUSY = 0, "refuse", "request_busy", (
-        "As many requests are open as may be, of this peer or of all; answer faster or ask less.")
+        "The limit of open requests is reached, for this peer or in total; answer faster or ask less often.")
     REFUSE_REQUEST_EXPIRED = 0, "refuse", "request_expired", (
         "The request came with no time left to answer it; raise its timeout.")
 
@@ -319,7 +319,7 @@ class Reason(Enum):
     HISTORY_STRAY = 0, "drop", "history_stray", (
         "A publisher sends pages that nothing here reads any more; it is told to stop.")
     HISTORY_DISORDER = 0, "drop", "history_disorder", (
-        "Events of a log came out of order and are asked for again; look at the publisher if this goes on.")
+        "Events of a log came out of order and are asked for again; look at the publisher if this continues.")
     PAGE_LATE = 0, "drop", "page_late", (
         "A page was read from the log for a reader that has left, which is normal.")
     REFUSE_HISTORY_UNKNOWN_CHANNEL = 0, "refuse", "history_unknown_channel", (
@@ -329,7 +329,7 @@ class Reason(Enum):
     REFUSE_HISTORY_RANGE_GONE = 0, "refuse", "history_range_gone", (
         "The log no longer holds the sequence that was asked for; read from the first that is left, or retain more.")
     REFUSE_HISTORY_BUSY = 0, "refuse", "history_busy", (
-        "As many readers are served as may be, or the peer is throttled; try again later.")
+        "The limit of readers is reached, or the peer is throttled; try again later.")
     REFUSE_HISTORY_CLOSED = 0, "refuse", "history_closed", (
         "The reader's stream or the log was closed; it may ask again.")
 
@@ -373,7 +373,7 @@ class Reason(Enum):
     PINGWAVE_FORGED = 0, "drop", "pingwave_forged", (
         "The pingwave claims a first hop that is not the neighbor that sent it; look at the neighbor.")
     PINGWAVE_NEWCOMERS = 0, "drop", "pingwave_newcomers", (
-        "A neighbor tells of unknown nodes faster than they are learned; some are normal when meshes join.")
+        "A neighbor reports unknown nodes faster than they are learned; some are normal when meshes join.")
     PINGWAVE_OLD = 0, "drop", "pingwave_old", (
         "A newer pingwave of the same origin is known; it came by a slower path, which is normal.")
     PINGWAVE_FULL = 0, "drop", "pingwave_full", (
@@ -422,11 +422,11 @@ class Reason(Enum):
     REFUSE_PUNCH_ADDRESS = 0, "refuse", "punch_address", (
         "An introduction names an address that cannot be used from here; look at the coordinator.")
     REFUSE_PUNCH_RATE = 0, "refuse", "punch_rate", (
-        "A coordinator sends introductions faster than they are followed; look at the coordinator if this goes on.")
+        "A coordinator sends introductions faster than they are followed; look at the coordinator if this continues.")
     REFUSE_PUNCH_HOST_RATE = 0, "refuse", "punch_host_rate", (
-        "Introductions name one host too often, which would turn this node against it; look for an attack.")
+        "Introductions name one host too often, which may be an attack on that host; look at the coordinator.")
     REFUSE_PUNCH_FULL = 0, "refuse", "punch_full", (
-        "As many introductions are being followed as may be; the peer tries again.")
+        "The limit of introductions at the same time is reached; the peer tries again.")
     REFUSE_PUNCH_ACK_UNEXPECTED = 0, "refuse", "punch_ack_unexpected", (
         "An acknowledgement came for no introduction that is being followed; late ones are normal.")
 
@@ -439,21 +439,21 @@ class Reason(Enum):
     IGNORE_UPSTREAM_MESSAGE = 0, "ignore", "upstream_message", (
         "A subscriber sent a message that is not a subscription, which a PUB endpoint ignores; use another socket type to send.")
     REFUSE_PUBLISH_PARTS = 0, "refuse_publish", "parts", (
-        "A message has not exactly two parts; send the topic and the event.")
+        "A message does not have exactly two parts; send the topic and the event.")
     REFUSE_PUBLISH_TOO_LARGE = 0, "refuse_publish", "too_large", (
         "An event is larger than a packet holds; send smaller events.")
     REFUSE_PUBLISH_BEHIND = 0, "refuse_publish", "behind", (
-        "The mesh takes less than the application gives; publish less, or more slowly.")
+        "The application publishes faster than the mesh can send; publish less, or more slowly.")
     REFUSE_PUBLISH_BAD_TOPIC = 0, "refuse_publish", "bad_topic", (
         "The topic is not a valid channel name; use a-z, 0-9, `-`, `_`, `.` and `/`.")
     REFUSE_PUBLISH_NOT_EXPOSED = 0, "refuse_publish", "not_exposed", (
         "The channel of the topic is not in channels_in; add it there.")
     REFUSE_PUBLISH_TOO_MANY_CHANNELS = 0, "refuse_publish", "too_many_channels", (
-        "The bridge publishes on as many channels as it may; use fewer topics.")
+        "The bridge has reached its limit of channels; use fewer topics.")
     REFUSE_SUBSCRIBE_NOT_EXPOSED = 0, "refuse_subscribe", "not_exposed", (
         "No channel in channels_out has such a topic; add it there.")
     REFUSE_SUBSCRIBE_TOO_MANY_PREFIXES = 0, "refuse_subscribe", "too_many_prefixes", (
-        "The bridge follows as many prefixes as it may; subscribe to fewer, shorter ones.")
+        "The bridge has reached its limit of prefixes; subscribe to fewer, shorter ones.")
 
     # fmt: on
 
