@@ -104,6 +104,7 @@ def pack_events(events: Events) -> tuple[memoryview, memoryview]:
 
     Raises ConfigError for anything but payloads, and LogError if there are too many bytes.
     """  # hot
+    # A tuple of numpy arrays, not a tuple of two payloads.
     if isinstance(events, tuple) and len(events) == 2 and isinstance(events[0], np.ndarray):
         data = _bytes_of(events[1])
         edges = _checked(events[0], len(data))

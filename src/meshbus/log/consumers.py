@@ -58,6 +58,7 @@ def _below(next_seqs: Mapping[str, int], prefix: str) -> dict[str, int]:
 
 def _read(root: Path) -> list[Consumer]:
     found = []
+    # Temporary files start with `_` and are left out.
     for path in sorted((root / CONSUMERS).glob("[!_]*.json")):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Consumer))

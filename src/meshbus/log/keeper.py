@@ -33,6 +33,7 @@ class Keeper:
     def watch(self, interval_s: float | None) -> None:
         """Add a log that needs `keep` at an interval, or None if it has no interval of its own."""
         if interval_s is not None:
+            # One thread for all logs: the shortest interval sets its pace, and `keep` checks what is due for each log.
             self._period_s = min(self._period_s, interval_s)
         self._woken.set()
         if self._thread is None:

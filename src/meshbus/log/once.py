@@ -45,6 +45,7 @@ def slices_left(log: RedexFile, rows: Any, writer: str, batch: int) -> list[tupl
     The table has a column `payload` and may have `ts_ns` and `headers`; other columns are not stored.
     """
     done = rows_done(log, writer, batch, len(rows))
+    # A batch has the same rows each time, so what the log has is a prefix of it.
     starts = range(done, len(rows), EVENTS_AT_ONCE)
     return [
         (part.column("payload").combine_chunks(), _columns(part, writer, batch, start))

@@ -66,6 +66,7 @@ NULL = Cells(Kind.NULL)
 ZERO = Cells(Kind.ZERO)
 
 _DTYPES = {ColumnType.BIGINT: "<i8", ColumnType.INT: "<i4", ColumnType.SMALLINT: "<i2"}
+# The order is part of the file format (log/embedded/block.py).
 _NAMES = (
     "pub_seq", "origin", "ts_ns", "recv_ts_ns", "recorder", "session_id", "stream_id", "packet_seq", "event_index",
     "src", "dst", "ttl", "hops", "flags", "decision",

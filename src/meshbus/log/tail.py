@@ -125,6 +125,7 @@ class Followed:
         while self._reader.snapshot().end <= seq:
             if deadline is not None and self._clock() >= deadline:
                 return False
+            # An event instead of a sleep, so that a stop takes effect at once.
             if self._stopped.wait(self._poll_s):
                 return False
         return True

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
+# transport.md §3 gives this format.
 _LAYOUT = struct.Struct("<HBBBBBBHH12sQQQQIHHHH")
 
 HEADER_DTYPE = np.dtype(

@@ -60,6 +60,7 @@ def take_field(what: str, field: str, view: memoryview, width: int) -> tuple[mem
 def pack_channel(channel: str) -> bytes:
     """Write a channel name, without its length; raise LocalProtocolError for one that no peer would accept."""
     try:
+        # Validated again: a plain str may be passed where a ChannelName is expected.
         return ChannelName(channel).encode()
     except ChannelError as error:
         raise LocalProtocolError(str(error)) from error

@@ -28,6 +28,7 @@ _MASK = 0xFFFFFFFF
 
 def stamp_of(wall_ns: int) -> int:
     """Return the stamp of a time; never 0, which means unknown."""
+    # 0 means unknown, so one stamp in 2^32 is off by a unit.
     return (wall_ns >> UNIT_BITS) & _MASK or 1
 
 

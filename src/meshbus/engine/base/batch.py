@@ -132,6 +132,7 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         # Restored only for those who ask: most subscribers never look at the time. 0 is a packet without one.
         if np.count_nonzero(stamps) < len(stamps):
             return None
+        # All events of a packet were published together, so they share its time.
         return np.repeat(restore_times(stamps, clock_ns), self.packet_events)
 
     def slice(self, start: int, stop: int) -> EventBatch:
@@ -159,7 +160,9 @@ class EventBatch(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def to_arrow(self) -> Any:
         """Return the payloads as a pyarrow LargeBinaryArray that shares the memory of the batch."""
+        # Imported here: the engine must work without pyarrow.
         import pyarrow as pa
 
+        # No validity bitmap: a payload is never null. Offsets need not start at 0.
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)

@@ -67,6 +67,7 @@ class Deadlines(Generic[Key]):
         """Remove the keys whose deadline has passed, and return them, earliest first."""
         keys: list[Key] = []
         while (time := self.next()) is not None and time <= now:
+            # `next` removed the stale pairs, so the top is a live one.
             _, key = heappop(self._heap)
             del self._times[key]
             keys.append(key)

@@ -194,6 +194,7 @@ def _scan(
             found = i
             break
         packet = source + start
+        # transport.md §3: magic, version and flags are in the first word; payload_len and event_count in the last.
         first, last = jit.load_u32(packet), jit.load_u32(packet + 64)
         size: Any = np.int64(last & 0xFFFF)
         count: Any = np.int64(last >> 16)
@@ -206,6 +207,7 @@ def _scan(
             found = i
             break
         subprotocol = jit.load_u32(packet + 8) & 0xFFFF
+        # transport.md §3: nonce counter at byte 16, session at 24, stream at 32, sequence at 40, origin at 48.
         counter, session, stream = jit.load_u64(packet + 16), jit.load_u64(packet + 24), jit.load_u64(packet + 32)
         sequence, origin = jit.load_u64(packet + 40), jit.load_u64(packet + 48)
         if i == 0:

@@ -232,6 +232,7 @@ class Forwarder:
 
         mesh.md §2.1 has none of these checks but the route: a 0.23 node lets ttl alone end a loop.
         """
+        # docs/decisions/0013: forwarding for anyone would make the node an open relay.
         if not self._open and self._peers.by_address(source) is None:
             return Reason.STRANGER.code
         if sender == self._routing_id:

@@ -137,6 +137,7 @@ class ProximityGraph:
 
         The path does not contain `avoid`, except as a destination that is reached through another node.
         """
+        # Breadth-first, so the first path that reaches the destination has the fewest hops (mesh.md §6).
         before: dict[int, int] = {self._self: self._self}
         waiting = deque([self._self])
         while waiting:

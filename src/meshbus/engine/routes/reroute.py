@@ -37,6 +37,7 @@ class ReroutePolicy:
 
     def failed(self, node_id: int, hop: Address, now: float) -> None:
         """Move every route away from a neighbor that failed."""
+        # Only routes in use. Other ways through the failed neighbor are not chosen once it was silent for `patience_s`.
         for dest in self._table.via(hop):
             # mesh.md §7: the first cause wins.
             # Not more than the table can hold. What is not recorded is not moved back, but it is learned again.

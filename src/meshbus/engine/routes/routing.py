@@ -171,6 +171,7 @@ class RoutingTable:
         if route is None:
             return None
         earliest = now - self.config.patience_s
+        # Among equal metrics, the way that was heard last.
         ways = [(way.metric, -way.heard_at, hop) for hop, way in route.ways.items() if way.heard_at >= earliest]
         ways = [way for way in ways if way[2] != avoid]
         return min(ways, key=lambda way: way[:2])[2] if ways else None

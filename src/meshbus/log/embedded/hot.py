@@ -71,6 +71,7 @@ class HotIndex:
 
     def add(self, size: int, count: int, written_ns: int) -> None:
         """Add a block, which starts where the last one ended."""
+        # Readers use the arrays without a lock, up to the number of blocks that their view was created with.
         self.firsts.append(self.end)
         self.places.append(self.size)
         self.size += size
@@ -154,6 +155,7 @@ class HotView:
     def _alike(self, buffer: memoryview, number: int, stop: int) -> list[tuple[int, BlockHeader]]:
         """Return the run of single-event blocks of one form that starts here, or else one block of any form."""
         found: list[tuple[int, BlockHeader]] = []
+        # A limit, because a run of single events may be as long as the file.
         last = min(self.blocks, number + GATHERED)
         while number < last and self._firsts[number] < stop:
             at = self._places[number]

@@ -143,6 +143,7 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
         while at < high:
             try:
                 for piece in read(snapshot, at, high):
+                    # Counted before it is passed on, so that a retry continues after what the caller already has.
                     at += len(piece)
                     tries = 0
                     yield piece

@@ -161,6 +161,7 @@ class Writer:
         self.grown.append(callback)
 
         def stop() -> None:
+            # `stop` may be called twice.
             if callback in self.grown:
                 self.grown.remove(callback)
 
@@ -203,6 +204,7 @@ class Writer:
         if given is not None:
             form = pack_cells(number(given[0], first), given[1])
         else:
+            # Most appends give no columns; their form is prepared (log/embedded/plain.py).
             form = self._plain.pack(first, now_ns)
             if count == 1 and len(data) <= _ONE_BYTES:
                 return [pack_one(first, form, offsets, data, written_ns=now_ns, durable=self.durable)]

@@ -153,6 +153,7 @@ def fill(  # hot: bench_recorder
     state = memory.ctypes.data
     model, target, data = models.ctypes.data, state + 8 * NEXT, state + 8 * (STARTS + room // BLOCK_ROWS)
     route = packets.ctypes.data + begin - size
+    # Kept in local variables during the loop, and written back once.
     there, end, repeated = memory[ROWS], data + memory[END], memory[REPEATED]
     before, seen, lost = there, memory[SEEN], 0
     seed, highest = np.uint64(memory[SEED]), np.uint64(memory[HIGHEST])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Memory = NDArray[np.int64]
 
+# Our choice; one block is written and checked at a time.
 BLOCK_ROWS: Final = 8_192
 """Most rows in one block: readers refuse more, because a few bytes can repeat a row any number of times."""
 MASK_BYTES: Final = 4

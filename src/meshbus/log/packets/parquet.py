@@ -223,6 +223,7 @@ def _encoded(kind: _Kind, lengths: Numbers, values: Numbers, steps: Numbers, nam
         ends = np.concatenate([values, values + steps * (lengths - 1)])
         return _Encoded(_DELTA, delta(lengths, values, steps, kind.bits), (), _bounds(*_ends(ends, kind)))
     different, places = indexed
+    # Bits of the highest index, at least one.
     width = max(len(different) - 1, 1).bit_length()
     data = bytes([width]) + hybrid(lengths, places, width)
     if kind.physical == _BYTE_ARRAY:
@@ -248,5 +249,6 @@ def _bounds(highest: bytes, lowest: bytes) -> dict[int, Value]:
 
 def _page(kind: int, content: bytes, field: int, header: Value) -> tuple[bytes, bytes]:
     size, checksum = i32(len(content)), zlib.crc32(content)
+    # Thrift has no unsigned numbers, so the CRC is stored as a signed 32-bit one.
     signed = checksum - (1 << 32) if checksum >> 31 else checksum
     return struct({1: i32(kind), 2: size, 3: size, 4: i32(signed), field: header})[1], content

@@ -52,6 +52,7 @@ class PolicyBook:
         self._folder = folder
         known = load_policies(folder)
         self._numbers = {policy: number for number, policy in known.items()}
+        # Above all known numbers: rows refer to them, so none may be used for another policy.
         self._next = max(known, default=0) + 1
         self._unwritten: dict[int, GatewayPolicy] = {}
 

@@ -79,6 +79,7 @@ class Names(NamedTuple):
     def hashes_of(self, headers: NDArray[np.void]) -> Words:
         """Return the canonical hash of each publication; 0 if it is unknown or the packet is not a publication."""
         streams = headers["stream_id"]
+        # The same test as that of the gateway (profile.md §9).
         publication = (headers["subprotocol_id"] == 0) & (streams & _PUBLISH_BIT != 0)
         # The stream id holds the channel's wire hash; if the header has another one, the channel is unknown.
         publication &= (streams & _WIRE_MASK) == headers["channel_hash"]

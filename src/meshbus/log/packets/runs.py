@@ -62,6 +62,7 @@ _US: Final = 1_000
 
 # Rules: when a cell is null.
 _NEVER, _IF_ZERO, _IF_NOT_ASKED, _IF_UNROUTED, _IF_UNJUDGED = range(5)
+# Unknown is null, never 0: a table must not show a value that played no part.
 _NULLS = {
     "previous_hop": _IF_ZERO,
     "next_hop": _IF_ZERO,

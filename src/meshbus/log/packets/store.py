@@ -194,6 +194,7 @@ class PacketStore:
         """Begin a new hot file; the old one is sealed later."""
         with translated(self._hot.path, "cannot sync"):
             self.files.fsync(self._handle)
+            # Before the old handle is closed: if the new file cannot be created, the old one stays in use.
             handle, hot = self._begin(self._hot.end)
         self.files.close(self._handle)
         self._waiting.append(self._hot)

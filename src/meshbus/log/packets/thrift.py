@@ -55,6 +55,7 @@ def text(value: str | bytes) -> Value:
 def sequence(values: Sequence[Value]) -> Value:
     """Return a list of values of one type; there must be at least one."""
     kind, size = values[0][0], len(values)
+    # Up to 14 elements the size shares a byte with the type; 15 means that it follows as a varint.
     head = bytes([size << 4 | kind]) if size < _SHORT_LIST else bytes([_SHORT_LIST << 4 | kind]) + varint(size)
     return _LIST, head + b"".join(data for _, data in values)
 
@@ -63,6 +64,7 @@ def struct(fields: Mapping[int, Value]) -> Value:
     """Return a structure of fields by number; each number is at most 15 above the one before."""
     out, before = bytearray(), 0
     for number, (kind, data) in fields.items():
+        # Thrift's compact protocol: field numbers are stored as differences, in the same byte as the type.
         out.append(number - before << 4 | kind)
         out += data
         before = number

@@ -39,6 +39,7 @@ def parse_address(text: str) -> Address:
         ip = _parse_v6(host[1:-1]) if bracketed else IPv4Address(host)
     except AddressValueError:
         raise MalformedPacket("address", Fault.BAD_TEXT, repr(text[:64])) from None
+    # Stricter than int(), which also accepts signs, spaces, underscores and digits of other scripts.
     if not (port.isascii() and port.isdigit() and len(port) <= _MAX_PORT_DIGITS and int(port) <= 0xFFFF):
         raise MalformedPacket("address", Fault.BAD_TEXT, repr(text[:64]))
     return Address(_show(ip), int(port))
@@ -79,6 +80,7 @@ def unpack_address(block: Buffer) -> Address:
 
 def _parse_v6(text: str) -> IPv6Address:
     ip = IPv6Address(text)
+    # A scope names an interface of the sender, so it means nothing to others.
     if ip.scope_id is not None:
         raise AddressValueError(text)
     return ip

@@ -97,6 +97,7 @@ def split_matches(req: int, matches: Iterable[Match]) -> Iterator[Matches]:
     size = _MATCHES.size
     for match in matches:
         wanted = _MATCH.size + len(match.channel)
+        # A single match always fits: a name has at most 255 bytes.
         if size + wanted > MAX_EVENT:
             yield Matches(req=req, matches=tuple(held))
             held, size = [], _MATCHES.size
@@ -198,6 +199,7 @@ def _decode_matches(view: memoryview) -> Matches:
 def _decode_match(verdict: int, name: memoryview, length: int) -> Match:
     if len(name) < length:
         raise MalformedPacket("matches", Fault.TRUNCATED, f"a name of {length} bytes in {len(name)}")
+    # Every code up to the highest is defined, so the conversion below cannot fail.
     if verdict > Verdict.TOO_MANY_CHANNELS:
         raise MalformedPacket("matches", Fault.BAD_VALUE, f"verdict {verdict}")
     return Match(Verdict(verdict), unpack_channel("matches", name))

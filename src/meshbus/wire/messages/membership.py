@@ -149,6 +149,7 @@ def _decode_options(rest: memoryview) -> tuple[bytes, str]:
     """Read the token and the queue group; both, or only the group, may be missing."""
     if not rest:
         return b"", ""
+    # policy.md §4.2: exactly one byte after the name is refused, not read as an empty token.
     if len(rest) < 2:
         raise MalformedPacket("subscribe", Fault.TRUNCATED, "half a token length")
     token_end = 2 + int.from_bytes(rest[:2], "little")

@@ -70,6 +70,7 @@ def decode_presence(event: Buffer) -> PresenceMessage:
             _, sent_ns, clock_ns = _ECHO.unpack(event)
             return Echo(sent_ns, clock_ns)
         case _Kind.GOODBYE:
+            # Only to check the length: the message has no content.
             _GOODBYE.unpack(event)
             return Goodbye()
         case None:

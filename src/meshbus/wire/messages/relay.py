@@ -31,5 +31,6 @@ def encode_relay(relayed: RelayedHandshake) -> bytes:
 
 def decode_relay(event: Buffer) -> RelayedHandshake:
     """Read a relayed handshake message; the Noise message in it is not parsed."""
+    # The rest is the Noise message, whose length the handshake checks.
     dest_id, src_id = _ENDS.unpack_prefix(event)
     return RelayedHandshake(dest_id, src_id, bytes(event[_ENDS.size :]))

@@ -127,6 +127,7 @@ def _decode_request(view: memoryview) -> Request:
     if len(view) < end:
         raise MalformedPacket("request", Fault.TRUNCATED, f"a name of {length} bytes in {len(view) - _REQUEST.size}")
     channel = unpack_channel("request", view[_REQUEST.size : end])
+    # Copied, so that keeping the payload does not keep the memory of its whole batch.
     return Request(req=req, deadline_ms=deadline_ms, channel=channel, payload=bytes(view[end:]))
 
 

@@ -239,5 +239,6 @@ def _signed(
 def _check_sizes(token: PermissionToken) -> None:
     """Raise LocalProtocolError for byte strings that `struct` would pad or cut."""
     for name, size in (("issuer", KEY_BYTES), ("subject", KEY_BYTES), ("signature", SIGNATURE_BYTES)):
+        # `struct` would silently pad or cut it, and the signature would cover other bytes.
         if len(getattr(token, name)) != size:
             raise LocalProtocolError(f"a token's {name} has {size} bytes, got {len(getattr(token, name))}")
