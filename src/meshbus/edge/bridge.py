@@ -148,8 +148,7 @@ class Bridge:
         ingress = Ingress(self._node, self._topics, self._counters, self._refusals, self._tasks.start)
         self._ingress = ingress
         for channel in self.entry.channels_in:
-            # Peers find a channel only once it is announced. Under a prefix, channels are opened with their first
-            # message.
+            # Peers find a channel only once it is announced. Below a prefix, the first message opens it.
             if not is_prefix(channel):
                 ingress.open(ChannelName(channel))
 

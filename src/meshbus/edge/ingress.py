@@ -1,8 +1,8 @@
 """Publish messages of ZeroMQ applications as events, each on the channel of its topic and under that channel's policy.
 
-Every channel has its own queue, so that a channel with slow subscribers does not delay the others. Each queue is bounded
-in messages, all queues together in bytes; messages above the limits are dropped and counted. The other direction is
-edge/egress.py.
+Every channel has its own queue, so that a channel with slow subscribers does not delay the others. Each queue is
+bounded in messages, all queues together in bytes; messages above the limits are dropped and counted. The other
+direction is edge/egress.py.
 """
 
 from __future__ import annotations

@@ -86,8 +86,7 @@ class Sub(Endpoint):
     def on_ready(self, connection: Connection) -> None:
         """Send every subscribed prefix to a new publisher."""
         super().on_ready(connection)
-        # pubsub.md §2.2: each distinct prefix once, in byte order; a publisher keeps no subscriptions of an old
-        # connection.
+        # pubsub.md §2.2: each distinct prefix once, in byte order. Subscriptions end with their connection.
         connection.send_interests([Interest(prefix, subscribe=True) for prefix in self._interests.prefixes()])
         if self._paused:  # a publisher that connects while the queue is full must wait like the others
             connection.pause()

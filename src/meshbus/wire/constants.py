@@ -89,7 +89,7 @@ class Subprotocol:
     REFLEX = 0x0D00
     RENDEZVOUS = 0x0D01
     REDEX = 0x0E00
-    # The meshbus profile (docs/wire/profile.md),  in the vendor range.
+    # The meshbus profile (docs/wire/profile.md), in the vendor range.
     RELIABLE = 0x4D01
     HISTORY = 0x4D02
     INTEREST = 0x4D03

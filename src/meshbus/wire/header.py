@@ -1,8 +1,8 @@
 """The 68-byte packet header (transport.md §3): one packet at a time, and many as columns.
 
 Below about ten packets the scalar struct is faster (performance.md §5); above, headers are rows of one structured array
-(`HEADER_DTYPE`), which kernels take as a single argument. Payloads are not read here. What the columns mean is decided in
-wire/headerbatch.py and policy/gateway.py.
+(`HEADER_DTYPE`), which kernels take as a single argument. Payloads are not read here. What the columns mean is decided
+in wire/headerbatch.py and policy/gateway.py.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Responder:
 
 
 class _Symmetric:
-    """The chaining key, the transcript hash and the current cipher key; the names are those of the Noise specification."""
+    """The chaining key, the transcript hash and the current cipher key, with the names of the Noise specification."""
 
     __slots__ = ("_chaining_key", "_key", "hash")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNIT_BITS = 10
-"""A unit is 1024 ns: finer than any latency between two processes, and the clock estimate may be wrong by 36 minutes."""
+"""A unit is 1024 ns: finer than any latency between two processes, and a clock may be wrong by up to 36 minutes."""
 STAMP_AT = HEADER_DTYPE.fields["fragment_id"][1]  # type: ignore[index]  # it has fields
 """Where the stamp is in a header: the two fragment fields are neighbors."""
 _COLUMN = np.dtype({"names": ["stamp"], "formats": ["<u4"], "offsets": [STAMP_AT], "itemsize": HEADER_BYTES})

@@ -64,7 +64,7 @@ def pair(
 
 
 def pump(left: Session, right: Session, verdict: Verdict = Verdict.ALLOW, *, now: float = 0.0) -> list[Output]:
-    """Carry bytes between two new sessions until both are quiet, with this verdict on credentials; return all outputs."""
+    """Carry bytes between two sessions until both are quiet, with this verdict on credentials; return all outputs."""
     outputs: list[Output] = []
     due = [(left, right.greet()), (right, left.greet())]
     while due:

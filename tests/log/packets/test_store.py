@@ -203,7 +203,7 @@ TIGHT = 40_000
 
 
 def live(files: Recorder, log_dir: Path) -> None:
-    """One scenario: hot files, seals, a restart, expiry; marks record which counters were begun, kept and may have expired."""
+    """One scenario: hot files, seals, a restart, expiry; marks tell which counters were begun, kept or expired."""
     begun = kept = expired = 0
 
     def append(store: PacketStore, count: int, channel: int = 7) -> None:

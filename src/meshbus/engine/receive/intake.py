@@ -271,8 +271,7 @@ class Intake:
         self._counters.count(Reason.BAD_TAG, int(np.count_nonzero(~genuine)))
         self._counters.count(Reason.REPLAYED, int(np.count_nonzero(genuine & ~fresh)))
         if arrival is not None:
-            # transport.md §17: the tag is checked before the replay window, so a forged packet is never called a
-            # replay.
+            # transport.md §17: the tag is checked before the replay window, so a forgery never counts as a replay.
             reasons = np.where(genuine, _U8.type(Reason.REPLAYED.code), _U8.type(Reason.BAD_TAG.code))
             self._tap.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
 

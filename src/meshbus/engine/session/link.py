@@ -140,8 +140,7 @@ class Link:
         dressed = np.empty(count * SEAL_BYTES, _U8)
         pattern = self._pattern(header)
         _STAMP.pack_into(pattern.data, len(self.route) + STAMP_AT, packed.stamp if self.stamped else 0)
-        # Counters are taken before anything is sealed: one that was handed out is never used again, even after an
-        # error.
+        # Counters are taken before anything is sealed, so none is used twice, even after an error.
         stride = _dress.run(
             pattern, packed.bounds, packed.counts, self.sealer.take(count), first_sequence, wire, dressed
         )

@@ -138,8 +138,7 @@ class Traffic:
                 return
             part = leg.next_part(stream.credit if stream.window else None, room)
             reliable = self._is_reliable(header)
-            # A plain stream whose packets were lost gets no grant for them; one packet without credit shows what
-            # arrived.
+            # A plain stream gets no grant for lost packets; one packet without credit shows what arrived.
             probe = part is None and not reliable and stream.may_probe(now)
             if probe:
                 part = leg.next_part(None, 1)

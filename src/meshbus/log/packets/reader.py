@@ -135,8 +135,7 @@ def _take_snapshot(folder: Path) -> PacketSnapshot:
         )
     for _ in range(_TRIES):
         try:
-            # Hot files first: what is sealed between the two listings is then seen twice and filtered, instead of not
-            # at all.
+            # Hot files first: what is sealed between the two listings is then seen twice and filtered, not missed.
             listed = hot_files(folder)
             hot = [_hot_part(first, path) for first, path in listed]
         except FileNotFoundError:

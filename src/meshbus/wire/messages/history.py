@@ -1,8 +1,8 @@
 """History (0x4D02): read the log of a channel at its publisher, from a sequence on, and follow new events.
 
 A CHUNK has columns: the times, the sizes and the bytes of its events. Only the first sequence is sent, because a log
-has no gaps; what retention removed is a gap before the first event, and flagged. A payload that does not fit the rest of
-a packet continues in the next chunk, with the same sequence. docs/wire/profile.md has the bytes, docs/decisions/0015
+has no gaps; what retention removed is a gap before the first event, and flagged. A payload that does not fit the rest
+of a packet continues in the next chunk, with the same sequence. docs/wire/profile.md has the bytes, docs/decisions/0015
 the reasons. Permissions are checked in the engine, as for a subscription.
 """
 

@@ -48,8 +48,8 @@ class _Kind(IntEnum):
 class ResetReason(IntEnum):
     """Why a stream ended early; a peer may name reasons that are not listed here.
 
-    Codes below 0x100 come from the sender of the stream's packets, the others from their receiver. A stream id names one
-    stream in each direction, so the code says which one is meant.
+    Codes below 0x100 come from the sender of the stream's packets, the others from their receiver. A stream id names
+    one stream in each direction, so the code says which one is meant.
     """
 
     GAVE_UP = 1

@@ -22,7 +22,7 @@ from meshbus.wire.layout import Layout
 
 TOKEN_BYTES = 169
 MAX_CHAIN = 8
-"""Tokens in one chain, because each costs a signature check. Our choice: seven delegations are more than anyone uses."""
+"""Tokens in one chain, because each costs a signature check. Our choice: seven delegations are enough."""
 
 _MAX_U64 = 0xFFFFFFFFFFFFFFFF
 # policy.md §7.2: the signature covers exactly these 105 bytes, without a prefix for domain separation.
