@@ -188,7 +188,7 @@ class Facade:
         self.publications.push(self.peers.require(node_id), events, now, out)
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
-        """Remove a peer; a meshbus peer is told."""
+        """Remove a peer, and notify it if it is a meshbus node."""
         # transport.md §16: there is no close message on the 0.23 wire.
         peer = self.peers.remove(node_id)
         if peer is not None:

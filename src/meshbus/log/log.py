@@ -67,7 +67,7 @@ class RedexFile:
 
     @property
     def log_id(self) -> bytes:
-        """16 bytes, drawn when the log was created; (log_id, seq) identifies a row for ever."""
+        """16 bytes, drawn when the log was created; (log_id, seq) identifies a row forever."""
         return self._backend.log_id
 
     @property

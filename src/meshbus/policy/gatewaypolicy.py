@@ -63,7 +63,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
     channels: tuple[ChannelPolicy, ...] = ()
 
     def streams(self) -> dict[int, ChannelName | None]:
-        """Return the channel of each stream id, or None if two names share it, so that a packet does not tell which."""
+        """Return the channel of each stream id, or None if two names share it, because a packet does not show which."""
         found: dict[int, ChannelName | None] = {}
         for channel in self.channels:
             name = ChannelName(channel.name)

@@ -122,7 +122,7 @@ def encode_frames(  # hot: bench_kernels
 def decode_frames(  # hot: bench_kernels
     data: Bytes, starts: Offsets, lengths: Offsets, counts: Offsets, *, out: Bytes | None = None
 ) -> tuple[Offsets, Bytes, Offsets]:
-    """Read the events of many payloads that lie in one buffer.
+    """Read the events of many payloads in one buffer.
 
     Returns the offsets and data of all events, and how many events each payload held. A payload outside the buffer
     holds none.

@@ -84,7 +84,7 @@ class HeaderBatch(msgspec.Struct, frozen=True):
 
 
 def read_headers(data: Bytes, starts: Places, lengths: Places) -> HeaderBatch:  # hot: bench_kernels
-    """Read the headers of packets that lie in one buffer."""
+    """Read the headers of packets in one buffer."""
     rows = np.empty(len(starts) * HEADER_BYTES, _U8)
     status = np.empty(len(starts), _U8)
     _read.run(data, starts, lengths, rows, status)

@@ -5,9 +5,10 @@
     anything else is opaque        delivered with its id, never among plain events, or dropped and counted
 
 Strict mode, the default, drops opaque packets below the vendor range, and those of the profile that were not
-negotiated. Compatible mode delivers all of them, as a 0.23 node does (subprotocols.md §3). A 0.23 sender spends credit on everything that its receiver would count as events,
-whatever the id, so it gets grants for such packets even if they are dropped here (transport.md §14). Packets for other
-nodes never come here: engine/routes/forward.py forwards them, whatever their id.
+negotiated. Compatible mode delivers all of them, as a 0.23 node does (subprotocols.md §3). A 0.23 sender spends credit
+on everything that its receiver would count as events, whatever the id, so it gets grants for such packets even if they
+are dropped here (transport.md §14). Packets for other nodes never come here: engine/routes/forward.py forwards them,
+whatever their id.
 """
 
 from __future__ import annotations

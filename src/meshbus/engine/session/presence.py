@@ -1,8 +1,8 @@
 """Presence (0x4D08): the offset between a peer's clock and ours, publishers' times, and goodbyes in place of silence.
 
-A probe goes to every meshbus peer when both have agreed on presence, a few more follow within seconds, and one a minute
-after that. Its echo gives one sample, as in NTP: the peer's clock against the middle of the round trip, wrong by at most half of it.
-The sample with the shortest of the last few round trips counts, because a delayed answer says less.
+A probe is sent to every meshbus peer when both have agreed on presence, a few more within seconds, and then one a
+minute. Its echo gives one sample, as in NTP: the peer's clock compared with the middle of the round trip, wrong by at
+most half of it. Of the last few samples, the one with the shortest round trip counts, because it is the most exact.
 
     offset = clock of the peer − (sent + received) / 2        error ≤ (received − sent) / 2
 
@@ -75,7 +75,7 @@ class Presence(Service):
                 self._services.peer_down(down, now, out)
 
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
-        """Start to sample the clock of a peer that speaks presence."""
+        """Start to sample the clock of a peer that negotiated presence."""
         self._forget(peer.node_id)
         peer.link.stamped = peer.uses(Subprotocol.PRESENCE)
         if peer.link.stamped:

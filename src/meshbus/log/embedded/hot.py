@@ -40,7 +40,7 @@ GATHERED = 4_096
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Where the whole blocks of a hot file end, although the file goes on."""
+    """Where the whole blocks of a hot file end, although the file continues."""
 
     at: int
     """Offset of the first block that is not whole."""

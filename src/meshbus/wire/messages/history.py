@@ -67,7 +67,7 @@ class ChunkFlags(IntFlag):
     GAP = 2
     """Events before the first one were removed."""
     CONTINUES = 4
-    """The payload of the last event goes on in the next chunk."""
+    """The payload of the last event continues in the next chunk."""
 
 
 class ErrorCode(IntEnum):
