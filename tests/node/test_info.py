@@ -7,11 +7,11 @@ from meshbus.node.info import info_of
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.route import RouteHeader
-from tests.engine.streams.test_outbox import Desk
+from tests.engine.streams.test_outbox import OutboxRig
 
 
 def test_a_peer_as_a_value() -> None:
-    peer = Desk().peer
+    peer = OutboxRig().peer
     plain = info_of(peer)
     assert (plain.node_id, plain.address, plain.health, plain.profile) == (5, "there", Health.ALIVE, False)
     assert (plain.relayed, plain.nat) == (False, Nat.UNKNOWN)
