@@ -35,8 +35,13 @@ FIRST_WORDS = re.compile(
 
 
 @cache
+def _all() -> list[Message]:
+    """Read the source once: it takes seconds."""
+    return collect(docstrings=True)
+
+
 def _messages(*, docstrings: bool = False) -> list[Message]:
-    return collect(docstrings=docstrings)
+    return [message for message in _all() if (message.kind == "doc") == docstrings]
 
 
 def _show(found: Iterable[Message]) -> str:
@@ -51,7 +56,7 @@ def test_no_message_uses_a_phrase_of_the_old_dialect(phrase: str) -> None:
 
 
 def test_docstrings_begin_with_a_usual_verb() -> None:
-    docs = [message for message in _messages(docstrings=True) if message.kind == "doc"]
+    docs = _messages(docstrings=True)
     found = [message for message in docs if FIRST_WORDS.match(message.text)]
     assert len(docs) > 500
     assert not found, f"begin with Return, Return whether, Record, Handle, Raise, …:\n{_show(found)}"
