@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from meshbus.edge.hub import PubSubHub
     from meshbus.edge.refusals import Refusal
     from meshbus.engine.base.batch import Event, EventBatch
+    from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, SessionUp
     from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
     from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from meshbus.names.subnet import SubnetId
     from meshbus.node.node import Node
     from meshbus.node.publisher import ChannelPublisher
+    from meshbus.node.redial import DialState, PeerUnreachable
     from meshbus.node.subscription import Subscription, WhenFull
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
     from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -83,6 +85,7 @@ _HOMES = {
         "meshbus.edge.hub": "PubSubHub",
         "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.base.batch": "Event EventBatch",
+        "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered SessionUp",
         "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
@@ -101,6 +104,7 @@ _HOMES = {
         "meshbus.names.subnet": "SubnetId",
         "meshbus.node.node": "Node",
         "meshbus.node.publisher": "ChannelPublisher",
+        "meshbus.node.redial": "DialState PeerUnreachable",
         "meshbus.node.subscription": "Subscription WhenFull",
         "meshbus.policy.assign": "LevelPolicy LevelRule SubnetPolicy SubnetRule",
         "meshbus.policy.capability": "CapabilityFilter CapabilitySet",
@@ -143,6 +147,7 @@ __all__ = [
     "ChannelRegistry",
     "ConfigError",
     "DeliveryError",
+    "DialState",
     "Drop",
     "DropReason",
     "EdgeEntry",
@@ -172,6 +177,10 @@ __all__ = [
     "PacketReader",
     "PartialDelivery",
     "PeerError",
+    "PeerFailed",
+    "PeerGone",
+    "PeerRecovered",
+    "PeerUnreachable",
     "PermissionToken",
     "PipelineError",
     "ProtocolError",
@@ -188,6 +197,7 @@ __all__ = [
     "Retention",
     "Scope",
     "ScopeFilter",
+    "SessionUp",
     "SlowConsumer",
     "SubnetGateway",
     "SubnetId",

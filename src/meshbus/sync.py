@@ -41,7 +41,8 @@ from meshbus.node.node import NOT_OPEN
 from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionStats, WhenFull
+from meshbus.node.redial import DialInfo
+from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -95,7 +96,8 @@ class Publisher:
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended.
+        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        the node is closed meanwhile.
         """
         return self._loop.run(self._publisher.publish(payload))
 
@@ -173,6 +175,16 @@ class Subscription:
             pending_bytes=stats.pending_bytes + size,
         )
 
+    @property
+    def publishers(self) -> tuple[int, ...]:
+        """The node ids of the publishers that have accepted the subscription."""
+        return self._subscription.publishers
+
+    @property
+    def refused(self) -> tuple[SubscriptionRefusal, ...]:
+        """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
+        return self._subscription.refused
+
     def __iter__(self) -> Iterator[Event]:
         """Iterate over the events; costs an object per event."""
         for batch in self.batches():
@@ -228,11 +240,14 @@ class Node:
     # ── opening and closing ─────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
-        """Open the logs, bind the socket, announce what this node can do, and connect to the configured peers."""
+        """Open the logs, bind the socket, announce what this node can do, and start to dial the configured peers."""
         self._running.run(self._node.start())
 
     def close(self) -> None:
-        """Close the subscriptions and stop the node; closing twice is fine."""
+        """Close the subscriptions and stop the node; closing twice is fine.
+
+        Calls that still wait for something, such as a publish without credit, raise LocalProtocolError.
+        """
         if self._loop is not None:
             self._loop.run(self._node.close())
             self._loop.stop()
@@ -274,6 +289,15 @@ class Node:
     def peers(self) -> list[PeerInfo]:
         """The nodes that this node has a session with."""
         return self._running.call(lambda: self._node.peers)
+
+    @property
+    def dialing(self) -> list[DialInfo]:
+        """The configured peers, which this node dials for as long as it takes, and how that goes."""
+        return self._running.call(lambda: self._node.dialing)
+
+    def name_of(self, node_id: int) -> str | None:
+        """Return the name that a node announced last, or None; it is remembered when the node is gone."""
+        return self._node.name_of(node_id)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -360,7 +384,10 @@ class Node:
         self._running.call(lambda: self._node.accept(node_id))
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
+        """Remove a peer, and do not dial it again before the next `connect`.
+
+        A meshbus peer is told; a net-mesh 0.23 peer fails the session when nothing more arrives.
+        """
         self._running.call(lambda: self._node.disconnect(node_id))
 
     def send(self, node_id: int, *events: bytes) -> None:
@@ -372,7 +399,7 @@ class Node:
         self._running.call(lambda: self._node.send(node_id, *events))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
         self._running.call(lambda: self._node.announce(capabilities))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
@@ -468,7 +495,8 @@ class Node:
     def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Send a request to a peer's responder on a channel, and return its reply.
 
-        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
+        Right after `connect` it waits until the profile is agreed on, within the timeout. Raises ChannelError if there is
+        no responder, or it refuses or fails, PeerError if the peer takes no requests, and Timeout without a reply.
         """
         return self._running.run(self._node.request(publisher, channel, payload, timeout_s=timeout_s))
 

@@ -151,6 +151,38 @@ def test_a_refused_subscription_ends_with_4(meshbus: Meshbus, mesh: Path, node: 
     assert result.err.count("\n") == 1
 
 
+def test_a_subscription_that_was_never_live_is_told_from_one_without_events(
+    meshbus: Meshbus, mesh: Path, node: Running
+) -> None:
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        result = meshbus("sub", "test/quiet", *_own(mesh, node), "--timeout", 0.2)
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert (result.code, result.out) == (Exit.UNREACHABLE, "")
+    assert result.err.startswith("meshbus: not subscribed to test/quiet after 0.2 s")
+
+
+def test_a_subscription_without_a_publisher_is_told_from_one_without_events(meshbus: Meshbus, mesh: Path) -> None:
+    with running(mesh / "alone") as alone:
+        result = meshbus("sub", "test/quiet", "--admin", alone.admin, "--timeout", 0.2)
+    assert (result.code, result.out) == (Exit.UNREACHABLE, "")
+    assert "no publisher has accepted it yet" in result.err
+
+
+def test_who_refuses_is_shown_beside_who_accepts(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+    with running(mesh / "other") as other:
+        both = mesh / "both.toml"
+        peers = "".join(
+            f'[[peers]]\naddress = "{one.address}"\npublic_key = "{one.public_key}"\n' for one in (node, other)
+        )
+        both.write_text(f'psk_file = "mesh.key"\nephemeral = true\n{peers}', "utf-8")
+        result = meshbus("sub", "test/closed", "--config", both, "--timeout", 3)
+        assert result.code == Exit.OK
+        assert "meshbus: subscribed to test/closed" in result.err
+        assert f"{node.status['node_id']} refused test/closed: unauthorized" in result.err
+
+
 def test_a_refused_publish_ends_with_4(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("pub", "test/closed", "x", "--admin", node.admin, "--wait", 0)
     assert (result.code, result.out) == (Exit.DENIED, "")

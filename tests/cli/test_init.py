@@ -69,7 +69,7 @@ def test_a_real_terminal_gets_a_table_and_a_pipe_gets_json(tmp_path: Path) -> No
     assert "\033[1m" in text
     assert "127.0.0.1:0" in text
     piped = _shell("config", "show", env=environment)
-    assert json.loads(piped.stdout.splitlines()[0])["setting"] == "bind"
+    assert json.loads(piped.stdout.splitlines()[0])["setting"] == "name"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
+from meshbus.names.identity import Identity
 from tests.cli.conftest import Meshbus
 from tests.cli.running import running
 
@@ -16,10 +17,11 @@ def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request
         alone = meshbus("peers", "--admin", first.admin)
         assert (alone.code, alone.out, alone.err) == (Exit.OK, "", "")
         peer = f'[[peers]]\naddress = "{first.address}"\npublic_key = "{first.public_key}"\n'
-        with running(tmp_path / "b", f'tags = ["role:planner"]\n{peer}') as second:
+        with running(tmp_path / "b", f'name = "west-rover"\ntags = ["role:planner"]\n{peer}') as second:
+            assert second.status["name"] == "west-rover"
             first.notice("announced")
             row = meshbus("peers", "--admin", first.admin).row
-            assert row["node_id"] == second.status["node_id"]
+            assert (row["node_id"], row["name"]) == (second.status["node_id"], "west-rover")
             assert (row["health"], row["path"], row["nat"]) == ("alive", "direct", "unknown")
             assert "role:planner" in row["tags"]
             request.getfixturevalue("terminal")
@@ -27,3 +29,31 @@ def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request
             assert "node id" in shown.out
             assert second.status["node_id"] in shown.out
             assert "{" not in shown.out
+
+
+def test_a_configured_peer_that_is_not_there_is_shown_with_the_reason(
+    meshbus: Meshbus, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    create_psk(tmp_path / "mesh.key")
+    absent = Identity.generate(lambda size: bytes(range(size)))
+    peer = f'[[peers]]\naddress = "127.0.0.1:9"\npublic_key = "{absent.entity_id.hex()}"\n'
+    with running(tmp_path / "a", peer) as node:
+        told = node.notice("peer_unreachable")
+        row = meshbus("peers", "--admin", node.admin).row
+        assert row["node_id"] == told["node_id"]
+        assert row["health"] in {"connecting", "waiting"}
+        assert row["last_error"]
+        assert row["tries"] >= 1
+        request.getfixturevalue("terminal")
+        assert "last error" in meshbus("peers", "--admin", node.admin).out
+
+
+def test_the_name_of_a_peer_is_in_the_notices(tmp_path: Path) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a") as first:
+        peer = f'[[peers]]\naddress = "{first.address}"\npublic_key = "{first.public_key}"\n'
+        with running(tmp_path / "b", f'name = "west-rover"\n{peer}') as second:
+            assert first.notice("announced")["name"] == "west-rover"
+            second.notice("negotiated")  # before it a node does not say goodbye
+            second.stop()
+        assert first.notice("peer_gone")["name"] == "west-rover"

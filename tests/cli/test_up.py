@@ -30,6 +30,17 @@ def test_a_node_starts_says_where_it_is_and_stops(tmp_path: Path, number: signal
         assert not socket.exists()
 
 
+def test_sighup_does_not_end_a_node(tmp_path: Path) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a") as node:
+        node.process.send_signal(signal.SIGHUP)
+        code, err = node.stop()
+        assert code == Exit.OK
+        ignored, stopped = err.splitlines()
+        assert ignored.startswith("meshbus: SIGHUP ignored")
+        assert stopped == "meshbus: stopped"
+
+
 def test_what_happens_is_told_and_a_second_node_on_the_same_place_is_refused(
     meshbus: Meshbus, tmp_path: Path, home: Path
 ) -> None:

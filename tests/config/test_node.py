@@ -25,6 +25,7 @@ from meshbus.wire.messages.token import PermissionToken, Scope
 
 HEX = "0123456789abcdef" * 4
 FULL = f"""
+name = "west-rover"
 bind = "[::1]:9000"
 public_address = "[2001:db8::7]:9000"
 identity = "keys/identity.toml"
@@ -191,7 +192,7 @@ def test_channels_become_a_registry(file: Path) -> None:
 
 
 def test_tags_and_metadata_become_capabilities(file: Path) -> None:
-    expected = CapabilitySet(["hardware.gpu", "role:lidar"], {"site": "north"})
+    expected = CapabilitySet(["hardware.gpu", "role:lidar"], {"site": "north", "name": "west-rover"})
     assert NodeConfig.load(file, {}).capabilities() == expected
 
 
@@ -216,13 +217,21 @@ def test_without_rules_there_is_no_policy_and_with_a_default_alone_there_is() ->
 
 
 def test_arguments_win_over_the_environment_over_the_file(file: Path) -> None:
-    env = {"MESHBUS_HEARTBEAT_S": "2", "MESHBUS_TAGS": "a,b", "MESHBUS_JIT": "0", "HEARTBEAT_S": "9"}
-    config = NodeConfig.load(file, env, heartbeat_s=3, subnet=None)
-    assert config.heartbeat_s == 3
+    env = {"MESHBUS_HEARTBEAT_S": "1.5", "MESHBUS_TAGS": "a,b", "MESHBUS_JIT": "0", "HEARTBEAT_S": "9"}
+    config = NodeConfig.load(file, env, heartbeat_s=2, subnet=None)
+    assert config.heartbeat_s == 2
     assert config.tags == ("a", "b")
     assert config.subnet == SubnetId.new([3, 7])
-    sources = {key: setting.source for key, setting in gather(file, env, heartbeat_s=3).items()}
+    sources = {key: setting.source for key, setting in gather(file, env, heartbeat_s=2).items()}
     assert (sources["heartbeat_s"], sources["tags"], sources["subnet"]) == ("an argument", "the environment", str(file))
+
+
+def test_the_name_is_announced_with_the_metadata() -> None:
+    assert dict(_load(name="west-rover", metadata={"wheels": "6"}).capabilities().metadata) == {
+        "name": "west-rover",
+        "wheels": "6",
+    }
+    assert "name" not in _load().capabilities().metadata
 
 
 def test_every_setting_has_an_environment_name() -> None:
@@ -248,7 +257,7 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"hartbeat_s": 1}, "hartbeat_s (from an argument): unknown setting; did you mean 'heartbeat_s'?"),
         ({"heartbeat_s": 0}, "heartbeat_s (from an argument): expected a number of seconds in (0, 86400], got 0"),
         ({"heartbeat_s": float("nan")}, "heartbeat_s (from an argument): expected a number of seconds"),
-        ({"heartbeat_s": 30}, "session_timeout_s: must be greater than heartbeat_s (30), got 30"),
+        ({"heartbeat_s": 12}, "session_timeout_s: must be at least 3 × heartbeat_s, which is 36 s, got 30"),
         ({"public_address": "robot.local:9000"}, "public_address (from an argument): must be a numeric address and a port other than 0"),
         ({"public_address": "203.0.113.9:0"}, "public_address (from an argument): must be a numeric address and a port other than 0"),
         ({"handshake_attempts": 0}, "handshake_attempts (from an argument): expected an integer from 1"),
@@ -260,6 +269,13 @@ def test_finished_values_are_taken_as_they_are() -> None:
         ({"channels": [{}]}, "channels[0] (from an argument): set exactly one of 'name' and 'prefix'"),
         ({"channels": [{"name": "a", "prefix": "b"}]}, "channels[0] (from an argument): set exactly one"),
         ({"channels": [{"prefix": "A/"}]}, "channels[0].prefix (from an argument): 'A/' cannot begin a channel name"),
+        (
+            {"peers": [{"address": f"127.0.0.1:{port}", "public_key": HEX, "node_id": "07"} for port in (1, 2)]},
+            "peers (from an argument): node 0000000000000007 is configured twice",
+        ),
+        ({"name": "west rover"}, "name (from an argument): must have 1 to 63 letters"),
+        ({"name": "x" * 64}, "name (from an argument): must have 1 to 63 letters"),
+        ({"name": "a", "metadata": {"name": "b"}}, "name (from an argument): metadata also has a key"),
         ({"channels": [{"name": "A"}]}, "channels[0].name (from an argument): channel 'A': upper case"),
         ({"channels": [{"name": "a", "priority": 256}]}, "channels[0].priority (from an argument): must be in [0, 255], got 256"),
         ({"channels": [{"name": "a"}, {"name": "a"}]}, "channels (from an argument): 'a' is configured twice"),

@@ -92,8 +92,8 @@ async def test_partial_delivery_is_reported_leg_by_leg(lab: Lab) -> None:
 async def test_a_plain_peer_never_gets_a_byte_of_the_profile(lab: Lab) -> None:
     """A whole life with a real node, in all of which a meshbus node at our other side speaks the profile with us."""
     peer = lab.peer(permissive_channels=True, heartbeat_interval_ms=50, session_timeout_ms=200)
-    node = await lab.node(heartbeat_s=0.05, session_timeout_s=0.2)
-    other = await lab.node(heartbeat_s=0.05, session_timeout_s=0.2)
+    node = await lab.node(heartbeat_s=0.05, session_timeout_s=0.6)
+    other = await lab.node(heartbeat_s=0.05, session_timeout_s=0.6)
     plain = await lab.join(node, peer)
     with Tap(node.address, other.address) as rich:
         await node.connect(rich.peer_address, public_key=other.public_key)

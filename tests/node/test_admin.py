@@ -143,7 +143,7 @@ async def test_a_plain_node_is_reached_by_id_and_noise_key(node: Node, talk: Tal
 async def test_an_event_is_published_and_the_roster_shows_who_got_it(node: Node, other: Node, talk: Talk) -> None:
     async with other.subscribe(LIDAR) as subscription:
         (row,) = await talk.get(do="roster")
-        assert row == {"channel": LIDAR, "node_id": f"{other.node_id:016x}", "queue_group": None}
+        assert row == {"channel": LIDAR, "node_id": f"{other.node_id:016x}", "name": None, "queue_group": None}
         report = await talk.get(do="publish", channel=LIDAR, payload="grüß")
         assert report == {"attempted": 1, "delivered": 1, "errors": [], "filtered": []}
         binary = base64.b64encode(b"\xff\0").decode()
@@ -155,7 +155,10 @@ async def test_an_event_is_published_and_the_roster_shows_who_got_it(node: Node,
 
 async def test_events_are_streamed_until_the_next_line(node: Node, other: Node, talk: Talk) -> None:
     publisher = other.publisher(LIDAR)
-    assert await talk.get(do="subscribe", channel=LIDAR) is None
+    assert await talk.get(do="subscribe", channel=LIDAR) == {
+        "publishers": [{"node_id": f"{other.node_id:016x}", "name": None}],
+        "refused": [],
+    }
     await publisher.publish(b"one")
     await publisher.publish(b"\xff")
     first, second = (await talk.hear())["event"], (await talk.hear())["event"]

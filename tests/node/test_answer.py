@@ -1,14 +1,18 @@
 """What became of a request: an answer, or the error that it is."""
 
+import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from meshbus.engine.base.notices import PeerRecovered, Replied, RequestFailed, RequestFault
-from meshbus.errors import ChannelError, Timeout
+from meshbus.errors import ChannelError, PeerError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.answer import Answers, answer_of
 from meshbus.node.live import Live
+from meshbus.node.node import Node
+from tests.node.test_node import QUICK
 
 CHANNEL = ChannelName("planner/plan")
 
@@ -28,3 +32,75 @@ def test_every_end_of_a_request_has_its_meaning() -> None:
 def test_nothing_to_cancel_is_fine() -> None:
     live: Live = SimpleNamespace()  # type: ignore[assignment]
     Answers(live).cancel()
+
+
+async def test_a_request_right_after_connect_waits_for_the_negotiation() -> None:
+    async def echo(payload: bytes) -> bytes:
+        return payload
+
+    async with Node.open(**QUICK) as responder, Node.open(**QUICK) as asker, responder.respond(CHANNEL, echo):
+        await asker.connect(responder.address, public_key=responder.public_key)
+        assert await asker.request(responder.node_id, CHANNEL, b"at once") == b"at once"
+
+
+def breaks() -> bytes:
+    raise ValueError("no plan")
+
+
+def gives_up() -> bytes:
+    raise asyncio.CancelledError("the planner was stopped")
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (lambda: bytes(9000), "LocalProtocolError: a reply has at most .* got 9000"),
+        (lambda: None, "TypeError: the handler must return bytes, got NoneType"),
+        (lambda: "text", "TypeError: the handler must return bytes, got str"),
+        (breaks, "ValueError: no plan"),
+        (gives_up, "CancelledError: the planner was stopped"),
+    ],
+)
+async def test_a_reply_that_cannot_be_sent_reaches_the_asker_as_an_error_at_once(
+    reply: Callable[[], bytes], problem: str
+) -> None:
+    async def handler(_payload: bytes) -> bytes:
+        return reply()
+
+    async with Node.open(**QUICK) as responder, Node.open(**QUICK) as asker, responder.respond(CHANNEL, handler):
+        await asker.connect(responder.address, public_key=responder.public_key)
+        async with asyncio.timeout(20):
+            with pytest.raises(ChannelError, match=f"failed: {problem}"):
+                await asker.request(responder.node_id, CHANNEL, b"", timeout_s=600.0)
+
+
+async def test_a_request_to_a_plain_peer_is_refused_at_once() -> None:
+    async with Node.open(**QUICK, profile=False) as plain, Node.open(**QUICK) as asker:
+        await asker.connect(plain.address, public_key=plain.public_key)
+        async with asyncio.timeout(20):
+            with pytest.raises(PeerError, match="does not accept requests"):
+                await asker.request(plain.node_id, CHANNEL, b"", timeout_s=600.0)
+
+
+async def test_a_handler_that_runs_when_its_node_closes_is_cancelled() -> None:
+    running = asyncio.Event()
+    ended: list[str] = []
+
+    async def handler(_payload: bytes) -> bytes:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return b""
+
+    async with Node.open(**QUICK) as responder, Node.open(**QUICK) as asker, responder.respond(CHANNEL, handler):
+        await asker.connect(responder.address, public_key=responder.public_key)
+        asking = asyncio.ensure_future(asker.request(responder.node_id, CHANNEL, b"", timeout_s=600.0))
+        await running.wait()
+        await responder.close()
+        async with asyncio.timeout(20):
+            with pytest.raises(ChannelError, match="peer_gone"):
+                await asking
+        assert ended == ["cancelled"]

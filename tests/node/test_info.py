@@ -1,13 +1,17 @@
 """What a node tells about a peer."""
 
+import pytest
+
 from meshbus.engine.directory.reachability import Nat
 from meshbus.engine.session.peer import Health, PeerClaims
 from meshbus.names.subnet import SubnetId
-from meshbus.node.info import info_of
+from meshbus.node.info import info_of, name_in
+from meshbus.node.node import Node
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.route import RouteHeader
 from tests.engine.streams.test_outbox import OutboxRig
+from tests.node.test_node import QUICK, until
 
 
 def test_a_peer_as_a_value() -> None:
@@ -22,3 +26,28 @@ def test_a_peer_as_a_value() -> None:
     assert told.nat is Nat.CONE
     peer.link.follow("a neighbor", RouteHeader(src_id=1, dest_id=5))
     assert info_of(peer).relayed
+
+
+@pytest.mark.parametrize(
+    ("metadata", "name"), [({"name": "west-rover"}, "west-rover"), ({}, None), ({"name": "\x1b[2Jrover"}, None)]
+)
+def test_only_a_name_that_is_safe_to_show_is_shown(metadata: dict[str, str], name: str | None) -> None:
+    peer = OutboxRig().peer
+    peer.claims = PeerClaims(bytes(32), CapabilitySet(metadata=metadata))
+    assert info_of(peer).name == name_in(peer.claims.capabilities) == name
+
+
+async def test_the_name_of_a_node_is_announced_and_remembered() -> None:
+    async with Node.open(**QUICK, name="west-rover") as rover, Node.open(**QUICK) as base:
+        assert base.name_of(rover.node_id) is None
+        await base.connect(rover.address, public_key=rover.public_key)
+        await until(lambda: base.name_of(rover.node_id) == "west-rover")
+        assert base.peers[0].name == "west-rover"
+        await until(lambda: rover.peers[0].profile)
+        assert rover.peers[0].name is None
+        assert rover.name_of(rover.node_id) == "west-rover"
+        rover.announce(CapabilitySet(("gpu",)))
+        assert rover.live.engine.announcer.capabilities.metadata["name"] == "west-rover"
+        await rover.close()
+        await until(lambda: not base.peers)
+        assert base.name_of(rover.node_id) == "west-rover"

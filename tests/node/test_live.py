@@ -8,9 +8,13 @@ import pytest
 
 from meshbus.engine.base.notices import Acked
 from meshbus.engine.base.packets import Output
+from meshbus.errors import LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.node.live import Live
+from meshbus.node.node import Node
 from meshbus.node.waiting import Kind
+from meshbus.wire.constants import Subprotocol
+from tests.node.test_node import QUICK, until
 
 A = ChannelName("a")
 
@@ -68,11 +72,45 @@ async def test_a_report_in_the_output_of_the_call_itself_is_not_missed(live: Liv
     assert (await live.begin(Kind.ACK, call)) == Acked(5, 2, A, True)
 
 
-async def test_closing_cancels_those_who_wait_and_sends_nothing_more(live: Live) -> None:
+async def test_closing_tells_those_who_wait_and_sends_nothing_more(live: Live) -> None:
     report = live.begin(Kind.ACK, lambda *_: 5)
     live.close()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(LocalProtocolError, match="the node was closed"):
         await report
     before = len(applied(live))
     live.act(lambda *_: None)
     assert len(applied(live)) == before
+
+
+async def test_it_waits_for_the_negotiation_that_a_new_session_begins_with() -> None:
+    async with Node.open(**QUICK) as here, Node.open(**QUICK) as there:
+        await here.live.settled(60.0)  # without peers there is nothing to wait for
+        await here.connect(there.address, public_key=there.public_key)
+        async with asyncio.timeout(20):
+            await here.live.settled(60.0)
+        assert here.peers[0].profile
+        assert await here.live.agreed(there.node_id, Subprotocol.REQUEST, 60.0)
+        assert not await here.live.agreed(there.node_id, 0x7777, 0.01), "it does not last longer than was asked for"
+
+
+async def test_a_plain_peer_is_not_waited_for() -> None:
+    async with Node.open(**QUICK, profile=False) as plain, Node.open(**QUICK) as here:
+        await plain.connect(here.address, public_key=here.public_key)
+        await until(
+            lambda: here.peers and here.live.engine.negotiator.is_plain(here.live.engine.peers.require(plain.node_id))
+        )
+        async with asyncio.timeout(20):
+            await plain.live.settled(60.0)
+            await here.live.settled(60.0)
+            assert not await here.live.agreed(plain.node_id, Subprotocol.REQUEST, 60.0)
+
+
+async def test_who_waits_for_the_agreement_of_a_peer_that_leaves_is_told() -> None:
+    async with Node.open(**QUICK) as here, Node.open(**QUICK) as there:
+        await here.connect(there.address, public_key=there.public_key)
+        await here.live.settled(60.0)
+        waiting = asyncio.ensure_future(here.live.agreed(there.node_id, 0x7777, 600.0))
+        await there.close()
+        async with asyncio.timeout(20):
+            with pytest.raises(PeerError):
+                await waiting

@@ -369,3 +369,51 @@ async def test_counters_have_plain_words_and_no_alarm_in_a_healthy_mesh(nodes: t
             assert all(type(word) is str for what, counts in counters.items() for word in (what, *counts))
             assert not any("sensors" in word for counts in counters.values() for word in counts)
         assert subscriber.counters["slow_consumer"]["subscription"] >= 1
+
+
+async def test_a_publish_that_waits_for_credit_ends_with_an_error_when_its_node_closes(
+    nodes: tuple[Node, Node],
+) -> None:
+    publisher, subscriber = nodes
+    async with subscriber.subscribe("flood", max_events=1, when_full="block"):
+        sender = publisher.publisher("flood", wait_s=600.0)
+        stuck = asyncio.ensure_future(sender.publish_batch([bytes(4000)] * 4000))
+        await asyncio.sleep(0.2)
+        assert not stuck.done()
+        await publisher.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(LocalProtocolError, match="the node was closed"):
+                await stuck
+
+
+async def test_two_concurrent_closes_both_return_and_both_wait_for_the_end(nodes: tuple[Node, Node]) -> None:
+    _, subscriber = nodes
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(subscriber.subscribe("sensors/lidar"))
+        await asyncio.gather(subscriber.close(), subscriber.close(), subscriber.close())
+    await subscriber.close()
+
+
+async def test_a_peer_that_closed_is_gone_at_once(nodes: tuple[Node, Node]) -> None:
+    publisher, subscriber = nodes
+    await until(lambda: all(peer.profile for node in nodes for peer in node.peers))
+    await publisher.close()
+    await until(lambda: not subscriber.peers)
+
+
+async def test_a_node_that_closes_right_after_it_connected_says_goodbye() -> None:
+    async with Node.open(**QUICK) as base:
+        for _ in range(5):
+            async with Node.open(**QUICK) as rover:
+                await rover.connect(base.address, public_key=base.public_key)
+            await until(lambda: not base.peers)
+
+
+async def test_a_prefix_subscription_right_after_connect_is_live_when_it_was_entered() -> None:
+    async with Node.open(**QUICK) as publisher, Node.open(**QUICK) as subscriber:
+        lidar = publisher.publisher("sensors/lidar")
+        await subscriber.connect(publisher.address, public_key=publisher.public_key)
+        async with subscriber.subscribe("sensors/") as subscription:
+            assert subscription.publishers == (publisher.node_id,)
+            assert (await lidar.publish(b"first")).delivered == 1
+            assert await take(subscription, 1) == [b"first"]

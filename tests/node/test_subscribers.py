@@ -23,7 +23,7 @@ def test_batches_go_to_every_subscription_that_covers_their_channel() -> None:
     for _ in range(2):  # found, then remembered
         assert subscribers.find(batch) == [exact, again, prefix, everything]
     assert set(subscribers.subscriptions()) == {*topics, inbox}
-    assert [spec.topic for spec in subscribers.specs()] == [CHANNEL, "sensors/", "", "other"]
+    assert [spec.topic for spec in subscribers.specs_for(7)] == [CHANNEL, "sensors/", "", "other"]
     subscribers.remove(prefix)
     assert subscribers.find(batch) == [exact, again, everything]
     assert subscribers.feed(batch)
@@ -41,15 +41,41 @@ def test_a_stream_is_held_until_the_last_full_subscription_has_room() -> None:
 
 
 @pytest.mark.parametrize("topic", [CHANNEL, "sensors/"])
-def test_the_last_subscription_gives_its_topic_up(topic: str) -> None:
+def test_a_topic_is_wanted_until_its_last_subscription_ends(topic: str) -> None:
     subscribers, first, second = Subscribers(), subscription(), subscription()
     spec = SubscriptionSpec(topic, publisher=7, queue_group="g", token=b"t")
     for one in (first, second):
         subscribers.add(spec, one)
-    assert subscribers.remove(first) is None
+    assert subscribers.remove(first) == spec
+    assert subscribers.asking(topic, 7)
+    assert not subscribers.asking(topic, 8)
     assert subscribers.remove(second) == spec
+    assert not subscribers.asking(topic, 7)
     assert subscribers.remove(second) is None
     assert subscribers.find(batch_of([[b"x"]])) == []
+
+
+@pytest.mark.parametrize("topic", [CHANNEL, "sensors/"])
+def test_a_subscription_to_one_publisher_gets_nothing_of_others(topic: str) -> None:
+    subscribers, one, every = Subscribers(), subscription(), subscription()
+    batch = batch_of([[b"x"]])
+    subscribers.add(SubscriptionSpec(topic, publisher=batch.publisher + 1), one)
+    assert subscribers.find(batch) == []
+    subscribers.add(SubscriptionSpec(topic), every)
+    for _ in range(2):
+        assert subscribers.find(batch) == [every]
+    subscribers.remove(one)
+    subscribers.add(SubscriptionSpec(topic, publisher=batch.publisher), one)
+    assert set(subscribers.find(batch)) == {one, every}
+
+
+def test_an_older_subscription_to_another_publisher_hides_nothing_from_a_new_peer() -> None:
+    subscribers = Subscribers()
+    restricted, free = SubscriptionSpec(CHANNEL, publisher=7), SubscriptionSpec(CHANNEL, queue_group="g")
+    for spec in (restricted, free):
+        subscribers.add(spec, subscription())
+    assert list(subscribers.specs_for(7)) == [restricted]
+    assert list(subscribers.specs_for(8)) == [free]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from meshbus.engine.base.batch import EventBatch
 from meshbus.errors import ChannelError, ChannelFault, SlowConsumer
-from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.node.subscription import Subscription, SubscriptionRefusal, WhenFull
 from meshbus.wire.messages.reliable import FIRST_SEQUENCE
 from tests.engine.base.test_batch import batch_of
 
@@ -174,3 +174,25 @@ async def test_lost_packets_are_counted_where_they_can_be_lost() -> None:
         counted.append(desk.subscription.stats.lost)
         desk.subscription.feed(fed)
     assert [*counted, desk.subscription.stats.lost] == [None, None, 0, 4, 3]
+
+
+async def test_who_accepts_and_who_refuses_is_told_as_it_is_now() -> None:
+    subscription = Desk().subscription
+
+    def told() -> tuple[list[int], list[SubscriptionRefusal]]:
+        return list(subscription.publishers), list(subscription.refused)
+
+    subscription.accept(1)
+    subscription.refuse(2, "sensors/lidar", "unauthorized")
+    assert told() == ([1], [SubscriptionRefusal(2, "sensors/lidar", "unauthorized")])
+    subscription.refuse(1, "sensors/lidar", "timeout")
+    subscription.accept(2)
+    assert told() == ([2], [SubscriptionRefusal(1, "sensors/lidar", "timeout")])
+    raw = SubscriptionRefusal(2, "sensors/lidar/raw", "unauthorized")
+    subscription.refuse(raw.node_id, raw.channel, raw.reason)
+    subscription.forget(1)
+    assert told() == ([2], [raw]), "it sends the others under the prefix"
+    subscription.allow(2, "sensors/lidar/raw")
+    assert told() == ([2], [])
+    subscription.forget(2)
+    assert told() == ([], [])

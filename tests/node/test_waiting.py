@@ -19,7 +19,7 @@ from meshbus.engine.base.notices import (
     RequestFault,
     SessionUp,
 )
-from meshbus.errors import HandshakeFault, Timeout
+from meshbus.errors import HandshakeFault, LocalProtocolError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.waiting import Kind, Waiting, answered
 
@@ -46,12 +46,14 @@ async def test_who_stops_waiting_does_not_disturb_the_others() -> None:
     assert waiting._futures == {}, "nothing is kept of it"
 
 
-async def test_closing_cancels() -> None:
+async def test_closing_fails_what_is_waited_for() -> None:
     waiting = Waiting()
     future = waiting.for_(Kind.ACK, 1)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await future
+    promise = waiting.promise()
+    waiting.close()
+    for one in (future, promise):
+        with pytest.raises(LocalProtocolError, match="closed"):
+            await one
 
 
 A = ChannelName("a")

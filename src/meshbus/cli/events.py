@@ -89,7 +89,8 @@ def sub(
 ) -> Exit:
     """Show the events of a channel as they arrive; a name that ends in / stands for all channels below it.
 
-    Exits with status 5 if fewer than `--count` events came, and with status 3 if none came.
+    Exits with status 5 if fewer than `--count` events came, and with status 3 if none came or no publisher accepted the
+    subscription.
     """
     import asyncio
 
@@ -98,14 +99,17 @@ def sub(
 
     ChannelName(channel + "x" if channel.endswith("/") else channel)  # raises for an invalid channel or prefix
     start = int(since) if since is not None and since.isascii() and since.isdigit() else since
-    seen = 0
+    seen, subscribed, accepted = 0, False, False
 
     async def receive() -> None:
-        nonlocal seen
+        nonlocal seen, subscribed, accepted
         async with open_mesh(options) as mesh:
             async for row in mesh.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
-                if row is None:
-                    note(f"subscribed to {channel}")
+                if "refused" in row:
+                    subscribed, accepted = True, bool(row["publishers"])
+                    waits = "" if accepted else "; no publisher has accepted it yet, peers are asked when they connect"
+                    note(f"subscribed to {channel}{waits}")
+                    _show_refusals(row["refused"])
                 else:
                     _show_event(row, raw=raw, json=json)
                     seen += 1
@@ -120,9 +124,15 @@ def sub(
         except TimeoutError:
             if not limit.expired():  # a publisher did not answer in time: not the --timeout of this command
                 raise
-            note(f"received {plural(seen, 'event')} in {timeout:g} s")
+            note(
+                f"received {plural(seen, 'event')} in {timeout:g} s"
+                if subscribed
+                else f"not subscribed to {channel} after {timeout:g} s: no publisher has answered"
+            )
 
     asyncio.run(limited())
+    if not (seen or accepted):
+        return Exit.UNREACHABLE
     if count is None or seen >= count:
         return Exit.OK
     return Exit.PARTIAL if seen else Exit.UNREACHABLE
@@ -189,6 +199,16 @@ def _show_report(report: dict[str, Any], *, json: bool) -> None:
         note(f"{leg['node_id']}: {leg['problem']}")
     for leg in report["filtered"]:
         note(f"{leg['node_id']}: not allowed to receive it: {leg['why']}")
+
+
+def _show_refusals(refusals: list[dict[str, Any]]) -> None:
+    for refusal in refusals:
+        who = refusal["node_id"] if refusal["name"] is None else f"{refusal['name']} ({refusal['node_id']})"
+        match refusal["reason"]:
+            case "timeout" | "silent":
+                note(f"{who} does not answer; it is asked again")
+            case reason:
+                note(f"{who} refused {refusal['channel']}: {reason}")
 
 
 def _judge(totals: dict[str, int], channel: str) -> Exit:

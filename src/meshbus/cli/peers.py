@@ -16,5 +16,7 @@ def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
         async with open_mesh(options) as mesh:
             return await mesh.peers()
 
-    columns = ("node_id", "address", "path", "nat", "health", "subnet", "profile", "tags")
-    show_rows(asyncio.run(look()), columns, json=json, empty="no peers; connect to one, or wait until one connects")
+    rows = asyncio.run(look())
+    columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "tags"]
+    columns += [column for column in ("since", "next_try_s", "last_error") if any(column in row for row in rows)]
+    show_rows(rows, columns, json=json, empty="no peers; connect to one, or wait until one connects")

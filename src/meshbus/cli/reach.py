@@ -19,7 +19,7 @@ from meshbus.cli.output import note
 from meshbus.config import NodeConfig, PeerEntry
 from meshbus.config.loader import Setting
 from meshbus.errors import ConfigError, MeshError
-from meshbus.node.admin import event_row, peer_row, report_row
+from meshbus.node.admin import answers_row, event_row, peer_rows, report_row
 from meshbus.node.node import Node
 from meshbus.node.unix import LineClient
 
@@ -38,8 +38,8 @@ class Mesh(Protocol):
 
     def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ class NodeMesh:
 
     async def peers(self) -> list[dict[str, Any]]:
         """Return the peers."""
-        return [peer_row(peer) for peer in self._node.peers]
+        return peer_rows(self._node)
 
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
@@ -135,12 +135,12 @@ class NodeMesh:
 
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
         async with self._node.subscribe(
             channel, queue_group=queue_group, when_full=when_full or "block", since=since
         ) as subscription:
-            yield None
+            yield answers_row(self._node, subscription)
             async for event in subscription:
                 yield event_row(event)
 
@@ -177,10 +177,9 @@ class AdminMesh:
 
     async def subscribe(
         self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
-    ) -> AsyncIterator[dict[str, Any] | None]:
-        """Yield None when the subscription is live, then its events."""
-        await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
-        yield None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
+        yield await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
         while True:
             line = msgspec.json.decode(await self._client.receive())
             if "event" not in line:

@@ -13,6 +13,7 @@ from meshbus.cli.output import Json, for_people, note, show_facts, show_line
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from meshbus.config import NodeConfig
     from meshbus.edge.bridge import Bridge
@@ -70,11 +71,14 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
 async def _show_notices(node: Node, *, json: bool) -> None:
     """Print the notices of a node."""
     async for event in node.notices():
-        _show(event, json=json)
+        _show(event, json=json, name_of=node.name_of)
 
 
-def _show(event: object, *, json: bool) -> None:
+def _show(event: object, *, json: bool, name_of: Callable[[int], str | None] = lambda _: None) -> None:
     row = notice_row(event)
+    name = name_of(getattr(event, "node_id", 0))
+    if name is not None:
+        row["name"] = name
     if for_people(json):
         note(" ".join([str(row.pop("notice")).replace("_", " "), *(f"{key}={value}" for key, value in row.items())]))
     else:
@@ -132,3 +136,6 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if hasattr(signal, "SIGHUP"):  # its default would end the process, for example with the terminal that started it
+        ignored = "SIGHUP ignored: the configuration is read at the start only; restart the node to change it"
+        loop.add_signal_handler(signal.SIGHUP, note, ignored)

@@ -39,11 +39,12 @@ from meshbus.config.spelling import (
 )
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
-from meshbus.errors import ChannelError, ConfigError
+from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention
 from meshbus.names.channel import ChannelName
-from meshbus.names.identity import Identity
+from meshbus.names.identity import Identity, derive_node_id, noise_public_key
+from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -56,6 +57,8 @@ CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
 OTHER_VARIABLES = (CONFIG_VARIABLE, "MESHBUS_JIT", "MESHBUS_TRACEBACK")
 """Environment variables with the prefix that are not settings of a node."""
+MIN_HEARTBEATS = 3
+"""Heartbeats that must be missed before a peer may count as failed. Our choice: single packets are lost on any network."""
 
 
 class Unknown(StrEnum):
@@ -144,7 +147,7 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A peer to connect to."""
+    """A peer to keep a session with."""
 
     address: Endpoint
     public_key: Key
@@ -153,10 +156,27 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Required for a plain net-mesh node, whose id does not follow from the key."""
     profile: Profile = Profile.AUTO
 
+    def __post_init__(self) -> None:
+        if self.node_id is None:
+            try:
+                noise_public_key(self.public_key)
+            except MeshError:
+                raise ConfigError(
+                    "public_key",
+                    f"{self.public_key.hex()} is not the key of a meshbus node; copy it again, in full, or set node_id too if"
+                    " it is the Noise key of a net-mesh 0.23 node",
+                ) from None
+
+    def peer_id(self) -> int:
+        """Return the node id of the peer."""
+        return derive_node_id(self.public_key) if self.node_id is None else self.node_id
+
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one node; `load` reads and checks them."""
 
+    name: str | None = None
+    """What people call this node, such as `west-rover`; announced to the others, who show it beside the node id."""
     bind: Endpoint = Endpoint("127.0.0.1", 0)
     """Address to listen on; port 0 means any free port."""
     public_address: Endpoint | None = None
@@ -176,7 +196,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = {}
     heartbeat_s: Seconds = 5.0
     session_timeout_s: Seconds = 30.0
-    """A session ends when the peer has been silent for this long."""
+    """A peer that is silent for this long counts as failed. It is removed when 30 times as long has passed without a
+    packet; until then its next heartbeat brings it back."""
     handshake_timeout_s: Seconds = 5.0
     """Timeout of each attempt."""
     handshake_attempts: Count = 3
@@ -227,6 +248,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Subnet of peers that no subnet rule matches."""
     channels: tuple[ChannelEntry, ...] = ()
     peers: tuple[PeerEntry, ...] = ()
+    """Peers to keep a session with: they are dialed again for as long as it takes."""
     edge: tuple[EdgeEntry, ...] = ()
     """Bridges for ZeroMQ applications; `meshbus up` serves them, a program uses meshbus.Bridge."""
     exports: tuple[ExportEntry, ...] = ()
@@ -255,13 +277,21 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "public_address",
                 f"must be a numeric address and a port other than 0, such as '203.0.113.7:9000', got '{self.public_address}'",
             )
+        if self.name is not None and not is_node_name(self.name):
+            raise ConfigError(
+                "name",
+                f"must have 1 to {MAX_NODE_NAME} letters, digits, '.', '_' or '-', and begin with a letter or a digit, got"
+                f" {self.name!r}",
+            )
+        if self.name is not None and NAME_KEY in self.metadata:
+            raise ConfigError("name", "metadata also has a key 'name'; remove one of them")
         if self.psk is not None and self.psk_file is not None:
             raise ConfigError("psk_file", "psk and psk_file are both set; remove one of them")
-        # Otherwise every session would time out before the first heartbeat of the peer.
-        if self.session_timeout_s <= self.heartbeat_s:
+        if self.session_timeout_s < MIN_HEARTBEATS * self.heartbeat_s:
             raise ConfigError(
                 "session_timeout_s",
-                f"must be greater than heartbeat_s ({self.heartbeat_s:g}), got {self.session_timeout_s:g}",
+                f"must be at least {MIN_HEARTBEATS} × heartbeat_s, which is {MIN_HEARTBEATS * self.heartbeat_s:g} s, got"
+                f" {self.session_timeout_s:g}; otherwise a lost packet or two would fail a peer",
             )
         if self.record_packets and self.log_dir is None:
             raise ConfigError("log_dir", "required because record_packets is set; set log_dir to a directory")
@@ -274,6 +304,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(key, "only allowed for a gateway; set gateway = true, or remove it")
         if self.log_dir is None and any(entry.log for entry in self.channels):
             raise ConfigError("log_dir", "required because a channel is logged; set log_dir to a directory")
+        ids = [entry.peer_id() for entry in self.peers]
+        for number, node_id in enumerate(ids):
+            if node_id in ids[:number]:
+                raise ConfigError("peers", f"node {node_id:016x} is configured twice; remove one of the entries")
         # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
@@ -292,7 +326,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def capabilities(self) -> CapabilitySet:
         """Return the capabilities that the node announces: its tags and metadata."""
-        capabilities = CapabilitySet(metadata=self.metadata)
+        named = {} if self.name is None else {NAME_KEY: self.name}
+        capabilities = CapabilitySet(metadata={**self.metadata, **named})
         for tag in self.tags:
             try:
                 capabilities = capabilities.add_tag(tag)

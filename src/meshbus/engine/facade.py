@@ -32,6 +32,7 @@ from meshbus.engine.session.negotiate import Negotiator, Profile
 from meshbus.engine.session.peer import PeerClaims
 from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context
+from meshbus.engine.settings import HandshakeConfig
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
 from meshbus.names.channel import ChannelName
@@ -92,15 +93,18 @@ class Facade:
         *,
         routed: bool = True,
         profile: Profile = Profile.AUTO,
+        handshake: HandshakeConfig | None = None,
     ) -> None:
         """Connect to a node; the result is a SessionUp or HandshakeFailed notice.
 
-        Without an address, the routing table provides the next hop. Raises PeerError if it has none, and HandshakeError
-        if another handshake with the node is under way.
+        Without an address, the routing table provides the next hop. `handshake` overrides the settings. Raises PeerError
+        if there is no next hop, and HandshakeError if another handshake with the node is under way.
         """
         where = self.mesh.way_to(node_id, now) if address is None else address
         self.negotiator.configure(node_id, profile)
-        self.handshakes.connect(node_id, where, public_key, now, out, routed=routed, follows=address is None)
+        self.handshakes.connect(
+            node_id, where, public_key, now, out, routed=routed, follows=address is None, config=handshake
+        )
 
     def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:
         """Announce the capabilities of this node to all present and future peers."""

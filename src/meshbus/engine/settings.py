@@ -51,12 +51,13 @@ class HandshakeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LivenessConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Heartbeats and failure detection. A peer fails after three session timeouts without a heartbeat."""
+    """Heartbeats and failure detection."""
 
     heartbeat_s: float = 5.0
     """Interval between heartbeats (transport.md §16)."""
     session_timeout_s: float = 30.0
-    """Unit of the failure detector (transport.md §16)."""
+    """A peer without a verified heartbeat for this long has failed; judged with every heartbeat of this node. A 0.23 node
+    waits for three times its own timeout (transport.md §16)."""
     radius: int = PINGWAVE_TTL + 1
     """How many hops away pingwaves of this node are received; four for 0.23 nodes (mesh.md §4)."""
 

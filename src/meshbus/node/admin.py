@@ -1,7 +1,7 @@
 """The admin interface of an open node: one JSON object per line, over a unix socket that only its owner can open.
 
     {"do": "status"}                                        the identity and address of this node
-    {"do": "peers"}                                         the nodes that it has sessions with
+    {"do": "peers"}                                         the nodes that it has sessions with, or dials
     {"do": "roster"}                                        the subscribers of its channels
     {"do": "counters"}                                      its counters, by kind and reason
     {"do": "connect", "address": …, "public_key": …}        connect to a node; with node_id for a net-mesh 0.23 node
@@ -12,9 +12,10 @@
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
-A stream begins with such an answer and continues with {"event": …}; if the node ends it, the last line is an answer that
-is not ok and gives the reason. A payload is text, or `payload_base64` if it is not UTF-8; keys and ids are in hex. Every
-command uses the public API of the node. The socket itself is node/unix.py.
+A stream begins with such an answer, whose result lists the publishers that accepted and refused, and continues with
+{"event": …}; if the node ends it, the last line is an answer that is not ok and gives the reason. A payload is text, or
+`payload_base64` if it is not UTF-8; keys and ids are in hex. Every command uses the public API of the node. The socket
+itself is node/unix.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
+from meshbus.node.redial import DialInfo, DialState
 from meshbus.node.subscription import Subscription, WhenFull
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 
@@ -52,7 +55,7 @@ class Status(Request, frozen=True, tag="status"):
 
 
 class Peers(Request, frozen=True, tag="peers"):
-    """Return the nodes that it has sessions with."""
+    """Return the nodes that it has sessions with, or dials."""
 
 
 class Roster(Request, frozen=True, tag="roster"):
@@ -144,7 +147,7 @@ class Admin:
             case Status():
                 return _accept(status_row(node))
             case Peers():
-                return _accept([peer_row(peer) for peer in node.peers])
+                return _accept(peer_rows(node))
             case Roster():
                 return _accept(_roster(node))
             case Counters():
@@ -171,16 +174,16 @@ class Admin:
                     since=request.since,
                 )
                 await subscription.__aenter__()  # here, so that a refusal is the answer and not part of the stream
-                return _events(subscription)
+                return _events(node, subscription)
             case Revoke():
                 node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
                 return _accept(None)
         raise AssertionError(request)  # the decoder accepts no others
 
 
-async def _events(subscription: Subscription) -> Stream:
+async def _events(node: Node, subscription: Subscription) -> Stream:
     try:
-        yield _accept(None)
+        yield _accept(answers_row(node, subscription))
         async for event in subscription:
             yield _encode({"event": event_row(event)})
     except MeshError as error:
@@ -210,6 +213,17 @@ def event_row(event: Event) -> dict[str, Any]:
         return {**row, "payload_base64": base64.b64encode(event.payload).decode()}
 
 
+def answers_row(node: Node, subscription: Subscription) -> dict[str, Any]:
+    """Return the publishers that accepted and refused a subscription as a JSON object."""
+    return {
+        "publishers": [_who(node, node_id) for node_id in subscription.publishers],
+        "refused": [
+            {**_who(node, refusal.node_id), "channel": refusal.channel, "reason": refusal.reason}
+            for refusal in subscription.refused
+        ],
+    }
+
+
 def report_row(report: PublishReport) -> dict[str, Any]:
     """Return the outcome of a publish as a JSON object."""
     return {
@@ -226,6 +240,7 @@ def status_row(node: Node) -> dict[str, Any]:
     """Return the identity and address of a node as a JSON object."""
     return {
         "node_id": f"{node.node_id:016x}",
+        "name": node.config.name,
         "public_key": node.public_key.hex(),
         "noise_public_key": node.noise_public_key.hex(),
         "address": node.address,
@@ -236,11 +251,33 @@ def status_row(node: Node) -> dict[str, Any]:
     }
 
 
+def peer_rows(node: Node) -> list[dict[str, Any]]:
+    """Return the peers of a node, and those that it dials, as JSON objects."""
+    dials = {dial.node_id: dial for dial in node.dialing if dial.state is not DialState.CONNECTED}
+    # A failed peer still has a session while it is dialed.
+    rows = [{**peer_row(peer), **_tries(dials.pop(peer.node_id, None))} for peer in node.peers]
+    for node_id, dial in dials.items():
+        rows.append({**_who(node, node_id), "address": dial.address, "health": str(dial.state), **_tries(dial)})
+    return rows
+
+
+def _tries(dial: DialInfo | None) -> dict[str, Any]:
+    if dial is None:
+        return {}
+    return {
+        "since": datetime.fromtimestamp(dial.since_ns // 1_000_000_000, UTC).isoformat(),
+        "tries": dial.tries,
+        "next_try_s": None if dial.next_try_s is None else round(dial.next_try_s, 1),
+        "last_error": dial.last_error,
+    }
+
+
 def peer_row(peer: PeerInfo) -> dict[str, Any]:
     """Return the state of a peer as a JSON object."""
     host, port = peer.address[:2]  # type: ignore[index]
     return {
         "node_id": f"{peer.node_id:016x}",
+        "name": peer.name,
         "address": str(Endpoint(host, port)),
         "path": "relayed" if peer.relayed else "direct",
         "nat": str(peer.nat),
@@ -257,10 +294,14 @@ def _roster(node: Node) -> list[dict[str, Any]]:
     for channel in roster:
         groups = {member: name for name, members in roster.groups(channel).items() for member in members}
         rows += [
-            {"channel": channel, "node_id": f"{member:016x}", "queue_group": groups.get(member)}
+            {"channel": channel, **_who(node, member), "queue_group": groups.get(member)}
             for member in roster.members(channel)
         ]
     return rows
+
+
+def _who(node: Node, node_id: int) -> dict[str, Any]:
+    return {"node_id": f"{node_id:016x}", "name": node.name_of(node_id)}
 
 
 def _payload(request: Publish) -> bytes:

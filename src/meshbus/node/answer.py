@@ -1,21 +1,29 @@
 """Requests: runs the handlers of this node, one task per request, and turns the end of its own requests into results.
 
-A handler is a coroutine function from the bytes of a request to those of the reply. An exception in it is sent to the
-requester as a failure, in one line. How many requests may be open at once is bounded in engine/channels/request.py.
+A handler is a coroutine function from the bytes of a request to those of the reply. An exception in it, or a reply that
+cannot be sent, reaches the requester at once as a failure. How many requests may be open at once is bounded in
+engine/channels/request.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from meshbus.engine.base.notices import Control, Replied, Requested, RequestFailed, RequestFault
-from meshbus.errors import ChannelError, ChannelFault, Timeout
+from meshbus.engine.base.packets import Output
+from meshbus.engine.core import Engine
+from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, Timeout
 from meshbus.names.channel import ChannelName
+from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.tasks import TaskOwner
+from meshbus.node.waiting import Kind
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.request import MAX_REPLY_PAYLOAD
 
 Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
@@ -29,6 +37,20 @@ class Answers:
         self._live = live
         self._handlers: dict[ChannelName, Handler] = {}
         self._tasks = TaskOwner("a responder", _logger)
+
+    async def request(self, publisher: int, channel: ChannelName, payload: bytes, timeout_s: float) -> bytes:
+        """Send a request to a peer, once both sides have agreed on requests, and return the reply."""
+        began = Driver.now()
+        await self._live.agreed(publisher, Subprotocol.REQUEST, max(timeout_s, 0.0))
+
+        def ask(engine: Engine, now: float, out: Output) -> int:
+            left_s = timeout_s - (now - began)
+            if left_s <= 0 < timeout_s:
+                raise Timeout(f"request on {str(channel)!r}", timeout_s)
+            peer = engine.peers.require(publisher)
+            return engine.requests.requester.ask(peer, channel, payload, now, out, timeout_s=left_s)
+
+        return answer_of(await self._live.begin(Kind.REQUEST, ask), channel, timeout_s)
 
     @asynccontextmanager
     async def serve(self, channel: ChannelName, handler: Handler) -> AsyncIterator[None]:
@@ -55,17 +77,27 @@ class Answers:
         self._tasks.cancel()
 
     async def _answer(self, handler: Handler, request: Requested) -> None:
-        problem, reply = "", b""
-        try:
-            reply = await handler(request.payload)
-        except Exception as error:  # noqa: BLE001 - sent to the requester as a failure
-            problem = f"{type(error).__name__}: {error}"
-        # The engine drops the reply if the requester has cancelled or disconnected meanwhile.
         responder = self._live.engine.requests.responder
-        if problem:
-            self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))
-        else:
+        try:
+            reply = _checked(await handler(request.payload))
+            # The engine drops the reply if the requester has cancelled or disconnected meanwhile.
             self._live.act(lambda _, now, out: responder.reply(request.node_id, request.request, reply, now, out))
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the node is closing
+            problem = f"{type(error).__name__}: {error}"
+            _logger.warning("a request on %s failed: %s", request.channel, problem)
+            self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))
+
+
+def _checked(reply: object) -> bytes:
+    if not isinstance(reply, bytes | bytearray | memoryview):
+        raise TypeError(f"the handler must return bytes, got {type(reply).__name__}")
+    answer = bytes(reply)
+    if len(answer) > MAX_REPLY_PAYLOAD:
+        raise LocalProtocolError(f"a reply has at most {MAX_REPLY_PAYLOAD} bytes, got {len(answer)}")
+    return answer
 
 
 def answer_of(event: Control, channel: ChannelName, timeout_s: float) -> bytes:

@@ -1,7 +1,8 @@
 """Connecting to other nodes: at an address, along a route of the mesh, or through NATs; waits until a session is up.
 
 What is tried and in which order is decided in the engine; this file parses addresses and keys, and turns reports into
-exceptions. A call that is cancelled ends its attempt in the engine, unless another call waits for the same node.
+exceptions. A call that is cancelled ends its attempt in the engine, unless another call waits for the same node. Dialing
+configured peers again and again is node/redial.py.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 from meshbus.config.spelling import parse_endpoint
 from meshbus.engine.base.notices import HandshakeFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
+from meshbus.engine.settings import HandshakeConfig
 from meshbus.errors import HandshakeError
 from meshbus.names.identity import derive_node_id, noise_public_key
 from meshbus.node.driver import Driver
@@ -22,9 +26,39 @@ from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.live import Live
 from meshbus.node.setup import parse_key
 from meshbus.node.waiting import Kind
+from meshbus.wire.messages.address import numeric
 
 LOOK_S = 0.02
 """Pause between two looks for a route. Routes come with pingwaves, every few seconds, so this adds little."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A node to connect to."""
+
+    node_id: int
+    noise_key: bytes
+    address: str | None
+    """None to reach it through the mesh."""
+    routed: bool = True
+    profile: Profile = Profile.AUTO
+    plain: bool = False
+    """Whether its node id was given, as for a net-mesh 0.23 node, and does not follow from its key."""
+
+    @classmethod
+    def of(
+        cls,
+        address: str | None,
+        public_key: bytes | str,
+        node_id: int | None,
+        *,
+        routed: bool = True,
+        profile: Profile | str = Profile.AUTO,
+    ) -> Target:
+        """Read what the application gave; without a node id the key is that of a meshbus node."""
+        key = parse_key(public_key)
+        if node_id is None:
+            return cls(derive_node_id(key), noise_public_key(key), address, routed, Profile(profile))
+        return cls(node_id, key, address, routed, Profile(profile), plain=True)
 
 
 class Dialer:
@@ -35,22 +69,31 @@ class Dialer:
         self._calls: Counter[int] = Counter()
         """How many calls wait for a session with a node, by node id."""
 
-    async def connect(
-        self, address: str | None, public_key: bytes | str, node_id: int | None, *, routed: bool, profile: Profile
-    ) -> PeerInfo:
-        """Connect at an address, or along the route that the mesh knows."""
-        key = parse_key(public_key)
-        target = derive_node_id(key) if node_id is None else node_id
-        noise_key = noise_public_key(key) if node_id is None else key
-        if address is None:
-            await _route_known(self._live.engine, target)
-        where = None if address is None else self._live.driver.socket.resolve(*parse_endpoint(address))
+    async def dial(self, target: Target, handshake: HandshakeConfig | None = None) -> PeerInfo:
+        """Connect at an address, or along the route that the mesh knows; `handshake` overrides the settings."""
+        node_id, where = target.node_id, None
+        if target.address is None:
+            await _route_known(self._live.engine, node_id)
+        else:
+            endpoint = parse_endpoint(target.address)
+            resolve = self._live.driver.socket.resolve
+            # Looking up a name may block for seconds, an address in digits never does.
+            where = resolve(*endpoint) if numeric(endpoint) else await asyncio.to_thread(resolve, *endpoint)
 
         def begin(engine: Engine, now: float, out: Output) -> int:
-            engine.connect(target, where, noise_key, now, out, routed=routed, profile=profile)
-            return target
+            engine.connect(
+                node_id,
+                where,
+                target.noise_key,
+                now,
+                out,
+                routed=target.routed,
+                profile=target.profile,
+                handshake=handshake,
+            )
+            return node_id
 
-        return await self._wait(Kind.SESSION, target, begin)
+        return await self._wait(Kind.SESSION, node_id, begin)
 
     async def connect_direct(self, node_id: int, public_key: bytes | str | None, coordinator: int | None) -> PeerInfo:
         """Connect without a relay if possible."""

@@ -64,6 +64,7 @@ class HistoryReader:
         for number, token in enumerate(tokens):
             fault = await self._open(subscription, spec, publisher, since, token)
             if fault is None:
+                subscription.accept(publisher)
                 return
             # Only a denial may turn out otherwise with another token.
             if fault.fault is not HistoryFault.DENIED or number + 1 == len(tokens):
@@ -140,18 +141,8 @@ class HistoryReader:
         return outcome if isinstance(outcome, HistoryEnded) else None
 
     async def _agreed(self, publisher: int) -> None:
-        """Wait until a publisher that may speak the profile has agreed on it, which takes a moment after connecting."""
-        engine, deadline = self._live.engine, asyncio.timeout(self._timeout_s)
-        try:
-            async with deadline:
-                while not (peer := engine.peers.require(publisher)).uses(Subprotocol.HISTORY):
-                    if engine.negotiator.is_plain(peer):
-                        break
-                    await self._live.waiting.for_(Kind.AGREEMENT, publisher)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-        if not engine.peers.require(publisher).uses(Subprotocol.HISTORY):
+        """Wait until a publisher has agreed on history. Raises PeerError if it does not."""
+        if not await self._live.agreed(publisher, Subprotocol.HISTORY, self._timeout_s):
             problem = "it cannot serve history, as net-mesh 0.23 nodes cannot; subscribe without since"
             raise PeerError(PeerFault.UNREACHABLE, publisher, problem)
 

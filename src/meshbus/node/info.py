@@ -6,7 +6,9 @@ import msgspec
 
 from meshbus.engine.directory.reachability import Nat
 from meshbus.engine.session.peer import Health, Peer
+from meshbus.names.nodename import NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.capability import CapabilitySet
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -24,6 +26,8 @@ class PeerInfo(msgspec.Struct, frozen=True):
     """Whether packets for it go through other nodes."""
     nat: Nat
     """The kind of NAT that it announces."""
+    name: str | None = None
+    """The name that it announces."""
 
 
 def info_of(peer: Peer) -> PeerInfo:
@@ -39,4 +43,11 @@ def info_of(peer: Peer) -> PeerInfo:
         peer.link.session_id,
         bool(peer.link.route),
         Nat.of_tags(tags),
+        name_in(peer.claims.capabilities),
     )
+
+
+def name_in(capabilities: CapabilitySet) -> str | None:
+    """Return the name that a node announced; None if it has none, or one that would not be safe to show."""
+    name = capabilities.metadata.get(NAME_KEY)
+    return name if name is not None and is_node_name(name) else None

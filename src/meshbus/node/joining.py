@@ -1,26 +1,30 @@
 """Subscribing at publishers: which peers are asked for what the local subscriptions want, with which token, and when.
 
-Peers are asked when a subscription starts, and those that connect later when their session is up. When the last local
-subscription of a topic ends, this node unsubscribes. Which local subscription gets an event is decided in
-node/subscribers.py.
+Peers are asked when a subscription starts, and those that connect later when their session is up. A peer that does not
+answer is asked again for as long as it is there. Nothing waits for peers whose heartbeats are missing. Every answer is
+recorded in the subscriptions that it concerns. When no local subscription wants a topic from a publisher any more, this
+node unsubscribes there. Which local subscription gets an event is decided in node/subscribers.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from math import inf
 
 from meshbus.engine.base.batch import EventBatch
-from meshbus.engine.base.notices import Acked, Control
+from meshbus.engine.base.notices import Acked, Control, Matched
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError, ChannelFault, Timeout
+from meshbus.engine.session.negotiate import SETTLE_S
+from meshbus.engine.session.peer import Health, Peer
+from meshbus.errors import ChannelError, ChannelFault, PeerError, PeerFault, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import Subscription
-from meshbus.node.waiting import Kind, answered
+from meshbus.node.waiting import GONE, Kind, answered
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
@@ -36,6 +40,8 @@ class Joiner:
         self._tokens = tokens
         self._interests: dict[str, list[tuple[int, int]]] = {}
         """By prefix: the publishers that were asked, with the number of the request."""
+        self._unanswered: dict[int, float] = {}
+        """When a peer last let a request time out, by node id."""
 
     # ── one channel of one publisher ────────────────────────────────────────────────────────
 
@@ -57,9 +63,11 @@ class Joiner:
 
     async def start(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
         """Add a subscription, and ask every peer that may publish what it wants; raise if there are peers and all refuse."""
+        if spec.is_prefix:
+            await self._live.settled(SETTLE_S)  # a peer that has just connected may not have agreed on prefixes yet
         self._subscribers.add(spec, subscription)
         try:
-            await self._ask_all(spec)
+            await self._ask_all(subscription, spec)
         except BaseException:
             await self.stop(subscription)  # some peers may have been asked already
             raise
@@ -88,16 +96,67 @@ class Joiner:
 
     def session_up(self, node_id: int) -> None:
         """Ask a new peer for the channels that every peer is asked for."""
-        specs = [spec for spec in self._subscribers.specs() if not spec.is_prefix and spec.asks(node_id)]
-        if specs:
-            self._live.act(lambda engine, now, out: self._ask_later(specs, node_id, engine, now, out))
+        self._ask_again(node_id, [spec for spec in self._subscribers.specs_for(node_id) if not spec.is_prefix])
 
     def agreed(self, node_id: int) -> None:
         """Ask a peer that now speaks the profile for the prefixes that it was not asked for yet."""
-        for spec in self._subscribers.specs():
+        for spec in self._subscribers.specs_for(node_id):
             asked = {publisher for publisher, _ in self._interests.get(spec.topic, ())}
-            if spec.is_prefix and node_id not in asked and spec.asks(node_id):
+            if spec.is_prefix and node_id not in asked:
                 self._follow(spec, node_id, explicit=False)
+
+    def recovered(self, node_id: int) -> None:
+        """Ask a peer that had failed for everything again."""
+        self.session_up(node_id)
+        self.agreed(node_id)
+
+    def peer_gone(self, node_id: int) -> None:
+        """Remove the answers of a peer; it is asked again when it is back."""
+        self._unanswered.pop(node_id, None)
+        for subscription in self._subscribers.subscriptions():
+            subscription.forget(node_id)
+
+    # ── answers ─────────────────────────────────────────────────────────────────────────────
+
+    def acked(self, event: Acked) -> None:
+        """Record the answer of a publisher in the subscriptions to its channel; ask again if there was none."""
+        node_id, channel, engine = event.node_id, event.channel, self._live.engine
+        if event.gone:
+            return
+        self._note_answer(node_id, timed_out=event.timed_out)
+        wanted = [spec for spec in self._subscribers.specs_for(node_id) if spec.topic == channel]
+        joined = event.accepted and engine.joined.holds(node_id, channel)  # not if it answers an unsubscribe
+        for subscription in self._subscribers.asking(channel, node_id):
+            if joined:
+                subscription.accept(node_id)
+            elif event.accepted:
+                subscription.forget(node_id)
+            else:
+                subscription.refuse(node_id, channel, _reason(event.reason, timed_out=event.timed_out))
+        if event.timed_out and self._may_answer(node_id):
+            self._ask_again(node_id, wanted)
+
+    def matched(self, event: Matched) -> None:
+        """Record what a publisher said about the channels under a prefix; ask again if it said nothing."""
+        node_id, request = event.node_id, (event.node_id, event.request)
+        if not event.gone:
+            self._note_answer(node_id, timed_out=event.timed_out)
+        for topic in [topic for topic, asked in self._interests.items() if request in asked]:
+            if event.gone or event.timed_out:
+                self._interests[topic].remove(request)
+            for subscription in self._subscribers.asking(topic, node_id):
+                if event.timed_out:
+                    subscription.refuse(node_id, topic, _reason(AckReason.NONE, timed_out=True))
+                elif not event.gone:
+                    subscription.accept(node_id)
+                    for channel in (*event.added, *event.removed):
+                        subscription.allow(node_id, channel)
+                    for channel, reason in event.refused:
+                        subscription.refuse(node_id, channel, _reason(reason))
+        if event.timed_out and self._may_answer(node_id):
+            self.agreed(node_id)
+
+    # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
     def tokens_for(self, spec: SubscriptionSpec) -> list[bytes]:
         """Return what to present for the channel of a spec, in the order to try.
@@ -116,11 +175,15 @@ class Joiner:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
-    async def _ask_all(self, spec: SubscriptionSpec) -> None:
+    async def _ask_all(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
         peers = self._live.engine.peers
         if spec.publisher is not None:
-            peers.require(spec.publisher)
-        asked = [peer.node_id for peer in peers if spec.asks(peer.node_id)]
+            self._require_heard(peers.require(spec.publisher))
+        wanted = [peer for peer in peers if spec.asks(peer.node_id)]
+        for peer in wanted:
+            if not self._is_heard(peer):
+                self._ask_silent(subscription, spec, peer.node_id)
+        asked = [peer.node_id for peer in wanted if self._is_heard(peer)]
         asks: list[Awaitable[None]]
         if spec.is_prefix:
             asks = [
@@ -148,14 +211,51 @@ class Joiner:
             else:
                 return
 
-    def _ask_later(self, specs: list[SubscriptionSpec], node_id: int, engine: Engine, now: float, out: Output) -> None:
-        for spec in specs:
-            token, *_ = self.tokens_for(spec)  # the best one: nothing waits here to try another
-            engine.subscribe(node_id, ChannelName(spec.topic), now, out, token=token, queue_group=spec.queue_group)
+    def _ask_silent(self, subscription: Subscription, spec: SubscriptionSpec, node_id: int) -> None:
+        """Ask a peer whose heartbeats are missing, and do not wait; an answer after all is recorded when it comes."""
+        subscription.refuse(node_id, spec.topic, "silent")
+        if spec.is_prefix:
+            self._follow(spec, node_id, explicit=False)
+        else:
+            self._ask_again(node_id, [spec])
+
+    def _ask_again(self, node_id: int, specs: list[SubscriptionSpec]) -> None:
+        """Ask a peer for channels, without waiting for the answers."""
+
+        def ask(engine: Engine, now: float, out: Output) -> None:
+            for spec in specs:
+                token, *_ = self.tokens_for(spec)  # the best one: nothing waits here to try another
+                engine.subscribe(node_id, ChannelName(spec.topic), now, out, token=token, queue_group=spec.queue_group)
+
+        if specs and self._live.engine.peers.get(node_id) is not None:  # it may have left in the same batch of packets
+            self._live.act(ask)
+
+    def _note_answer(self, node_id: int, *, timed_out: bool) -> None:
+        if timed_out:
+            self._unanswered[node_id] = Driver.now()
+        else:
+            self._unanswered.pop(node_id, None)
+
+    def _may_answer(self, node_id: int) -> bool:
+        """Return whether it makes sense to ask a peer again now; one that failed is asked when it recovers."""
+        peer = self._live.engine.peers.get(node_id)
+        # mesh.md §2.2: a 0.23 node behind a relay is never heard, because it cannot send through it.
+        return peer is not None and peer.health is not Health.FAILED and peer.link.opener.window.next > 0
+
+    def _is_heard(self, peer: Peer) -> bool:
+        """Return whether an answer of a peer is worth waiting for."""
+        # A peer that let a request time out is waited for again when its next heartbeat has come.
+        return peer.health is Health.ALIVE and self._unanswered.get(peer.node_id, -inf) <= peer.heard_at
+
+    def _require_heard(self, peer: Peer) -> None:
+        if not self._is_heard(peer):
+            problem = "its heartbeats are missing, so it would not answer; try again when it is back"
+            raise PeerError(PeerFault.FAILED, peer.node_id, problem)
 
     def _follow(self, spec: SubscriptionSpec, node_id: int, *, explicit: bool) -> asyncio.Future[Control] | None:
         """Ask one publisher for a prefix; None if it does not support prefixes, unless it was named explicitly."""
-        if not (explicit or self._live.engine.peers.require(node_id).uses(Subprotocol.INTEREST)):
+        peer = self._live.engine.peers.get(node_id)
+        if not explicit and (peer is None or not peer.uses(Subprotocol.INTEREST)):
             return None
 
         def ask(engine: Engine, now: float, out: Output) -> int:
@@ -168,12 +268,19 @@ class Joiner:
 
     def _leave(self, spec: SubscriptionSpec, engine: Engine, now: float, out: Output) -> None:
         if spec.is_prefix:
+            kept = []
             for node_id, request in self._interests.pop(spec.topic, ()):
-                engine.following.unfollow(node_id, request, now, out)
+                if self._subscribers.asking(spec.topic, node_id):
+                    kept.append((node_id, request))
+                else:
+                    engine.following.unfollow(node_id, request, now, out)
+            if kept:
+                self._interests[spec.topic] = kept
             return
         channel = ChannelName(spec.topic)
         for peer in engine.peers:
-            if engine.joined.holds(peer.node_id, channel):
+            unwanted = not self._subscribers.asking(spec.topic, peer.node_id)
+            if unwanted and spec.asks(peer.node_id) and engine.joined.holds(peer.node_id, channel):
                 engine.unsubscribe(peer.node_id, channel, now, out)
 
     def _check(self, event: Control) -> None:
@@ -181,11 +288,17 @@ class Joiner:
         assert isinstance(event, Acked)
         if event.timed_out:
             raise Timeout(f"publisher {event.node_id:016x} on {str(event.channel)!r}", self._timeout_s)
+        if event.gone:
+            raise PeerError(PeerFault.FAILED, event.node_id, GONE)
         if not event.accepted:
-            reason = AckReason(event.reason).name.lower()
+            reason = _reason(event.reason)
             problem = f"publisher {event.node_id:016x} refused: {reason}"
             raise ChannelError(ChannelFault.REJECTED, event.channel, problem, reason=reason)
 
     @property
     def _timeout_s(self) -> float:
         return self._live.engine.settings.ack_timeout_s
+
+
+def _reason(reason: AckReason, *, timed_out: bool = False) -> str:
+    return "timeout" if timed_out else AckReason(reason).name.lower()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from meshbus.engine.base.notices import Control
@@ -51,11 +52,38 @@ class Live:
         self.driver.apply(out)
         return report
 
+    async def agreed(self, node_id: int, subprotocol_id: int, timeout_s: float) -> bool:
+        """Wait until a peer that may speak the profile has agreed on a subprotocol, and return whether it has.
+
+        This takes a moment after connecting. A plain 0.23 peer is not waited for. Raises PeerError if the node is no
+        peer.
+        """
+        engine, deadline = self.engine, asyncio.timeout(timeout_s)
+        try:
+            async with deadline:
+                while not (peer := engine.peers.require(node_id)).uses(subprotocol_id):
+                    if engine.negotiator.is_plain(peer):
+                        break
+                    await self.waiting.for_(Kind.AGREEMENT, node_id)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        return engine.peers.require(node_id).uses(subprotocol_id)
+
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until the negotiations that began with new sessions have ended."""
+        peers = self.engine.peers
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for peer in list(peers):
+                    while peers.get(peer.node_id) is peer and peer.settles_at > Driver.now():
+                        await self.waiting.for_(Kind.AGREEMENT, peer.node_id)
+
     def tick(self) -> None:
         """Run the engine's due timers now, instead of at its next timer."""
         self.driver.apply(self.engine.tick(Driver.now()))
 
     def close(self) -> None:
-        """Stop the driver, and cancel those who wait for a report."""
+        """Stop the driver, and raise an error to those who wait for a report."""
         self.driver.close()
-        self.waiting.cancel()
+        self.waiting.close()

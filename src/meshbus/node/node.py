@@ -2,28 +2,39 @@
 
 The protocol is engine/core.py, sockets and timers are node/driver.py; this file offers what they do as methods that can
 be awaited. While a node is open it has one Live (node/live.py), and the parts that do the work around it: connecting
-(dialing.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs to the event
-loop that it was opened on. The blocking twin is meshbus.sync.Node, with the same methods and docstrings.
+(dialing.py, redial.py), subscribing (joining.py, historyreader.py), serving (answer.py, pageserver.py). A node belongs
+to the event loop that it was opened on. The blocking twin is meshbus.sync.Node, with the same methods and docstrings.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Self, Unpack
 
 import msgspec
 
-from meshbus.config.node import NodeConfig, PeerEntry
+from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.batch import EventBatch
+from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import HistoryWanted, Negotiated, Requested, SessionUp
+from meshbus.engine.base.notices import (
+    Acked,
+    Announced,
+    HistoryWanted,
+    Matched,
+    Negotiated,
+    PeerGone,
+    PeerRecovered,
+    Requested,
+    SessionUp,
+)
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.channels.roster import RosterView
@@ -33,18 +44,17 @@ from meshbus.errors import (
     AuthError,
     AuthFault,
     ConfigError,
-    HandshakeError,
     LocalProtocolError,
-    MeshError,
     SlowConsumer,
 )
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
-from meshbus.node.answer import Answers, Handler, answer_of
-from meshbus.node.dialing import Dialer
+from meshbus.names.nodename import NAME_KEY
+from meshbus.node.answer import Answers, Handler
+from meshbus.node.dialing import Dialer, Target
 from meshbus.node.driver import Driver
 from meshbus.node.historyreader import HistoryReader
-from meshbus.node.info import PeerInfo, info_of
+from meshbus.node.info import PeerInfo, info_of, name_in
 from meshbus.node.joining import Joiner
 from meshbus.node.live import Live
 from meshbus.node.logs import NO_LOGS, Logs, open_logs
@@ -54,12 +64,11 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.pageserver import PageServer
 from meshbus.node.publisher import ChannelPublisher, PublishOptions
 from meshbus.node.recording import Recording, start_recording, stop_recording
+from meshbus.node.redial import DialInfo, Redialer
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
-from meshbus.node.tasks import TaskOwner
 from meshbus.node.udp import UdpSocket
-from meshbus.node.waiting import Kind
 from meshbus.node.warmup import warm
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -72,7 +81,11 @@ INBOX = "(inbox)"
 """The topic of an inbox; no channel can have this name."""
 NOT_OPEN = "the node is not open; enter it with `async with` (`with` for meshbus.sync.Node) and use it inside the block"
 
-_logger = logging.getLogger("meshbus.node")
+GOODBYE_S = 0.25
+"""How long closing waits for a negotiation that has just begun. Our choice: most take a few milliseconds, and a peer
+without a goodbye waits for this node until it fails."""
+MAX_NAMES = 65_536
+"""Nodes whose names are remembered: as many as the directory keeps announcements of."""
 
 
 class _Parts:
@@ -84,10 +97,12 @@ class _Parts:
         logs: Logs | None,
         subscribers: Subscribers,
         tokens: Sequence[tuple[PermissionToken, ...]],
+        notice: Callable[[Notice], None],
     ) -> None:
         self.live = live
         self.logs = logs
         self.dialer = Dialer(live)
+        self.redialer = Redialer(live, self.dialer, notice, SystemRandom().random)
         self.joiner = Joiner(live, subscribers, tokens)
         self.reader = HistoryReader(live, logs)
         self.pages = PageServer(live, logs)
@@ -106,9 +121,10 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
-        self._connecting = TaskOwner("connecting to a configured peer", _logger)
+        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
+        self._closing = asyncio.Lock()
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:
@@ -134,7 +150,7 @@ class Node:
     # ── opening and closing ─────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Open the logs, bind the socket, announce what this node can do, and connect to the configured peers."""
+        """Open the logs, bind the socket, announce what this node can do, and start to dial the configured peers."""
         if self._parts is not None:
             return
         warm()
@@ -146,7 +162,7 @@ class Node:
             if logs is not None:
                 await asyncio.to_thread(logs.close)
             raise
-        self._parts = _Parts(live, logs, self._subscribers, self._tokens)
+        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice)
         try:
             self._begin(self._parts)
         except BaseException:
@@ -174,31 +190,29 @@ class Node:
         parts.recording = start_recording(parts.live.engine, self.config, self._psk)
         self.announce(self.config.capabilities())
         for entry in self.config.peers:
-            self._connecting.start(self._connect_configured(entry))
-
-    async def _connect_configured(self, entry: PeerEntry) -> None:
-        try:
-            await self.connect(
-                str(entry.address), node_id=entry.node_id, public_key=entry.public_key, profile=entry.profile
-            )
-        except HandshakeError:
-            pass  # `notices` reports it
-        except MeshError as error:
-            _logger.warning("cannot connect to the configured peer %s: %s", entry.address, error)
+            target = Target.of(str(entry.address), entry.public_key, entry.node_id, profile=entry.profile)
+            if target.node_id != self.node_id:  # all nodes of a fleet may have the same list of peers
+                parts.redialer.keep(target)
 
     async def close(self) -> None:
-        """Close the subscriptions and stop the node; closing twice is fine."""
-        parts = self._parts
-        if parts is None:
-            return
+        """Close the subscriptions and stop the node; closing twice is fine.
+
+        Calls that still wait for something, such as a publish without credit, raise LocalProtocolError.
+        """
+        async with self._closing:  # a second call waits for the first
+            if self._parts is not None:
+                await self._close(self._parts)
+
+    async def _close(self, parts: _Parts) -> None:
+        parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
             await subscription.close()
         parts.pages.cancel()
         if parts.logs is not None:
             await parts.logs.drain()  # what waits for a sync is still sent
+        await parts.live.settled(GOODBYE_S)  # only a peer that speaks the profile can be sent a goodbye
         parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
-        self._connecting.cancel()
         parts.live.close()
         parts.answers.cancel()
         await stop_recording(parts.recording)
@@ -233,6 +247,15 @@ class Node:
     def peers(self) -> list[PeerInfo]:
         """The nodes that this node has a session with."""
         return [info_of(peer) for peer in self.live.engine.peers]
+
+    @property
+    def dialing(self) -> list[DialInfo]:
+        """The configured peers, which this node dials for as long as it takes, and how that goes."""
+        return self._opened.redialer.infos()
+
+    def name_of(self, node_id: int) -> str | None:
+        """Return the name that a node announced last, or None; it is remembered when the node is gone."""
+        return self.config.name if node_id == self.node_id else self._names.get(node_id)
 
     @property
     def mesh(self) -> MeshView:
@@ -298,7 +321,9 @@ class Node:
         unless another call waits for the same node. Raises HandshakeError if no session is established, PeerError if
         there is no route.
         """
-        return await self._opened.dialer.connect(address, public_key, node_id, routed=routed, profile=Profile(profile))
+        parts, target = self._opened, Target.of(address, public_key, node_id, routed=routed, profile=profile)
+        async with parts.redialer.yielding(target.node_id, target):
+            return await parts.dialer.dial(target)
 
     async def connect_direct(
         self, node_id: int, *, public_key: bytes | str | None = None, coordinator: int | None = None
@@ -310,14 +335,20 @@ class Node:
         ends, unless another call waits for the same node. Raises PeerError if nothing can be tried, HandshakeError if
         nothing worked.
         """
-        return await self._opened.dialer.connect_direct(node_id, public_key, coordinator)
+        parts = self._opened
+        async with parts.redialer.yielding(node_id):
+            return await parts.dialer.connect_direct(node_id, public_key, coordinator)
 
     def accept(self, node_id: int) -> None:
         """Allow a node to start a direct handshake with this one, as 0.23 nodes do when they `connect`."""
         self.live.engine.handshakes.accept(node_id)
 
     def disconnect(self, node_id: int) -> None:
-        """Remove a peer. The wire has no message for it: the peer fails the session when nothing more arrives."""
+        """Remove a peer, and do not dial it again before the next `connect`.
+
+        A meshbus peer is told; a net-mesh 0.23 peer fails the session when nothing more arrives.
+        """
+        self._opened.redialer.stop(node_id)
         self.live.act(lambda engine, now, out: engine.disconnect(node_id, now, out))
 
     def send(self, node_id: int, *events: bytes) -> None:
@@ -329,7 +360,9 @@ class Node:
         self.live.act(lambda engine, now, out: engine.send(node_id, events, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
-        """Announce what this node can do, to its peers and to those that connect later."""
+        """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
+        if self.config.name is not None:
+            capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
     # ── channels ────────────────────────────────────────────────────────────────────────────
@@ -463,15 +496,10 @@ class Node:
     async def request(self, publisher: int, channel: str, payload: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Send a request to a peer's responder on a channel, and return its reply.
 
-        Raises ChannelError if there is no responder, or it refuses or fails, and Timeout without a reply.
+        Right after `connect` it waits until the profile is agreed on, within the timeout. Raises ChannelError if there is
+        no responder, or it refuses or fails, PeerError if the peer takes no requests, and Timeout without a reply.
         """
-        name = ChannelName(channel)
-
-        def ask(engine: Engine, now: float, out: Output) -> int:
-            peer = engine.peers.require(publisher)
-            return engine.requests.requester.ask(peer, name, payload, now, out, timeout_s=timeout_s)
-
-        return answer_of(await self.live.begin(Kind.REQUEST, ask), name, timeout_s)
+        return await self._opened.answers.request(publisher, ChannelName(channel), payload, timeout_s)
 
     def respond(self, channel: str, handler: Handler) -> AbstractAsyncContextManager[None]:
         """Answer the requests of peers on a channel while the `async with` block runs.
@@ -493,6 +521,16 @@ class Node:
         if self._parts is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._parts
+
+    def _learn_name(self, node_id: int) -> None:
+        capabilities = self.live.engine.directory.capabilities_of(node_id)
+        if capabilities is None:
+            return  # it is gone already; what it was called is still of use
+        name = name_in(capabilities)
+        if name is None:
+            self._names.pop(node_id)
+        else:
+            self._names.put(node_id, name)
 
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:
@@ -522,11 +560,23 @@ class Node:
                 parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
         for event in out.control:
             parts.live.waiting.tell(event)
+            if parts.redialer.take(event):
+                continue  # reported as PeerUnreachable, less often
             match event:
+                case Announced(node_id=node_id):
+                    self._learn_name(node_id)
                 case SessionUp(node_id=node_id):
                     parts.joiner.session_up(node_id)
                 case Negotiated(node_id=node_id):
                     parts.joiner.agreed(node_id)
+                case PeerGone(node_id=node_id):
+                    parts.joiner.peer_gone(node_id)
+                case PeerRecovered(node_id=node_id):
+                    parts.joiner.recovered(node_id)
+                case Acked():
+                    parts.joiner.acked(event)
+                case Matched():
+                    parts.joiner.matched(event)
                 case Requested():
                     parts.answers.take(event)
                 case HistoryWanted():

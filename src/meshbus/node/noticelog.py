@@ -1,6 +1,7 @@
 """The latest notices of a node: bounded, the oldest are dropped first.
 
-A notice is a Control of the engine (engine/base/notices.py) or a SlowConsumer of a local subscription.
+A notice is a Control of the engine (engine/base/notices.py), a SlowConsumer of a local subscription, or a PeerUnreachable
+(node/redial.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import TypeAlias
 
 from meshbus.engine.base.notices import Control
 from meshbus.errors import SlowConsumer
+from meshbus.node.redial import PeerUnreachable
 
 MAX_NOTICES = 1024
 """Notices kept for a reader that has not come yet: minutes of a busy node, and less than a megabyte."""
 
-Notice: TypeAlias = "Control | SlowConsumer"
+Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable"
 
 
 class NoticeLog:

@@ -22,6 +22,7 @@ Table: TypeAlias = Mapping[str, Any]
 class NodeOptions(TypedDict, total=False):
     """The settings of a node, as keyword arguments."""
 
+    name: str | None
     bind: Endpoint | str | None
     public_address: Endpoint | str | None
     identity: Path | str | None

@@ -25,6 +25,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.logs import PublishedLog
+from meshbus.node.waiting import Waiting
 from meshbus.wire.frames import columns_of
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class ChannelPublisher:
 
         Wait for credit if a subscriber is slow, up to `config.wait_s`. Raises PartialDelivery if no subscriber could be
         reached (BEST_EFFORT), LocalProtocolError for an event over 8104 bytes, AuthError or ChannelError if this node
-        may not publish now, LogError if the channel is logged and the event cannot be appended.
+        may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
+        the node is closed meanwhile.
         """
         event = payload.encode() if isinstance(payload, str) else bytes(payload)
         if self._log is not None:
@@ -100,7 +102,7 @@ class ChannelPublisher:
         out, now = Output(), Driver.now()
         outcome = live.engine.publish_one(self.channel, event, self.config, now, out)
         live.driver.apply_single(out, now)
-        return outcome if isinstance(outcome, PublishReport) else await self._finish(outcome)
+        return outcome if isinstance(outcome, PublishReport) else await self._finish(outcome, live.waiting)
 
     async def publish_batch(self, events: Any) -> PublishReport:
         """Send many events at once: a list of bytes or text, or an Arrow binary or string array.
@@ -113,7 +115,8 @@ class ChannelPublisher:
         if self._log is not None:
             return await self._publish_logged(self._log, offsets, data)
         return await self._finish(
-            live.act(lambda engine, now, out: engine.publish(self.channel, offsets, data, self.config, now, out))
+            live.act(lambda engine, now, out: engine.publish(self.channel, offsets, data, self.config, now, out)),
+            live.waiting,
         )
 
     async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
@@ -122,10 +125,11 @@ class ChannelPublisher:
         Only reliable streams are acknowledged: `attempted` counts the subscribers that have one, `acknowledged` is None
         if there is none. A subscriber that has not acknowledged in time, or whose stream failed, is in `errors`.
         """
-        confirmation = self._live().engine.publications.confirm(self.channel)
+        live = self._live()
+        confirmation = live.engine.publications.confirm(self.channel)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await _end_of(confirmation)
+                await _end_of(confirmation, live.waiting)
         return confirmation.report(timeout_s)
 
     async def publish_once(self, rows: Any, *, writer: str, batch: int) -> int:
@@ -163,22 +167,23 @@ class ChannelPublisher:
 
             return live.act(release)
 
-        return await self._finish(await log.append(offsets, data, send, **columns))
+        return await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
 
     def _refuse(self) -> NoReturn:
         raise LocalProtocolError(f"the publisher of {str(self.channel)!r} is closed; open another with node.publisher")
 
-    async def _finish(self, publication: Publication) -> PublishReport:
-        await _end_of(publication)
+    @staticmethod
+    async def _finish(publication: Publication, waiting: Waiting) -> PublishReport:
+        await _end_of(publication, waiting)
         return publication.report()
 
 
-async def _end_of(work: Publication | Confirmation) -> None:
-    """Wait until everything of a publish or a flush has its outcome."""
+async def _end_of(work: Publication | Confirmation, waiting: Waiting) -> None:
+    """Wait until everything of a publish or a flush has its outcome, or the node is closed."""
     if not work.done:
-        waiting = asyncio.get_running_loop().create_future()
-        work.when_done(lambda: None if waiting.done() else waiting.set_result(None))
-        await waiting
+        promise = waiting.promise()
+        work.when_done(lambda: None if promise.done() else promise.set_result(None))
+        await promise
 
 
 def columns_from(events: Any) -> Columns:

@@ -1,13 +1,14 @@
 """The local subscriptions of a node, and which of them get an event.
 
 A topic is the name of one channel, or a prefix: empty, or ending in `/`. Prefixes are matched by the sorted table that
-is used everywhere else too (policy/prefixes.py). The subscriptions of a channel are looked up once and remembered until
-a subscription is added or removed. Publishers are asked for events in node/joining.py.
+is used everywhere else too (policy/prefixes.py). A subscription that names a publisher gets events of that publisher
+only, also when another subscription has joined the channel at others. The subscriptions of a channel are looked up once
+and remembered until a subscription is added or removed. Publishers are asked for events in node/joining.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import count
 
 import msgspec
@@ -63,14 +64,17 @@ class Subscribers:
         """Prefix subscriptions, by the number under which the prefix table knows them."""
         self._prefixes = SubscriptionIndex()
         self._by_channel: dict[str, list[Subscription]] = {}
-        self._remembered: dict[ChannelName, list[Subscription]] = {}
         self._holding: dict[tuple[int, int], set[Subscription]] = {}
         """The subscriptions that hold each stream, by publisher and stream."""
+        self._remembered: dict[Hashable, list[Subscription]] = {}
+        """By channel; by channel and publisher while a subscription names a publisher."""
+        self._by_publisher = False
+        """Whether a subscription names a publisher."""
 
     def add(self, spec: SubscriptionSpec, subscription: Subscription) -> None:
         """Add a subscription."""
         self._specs[subscription] = spec
-        self._remembered.clear()
+        self._changed()
         if spec.is_prefix:
             number = next(self._numbers)
             self._by_number[number] = subscription
@@ -83,13 +87,13 @@ class Subscribers:
         self._inboxes.append(subscription)
 
     def remove(self, subscription: Subscription) -> SubscriptionSpec | None:
-        """Remove a subscription; return its spec if no other local subscription has the same topic."""
+        """Remove a subscription, and return its spec; None if there is no such subscription."""
         if subscription in self._inboxes:
             self._inboxes.remove(subscription)
         spec = self._specs.pop(subscription, None)
         if spec is None:
             return None
-        self._remembered.clear()
+        self._changed()
         if spec.is_prefix:
             number = next(number for number, one in self._by_number.items() if one is subscription)
             del self._by_number[number]
@@ -99,17 +103,18 @@ class Subscribers:
             others.remove(subscription)
             if not others:
                 del self._by_channel[spec.topic]
-        return None if any(other.topic == spec.topic for other in self._specs.values()) else spec
+        return spec
 
     def subscriptions(self) -> list[Subscription]:
         """Return all subscriptions."""
         return [*self._specs, *self._inboxes]
 
-    def specs(self) -> Iterator[SubscriptionSpec]:
-        """Iterate over one spec per topic, the oldest."""
+    def specs_for(self, node_id: int) -> Iterator[SubscriptionSpec]:
+        """Iterate over what to ask a publisher for: one spec per topic, the oldest that asks this publisher."""
+        # A publisher keeps one subscription per channel, so only one of them can be asked for.
         seen: set[str] = set()
         for spec in self._specs.values():
-            if spec.topic not in seen:
+            if spec.topic not in seen and spec.asks(node_id):
                 seen.add(spec.topic)
                 yield spec
 
@@ -128,6 +133,10 @@ class Subscribers:
                     free.append(stream)
         return free
 
+    def asking(self, topic: str, node_id: int) -> list[Subscription]:
+        """Return the subscriptions to this topic that ask a publisher."""
+        return [one for one, spec in self._specs.items() if spec.topic == topic and spec.asks(node_id)]
+
     def feed(self, batch: EventBatch) -> bool:  # hot: bench_stream
         """Pass a batch to every subscription that covers its channel; return whether there is one."""
         found = self.find(batch)
@@ -139,12 +148,18 @@ class Subscribers:
         """Return the subscriptions that get a batch."""
         if batch.channel is None:
             return self._inboxes
-        found = self._remembered.get(batch.channel)
-        return self._look_up(batch.channel) if found is None else found
+        key = (batch.channel, batch.publisher) if self._by_publisher else batch.channel
+        found = self._remembered.get(key)
+        return self._look_up(key, batch.channel, batch.publisher) if found is None else found
 
-    def _look_up(self, channel: ChannelName) -> list[Subscription]:
-        found = [*self._by_channel.get(channel, ()), *(self._by_number[n] for n in self._prefixes.match(channel))]
+    def _look_up(self, key: Hashable, channel: ChannelName, publisher: int) -> list[Subscription]:
+        covering = [*self._by_channel.get(channel, ()), *(self._by_number[n] for n in self._prefixes.match(channel))]
+        found = [one for one in covering if self._specs[one].asks(publisher)]
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[channel] = found
+        self._remembered[key] = found
         return found
+
+    def _changed(self) -> None:
+        self._remembered.clear()
+        self._by_publisher = any(spec.publisher is not None for spec in self._specs.values())

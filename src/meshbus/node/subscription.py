@@ -65,6 +65,17 @@ class SubscriptionStats(msgspec.Struct, frozen=True):
     """Packets that were lost on the way; None while all came on reliable streams or from a log, where it cannot happen."""
 
 
+class SubscriptionRefusal(msgspec.Struct, frozen=True):
+    """A publisher that does not send a channel to this subscription."""
+
+    node_id: int
+    channel: str
+    """The channel, or the prefix if the publisher gave no answer about it."""
+    reason: str
+    """The publisher's reason, such as `unauthorized`; or `timeout` if it did not answer, `silent` if it was not waited
+    for because its heartbeats are missing."""
+
+
 class Subscription:
     """Events of one channel or prefix, in order of arrival.
 
@@ -103,6 +114,8 @@ class Subscription:
         self._behind = False
         self._closed = False
         self._error: Exception | None = None
+        self._publishers: dict[int, None] = {}
+        self._refusals: dict[tuple[int, str], SubscriptionRefusal] = {}
 
     async def __aenter__(self) -> Self:
         await self._start(self)
@@ -133,6 +146,16 @@ class Subscription:
             self._missed,
             self._lost,
         )
+
+    @property
+    def publishers(self) -> tuple[int, ...]:
+        """The node ids of the publishers that have accepted the subscription."""
+        return tuple(self._publishers)
+
+    @property
+    def refused(self) -> tuple[SubscriptionRefusal, ...]:
+        """The publishers that currently refuse the channel, or a channel under the prefix, while others may send it."""
+        return tuple(self._refusals.values())
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Iterate over the events; costs an object per event."""
@@ -187,6 +210,27 @@ class Subscription:
     def miss(self, events: int) -> None:
         """Count events that can no longer be read; called by the node."""
         self._missed += events
+
+    def accept(self, node_id: int) -> None:
+        """Record that a publisher has accepted the subscription; called by the node."""
+        self._publishers[node_id] = None
+        self.allow(node_id, self.topic)
+
+    def refuse(self, node_id: int, channel: str, reason: str) -> None:
+        """Record that a publisher does not send a channel; called by the node."""
+        self._refusals[node_id, channel] = SubscriptionRefusal(node_id, channel, reason)
+        if channel == self.topic:
+            self._publishers.pop(node_id, None)
+
+    def allow(self, node_id: int, channel: str) -> None:
+        """Record that a publisher does not refuse a channel any more; called by the node."""
+        self._refusals.pop((node_id, channel), None)
+
+    def forget(self, node_id: int) -> None:
+        """Remove the answers of a publisher that is gone, or is not asked any more; called by the node."""
+        self._publishers.pop(node_id, None)
+        for key in [key for key in self._refusals if key[0] == node_id]:
+            del self._refusals[key]
 
     def fail(self, error: Exception) -> None:
         """Raise an error to the reader after the events that wait; called by the node."""

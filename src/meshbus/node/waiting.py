@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from enum import Enum, auto
+from typing import Any
 
 from meshbus.engine.base.notices import (
     Acked,
@@ -19,12 +20,16 @@ from meshbus.engine.base.notices import (
     HistoryOpened,
     Matched,
     Negotiated,
+    PeerGone,
     Reached,
     Replied,
     RequestFailed,
     SessionUp,
 )
-from meshbus.errors import Timeout
+from meshbus.errors import LocalProtocolError, PeerError, PeerFault, Timeout
+
+GONE = "it left before it answered; subscribe again when it is back"
+CLOSED = "the node was closed before the call had its outcome"
 
 
 class Kind(Enum):
@@ -51,6 +56,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._futures: dict[tuple[Kind, int], set[asyncio.Future[Control]]] = {}
+        self._promises: set[asyncio.Future[None]] = set()
 
     def for_(self, kind: Kind, number: int) -> asyncio.Future[Control]:
         """Return a new future for a report; cancelling it ends the wait."""
@@ -58,6 +64,13 @@ class Waiting:
         future: asyncio.Future[Control] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(key, set()).add(future)
         future.add_done_callback(lambda done: self._forget(key, done))
+        return future
+
+    def promise(self) -> asyncio.Future[None]:
+        """Return a future that the caller resolves; it fails if the node is closed before that."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._promises.add(future)
+        future.add_done_callback(self._promises.discard)
         return future
 
     def wake(self, kind: Kind, number: int, event: Control) -> None:
@@ -78,6 +91,8 @@ class Waiting:
                 self.wake(Kind.REACH, node_id, event)
             case Negotiated(node_id=node_id) | Announced(node_id=node_id):
                 self.wake(Kind.AGREEMENT, node_id, event)
+            case PeerGone(node_id=node_id):
+                self.wake(Kind.AGREEMENT, node_id, event)
             case Acked(request=request):
                 self.wake(Kind.ACK, request, event)
             case Matched(request=request):
@@ -87,12 +102,15 @@ class Waiting:
             case HistoryOpened(reading=reading) | HistoryEnded(reading=reading):
                 self.wake(Kind.HISTORY, reading, event)
 
-    def cancel(self) -> None:
-        """Cancel every future: the node is closing."""
-        futures = [future for waiting in self._futures.values() for future in waiting]
+    def close(self) -> None:
+        """Fail every future: the node is closing."""
+        reports = [future for waiting in self._futures.values() for future in waiting]
         self._futures.clear()
+        futures: list[asyncio.Future[Any]] = [*reports, *self._promises]
         for future in futures:
-            future.cancel()
+            if not future.done():
+                future.set_exception(LocalProtocolError(CLOSED))
+                future.exception()  # retrieved here: some futures have no reader, which is not worth a warning
 
     def _forget(self, key: tuple[Kind, int], future: asyncio.Future[Control]) -> None:
         waiting = self._futures.get(key)
@@ -107,3 +125,5 @@ async def answered(waiting: Awaitable[Control], timeout_s: float) -> None:
     event = await waiting
     if isinstance(event, Matched) and event.timed_out:
         raise Timeout(f"publisher {event.node_id:016x}", timeout_s)
+    if isinstance(event, Matched) and event.gone:
+        raise PeerError(PeerFault.FAILED, event.node_id, GONE)

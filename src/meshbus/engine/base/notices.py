@@ -36,7 +36,7 @@ class DownReason(StrEnum):
     """Why a peer failed or was removed."""
 
     SILENT = "silent"
-    """No heartbeat for three session timeouts."""
+    """No heartbeat for `session_timeout_s`."""
     EVICTED = "evicted"
     """Its session was idle for too long, or was never proved."""
     CLOSED = "closed"
@@ -90,6 +90,8 @@ class Acked(msgspec.Struct, frozen=True):
     accepted: bool
     reason: AckReason = AckReason.NONE
     timed_out: bool = False
+    gone: bool = False
+    """The publisher left, or was removed, before it answered."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
@@ -120,6 +122,8 @@ class Matched(msgspec.Struct, frozen=True):
     removed: tuple[ChannelName, ...] = ()
     refused: tuple[tuple[ChannelName, AckReason], ...] = ()
     timed_out: bool = False
+    gone: bool = False
+    """The publisher left, or was removed, before it answered."""
 
 
 class Announced(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ answers to this file. The messages are described in docs/wire/profile.md.
 from __future__ import annotations
 
 from meshbus.engine.base.deadlines import Deadlines
-from meshbus.engine.base.notices import Matched
+from meshbus.engine.base.notices import Matched, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
@@ -114,6 +114,14 @@ class Following(Service):
     def followed(self, node_id: int) -> dict[int, str]:
         """Return the prefixes followed at a publisher, by request id."""
         return {request: wish.order.prefix for request, wish in self._wishes.get(node_id, {}).items()}
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End the interests that a peer that is gone never answered; the others are sent again when it is back."""
+        if isinstance(down, PeerGone):
+            for request, wish in list(self._wishes.get(down.node_id, {}).items()):
+                if not wish.answered:
+                    self.unfollow(down.node_id, request, now, out)
+                    out.control.append(Matched(request, down.node_id, gone=True))
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Send all interests again to a publisher that had failed."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from meshbus.engine.base.notices import Acked
+from meshbus.engine.base.notices import Acked, PeerFailed, PeerGone
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.authorize import ack_of
@@ -94,6 +94,15 @@ class Membership(Service):
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Subscribe again: a publisher that declared us failed has dropped our subscriptions (policy.md §5.1)."""
         self.peer_up(peer, now, out)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End the requests to a peer that is gone; one that failed may still answer."""
+        if isinstance(down, PeerGone):
+            for nonce, pending in list(self._pending.items()):
+                if pending.node_id == down.node_id:
+                    del self._pending[nonce]
+                    self._settle(pending, accepted=False)
+                    out.control.append(Acked(nonce, down.node_id, pending.message.channel, accepted=False, gone=True))
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Handle one membership message of a peer."""

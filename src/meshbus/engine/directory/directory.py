@@ -164,6 +164,11 @@ class Directory(Service):
         self._pins.put(node_id, entity_id)
         return True
 
+    def capabilities_of(self, node_id: int) -> CapabilitySet | None:
+        """Return what a node last announced, or None."""
+        entry = self._index.get(node_id)
+        return None if entry is None else entry.capabilities
+
     def pinned(self, node_id: int) -> bytes | None:
         """Return the entity key that a node id is pinned to, or None."""
         return self._pins.get(node_id)

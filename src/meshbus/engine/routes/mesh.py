@@ -19,6 +19,7 @@ from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingConfig, Routing
 from meshbus.engine.routes.tap import Tap
 from meshbus.engine.session.candidate import same_place
 from meshbus.engine.session.handshake import Handshakes
+from meshbus.engine.session.liveness import SUSPECTED_AFTER
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import PeerError, PeerFault
@@ -48,7 +49,11 @@ class Mesh(Service):
         self.boundary = Boundary(context)
         self.tap = Tap(self._peers, lambda: self.boundary.gateway.policy)
         self.table = RoutingTable(
-            RoutingConfig(patience_s=liveness.session_timeout_s, max_age_s=AGE_MISSES * liveness.session_timeout_s),
+            RoutingConfig(
+                # Half of the time after which a peer fails: its packets then come on a detour before that.
+                patience_s=SUSPECTED_AFTER * liveness.session_timeout_s,
+                max_age_s=AGE_MISSES * liveness.session_timeout_s,
+            ),
             changed=self._route_changed,
         )
         self.graph = ProximityGraph(self._node_id)

@@ -158,13 +158,14 @@ class Handshakes(Service):
         """Cancel the attempt to reach a node, and return whether there was one."""
         return self._end_attempt(node_id)
 
-    def accept(self, node_id: int) -> None:
-        """Allow a node to begin one session, also directly; ends when the session is proved, or by `cancel_accept`."""
+    def accept(self, node_id: int, *, once: bool = True) -> None:
+        """Allow a node to begin sessions, also directly, until `cancel_accept`; `once` ends it when one is proved."""
         self._check_id(node_id)
         # `accept` is used up only when the session is proved: a forged message 1 must not end it.
         self._forget_used()
         if node_id not in self._expected:
             self._expected[node_id] = _Expected(self._responder(node_id))
+        self._expected[node_id].once &= once
 
     def cancel_accept(self, node_id: int) -> bool:
         """Withdraw an `accept`, and return whether it was still open."""
@@ -173,7 +174,7 @@ class Handshakes(Service):
 
     @property
     def accepting(self) -> frozenset[int]:
-        """The nodes that `accept` allows and that have not connected yet."""
+        """The nodes that `accept` allows to begin a session."""
         self._forget_used()
         return frozenset(self._expected)
 
@@ -455,17 +456,18 @@ class Handshakes(Service):
 
 
 class _Expected:
-    """A node that may begin one session, also directly."""
+    """A node that may begin a session, also directly."""
 
-    __slots__ = ("link", "responder")
+    __slots__ = ("link", "once", "responder")
 
     def __init__(self, responder: Responder) -> None:
         self.responder = responder
         self.link: Link | None = None
+        self.once = True
 
     @property
     def used(self) -> bool:
-        return self.link is not None and confirmed(self.link)
+        return self.once and self.link is not None and confirmed(self.link)
 
 
 def _read(responder: Responder, message: bytes) -> bytes | None:

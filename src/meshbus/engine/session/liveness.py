@@ -3,10 +3,15 @@
 Every `heartbeat_s` each peer gets a heartbeat, followed by a pingwave, from which nodes further away learn a route to
 this node. On the same tick each peer is judged by the time since its last verified heartbeat:
 
-    silent for 2 × session_timeout_s     suspected: no consequence
-    silent for 3 × session_timeout_s     failed: PeerFailed; the session stays usable
+    silent for session_timeout_s / 2     suspected: nobody waits for its answers any more
+    silent for session_timeout_s         failed: PeerFailed; the session stays usable
     the next heartbeat                   PeerRecovered
     failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone
+
+A 0.23 node multiplies its own timeout by three before it fails a peer. With the default timeout of 30 s and the usual
+heartbeat of 5 s, a peer is suspected after three missed heartbeats and fails after six.
+
+Time in which this node itself did not run, because its process was stopped or busy, does not count as silence of others.
 
 Data packets are no sign of life, because a 0.23 peer judges this node in the same way. Packets that were not verified
 never count; a 0.23 node lets them keep a session alive (transport.md §17). A peer that failed and never proved its
@@ -32,10 +37,11 @@ from meshbus.wire.constants import CONTROL_STREAM, Subprotocol
 from meshbus.wire.header import Header
 from meshbus.wire.pingwave import Pingwave, pack_pingwave
 
-# In session timeouts; the numbers are those of the 0.23 wire (transport.md §16).
-MISSES_SUSPECTED = 2
-MISSES_FAILED = 3
-MISSES_EVICTED = 30
+SUSPECTED_AFTER = 0.5
+"""Silence after which a peer is suspected, in session timeouts. Our choice: three heartbeats with the defaults."""
+EVICTED_AFTER = 30
+"""Idle time after which a failed peer is removed, in session timeouts. As on the 0.23 wire (transport.md §16): a node that
+removed a peer earlier could not use the session any more that a 0.23 peer still has after a long outage."""
 REPEATS_S = (0.25, 0.5, 1.0)
 """Pauses between the heartbeats that open a session, until the peer is heard on it. Our choice."""
 
@@ -84,6 +90,7 @@ class Liveness(Service):
         if now < self._beat_at:
             return
         interval = self._config.heartbeat_s
+        self._excuse(now)
         # Stay on the grid of intervals, and skip the ones that were missed while the process was stopped.
         self._beat_at += interval * ((now - self._beat_at) // interval + 1)
         verdicts = [verdict for peer in self._peers for verdict in self._judge(peer, now)]
@@ -107,22 +114,29 @@ class Liveness(Service):
         ttl = self._config.radius - 1
         return pack_pingwave(Pingwave(node_id=self._node_id, seq=self._seq, ttl=ttl, timestamp_us=timestamp_us))
 
+    def _excuse(self, now: float) -> None:
+        """Do not count the time in which this node itself did not run: what peers sent meanwhile is not read yet."""
+        late_s = now - self._beat_at
+        if late_s >= self._config.heartbeat_s:
+            for peer in self._peers:
+                peer.heard_at = min(peer.heard_at + late_s, now)
+
     def _judge(self, peer: Peer, now: float) -> list[PeerFailed | PeerGone]:
         timeout = self._config.session_timeout_s
-        idle = now - peer.link.used_at >= MISSES_EVICTED * timeout
+        idle = now - peer.link.used_at >= EVICTED_AFTER * timeout
         proved = confirmed(peer.link)
         # A relayed peer that was never heard may be a 0.23 node, which cannot answer from there.
         if peer.link.route and not peer.link.opener.window.next:
             return self._remove(peer) if idle else []
         verdicts: list[PeerFailed | PeerGone] = []
-        missed = (now - peer.heard_at) // timeout
-        if missed >= MISSES_FAILED:
+        silent_s = now - peer.heard_at
+        if silent_s >= timeout:
             if peer.health is not Health.FAILED:
                 peer.health = Health.FAILED
                 verdicts.append(PeerFailed(peer.node_id, DownReason.SILENT))
             if idle or not proved:
                 verdicts += self._remove(peer)
-        elif missed >= MISSES_SUSPECTED:
+        elif silent_s >= SUSPECTED_AFTER * timeout:
             peer.health = Health.SUSPECTED
         return verdicts
 
