@@ -124,6 +124,9 @@ def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
 
     talkers = {who: int(events) for _rank, who, _channels, events, _bytes in shown.table("gold.top_talkers")}
     assert talkers == Counter(row.publisher for events in unique.values() for _, row in events)
+    assert {row[0] for row in shown.table("gold.nodes")} == {role.name for role in ROLES}
+    pairs = {(publisher, receiver) for _channel, publisher, receiver, *_ in shown.table("gold.latency")}
+    assert pairs <= {(publisher, role.name) for role in ROLES for publisher, _ in role.wishes}
     gaps = shown.table("gold.gaps")
     assert gaps
     assert all(row[-3:] == ["0", "0", "0"] for row in gaps)

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from meshbus.cli.exit import Exit
+from meshbus.log.census import FOLDER, Fact, FactKind, channel_of
+from meshbus.log.log import Redex
 from meshbus.log.packets.reader import PacketReader
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.policy.reason import Reason
@@ -37,7 +40,7 @@ def test_ls_tells_who_recorded_how_much(meshbus: Meshbus, records: Path) -> None
     result = meshbus("packets", "ls", records)
     assert (result.code, result.err) == (Exit.OK, "")
     assert result.rows == [
-        {"recorder": NAME, "first": 0, "next": 13, "sealed_files": 1, "sealed_rows": 10, "hot_rows": 3}
+        {"name": None, "recorder": NAME, "first": 0, "next": 13, "sealed_files": 1, "sealed_rows": 10, "hot_rows": 3}
     ]
 
 
@@ -72,6 +75,16 @@ def test_people_read_sentences(meshbus: Meshbus, records: Path, terminal: None) 
     assert f"forwarded  {0xA:016x} → {0xB:016x}" in lines[0]
     assert f"dropped (subnet_local)  {0xA:016x} → nowhere  {CHANNELS[0]}" in lines[1]
     assert "sealed files" in meshbus("packets", "ls", records).out
+
+
+def test_people_read_the_names_that_nodes_have(meshbus: Meshbus, records: Path, terminal: None) -> None:
+    with Redex(records / FOLDER, recorder=1, background=False) as redex:
+        for node_id, name in ((0xA, "west-rover"), (int(NAME, 16), "gateway")):
+            fact = Fact(FactKind.NODE, node_id, name=name)
+            redex.open(channel_of(1)).append(msgspec.json.encode(fact))
+    assert "gateway" in meshbus("packets", "ls", records).out
+    lines = meshbus("packets", "cat", records, "--limit", 3).out.splitlines()
+    assert f"forwarded  west-rover → {0xB:016x}" in lines[0]
 
 
 def test_what_cannot_be_shown_is_said_in_one_sentence(meshbus: Meshbus, records: Path) -> None:

@@ -85,23 +85,39 @@ def decoded(channel: str, payload: bytes) -> tuple[str, Any, bool]:
         )
 
 
+def numbering(row: Row) -> tuple[Any, ...] | None:
+    """By which numbers a row is counted, and whose they are; None for the later events of a packet."""
+    whose = (row["channel"], row["log_id"], row["origin"])
+    if row["pub_seq"] is not None:
+        return ("publisher", *whose, row["session_id"] if row["pub_seq"] >= 2**60 else None), row["pub_seq"]
+    packet = row["packet_seq"]
+    if row["session_id"] is None or packet is None or not 0 <= packet < 2**61 or row["event_index"] is None:
+        return ("unnumbered", *whose, None), row["seq"]
+    return (("stream", *whose, row["session_id"]), packet) if row["event_index"] == 0 else None
+
+
 def gaps(rows: Iterable[Row]) -> list[Row]:
     """Compute gold.gaps of bronze rows."""
     seen: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["seq"]):
-        seen["log", row["channel"], row["log_id"], None].append(row["seq"])
-        if row["pub_seq"] is not None:
-            seen["publisher", row["channel"], row["log_id"], row["origin"]].append(row["pub_seq"])
+        seen["log", row["channel"], row["log_id"], None, None].append(row["seq"])
+        if (counted := numbering(row)) is not None:
+            seen[counted[0]].append(counted[1])
     found = []
-    for (kind, channel, log_id, origin), numbers in seen.items():
+    for (kind, channel, log_id, origin, session), numbers in seen.items():
         there = set(numbers)
+        whose = {"kind": kind, "channel": channel, "log_id": log_id, "origin": origin, "session_id": session}
+        if kind == "unnumbered":
+            names = ("first", "last", "missing", "holes", "first_missing", "last_missing", "duplicates", "reordered")
+            found.append(whose | dict.fromkeys(names) | {"events": len(numbers)})
+            continue
         missing = sorted(set(range(min(there), max(there) + 1)) - there)
         highest, late = -1, 0
         for number in numbers:
             late += number < highest
             highest = max(highest, number)
         found.append({
-            "kind": kind, "channel": channel, "log_id": log_id, "origin": origin, "first": min(there),
+            **whose, "first": min(there),
             "last": max(there), "events": len(there), "missing": len(missing),
             "holes": sum(number - 1 not in missing for number in missing),
             "first_missing": missing[0] if missing else None, "last_missing": missing[-1] if missing else None,
@@ -110,19 +126,43 @@ def gaps(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def channel_stats(events: Iterable[Row]) -> list[Row]:
+def percentiles(what: str, values: list[float]) -> Row:
+    return {f"{what}_p{share}_us": float(np.percentile(values, share)) if values else None for share in (50, 95, 99)}
+
+
+def channel_stats(events: Iterable[Row], bronze: Iterable[Row]) -> list[Row]:
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in events:
         groups[hour_of(row["recv_ts_ns"]), minute_of(row["recv_ts"]), row["channel"]].append(row)
+    waits: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in bronze:
+        if row["session_id"] is not None and row["ts_ns"] is not None:
+            place = hour_of(row["recv_ts_ns"]), minute_of(row["recv_ts"]), row["channel"]
+            waits[place].append((row["recv_ts_ns"] - row["ts_ns"]) / 1000)
     found = []
     for (hour, minute, channel), rows in groups.items():
         size = sum(len(row["payload"]) for row in rows)
-        waits = [(row["recv_ts_ns"] - row["ts_ns"]) / 1000 for row in rows]
         found.append({
             "window_start": minute, "channel": channel, "events": len(rows), "bytes": size,
             "publishers": len({row["origin"] for row in rows}), "events_per_s": len(rows) / 60,
-            "bytes_per_s": size / 60, "hour": hour,
-            **{f"latency_p{share}_us": float(np.percentile(waits, share)) for share in (50, 95, 99)},
+            "bytes_per_s": size / 60, "hour": hour, **percentiles("latency", waits[hour, minute, channel]),
+        })  # fmt: skip
+    return found
+
+
+def latency(bronze: Iterable[Row]) -> list[Row]:
+    """Compute gold.latency of rows that were received by nodes without a census."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in bronze:
+        if row["session_id"] is not None:
+            groups[hour_of(row["recv_ts_ns"]), row["channel"], row["origin"], row["recorder"]].append(row)
+    found = []
+    for (hour, channel, origin, recorder), rows in groups.items():
+        timed = [(row["recv_ts_ns"] - row["ts_ns"]) / 1000 for row in rows if row["ts_ns"] is not None]
+        found.append({
+            "hour": hour, "channel": channel, "origin": origin, "recorder": recorder, "events": len(rows),
+            "timed": len(timed), **percentiles("latency", timed), "clock_offset_us": None, "clock_error_us": None,
+            **percentiles("delay", []),
         })  # fmt: skip
     return found
 
@@ -146,7 +186,7 @@ def traffic_matrix(events: Iterable[Row], packets: Iterable[Row]) -> list[Row]:
 
 
 REASONS = {1: "subnet_local", 2: "not_ancestor", 3: "not_exported", 4: "unknown_subnet", 5: "ttl_expired",
-           6: "unauthorized_publisher", 16: "no_route", 20: "crowded", 33: "replayed"}  # fmt: skip
+           6: "unauthorized_publisher", 16: "no_route", 18: "stranger", 20: "crowded", 33: "replayed"}  # fmt: skip
 
 
 def denials(packets: Iterable[Row]) -> list[Row]:
@@ -180,15 +220,22 @@ def top_talkers(events: Iterable[Row]) -> list[Row]:
     return found
 
 
-def fan_out(events: Iterable[Row], subscriptions: Iterable[Any]) -> list[Row]:
+def fan_out(events: Iterable[Row], bronze: Iterable[Row], subscriptions: Iterable[Any]) -> list[Row]:
+    """Compute gold.fan_out of the events of nodes without a census, for the subscriptions of a pipeline."""
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in events:
         counts[hour_of(row["recv_ts_ns"]), row["channel"]] += 1
+    receipts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in bronze:
+        if row["session_id"] is not None:
+            receipts[hour_of(row["recv_ts_ns"]), row["channel"]].append(row["recorder"])
     wanted = list(subscriptions)
     found = []
     for (hour, channel), events_ in counts.items():
         peers = len({entry.peer for entry in wanted if channel.startswith(entry.prefix)})
+        arrived = receipts[hour, channel]
         found.append(
-            {"hour": hour, "channel": channel, "subscribers": peers, "events": events_, "deliveries": events_ * peers}
-        )
+            {"hour": hour, "channel": channel, "subscribers": peers, "events": events_, "deliveries": events_ * peers,
+             "unknown": 0, "receivers": len(set(arrived)), "receipts": len(arrived)}
+        )  # fmt: skip
     return found

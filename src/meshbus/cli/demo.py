@@ -179,12 +179,20 @@ _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
         "packets that the gateway dropped, by reason",
         ("publisher", "channel", "reason", "packets", "bytes"),
     ),
+    "gold.latency": (
+        "time from publication to receipt, in microseconds, and how far apart the clocks were",
+        ("channel", "publisher", "receiver", "events", "delay_p50", "delay_p99", "clock_offset", "clock_error"),
+    ),
     "gold.gaps": (
-        "missing events: lost between publisher and subscriber, or deleted from a log before they were read",
+        "events and best-effort packets that are missing: lost on the way, or deleted from a log before they were read",
         ("kind", "channel", "publisher", "events", "missing", "duplicates", "reordered"),
     ),
     "gold.top_talkers": ("publishers with the most events", ("rank", "publisher", "channels", "events", "bytes")),
-    "gold.fan_out": ("subscribers per channel", ("channel", "subscribers", "events", "deliveries")),
+    "gold.fan_out": (
+        "subscribers per channel, and what arrived",
+        ("channel", "subscribers", "events", "deliveries", "receivers", "receipts"),
+    ),
+    "gold.nodes": ("nodes that others know, and by how many", ("name", "place", "recorders")),
 }
 
 
@@ -193,10 +201,14 @@ def _named(files: FleetFiles, row: Mapping[str, Any]) -> dict[str, Any]:
     from meshbus.demo.roles import place_of
 
     shown = {"publisher": None, **row}
-    origins = {identity.origin_hash: name for name, identity in files.identities.items()}
-    if row.get("origin") is not None:
-        # Spark stores the unsigned hash as a signed integer.
-        shown["publisher"] = origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
+    ids = {key: name for name, one in files.identities.items() for key in (one.origin_hash, one.node_id)}
+    for column, name in (("origin", "publisher"), ("recorder", "receiver")):
+        if row.get(column) is not None:
+            # Spark stores unsigned ids as signed integers.
+            shown[name] = ids.get(row[column] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
+    shown |= {name.removesuffix("_us"): round(value) for name, value in row.items() if isinstance(value, float)}
+    if "subnet" in row:
+        shown["place"] = place_of(row["subnet"])
     for column, name in (("src", "from"), ("dst", "to")):
         if column in row:
             shown[name] = place_of(row[column])

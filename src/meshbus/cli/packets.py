@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -26,10 +26,15 @@ _ENDS = {"delivered": "here", "dropped": "nowhere"}
 @app.command
 def ls(root: Root, /, *, json: Json = False) -> None:
     """List the nodes that recorded packets in a directory."""
+    from meshbus.log.census import names_in
     from meshbus.log.packets.reader import PacketReader, list_recorders
 
-    rows = [_recorder_row(recorder, PacketReader(root, recorder).snapshot()) for recorder in list_recorders(root)]
-    columns = ("recorder", "first", "next", "sealed_files", "sealed_rows", "hot_rows")
+    names = names_in(root)
+    rows = [
+        {"name": names.get(recorder), **_recorder_row(recorder, PacketReader(root, recorder).snapshot())}
+        for recorder in list_recorders(root)
+    ]
+    columns = ("recorder", "name", "first", "next", "sealed_files", "sealed_rows", "hot_rows")
     show_rows(rows, columns, json=json, empty=f"no recorded packets in {root}; set record_packets on a node")
 
 
@@ -50,15 +55,17 @@ def cat(
 ) -> None:
     """Show recorded packets and what the node decided about each, oldest first."""
     from meshbus.errors import ConfigError
+    from meshbus.log.census import names_in
     from meshbus.log.packets.reader import PacketReader
 
     if limit is not None and limit < 1:
         raise ConfigError("--limit", f"must be at least 1, got {limit}; omit it to see all packets")
     # A deque with maxlen keeps the newest rows without holding all of them.
     found = _rows(PacketReader(root, _choose(root, recorder)).snapshot(), _code_of(reason), channel)
+    names = {f"{node_id:016x}": name for node_id, name in names_in(root).items()}
     for row in found if limit is None else deque(found, maxlen=limit):
         if for_people(json):
-            show_text(_sentence(row))
+            show_text(_sentence(row, names))
         else:
             show_line(row)
 
@@ -125,9 +132,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _sentence(row: dict[str, Any]) -> str:
+def _sentence(row: dict[str, Any], names: Mapping[str, str]) -> str:
     why = f" ({row['reason']})" if row["reason"] else ""
-    way = f"{row.get('previous_hop', 'a stranger')} → {row.get('next_hop', _ENDS.get(row['verdict'], 'a stranger'))}"
+    hops = [row.get("previous_hop", "a stranger"), row.get("next_hop", _ENDS.get(row["verdict"], "a stranger"))]
+    way = " → ".join(names.get(hop, hop) for hop in hops)
     what = row.get("channel", f"stream {row['stream_id']}")
     return f"{row['ts']}  {row['verdict']}{why}  {way}  {what}  {row['event_count']} events, {row['payload_len']} bytes"
 

@@ -186,6 +186,7 @@ def _permit(path: Path, operator: Identity, subject: Identity, scope: Scope) -> 
 def _settings(role: Role) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "identity": "identity.toml",
+        "name": role.name,
         "psk_file": "../../mesh-key.toml",
         "subnet": role.subnet,
         "tags": [_tag(role.subnet)],

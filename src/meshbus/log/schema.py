@@ -1,8 +1,8 @@
 """The schema of events and packets: what the log's writers write and what Spark reads.
 
-Two tables, as plain data. `EVENTS` is the log of a channel. `PACKETS` is the flight recorder: the header of a packet,
+Three tables, as plain data. `EVENTS` is the log of a channel. `PACKETS` is the flight recorder: the header of a packet,
 where it came from and went, the decision about it, and everything that the decision depended on, so that a replay can
-reproduce the record.
+reproduce the record. `CENSUS` is what nodes knew about each other over time (log/census.py).
 
 Spark has no unsigned numbers. Ids of 64 and 32 bits are stored bit-cast in the signed type of the same width (`signed`
 and `unsigned` return views, never copies); numbers of 16 and 8 bits are widened. Times are microseconds in UTC, with
@@ -164,6 +164,41 @@ PACKETS = Table(
         Column("src", _INT, "Source subnet as judged; null if it played no part.", nullable=True, bit_cast=True),
         Column("dst", _INT, "Destination subnet as judged; null if it played no part.", nullable=True, bit_cast=True),
         Column("guard", _SMALLINT, "AuthVerdict of the guard; null if it was not asked.", nullable=True),
+    ),
+)
+
+CENSUS = Table(
+    "census",
+    "What nodes knew about other nodes and about the subscribers of their channels, whenever it changed and once an hour.",
+    (
+        Column("recorder", _BIGINT, "Node that wrote the row.", bit_cast=True),
+        Column("log_id", ColumnType.BINARY_16, "Drawn when the census was created."),
+        Column("seq", _BIGINT, "Position in the census; (log_id, seq) is the key."),
+        Column("ts", _TIMESTAMP, "When it was so, by the recorder's clock."),
+        Column("ts_ns", _BIGINT, "The same in nanoseconds since 1970."),
+        Column(
+            "kind",
+            _STRING,
+            "`snapshot`: the recorder itself; everything else that it knows follows, and channels that do not follow have"
+            " no subscribers. `node`: one of its peers. `roster`: the subscribers of one of its channels.",
+        ),
+        Column("node_id", _BIGINT, "The node that the row describes; null for a roster.", nullable=True, bit_cast=True),
+        Column(
+            "origin", _BIGINT, "Its origin hash, which its events carry; null if unknown.", nullable=True, bit_cast=True
+        ),
+        Column("entity", _BINARY, "Its public key; null if unknown.", nullable=True),
+        Column("name", _STRING, "The name that it announces, if any.", nullable=True),
+        Column("subnet", _INT, "Its subnet; null if unknown.", nullable=True, bit_cast=True),
+        Column("clock_offset_ns", _BIGINT, "Its clock minus the recorder's; null if not measured.", nullable=True),
+        Column("clock_error_ns", _BIGINT, "The offset is wrong by at most this much.", nullable=True),
+        Column("channel", _STRING, "Name of the channel; null unless the row is a roster.", nullable=True),
+        Column("subscribers", _INT, "Nodes that were subscribed to it.", nullable=True),
+        Column(
+            "copies",
+            _INT,
+            "Copies that were sent of each event: one to each subscriber outside of groups, and one to each group.",
+            nullable=True,
+        ),
     ),
 )
 

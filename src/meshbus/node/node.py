@@ -51,6 +51,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
 from meshbus.node.answer import Answers, Handler
+from meshbus.node.census import Census, open_census
 from meshbus.node.dialing import Dialer, Target
 from meshbus.node.driver import Driver
 from meshbus.node.historyreader import HistoryReader
@@ -108,6 +109,7 @@ class _Parts:
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.recording: Recording | None = None
+        self.census: Census | None = None
 
 
 class Node:
@@ -156,13 +158,16 @@ class Node:
         warm()
         counters = Counters()
         logs = await open_logs(self.config, self.identity, counters)
+        book = await open_census(self.config, self.identity, counters)
         try:
             live = self._make_live(counters)
         except BaseException:
-            if logs is not None:
-                await asyncio.to_thread(logs.close)
+            for opened in (logs, book):
+                if opened is not None:
+                    await asyncio.to_thread(opened.close)
             raise
         self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice)
+        self._parts.census = None if book is None else Census(live.engine, self.config, book)
         try:
             self._begin(self._parts)
         except BaseException:
@@ -211,6 +216,8 @@ class Node:
         if parts.logs is not None:
             await parts.logs.drain()  # what waits for a sync is still sent
         await parts.live.settled(GOODBYE_S)  # only a peer that speaks the profile can be sent a goodbye
+        if parts.census is not None:
+            await parts.census.close()
         parts.live.act(lambda engine, now, out: engine.close(now, out))
         self._parts = None
         parts.live.close()
@@ -549,17 +556,22 @@ class Node:
             self.live.engine.counters.add("slow_consumer", "inbox" if event.subscription == INBOX else "subscription")
         self._notices.add(event)
 
+    def _deliver(self, parts: _Parts, batch: EventBatch) -> None:
+        self._received_events += len(batch)
+        self._received_bytes += batch.nbytes
+        if parts.logs is not None:
+            parts.logs.take(batch)
+        if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):
+            parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
+
     def _on_output(self, out: Output) -> None:
         parts = self._opened
         for batch in out.events:
-            self._received_events += len(batch)
-            self._received_bytes += batch.nbytes
-            if parts.logs is not None:
-                parts.logs.take(batch)
-            if not (self._subscribers if batch.reading is None else parts.reader).feed(batch):
-                parts.live.engine.counters.count(Reason.NOBODY_LISTENS, len(batch))
+            self._deliver(parts, batch)
         for event in out.control:
             parts.live.waiting.tell(event)
+            if parts.census is not None:
+                parts.census.take(event)
             if parts.redialer.take(event):
                 continue  # reported as PeerUnreachable, less often
             match event:

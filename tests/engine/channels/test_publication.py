@@ -17,6 +17,7 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import PACKET_COST, STREAM_WINDOW, Flags
 from meshbus.wire.frames import columns_of
+from meshbus.wire.messages.reliable import CLOCK_NUMBERS
 from tests.engine.fleet import CHANNEL, Wiretap, meet, numbered, subscribed
 
 STREAM = ChannelName(CHANNEL).stream_id
@@ -350,3 +351,19 @@ def test_acknowledgements_are_waited_for_and_missing_ones_are_named() -> None:
     assert (report.attempted, report.acknowledged) == (2, 1)
     assert [(error.node_id, error.code) for error in report.errors] == [(ill.node_id, "peer")]
     assert well.received == 9
+
+
+@pytest.mark.parametrize("unix_s", [0, 5, 1_800_000_000])
+def test_numbers_from_a_clock_never_look_like_those_of_a_log(unix_s: int) -> None:
+    """Numbers of a log start at 0; a robot without a battery for its clock starts in 1970."""
+    net = FakeNet(1)
+    net.clock.unix_s = unix_s
+    publisher, reader = net.create("publisher"), net.create("reader")
+    meet(publisher, reader)
+    subscribed(reader, publisher)
+    publisher.publish(CHANNEL, [b"a", b"b"], reliable=True)
+    net.run(for_s=1)
+    numbers = [event.pub_seq for batch in reader.events for event in batch]
+    assert numbers[0] is not None
+    assert numbers[0] >= CLOCK_NUMBERS
+    assert numbers == [numbers[0], numbers[0] + 1]

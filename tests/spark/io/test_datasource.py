@@ -267,3 +267,85 @@ def test_through_spark_every_mistake_is_one_sentence(spark: SparkSession, logs: 
     assert "is damaged" in fails(read.load(str(logs)))
     (next(logs.glob("alarms-*")) / "_manifest.json").write_text("{}")
     assert "not a manifest" in fails(read.load(str(logs)))
+
+
+@pytest.fixture
+def stock(spark: SparkSession) -> SparkSession:
+    """A session as Spark makes it, without the settings of ours."""
+    other = spark.newSession()
+    other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    return other
+
+
+def test_a_session_that_was_not_made_by_meshbus_reads_the_same(stock: SparkSession, logs: Path) -> None:
+    table = stock.read.format("meshbus").load(str(logs))
+    assert table.count() == 140
+    chosen = table.where((F.col("channel") == SECOND) & (F.col("seq") >= 98))
+    assert sorted(row["payload"] for row in chosen.collect()) == [b"98", b"99"]
+
+
+def test_a_table_can_be_created_over_logs(stock: SparkSession, logs: Path) -> None:
+    stock.sql(f"CREATE TABLE every USING meshbus OPTIONS (path '{logs}')")
+    chosen = f"OPTIONS (path '{logs}', channels '{FIRST}', columns 'seq,payload')"
+    stock.sql(f"CREATE TABLE alarm USING meshbus {chosen} TBLPROPERTIES (team 'x')")
+    stock.sql(f"CREATE TABLE placed USING meshbus LOCATION '{logs}'")
+    try:
+        assert stock.sql("SELECT count(*) AS n FROM every").collect()[0]["n"] == 140
+        assert stock.table("alarm").columns == ["seq", "payload"]
+        assert stock.sql("SELECT payload FROM alarm WHERE seq = 39").collect()[0]["payload"] == b"39"
+        assert stock.table("placed").where("seq < 2").count() == 4
+    finally:
+        for name in ("every", "alarm", "placed"):
+            stock.sql(f"DROP TABLE {name}")
+
+
+def test_a_misspelled_option_is_refused_in_a_table_too(stock: SparkSession, logs: Path) -> None:
+    with pytest.raises(Exception, match="unknown option") as caught:
+        stock.sql(f"CREATE TABLE wrong USING meshbus OPTIONS (path '{logs}', channel 'a')")
+    assert "unknown option channel; choose from path" in sentence_of_failure(caught.value)
+
+
+def test_a_table_with_columns_of_its_own_says_what_to_do(stock: SparkSession, logs: Path) -> None:
+    stock.sql(f"CREATE TABLE own (seq BIGINT) USING meshbus OPTIONS (path '{logs}')")
+    try:
+        assert "OPTIONS (path '/var/lib/meshbus') without columns of its own" in fails(stock.table("own"))
+    finally:
+        stock.sql("DROP TABLE own")
+
+
+def test_a_schema_of_the_users_is_honored(stock: SparkSession, logs: Path) -> None:
+    table = stock.read.format("meshbus").schema("payload BINARY, seq BIGINT, log_id BINARY").load(str(logs))
+    assert table.columns == ["payload", "seq", "log_id"]
+    assert sorted(row["payload"] for row in table.where("seq = 99").collect()) == [b"99"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ("seq STRING", "column seq is bigint in the table, got string; leave the schema out"),
+        ("seq BIGINT, weather STRING", "unknown column weather; choose from channel, seq"),
+        ("ts_ns BIGINT NOT NULL", "column ts_ns may be null; leave NOT NULL out"),
+    ],
+)
+def test_a_schema_that_cannot_be_honored_is_refused_in_one_sentence(
+    stock: SparkSession, logs: Path, schema: str, problem: str
+) -> None:
+    assert problem in fails(stock.read.format("meshbus").schema(schema).load(str(logs)))
+
+
+def test_rows_are_written_in_a_batch(stock: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "out"
+    rows = stock.createDataFrame([(b"%d" % number, number) for number in range(50)], "payload BINARY, ts_ns BIGINT")
+    writer = rows.repartition(3).write.format("meshbus").option("channel", "out").mode("append")
+    writer.save(str(root))
+    writer.save(str(root))
+    expected = sorted([(b"%d" % number, number) for number in range(50)] * 2)
+    assert sorted((row["payload"], row["ts_ns"]) for row in rows_of_logs(root)) == expected
+    assert [path.name for path in root.iterdir() if path.name.startswith("_")] == []
+
+
+def test_a_log_is_not_overwritten(stock: SparkSession, tmp_path: Path) -> None:
+    rows = stock.createDataFrame([(b"1",)], "payload BINARY").write.format("meshbus").option("channel", "out")
+    with pytest.raises(Exception, match="cannot be overwritten") as caught:
+        rows.mode("overwrite").save(str(tmp_path))
+    assert "a log cannot be overwritten; use .mode('append')" in sentence_of_failure(caught.value)

@@ -15,7 +15,8 @@ def test_text_is_escaped_everywhere() -> None:
         charts.table_of([{EVIL: EVIL}]),
         charts.bars([(EVIL, 1)]),
         charts.lines({EVIL: [(START, 1)]}, EVIL),
-        charts.heat_map({(EVIL, EVIL): 1}, {(EVIL, EVIL): 0}),
+        charts.heat_map({(EVIL, EVIL): 1}, {(EVIL, EVIL): 0}, EVIL),
+        charts.table_of([{"origin": charts.NamedId.of(5, EVIL)}]),
     ]
     for text in drawn:
         assert "<script" not in text
@@ -31,7 +32,7 @@ def test_svg_is_well_formed_and_bounded() -> None:
     drawn, legend = charts.lines(series, "items").split("<p>")
     assert len(ET.fromstring(drawn).findall("polyline")) == 8
     assert "and 22 more items" in legend
-    assert len(ET.fromstring(charts.heat_map(cells, cells)).findall("rect")) == 40 * 40
+    assert len(ET.fromstring(charts.heat_map(cells, cells, "packets")).findall("rect")) == 40 * 40
 
 
 def test_a_single_point_and_a_single_value_can_be_drawn() -> None:
@@ -39,15 +40,32 @@ def test_a_single_point_and_a_single_value_can_be_drawn() -> None:
     assert not charts.bars([])
 
 
-def test_a_heat_map_is_red_where_everything_was_dropped() -> None:
-    text = charts.heat_map({("1", "2"): 0, ("1", "3"): 4}, {("1", "2"): 9, ("1", "3"): 1})
-    assert text.count("rgba(204,85,68,.5)") == 1
-    assert "1 → 2: 0 passed, 9 dropped" in text
+def test_a_heat_map_is_the_redder_the_more_was_dropped() -> None:
+    counts = {"none": (90, 0), "some": (60, 30), "most": (30, 60), "all": (0, 90)}
+    passed, dropped = ({("1", name): pair[side] for name, pair in counts.items()} for side in (0, 1))
+    drawn = ET.fromstring(charts.heat_map(passed, dropped, "packets"))
+    colors = {}
+    for cell in drawn.findall("rect"):
+        name = (cell.findtext("title") or "").split(" → ")[1].split(":")[0]
+        red, _, blue = (int(part) for part in cell.attrib["fill"].removeprefix("rgba(").split(",")[:3])
+        colors[name] = red - blue
+    assert sorted(colors, key=lambda name: colors[name]) == ["none", "some", "most", "all"]
+    assert colors["some"] < 0 < colors["most"]
+    said = [text.text for text in drawn.findall("text")]
+    assert all(str(count) in said for pair in counts.values() for count in pair)
+
+
+def test_a_heat_map_without_drops_shows_one_number_in_each_cell() -> None:
+    drawn = ET.fromstring(charts.heat_map({("1", "2"): 12_345}, None, "events"))
+    assert [text.text for text in drawn.findall("text")] == ["1", "12.3k", "2"]
+    assert "dropped" not in (drawn.find("rect/title").text or "")  # type: ignore[union-attr]
 
 
 def test_a_table_shows_its_first_rows_and_says_how_many_follow() -> None:
     rows = [{"origin": -1, "log_id": b"\x01\xff", "events": 1_234, "share": 0.25, "peer": None}] * 26
     text = charts.table_of(rows)
+    named = charts.table_of([{"origin": charts.NamedId.of(-1, "west-rover")}])
+    assert f"west-rover <small>{'f' * 16}</small>" in named
     assert text.count("<tr>") == 26
     assert "1 more rows are in the table" in text
     assert "<th>log id</th>" in text

@@ -53,7 +53,8 @@ def test_a_copy_follows_its_table(spark: SparkSession, tmp_path: Path) -> None:
 def test_hours_are_replaced_and_go_with_their_table(tmp_path: Path) -> None:
     store, target = Store(tmp_path / "tables"), tmp_path / "delta"
     for hour, topic in (("2026-11-15T01", "a"), ("2026-11-15T02", "b"), ("2026-11-15T02", "c")):
-        table = pa.table({"channel": [topic], "subscribers": [1], "events": [2], "deliveries": [2]})
+        counts = {"events": [2], "deliveries": [2], "unknown": [0], "receivers": [1], "receipts": [2]}
+        table = pa.table({"channel": [topic], "subscribers": [1], **counts})
         store.put_gold(HOURLY, hour, table, topic)
         copy_to_delta(store, target)
     assert sorted((row["hour"], row["channel"]) for row in held(target, HOURLY)) == [

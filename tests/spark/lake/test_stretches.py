@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.gaps import gaps
-from meshbus.spark.lake.stretches import COLUMNS, channels_to_compare, may_repeat, merge_runs, runs_of
+from meshbus.spark.lake.stretches import COLUMNS, WHOSE, channels_to_compare, may_repeat, merge_runs, runs_of
 from tests.spark import oracle
 
 STRETCHES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 6)), max_size=12)
@@ -22,7 +22,10 @@ ROWS = st.lists(
             "channel": st.sampled_from("ab"),
             "log_id": st.sampled_from([b"L" * 16, b"M" * 16]),
             "origin": st.sampled_from([None, -5, 5]),
-            "pub_seq": st.one_of(st.none(), st.integers(0, 12)),
+            "pub_seq": st.one_of(st.none(), st.integers(0, 12), st.integers(2**60, 2**60 + 9)),
+            "session_id": st.sampled_from([1, -1]),
+            "packet_seq": st.one_of(st.none(), st.integers(0, 9), st.just(2**61)),
+            "event_index": st.integers(0, 1),
         }
     ),
     max_size=40,
@@ -48,15 +51,15 @@ def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict
         made = runs_of(table_of(rows[start:stop]), found)
         assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
         found += made.to_pylist()
-    whose = ("kind", "channel", "log_id", "origin")
+    whose = WHOSE
     expected = {tuple(row[name] for name in whose): row for row in oracle.gaps(rows)}
     assert {tuple(run[name] for name in whose) for run in found} == set(expected)
     for owner, row in expected.items():
         own = [run for run in found if tuple(run[name] for name in whose) == owner]
         covered = {number for run in own for number in range(run["first"], run["last"] + 1)}
         assert len(covered) == row["events"]
-        assert sum(run["events"] for run in own) == row["events"] + row["duplicates"]
-        assert sum(run["reordered"] for run in own) == row["reordered"]
+        assert sum(run["events"] for run in own) == row["events"] + (row["duplicates"] or 0)
+        assert sum(run["reordered"] for run in own) == (row["reordered"] or 0)
 
 
 @given(ROWS)
@@ -95,7 +98,7 @@ def test_channels_without_numbers_are_always_compared() -> None:
 
 def test_merged_stretches_say_the_same_in_fewer_rows(spark: SparkSession) -> None:
     def run(first: int, last: int, events: int) -> tuple[object, ...]:
-        return ("publisher", "a", b"L" * 16, 5, first, last, events, 1)
+        return ("publisher", "a", b"L" * 16, 5, None, first, last, events, 1)
 
     runs = [run(20, 29, 10), run(0, 9, 12), run(5, 12, 8), run(13, 13, 1), run(40, 40, 1)]
     frame = spark.createDataFrame(runs, CATALOG["silver.runs"].struct())

@@ -16,7 +16,7 @@ HOURLY = "gold.fan_out"
 
 
 def rows(spark: SparkSession, *numbers: int) -> DataFrame:
-    made = [("log", "a", b"x" * 16, None, number, number, 1, 0) for number in numbers]
+    made = [("log", "a", b"x" * 16, None, None, number, number, 1, 0) for number in numbers]
     return spark.createDataFrame(made, CATALOG[NAME].struct())
 
 
@@ -99,7 +99,8 @@ def test_a_compaction_that_died_after_its_rename_shows_nothing_twice(spark: Spar
 
 def test_gold_is_replaced_and_says_what_it_was_made_of(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    table = pa.table({"channel": ["a"], "subscribers": [1], "events": [2], "deliveries": [2]})
+    counts = {"events": [2], "deliveries": [2], "unknown": [0], "receivers": [1], "receipts": [2]}
+    table = pa.table({"channel": ["a"], "subscribers": [1], **counts})
     assert store.gold_sources(HOURLY, "2026-01-01T00") == ""
     store.put_gold(HOURLY, "2026-01-01T00", table, "first")
     store.put_gold(HOURLY, "2026-01-01T00", table, "second")
@@ -129,3 +130,13 @@ def test_only_a_directory_is_opened(tmp_path: Path) -> None:
     assert open_store(tmp_path).root == tmp_path
     with pytest.raises(PipelineError, match="none is not a table directory; run 'meshbus pipeline run' first"):
         open_store(tmp_path / "none")
+
+
+def test_arrow_rows_of_an_hourly_table_go_to_their_hours(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    table = pa.table({"recorder": [1, 2, 3], "hour": ["2026-11-15T01", "2026-11-15T02", "2026-11-15T01"]})
+    store.put("bronze.census", "census", 0, table)
+    (part,) = store.parts("bronze.census")
+    assert part.hours() == ["2026-11-15T01", "2026-11-15T02"]
+    rows = store.read(spark, "bronze.census", ["2026-11-15T01"]).collect()
+    assert sorted((row["recorder"], row["hour"]) for row in rows) == [(1, "2026-11-15T01"), (3, "2026-11-15T01")]

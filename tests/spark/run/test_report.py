@@ -1,6 +1,7 @@
 """The report shows the gold tables, needs no network, and believes no name."""
 
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -63,8 +64,23 @@ def test_empty_tables_are_said_to_be_empty(tmp_path: Path) -> None:
 def test_names_from_elsewhere_are_only_text(tmp_path: Path) -> None:
     store = Store(tmp_path)
     evil = "<script>alert(1)</script>\"'"
-    table = pa.table({"channel": [evil], "subscribers": [1], "events": [2], "deliveries": [2]})
+    counts = {"events": [2], "deliveries": [2], "unknown": [0], "receivers": [1], "receipts": [2]}
+    table = pa.table({"channel": [evil], "subscribers": [1], **counts})
     store.put_gold("gold.fan_out", "2026-01-01T00", table, "x")
     text = write_report(store)
     read(text)
     assert "&lt;script&gt;" in text
+
+
+def test_nodes_are_shown_by_their_names(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    seen = datetime(2026, 1, 1, tzinfo=UTC)
+    node = {"node_id": -1, "origin": 5, "entity": None, "name": "west-rover", "subnet": None, "first_seen": seen,
+            "last_seen": seen, "recorders": 1}  # fmt: skip
+    store.put_gold("gold.nodes", None, pa.Table.from_pylist([node]), "x")
+    talker = {"rank": 1, "origin": 5, "channels": 1, "events": 2, "bytes": 3}
+    store.put_gold("gold.top_talkers", "2026-01-01T00", pa.Table.from_pylist([talker]), "x")
+    text = write_report(store)
+    read(text)
+    assert "west-rover <small>0000000000000005</small>" in text
+    assert text.count(">west-rover<") == 1

@@ -26,6 +26,7 @@ from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
 from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
 from meshbus.wire.header import Header
+from meshbus.wire.messages.reliable import CLOCK_NUMBERS
 from meshbus.wire.stamp import stamp_of
 
 if TYPE_CHECKING:
@@ -265,8 +266,11 @@ class Publications(Service):
         """Return the publish number of the next event of a channel, and advance it by `events`."""
         number = self._numbers.get(channel)
         if number is None:
-            # profile.md §2: numbers continue over restarts; the wall clock is above every number used before.
+            # profile.md §2: numbers continue over restarts; the wall clock is above every number used before. A clock
+            # that was never set must not make them look like those of a log.
             number = self._wall(now)
+            if number < CLOCK_NUMBERS:
+                number += CLOCK_NUMBERS
         self._numbers.put(channel, number + max(events, 0))
         return number
 

@@ -3,6 +3,7 @@
     spark.read.format("meshbus").load("/var/lib/meshbus")
     spark.readStream.format("meshbus").option("channels", "sensors/*").load("/var/lib/meshbus")
     spark.readStream.format("meshbus").option("table", "packets").load("/var/lib/meshbus")
+    results.write.format("meshbus").option("channel", "alerts/summary").mode("append").save("/var/lib/meshbus/log")
 
 The layout below the path is described in spark/io/inputs.py. Sealed files and the hot tail form one range of numbers, so
 no row is read twice or left out. Offsets are in spark/io/offsets.py; writing into a log is in spark/io/sink.py. Spark
@@ -25,6 +26,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -41,22 +43,35 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from meshbus.errors import ConfigError
 from meshbus.log.consumers import publish_consumer
-from meshbus.log.schema import EVENTS, Table, spark_ddl
+from meshbus.log.schema import EVENTS, ColumnType, Table, spark_ddl
 from meshbus.spark.io.inputs import TABLES, Comparison, Input, Logs, Records, pack, read_rows
 from meshbus.spark.io.offsets import Extent, advance, first_offset, next_of, offset_of, ranges
-from meshbus.spark.io.sink import SinkOptions, StreamWriter
+from meshbus.spark.io.sink import BatchWriter, SinkOptions, StreamWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from meshbus.spark.io.inputs import Rows
 
 _ROWS_PER_PARTITION = 131_072
 """Two Arrow batches of 65,536 rows each (spark/run/sparksession.py)."""
 _TIMES = ("ts", "recv_ts", "ts_ns", "recv_ts_ns")
+_OPTION, _PROVIDER = "option.", "provider"
+"""Among the properties of a table: what is before the keys of its options, and a key that only tables have."""
+_KEPT = "meshbus.options"
+"""Metadata of the first column of a table in the catalog: the options, as JSON."""
 _COMPARISONS: dict[type[Filter], str] = {
     EqualTo: "equal",
     GreaterThan: "greater",
@@ -99,12 +114,17 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError."""
         # A misspelled option would otherwise be ignored, and the query would silently read something else.
         known = {field.lower(): field for field in cls.__struct_encode_fields__}
-        unknown = sorted(key for key in given if key.lower() not in known)
+        chosen = _without_sparks_own({key.lower(): value for key, value in given.items()})
+        unknown = sorted(key for key in chosen if key not in known)
         if unknown:
             raise ConfigError("option", f"unknown option {', '.join(unknown)}; choose from {', '.join(known.values())}")
-        spelled = {known[key.lower()]: value for key, value in given.items()}
+        spelled = {known[key]: value for key, value in chosen.items()}
         if not spelled.get("path"):
-            raise ConfigError("path", "is required; pass the directory of the logs: .load('/var/lib/meshbus')")
+            raise ConfigError(
+                "path",
+                "is required; pass the directory of the logs: .load('/var/lib/meshbus'), or CREATE TABLE … USING meshbus"
+                " OPTIONS (path '/var/lib/meshbus') without columns of its own",
+            )
         try:
             options = msgspec.convert(spelled, cls, strict=False)
         except msgspec.ValidationError as error:
@@ -116,7 +136,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         of_events = (options.channels, options.starting_seq, options.ending_seq)
         if options.table != EVENTS.name and of_events != ("*", None, None):
             raise ConfigError(
-                "option", "channels, startingSeq and endingSeq apply to events only; filter packets by a column"
+                "option",
+                "channels, startingSeq and endingSeq apply to events only; filter packets by a column",
             )
         if os.sep in options.consumer:
             raise ConfigError("consumer", f"must be a name, not a path, got {options.consumer!r}")
@@ -138,6 +159,30 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             raise ConfigError("columns", f"unknown column {', '.join(unknown)}; choose from {', '.join(known)}")
         return Table(table.name, table.doc, tuple(known[name] for name in self.names))
 
+    def shape_for(self, schema: StructType) -> Table:
+        """Return the table reduced to the columns of a schema, which a user may have given; raises ConfigError.
+
+        Nothing is converted: each column must have the name and the type that it has in the log.
+        """
+        known = {column.name: column for column in TABLES[self.table]}
+        for field in schema.fields:
+            column, given = known.get(field.name), field.dataType.simpleString()
+            if column is None:
+                raise ConfigError("schema", f"unknown column {field.name}; choose from {', '.join(known)}")
+            held = ColumnType.BINARY if column.type is ColumnType.BINARY_16 else column.type
+            if given != held.value:
+                raise ConfigError(
+                    "schema",
+                    f"column {field.name} is {held.value} in the table, got {given}; leave the schema out, and cast"
+                    " the column after reading",
+                )
+            if column.nullable and not field.nullable:
+                raise ConfigError("schema", f"column {field.name} may be null; leave NOT NULL out")
+        table = TABLES[self.table]
+        # Spark compares what is read with its schema, nulls included.
+        columns = (msgspec.structs.replace(known[field.name], nullable=field.nullable) for field in schema.fields)
+        return Table(table.name, table.doc, tuple(columns))
+
     def input(self) -> Input:
         """Return the input that the options choose."""
         return Logs(self.path, self.wants) if self.table == EVENTS.name else Records(self.path)
@@ -145,6 +190,37 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     def wants(self, channel: str) -> bool:
         """Return whether a channel matches one of the patterns."""
         return any(fnmatchcase(channel, pattern.strip()) for pattern in self.channels.split(","))
+
+
+def _without_sparks_own(given: dict[str, str]) -> dict[str, str]:
+    """Return the options of a user, by key in lower case, without the properties that Spark adds for a table."""
+    # CREATE TABLE: Spark passes the properties of the table, and each option a second time as `option.<key>`.
+    if _PROVIDER not in given:
+        return given
+    chosen = {key.removeprefix(_OPTION): value for key, value in given.items() if key.startswith(_OPTION)}
+    place = given.get("path") or given.get("location", "")
+    return {"path": place.removeprefix("file:"), **chosen} if place else chosen
+
+
+def _keeping(options: Mapping[str, str], table: Table) -> StructType:
+    """Return a schema that keeps options: when a table of the catalog is read, Spark passes the schema and nothing else."""
+    kinds = {
+        ColumnType.STRING: StringType(),
+        ColumnType.BIGINT: LongType(),
+        ColumnType.INT: IntegerType(),
+        ColumnType.SMALLINT: ShortType(),
+        ColumnType.TIMESTAMP: TimestampType(),
+        ColumnType.BINARY: BinaryType(),
+        ColumnType.BINARY_16: BinaryType(),
+        ColumnType.MAP: MapType(StringType(), BinaryType()),
+    }
+    kept = [{_KEPT: msgspec.json.encode(options).decode()}, *({} for _ in table.columns[1:])]
+    return StructType(
+        [
+            StructField(column.name, kinds[column.type], column.nullable, {"comment": column.doc, **more})
+            for column, more in zip(table, kept, strict=True)
+        ]
+    )
 
 
 class DefaultSource(DataSource):
@@ -155,17 +231,32 @@ class DefaultSource(DataSource):
         """Return the name for `format`."""
         return "meshbus"
 
-    def schema(self) -> str:
-        """Return the columns in Spark's DDL syntax."""
-        return spark_ddl(Options.read(self.options).shape())
+    def schema(self) -> StructType | str:
+        """Return the columns: in Spark's DDL syntax, or for CREATE TABLE with the options of the table."""
+        given = {key.lower(): value for key, value in self.options.items()}
+        shape = Options.read(given).shape()
+        return _keeping(_without_sparks_own(given), shape) if _PROVIDER in given else spark_ddl(shape)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of batch queries."""
-        return BatchReader(Options.read(self.options))
+        options = self._options_for(schema)
+        return BatchReader(options, options.shape_for(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of streaming queries."""
-        return StreamReader(Options.read(self.options))
+        options = self._options_for(schema)
+        return StreamReader(options, options.shape_for(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of batch queries. Raises ConfigError for mode `overwrite`: a log only grows."""
+        if overwrite:
+            raise ConfigError("mode", "a log cannot be overwritten; use .mode('append')")
+        return BatchWriter(SinkOptions.read(self.options, streaming=False), schema)
+
+    def _options_for(self, schema: StructType) -> Options:
+        """Return the options of a query, or if it has none, those that a table keeps with its schema."""
+        kept = schema.fields[0].metadata.get(_KEPT) if schema.fields else None
+        return Options.read(self.options if self.options or kept is None else msgspec.json.decode(kept))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of streaming queries."""
@@ -175,25 +266,19 @@ class DefaultSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the rows that are there when the query is planned."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, table: Table | None = None) -> None:
+        """Prepare to read a table with some of its columns, by default those of the options."""
         self._options = options
-        self._table = options.shape()
+        self._table = options.shape() if table is None else table
+        self.pushFilters = Pushdown(self)  # type: ignore[method-assign]  # see there
         self._named_by = "channel" if options.table == EVENTS.name else "recorder"
         self._first, self._end = options.starting_seq, options.ending_seq
         self._low = 0
         self._whose: set[Any] | None = None
         self._conditions: list[Comparison] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Skip rows by conditions on channel, seq, recorder and time columns.
-
-        All filters are returned, so Spark applies them again: skipping is only an optimization.
-        """
-        for condition in filters:
-            self._take(condition)
-        return filters
-
-    def _take(self, condition: Filter) -> None:
+    def take(self, condition: Filter) -> None:
+        """Skip rows by a condition on channel, seq, recorder or a time column; others are ignored."""
         name = getattr(condition, "attribute", ("",))[0]
         value: Any = getattr(condition, "value", None)
         match condition:
@@ -251,12 +336,34 @@ class BatchReader(DataSourceReader):
             yield from read_rows(partition.value, self._table, self._conditions)
 
 
+class Pushdown:
+    """The `pushFilters` of a reader, which does not fail a session that has filter pushdown disabled.
+
+    Spark calls `pushFilters` only if spark.sql.python.filterPushdown.enabled is set, which is not the default. If it is
+    not set, Spark refuses a reader whose class overrides the method (DATA_SOURCE_PUSHDOWN_DISABLED). The setting cannot
+    be read where a reader is created, so the method is not overridden but set on the object, and says what Spark asks.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+    """What Spark compares to find out whether the method is overridden."""
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take conditions. All are returned, so Spark applies them again: skipping rows is only an optimization."""
+        for condition in filters:
+            self._reader.take(condition)
+        return filters
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new rows from offset to offset."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, table: Table | None = None) -> None:
+        """Prepare to read a table with some of its columns, by default those of the options."""
         self._options = options
-        self._table = options.shape()
+        self._table = options.shape() if table is None else table
         self._input = options.input()
         self._until: dict[str, Any] | None = None
 

@@ -1,11 +1,13 @@
-"""The Spark sink `meshbus`: append the rows of a streaming query to the log of a channel, each batch exactly once.
+"""The Spark sink `meshbus`: append the rows of a query to the log of a channel, each batch of a stream exactly once.
 
+    results.write.format("meshbus").option("channel", "alerts/summary").mode("append").save("/var/lib/meshbus/log")
     query.writeStream.format("meshbus").option("path", "/var/lib/meshbus/log").option("channel", "alerts/summary")
          .option("writerId", "summary").option("checkpointLocation", ...).start()
 
 Workers write their rows to staging files beside the logs. The driver sorts them, so that a retried batch has the same
 order, and appends them. Each event carries writer, batch and position in its headers, so the log itself shows how much of
-a batch it has, and after a crash only the rest is appended (log/once.py). Use each writerId for one query only.
+a batch it has, and after a crash only the rest is appended (log/once.py). Use each writerId for one query only; a batch
+query has none: its rows are appended once, when all tasks have succeeded.
 
 If a node has the channel open for writing, set `.option("admin", "/path/of/its/admin.sock")`: the node then appends the
 rows to its own log and sends them to the channel's subscribers. Without it, the sink locks the log while it appends.
@@ -18,11 +20,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from meshbus.errors import ConfigError, PipelineError, PipelineFault
 from meshbus.log.durability import every_n
@@ -44,14 +47,19 @@ class SinkOptions(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The directory of the logs."""
     channel: str
     writer_id: str
-    """Name of this query; must never change or be reused, because the log remembers its batches by it."""
+    """Name of this streaming query; must never change or be reused, because the log remembers its batches by it."""
     admin: str = ""
     """The admin socket of the node that publishes the rows; empty to write to the log directly."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError."""
+    def read(cls, given: Mapping[str, str], *, streaming: bool = True) -> SinkOptions:
+        """Parse the options from Spark, whose keys are case-insensitive; raises ConfigError.
+
+        A batch query gets a new writer of its own: Spark tries it once.
+        """
         spelled = {key.lower(): value for key, value in given.items()}
+        if not streaming:
+            spelled["writerid"] = f"batch-{uuid.uuid4().hex}"
         missing = [name for name in ("path", "channel", "writerId") if not spelled.get(name.lower())]
         if missing:
             raise ConfigError("option", f"{', '.join(missing)} must be set to write to a log")
@@ -75,8 +83,8 @@ class Staged(WriterCommitMessage):
         self.rows = rows
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of one query."""
+class _Writer:
+    """What the writers of batch and streaming queries share: rows are staged by tasks, and appended by the driver."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         names = [field.name for field in schema.fields]
@@ -93,23 +101,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return Staged("", 0)
         return Staged(str(self._stage(batches)), sum(map(len, batches)))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the rows of a batch that the log does not have yet, on the driver."""
+    def _append(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+        """Append the staged rows of a batch that the log does not have yet, on the driver."""
         import pyarrow as pa
 
-        paths = [message.path for message in messages if isinstance(message, Staged) and message.path]
+        paths = _paths_in(messages)
         tables = [pa.ipc.open_file(pa.memory_map(path)).read_all() for path in paths]
         if tables:
             rows = ordered(pa.concat_tables(tables))
             if self._options.admin:
-                publish_once(self._options, self._stage([rows]), batchId)
+                publish_once(self._options, self._stage([rows]), batch)
             else:
-                append_once(self._options, rows, batchId)
+                append_once(self._options, rows, batch)
         self._clear(paths)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove the staging files of a failed batch."""
-        self._clear([message.path for message in messages if isinstance(message, Staged) and message.path])
 
     def _stage(self, rows: Sequence[Any]) -> Path:
         import pyarrow as pa
@@ -133,6 +137,42 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def _staging(self) -> Path:
         return Path(self._options.path) / STAGING / self._options.writer_id
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of one streaming query."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Append the rows of a batch that the log does not have yet, on the driver."""
+        self._append(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Remove the staging files of a failed batch."""
+        self._clear(_paths_in(messages))
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes the rows of one batch query: all of them or none, unless the disk fails meanwhile."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append the rows, on the driver."""
+        self._append(messages, 0)
+        self._remove_folder()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove the staging files of a failed query."""
+        self._clear(_paths_in(messages))
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Remove the folder of a writer that never comes again."""
+        with suppress(OSError):  # it was never made, or another query uses the folder above it
+            self._staging().rmdir()
+            self._staging().parent.rmdir()
+
+
+def _paths_in(messages: list[WriterCommitMessage | None]) -> list[str]:
+    return [message.path for message in messages if isinstance(message, Staged) and message.path]
 
 
 def ordered(rows: Any) -> Any:

@@ -20,10 +20,30 @@ _SERIES = 8
 """Lines or bars in a chart: as many as there are distinguishable colors."""
 _CELLS = 40
 """Rows and columns of a heat map: more would be narrower than their labels."""
+_READABLE = 40
+"""Width of a cell of a heat map that has room for numbers."""
+_LINE = 14
+"""Height of a line of text in a cell."""
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
 _WIDTH, _HEIGHT = 860, 220
+_GOOD, _BAD = (51, 102, 170), (204, 85, 68)
+"""Colors of cells from which nothing and everything was dropped."""
 _COLORS = ("#3366aa", "#cc5544", "#339966", "#aa7711", "#8855aa", "#2299aa", "#bb4488", "#667733")
-_IDS = {"origin", "recorder", "peer"}
+IDS = {"origin", "recorder", "peer", "node_id", "session_id"}
 """Columns with 64-bit ids, shown in hexadecimal as in `meshbus peers`."""
+
+
+class NamedId(int):
+    """An id of a node whose name is known; counts and compares as the number."""
+
+    name: str
+
+    @classmethod
+    def of(cls, value: int, name: str) -> NamedId:
+        """Add a name to an id."""
+        made = cls(value)
+        made.name = name
+        return made
 
 
 def note(text: str) -> str:
@@ -89,29 +109,55 @@ def lines(series: Mapping[str, Sequence[tuple[datetime, int]]], unit: str) -> st
     return f"{_svg(_HEIGHT, ''.join(parts))}<p>{legend}{more}</p>"
 
 
-def heat_map(passed: Mapping[tuple[str, str], int], dropped: Mapping[tuple[str, str], int]) -> str:
-    """Return a matrix of (row, column) pairs: shaded by what passed, red where everything was dropped.
+def heat_map(passed: Mapping[tuple[str, str], int], dropped: Mapping[tuple[str, str], int] | None, unit: str) -> str:
+    """Return a matrix of (row, column) pairs with what passed in each cell and, below it, what was dropped.
 
-    Both mappings have the same keys.
+    The color goes from blue (all passed) to red (all dropped); the shade shows how much there was. Both mappings have
+    the same keys and count the same `unit`; `dropped` is None if nothing is known about drops.
     """
+    lost = dict.fromkeys(passed, 0) if dropped is None else dropped
     sources, dests = (sorted({pair[side] for pair in passed})[:_CELLS] for side in (0, 1))
-    top = max([*passed.values(), 1])
-    size = max(14, min(48, (_WIDTH - 120) // len(dests)))
+    top = max([*(passed[pair] + lost[pair] for pair in passed), 1])
+    size = max(14, min(64, (_WIDTH - 120) // len(dests)))
     parts = []
     for y, source in enumerate(sources):
         parts.append(f'<text x="110" y="{34 + y * size + size / 2:.0f}" text-anchor="end">{escape(source)}</text>')
         for x, dest in enumerate(dests):
-            count, lost = passed.get((source, dest), 0), dropped.get((source, dest), 0)
-            # Logarithmic: traffic between subnets differs by orders of magnitude.
-            shade = math.log1p(count) / math.log1p(top)
-            fill = f"rgba(51,102,170,{shade:.2f})" if count else ("rgba(204,85,68,.5)" if lost else "none")
+            good, bad = passed.get((source, dest), 0), lost.get((source, dest), 0)
+            said = f"{good:,} {unit} passed" + ("" if dropped is None else f", {bad:,} dropped")
+            left, upper = 120 + x * size, 30 + y * size
             parts.append(
-                f'<rect x="{120 + x * size}" y="{30 + y * size}" width="{size - 1}" height="{size - 1}" fill="{fill}"'
-                f' stroke="#9995"><title>{escape(source)} → {escape(dest)}: {count:,} passed, {lost:,} dropped</title></rect>'
+                f'<rect x="{left}" y="{upper}" width="{size - 1}" height="{size - 1}" fill="{_shade(good, bad, top)}"'
+                f' stroke="#9995"><title>{escape(source)} → {escape(dest)}: {escape(said)}</title></rect>'
             )
+            if size >= _READABLE and good + bad:
+                lines = [good] if dropped is None else [good, bad]
+                for line, count in enumerate(lines):
+                    place = upper + size / 2 + (line + 0.8 - len(lines) / 2) * _LINE
+                    parts.append(
+                        f'<text x="{left + size / 2:.0f}" y="{place:.0f}" text-anchor="middle">{_short(count)}</text>'
+                    )
     for x, dest in enumerate(dests):
         parts.append(f'<text x="{120 + x * size}" y="22">{escape(dest)}</text>')
     return _svg(40 + size * len(sources), "".join(parts))
+
+
+def _shade(good: int, bad: int, top: int) -> str:
+    """Return the color of a cell: its hue from the share that was dropped, its strength from the amount."""
+    if not good + bad:
+        return "none"
+    share = bad / (good + bad)
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(_GOOD, _BAD, strict=True))
+    # Logarithmic: traffic between subnets differs by orders of magnitude. Never invisible.
+    return f"rgba({red},{green},{blue},{0.15 + 0.65 * math.log1p(good + bad) / math.log1p(top):.2f})"
+
+
+def _short(count: int) -> str:
+    """Return a count in at most five characters."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return str(count)
 
 
 def subnet_label(stored: int | None) -> str:
@@ -125,8 +171,10 @@ def _cell(name: str, value: Any) -> str:
             return "<td>–</td>"
         case bytes():
             return f"<td>{value.hex()}</td>"
-        case int() if name in _IDS:
-            return f"<td>{value & 0xFFFF_FFFF_FFFF_FFFF:016x}</td>"
+        case NamedId():
+            return f"<td>{escape(value.name)} <small>{value & _MASK:016x}</small></td>"
+        case int() if name in IDS:
+            return f"<td>{value & _MASK:016x}</td>"
         case int():
             return f"<td class=n>{value:,}</td>"
         case float():

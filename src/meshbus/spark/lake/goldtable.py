@@ -67,6 +67,8 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
     """SQL over the views of `Tables.create_views` that answers the question."""
     section: Section
     hourly: bool = True
+    around: tuple[str, ...] = ()
+    """Sources of which the hours around are read too: their rows hold for later times, by clocks that may differ."""
     with_subscriptions: bool = False
     """Whether the table depends on the subscriptions in the pipeline's configuration; if they change, it is recomputed."""
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from meshbus.log.schema import arrow_schema
 from meshbus.spark.lake.tableschema import RUNS
+from meshbus.wire.messages.reliable import CLOCK_NUMBERS, FIRST_SEQUENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 Run: TypeAlias = Mapping[str, Any]
 """A row of silver.runs."""
 
-BY_LOG, BY_PUBLISHER = "log", "publisher"
-"""Kinds of ranges: positions in a log, and numbers that publishers assign to their events."""
-COLUMNS = ("channel", "log_id", "origin", "seq", "pub_seq")
+BY_LOG, BY_PUBLISHER, BY_STREAM, UNNUMBERED = "log", "publisher", "stream", "unnumbered"
+"""Kinds of ranges: positions in a log, numbers that publishers assign to their events, packets of a best-effort stream,
+and positions of events that have neither a number nor a packet, so that nothing tells whether others are missing."""
+COLUMNS = ("channel", "log_id", "origin", "seq", "pub_seq", "session_id", "packet_seq", "event_index")
 """The columns of bronze.events that `runs_of` needs."""
+WHOSE = ("kind", "channel", "log_id", "origin", "session_id")
+"""The columns of silver.runs that say whose numbers those of a range are: only such are compared with each other."""
 
 _NOTHING = np.iinfo(np.int64).min
 """Lower than any number: the highest number of an owner that has none."""
@@ -39,21 +43,35 @@ _NOTHING = np.iinfo(np.int64).min
 def runs_of(rows: Any, earlier: Sequence[Run]) -> Any:
     """Return the ranges of a batch, given as an Arrow table with COLUMNS, as an Arrow table of silver.runs.
 
-    `earlier` are the ranges of earlier batches: a publish number below their highest one counts as reordered.
+    `earlier` are the ranges of earlier batches: a number below their highest one counts as reordered.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     highest: dict[tuple[object, ...], int] = {}
     for run in earlier:
-        if run["kind"] == BY_PUBLISHER:
-            whose = run["channel"], run["log_id"], run["origin"]
+        # Positions in a log are never late: their order is the log's order.
+        if run["kind"] in {BY_PUBLISHER, BY_STREAM}:
+            whose = tuple(run.get(name) for name in WHOSE)  # a file of an earlier version has no session
             highest[whose] = max(run["last"], highest.get(whose, _NOTHING))
-    # Positions in a log are never late (their order is the log's order), so `highest` matters for publishers only.
-    numbered = rows.filter(pc.is_valid(rows["pub_seq"]))
+    is_numbered = pc.is_valid(rows["pub_seq"])
+    # A reliable stream without numbers loses nothing, but its sequences count more than packets of events.
+    packet = rows["packet_seq"]
+    plain = pc.and_(pc.greater_equal(packet, 0), pc.less(packet, FIRST_SEQUENCE))
+    placed = pc.and_(pc.is_valid(rows["session_id"]), pc.is_valid(rows["event_index"]))
+    in_stream = pc.fill_null(pc.and_(pc.and_(placed, plain), pc.invert(is_numbered)), False)
+    numbered, streamed = rows.filter(is_numbered), rows.filter(in_stream)
+    clocked = pc.greater_equal(numbered["pub_seq"], CLOCK_NUMBERS)
+    session = pc.if_else(clocked, numbered["session_id"], pa.scalar(None, pa.int64()))
+    numbered = numbered.set_column(numbered.schema.get_field_index("session_id"), "session_id", session)
+    packets = streamed.filter(pc.equal(streamed["event_index"], 0))
+    unnumbered = rows.filter(pc.invert(pc.or_(is_numbered, in_stream)))
+    of_session = ["channel", "log_id", "origin", "session_id"]
     parts = [
         _ranges(rows, BY_LOG, ["channel", "log_id"], "seq", {}),
-        _ranges(numbered, BY_PUBLISHER, ["channel", "log_id", "origin"], "pub_seq", highest),
+        _ranges(numbered, BY_PUBLISHER, of_session, "pub_seq", highest),
+        _ranges(packets, BY_STREAM, of_session, "packet_seq", highest),
+        _ranges(unnumbered, UNNUMBERED, ["channel", "log_id", "origin"], "seq", {}),
     ]
     return pa.concat_tables(parts)
 
@@ -66,7 +84,7 @@ def _ranges(rows: Any, kind: str, whose: list[str], number: str, highest: Mappin
         return schema.empty_table()
     codes, owners = _groups(rows, whose)
     numbers, seq = (rows[name].to_numpy() for name in (number, "seq"))
-    known = np.array([highest.get(tuple(owner.values()), _NOTHING) for owner in owners.to_pylist()], np.int64)
+    known = np.array([highest.get((kind, *owner.values()), _NOTHING) for owner in owners.to_pylist()], np.int64)
     late = _late(codes, numbers, seq) | (known[codes] > numbers)
     order = np.lexsort((numbers, codes))
     code, value = codes[order], numbers[order]
@@ -110,12 +128,11 @@ def merge_runs(runs: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
-    whose = ["kind", "channel", "log_id", "origin"]
-    ordered = Window.partitionBy(*whose).orderBy("first", "last")
+    ordered = Window.partitionBy(*WHOSE).orderBy("first", "last")
     before = F.max("last").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
     begins = F.coalesce(F.col("first") > before + 1, F.lit(True)).cast("bigint")
     numbered = runs.withColumn("_begins", begins).withColumn("_stretch", F.sum("_begins").over(ordered))
-    return numbered.groupBy(*whose, "_stretch").agg(
+    return numbered.groupBy(*WHOSE, "_stretch").agg(
         F.min("first").alias("first"),
         F.max("last").alias("last"),
         F.sum("events").alias("events"),
@@ -129,7 +146,7 @@ def channels_to_compare(runs: Sequence[Run], earlier: Sequence[Run]) -> list[str
     Includes channels with rows that have no publish number, because ranges say nothing about those.
     """
     known: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-    for run in earlier:
+    for run in _identifying(earlier):
         known.setdefault(_whose(run), []).append((run["first"], run["last"]))
     # Sorted starts and the running maximum of ends: one binary search finds whether any range overlaps.
     reach = {}
@@ -137,7 +154,7 @@ def channels_to_compare(runs: Sequence[Run], earlier: Sequence[Run]) -> list[str
         ranges.sort()
         reach[whose] = ([first for first, _ in ranges], list(accumulate((last for _, last in ranges), max)))
     found = _without_numbers(runs)
-    for run in runs:
+    for run in _identifying(runs):
         firsts, lasts = reach.get(_whose(run), ([], []))
         place = bisect_right(firsts, run["last"])
         if place and lasts[place - 1] >= run["first"]:
@@ -150,7 +167,7 @@ def may_repeat(runs: Sequence[Run]) -> bool:
     if _without_numbers(runs):
         return True
     reached: dict[tuple[object, ...], int] = {}
-    for run in sorted(runs, key=lambda run: int(run["first"])):
+    for run in sorted(_identifying(runs), key=lambda run: int(run["first"])):
         whose = _whose(run)
         # More rows than numbers: a number is repeated. A range that starts inside an earlier one: the same, across logs.
         if run["events"] > run["last"] - run["first"] + 1 or run["first"] <= reached.get(whose, run["first"] - 1):
@@ -163,9 +180,14 @@ def _without_numbers(runs: Sequence[Run]) -> set[str]:
     """Return the channels with rows that have no publish number."""
     numbered: Counter[tuple[str, object]] = Counter()
     logged: Counter[tuple[str, object]] = Counter()
-    for run in runs:
+    for run in _identifying(runs):
         (logged if run["kind"] == BY_LOG else numbered)[run["channel"], run["log_id"]] += run["events"]
     return {channel for (channel, log), rows in logged.items() if rows > numbered[channel, log]}
+
+
+def _identifying(runs: Sequence[Run]) -> list[Run]:
+    """Return the ranges whose numbers identify events; events without such a number are always compared."""
+    return [run for run in runs if run["kind"] in {BY_LOG, BY_PUBLISHER}]
 
 
 def _whose(run: Run) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from meshbus.log.schema import EVENTS, PACKETS, Column, ColumnType, Table, spark_ddl
+from meshbus.log.schema import CENSUS, EVENTS, PACKETS, Column, ColumnType, Table, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,7 +71,14 @@ CHANNEL = Column("channel", ColumnType.STRING, "Name of the channel.")
 ORIGIN = Column("origin", ColumnType.BIGINT, "Origin hash of the publisher.", bit_cast=True)
 SEEN_IN_LOG = Column("log_id", ColumnType.BINARY_16, "Id of the log that holds the rows.")
 NUMBERED_BY = Column(
-    "origin", ColumnType.BIGINT, "Origin hash of the publisher, for kind `publisher`.", nullable=True, bit_cast=True
+    "origin", ColumnType.BIGINT, "Origin hash of the publisher; null for kind `log`.", nullable=True, bit_cast=True
+)
+NUMBERED_IN = Column(
+    "session_id",
+    ColumnType.BIGINT,
+    "Session that the numbers are valid in; null if they are those of a log, which continue over all sessions.",
+    nullable=True,
+    bit_cast=True,
 )
 _CODEC = Column("codec", ColumnType.STRING, "Declared codec of the channel: raw, utf8, json, msgpack or arrow.")
 
@@ -105,14 +112,20 @@ RUNS = Table(
     "runs",
     "Ranges of consecutive numbers in each batch; gold.gaps is computed from them.",
     (
-        Column("kind", ColumnType.STRING, "`log` for positions in a log, `publisher` for publish numbers."),
+        Column(
+            "kind",
+            ColumnType.STRING,
+            "`log` for positions in a log, `publisher` for publish numbers, `stream` for the packets of a best-effort"
+            " stream, `unnumbered` for the positions of events that have no number of their own.",
+        ),
         CHANNEL,
         SEEN_IN_LOG,
         NUMBERED_BY,
+        NUMBERED_IN,
         Column("first", ColumnType.BIGINT, "First number of the range."),
         Column("last", ColumnType.BIGINT, "Last number of the range."),
-        Column("events", ColumnType.BIGINT, "Rows in the range, including repeated numbers."),
-        Column("reordered", ColumnType.BIGINT, "Rows that follow a higher number in their log."),
+        Column("events", ColumnType.BIGINT, "Events (packets for kind `stream`), including repeated numbers."),
+        Column("reordered", ColumnType.BIGINT, "Those that follow a higher number in their log."),
     ),
 )
 DECISIONS = Table(
@@ -138,6 +151,7 @@ DECISIONS = Table(
 FIXED_TABLES = (
     TableSpec(Layer.BRONZE, EVENTS),
     TableSpec(Layer.BRONZE, PACKETS),
+    TableSpec(Layer.BRONZE, CENSUS),
     TableSpec(Layer.SILVER, SILVER_EVENTS),
     TableSpec(Layer.SILVER, QUARANTINE),
     TableSpec(Layer.SILVER, RUNS, hourly=False),

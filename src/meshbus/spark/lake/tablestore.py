@@ -132,12 +132,18 @@ class Store:
         return True
 
     def put(self, name: str, query: str, batch: int, table: Any) -> None:
-        """Write the rows of a batch, given as an Arrow table, to a table that is not hourly."""
+        """Write the rows of a batch, given as an Arrow table; one for an hourly table also has a column `hour`."""
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         aside = self._new_aside(name)
-        aside.mkdir(parents=True)
-        pq.write_table(table, aside / "part.parquet", compression="zstd")
+        parts = {aside: table}
+        if self.catalog.spec(name).hourly:
+            hours, rows = table.column("hour"), table.drop_columns("hour")
+            parts = {aside / f"hour={hour}": rows.filter(pc.equal(hours, hour)) for hour in hours.unique()}
+        for folder, rows in parts.items():
+            folder.mkdir(parents=True)
+            pq.write_table(rows, folder / "part.parquet", compression="zstd")
         self._name(aside, self.folder(name) / f"batch={query}-{batch:012d}")
 
     def append(self, name: str, query: str, rows: DataFrame) -> None:

@@ -32,7 +32,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     channels: tuple[Declaration, ...] = ()
     """Declarations of payloads, by channel or prefix."""
     subscriptions: tuple[PrefixSubscription, ...] = ()
-    """Subscriptions for gold.fan_out."""
+    """Subscriptions that gold.fan_out assumes for events whose publisher's rosters are not recorded."""
     read_channels: str = "*"
     """Comma-separated patterns of the channels to read."""
     max_rows_per_batch: int = 1_000_000

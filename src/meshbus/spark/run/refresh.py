@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ _PARALLEL_TABLES = 3
 """Tables computed at the same time: Spark plans one on the driver while it runs the others."""
 HOURS_PER_QUERY = 48
 """Hours computed by one query. Bounds the rows of a gold table that the driver holds in memory."""
+HOURS_AROUND = 2
+"""Hours before and after that are read of a source whose rows hold for later times (`GoldTable.around`): a census has a
+snapshot in each hour, and clocks that differ by more than this are not worth every hour's recomputation."""
+_HOUR = "%Y-%m-%dT%H"
 _ALL_TIME = "all"
 """The only `hour` of a table that is not hourly."""
 
@@ -43,7 +48,7 @@ def _recompute(spark: SparkSession, store: Store, table: GoldTable, subscription
     hours = sorted(due)
     for start in range(0, len(hours), HOURS_PER_QUERY):
         chosen = hours[start : start + HOURS_PER_QUERY]
-        frames = [store.read(spark, source, chosen if table.hourly else None) for source in table.sources]
+        frames = [store.read(spark, source, _wanted(table, source, chosen)) for source in table.sources]
         rows = table.rows(frames, subscriptions).toArrow()
         # Also hours without result rows: their file records that they are up to date.
         for hour in chosen:
@@ -57,10 +62,14 @@ def _recompute(spark: SparkSession, store: Store, table: GoldTable, subscription
 def _due(store: Store, table: GoldTable, salt: str) -> Mapping[str, str]:
     """Return the hours whose inputs changed, each with the fingerprint of its present inputs."""
     found: dict[str, list[str]] = {}
-    for source in table.sources:
+    for source in sorted(table.sources, key=table.around.__contains__):
+        around = source in table.around
         for part in store.parts(source):
-            for hour in part.hours() if table.hourly else [_ALL_TIME]:
-                found.setdefault(hour, []).append(f"{source}/{part.path.name}@{part.made_ns(hour)}")
+            for made in part.hours() if table.hourly else [_ALL_TIME]:
+                stamp = f"{source}/{part.path.name}@{part.made_ns(made)}"
+                # What holds around an hour does not make one: those come first that do.
+                for hour in [hour for hour in _around([made]) if hour in found] if around else [made]:
+                    found.setdefault(hour, []).append(stamp)
     wanted = {
         hour: blake2s("\n".join([salt, *parts]).encode(), digest_size=16).hexdigest() for hour, parts in found.items()
     }
@@ -70,6 +79,19 @@ def _due(store: Store, table: GoldTable, salt: str) -> Mapping[str, str]:
         for hour, sources in wanted.items()
         if store.gold_sources(name, hour if table.hourly else None) != sources
     }
+
+
+def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str] | None:
+    """Return the hours of a source that some hours of a table are computed from; None for all."""
+    if not table.hourly:
+        return None
+    return _around(hours) if source in table.around else hours
+
+
+def _around(hours: Sequence[str]) -> list[str]:
+    times = [datetime.strptime(hour, _HOUR).replace(tzinfo=UTC) for hour in hours]
+    steps = range(-HOURS_AROUND, HOURS_AROUND + 1)
+    return sorted({f"{time + timedelta(hours=step):{_HOUR}}" for time in times for step in steps})
 
 
 def _of_hour(rows: Any, hour: str) -> Any:

@@ -1,8 +1,9 @@
 """Run a pipeline: its streaming queries and the refresh of gold tables, until everything is read or it is stopped.
 
 For each directory that nodes log to there is one query for its logs (`events`, `events_1`, …) and, from the moment that a
-node records packets there, one for the packet records (`packets`, …). Gold tables are refreshed in between; a refresh that
-fails is repeated at its next turn. If a query or the refresh fails too often, the run ends with the last problem.
+node records packets there, one for the packet records (`packets`, …). Gold tables are refreshed in between, after the
+census of each node was read (spark/run/intake.py); a refresh that fails is repeated at its next turn. If a query or the
+refresh fails too often, the run ends with the last problem.
 
     _status.json       state of the run and its queries (spark/run/control.py)
     _progress.ndjson   one line per batch, refresh or problem
@@ -33,6 +34,7 @@ from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.batches import EventBatches, PacketBatches
 from meshbus.spark.run.control import clear_stop, exclusive, stop_requested, write_status
 from meshbus.spark.run.failure import sentence_of_failure
+from meshbus.spark.run.intake import CensusIntake
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.refresh import refresh
 from meshbus.spark.run.supervision import State, SupervisedQuery
@@ -95,6 +97,7 @@ class _Run:
         ]
         self._unrecorded = {_numbered("packets", number): path for number, path in enumerate(config.logs)}
         """Directories without packet records so far, by the name of the query that will read them."""
+        self._census = CensusIntake(store, config.logs)
         self._started = time.time_ns()
         self._refreshed_at = self._status_at = 0.0
         self._refresh_failures = 0
@@ -163,6 +166,8 @@ class _Run:
         """
         self._refreshed_at = now
         try:
+            if self._census.take():
+                self._census.compact(self._spark, self._config.compact_batches)
             hours = refresh(self._spark, self._store, self._config.subscriptions)
         except Exception as error:  # as with a query, any error of Spark may be temporary
             self._refresh_failures += 1

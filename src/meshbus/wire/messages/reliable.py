@@ -25,6 +25,9 @@ NEW_STREAM_DISTANCE = 1 << 20
 FIRST_SEQUENCE = 1 << 61
 """The lowest sequence of a reliable stream. A packet with RELIABLE below it is a plain one, as 0.23 nodes send it, and
 meshbus nodes before they have agreed. So the side that agreed later can still distinguish the two."""
+CLOCK_NUMBERS = 1 << 60
+"""The lowest publish number of a channel that its publisher does not log. Such numbers start at the wall clock in each
+run, so they can be compared only within a session; those of a log start at 0 and continue over all sessions."""
 
 _ACK = Layout("ack", "<BQQIB")
 _RANGE = Struct("<QI")

@@ -14,7 +14,9 @@ START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 
 
 def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
-    assert as_set(read["gold.channel_stats"]) == as_set(oracle.channel_stats(read["silver.events"]))
+    expected = oracle.channel_stats(read["silver.events"], read["bronze.events"])
+    assert as_set(read["gold.channel_stats"]) == as_set(expected)
+    assert {row["latency_p50_us"] is None for row in expected} == {True, False}
 
 
 def test_times_at_their_limits_fail_no_query(spark: SparkSession) -> None:
@@ -22,12 +24,29 @@ def test_times_at_their_limits_fail_no_query(spark: SparkSession) -> None:
     blank = {field.name: None for field in struct}
     rows = [
         {**blank, "channel": "a", "ts_ns": ts_ns, "recv_ts_ns": recv_ts_ns, "recv_ts": START, "payload": b"",
-         "hour": "2026-11-15T23"}
+         "hour": "2026-11-15T23", "session_id": 1}
         for ts_ns in (-(2**63), 5)
         for recv_ts_ns in (-(2**63), -1, 0, 2**63 - 1)
     ]  # fmt: skip
-    (row,) = TABLE.rows([spark.createDataFrame(rows, struct)]).collect()
+    frame = spark.createDataFrame(rows, struct)
+    (row,) = TABLE.rows([frame, frame]).collect()
     assert row["events"] == 8
+
+
+def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is(spark: SparkSession) -> None:
+    struct = CATALOG["bronze.events"].struct()
+    row = {field.name: None for field in struct} | {
+        "recv_ts_ns": 9_000, "recv_ts": START, "payload": b"", "hour": "2026-11-15T23"
+    }  # fmt: skip
+    rows = [
+        {**row, "channel": "plain", "session_id": 1},
+        {**row, "channel": "own", "ts_ns": 9_000},
+        {**row, "channel": "both", "ts_ns": 9_000},
+        {**row, "channel": "both", "ts_ns": 4_000, "session_id": 1},
+    ]
+    frame = spark.createDataFrame(rows, struct)
+    found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows([frame, frame]).collect()}
+    assert found == {"plain": None, "own": None, "both": 5.0}
 
 
 def test_the_section_draws_a_line_for_each_channel() -> None:

@@ -1,7 +1,10 @@
-"""Subscribers and deliveries equal those of plain Python."""
+"""Subscribers and deliveries equal those of plain Python, and follow the rosters that publishers had."""
 
 from typing import Any
 
+from pyspark.sql import SparkSession
+
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.fan_out import TABLE
 from tests.spark import oracle
 from tests.spark.oracle import as_set
@@ -9,8 +12,50 @@ from tests.spark.world import SUBSCRIPTIONS
 
 
 def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
-    assert as_set(read["gold.fan_out"]) == as_set(oracle.fan_out(read["silver.events"], SUBSCRIPTIONS))
+    expected = oracle.fan_out(read["silver.events"], read["bronze.events"], SUBSCRIPTIONS)
+    assert as_set(read["gold.fan_out"]) == as_set(expected)
 
 
 def test_it_depends_on_the_subscriptions() -> None:
     assert TABLE.with_subscriptions
+
+
+HOUR = "2026-11-15T23"
+
+
+def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> Any:
+    struct = CATALOG[table].struct()
+    blank = {field.name: None for field in struct} | {"hour": HOUR}
+    return spark.createDataFrame([{**blank, **row} for row in rows], struct)
+
+
+def test_each_event_counts_with_the_roster_that_its_publisher_had_then(spark: SparkSession) -> None:
+    def published(channel: str, *times: int | None, origin: int = 5) -> list[dict[str, Any]]:
+        return [{"channel": channel, "origin": origin, "ts_ns": at, "recv_ts_ns": 0, "recorder": 9} for at in times]
+
+    def roster(at: int, channel: str, subscribers: int, copies: int) -> dict[str, Any]:
+        return {
+            "recorder": 9, "kind": "roster", "ts_ns": at, "seq": at, "channel": channel, "subscribers": subscribers,
+            "copies": copies,
+        }  # fmt: skip
+
+    start = {"recorder": 9, "kind": "snapshot", "node_id": 9, "origin": 5}
+    census = [
+        {**start, "ts_ns": 10, "seq": 10}, roster(20, "a", 1, 1), roster(30, "a", 4, 2), roster(40, "a", 0, 0),
+        {**start, "ts_ns": 50, "seq": 50}, roster(50, "b", 1, 1), roster(45, "c", 9, 9),
+    ]  # fmt: skip
+    events = [
+        *published("a", 10, 20, 25, 30, 39, 40), *published("b", 5, 11, 50, 51), *published("c", 60),
+        *published("d", None, 60, origin=6), *published("e", 60, None),
+    ]  # fmt: skip
+    received = [{**row, "recorder": 7, "session_id": 1} for row in published("a", 20, 30)]
+    frames = [frame(spark, "silver.events", events), frame(spark, "bronze.events", events + received)]
+    found = TABLE.rows([*frames, frame(spark, "bronze.census", census)]).collect()
+    names = ("subscribers", "events", "deliveries", "unknown", "receivers", "receipts")
+    assert {row["channel"]: tuple(row[name] for name in names) for row in found} == {
+        "a": (4, 6, 1 + 1 + 2 + 2, 0, 1, 2),
+        "b": (1, 4, 2, 1, 0, 0),  # the publisher had not started before
+        "c": (0, 1, 0, 0, 0, 0),  # it had been forgotten in between
+        "d": (None, 2, None, 2, 0, 0),  # of this publisher nothing is known
+        "e": (0, 2, 0, 1, 0, 0),
+    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import WINDOW_S, WINDOW_START, GoldTable, Rows, Section
+from meshbus.spark.lake.receipts import named_percentiles, percentiles, received
 from meshbus.spark.lake.tableschema import CHANNEL
 
 if TYPE_CHECKING:
@@ -15,26 +16,28 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-_PERCENTILES = (50, 95, 99)
 
-
-def channel_stats(events: DataFrame) -> DataFrame:
-    """Aggregate events by minute and channel."""
+def channel_stats(events: DataFrame, receipts: DataFrame) -> DataFrame:
+    """Aggregate events by minute and channel: each event once, but its latency at every node that logged its arrival."""
     from pyspark.sql import functions as F
 
-    latency = (F.col("recv_ts_ns") - F.col("ts_ns")) / 1000
     # By the recorder's clock, which is also that of the hour: a window never spans two hours.
+    keys = ["hour", "window_start", "channel"]
+    start = F.window("recv_ts", f"{WINDOW_S} seconds")["start"]
     size = F.octet_length("payload")
-    stats = events.groupBy("hour", F.window("recv_ts", f"{WINDOW_S} seconds").alias("_window"), "channel").agg(
-        F.count("*").alias("events"),
-        F.sum(size).cast("bigint").alias("bytes"),
-        F.countDistinct("origin").alias("publishers"),
-        (F.count("*") / WINDOW_S).alias("events_per_s"),
-        (F.sum(size) / WINDOW_S).alias("bytes_per_s"),
-        F.percentile(latency, [share / 100 for share in _PERCENTILES]).alias("_latency"),
+    stats = (
+        events.withColumn("window_start", start)
+        .groupBy(*keys)
+        .agg(
+            F.count("*").alias("events"),
+            F.sum(size).cast("bigint").alias("bytes"),
+            F.countDistinct("origin").alias("publishers"),
+            (F.count("*") / WINDOW_S).alias("events_per_s"),
+            (F.sum(size) / WINDOW_S).alias("bytes_per_s"),
+        )
     )
-    latencies = {f"latency_p{share}_us": F.get("_latency", F.lit(at)) for at, share in enumerate(_PERCENTILES)}
-    return stats.withColumns({"window_start": F.col("_window.start"), **latencies})
+    timed = received(receipts).withColumn("window_start", start).groupBy(*keys).agg(percentiles(F.col("_latency")))
+    return stats.join(timed, keys, "left").withColumns(named_percentiles("latency"))
 
 
 def _draw(rows: Rows) -> str:
@@ -64,11 +67,17 @@ TABLE = GoldTable(
         Column("publishers", ColumnType.BIGINT, "Number of distinct publishers."),
         Column("events_per_s", ColumnType.DOUBLE, "Events per second, averaged over the minute."),
         Column("bytes_per_s", ColumnType.DOUBLE, "Payload bytes per second, averaged over the minute."),
-        Column("latency_p50_us", ColumnType.DOUBLE, "Median time from event to receipt, in microseconds."),
-        Column("latency_p95_us", ColumnType.DOUBLE, "95th percentile of the same."),
-        Column("latency_p99_us", ColumnType.DOUBLE, "99th percentile of the same."),
+        Column(
+            "latency_p50_us",
+            ColumnType.DOUBLE,
+            "Median time from publication (publisher's clock) to receipt (recorder's clock), in microseconds; null if no"
+            " row has both. gold.latency has it without the difference of the clocks.",
+            nullable=True,
+        ),
+        Column("latency_p95_us", ColumnType.DOUBLE, "95th percentile of the same.", nullable=True),
+        Column("latency_p99_us", ColumnType.DOUBLE, "99th percentile of the same.", nullable=True),
     ),
-    sources=("silver.events",),
+    sources=("silver.events", "bronze.events"),
     compute=channel_stats,
     question="Which channels had the highest rate in a minute?",
     query="""\

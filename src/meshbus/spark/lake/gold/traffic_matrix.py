@@ -45,19 +45,31 @@ def _sampled(condition: SparkColumn) -> SparkColumn:
 
 
 def _draw(rows: Rows) -> str:
-    passed: dict[tuple[str, str], int] = defaultdict(int)
-    dropped: dict[tuple[str, str], int] = defaultdict(int)
+    arrived, forwarded, dropped = (_by_pair(rows, name) for name in ("events", "forwarded", "dropped"))
+    judged = {pair for pair in forwarded if forwarded[pair] or dropped[pair]}
+    parts = [charts.note("Rows are source subnets, columns are destination subnets.")]
+    if judged:
+        passed = {pair: forwarded[pair] for pair in judged}
+        parts.append(
+            charts.note("Packets that gateways judged: forwarded, and below it dropped. The redder, the more.")
+        )
+        parts.append(charts.heat_map(passed, {pair: dropped[pair] for pair in judged}, "packets"))
+    if any(arrived.values()):
+        parts.append(charts.note("Events that arrived and were logged."))
+        parts.append(charts.heat_map({pair: count for pair, count in arrived.items() if count}, None, "events"))
+    return "".join(parts)
+
+
+def _by_pair(rows: Rows, name: str) -> dict[tuple[str, str], int]:
+    sums: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
-        pair = charts.subnet_label(row["src"]), charts.subnet_label(row["dst"])
-        passed[pair] += row["events"] + row["forwarded"]
-        dropped[pair] += row["dropped"]
-    caption = "Rows are sources, columns are destinations. Blue: traffic that passed. Red: everything was dropped."
-    return charts.heat_map(passed, dropped) + charts.note(caption)
+        sums[charts.subnet_label(row["src"]), charts.subnet_label(row["dst"])] += row[name]
+    return sums
 
 
 TABLE = GoldTable(
     name="traffic_matrix",
-    doc="Events and packets by source subnet, destination subnet and channel, per hour.",
+    doc="Events that arrived, and packets that gateways forwarded or dropped, by subnets and channel, per hour.",
     columns=(
         Column("src", ColumnType.INT, "Source subnet.", nullable=True, bit_cast=True),
         Column("dst", ColumnType.INT, "Destination subnet.", nullable=True, bit_cast=True),
@@ -69,8 +81,12 @@ TABLE = GoldTable(
         ),
         Column("events", ColumnType.BIGINT, "Events that arrived."),
         Column("bytes", ColumnType.BIGINT, "Payload bytes that arrived."),
-        Column("forwarded", ColumnType.BIGINT, "Packets that gateways forwarded, multiplied by the sampling rate."),
-        Column("dropped", ColumnType.BIGINT, "Packets that were dropped, multiplied by the sampling rate."),
+        Column(
+            "forwarded",
+            ColumnType.BIGINT,
+            "Packets that gateways forwarded, counted at each, multiplied by the sampling rate.",
+        ),
+        Column("dropped", ColumnType.BIGINT, "Packets that gateways dropped, in the same unit."),
     ),
     sources=("silver.events", "bronze.packets"),
     compute=traffic_matrix,
