@@ -126,7 +126,7 @@ def _fleet_gateway() -> tuple[SubnetGateway, list[ChannelName]]:
     names = [ChannelName(f"fleet/{n}/telemetry") for n in range(200)]
     gateway = SubnetGateway(SubnetId.new([3, 7]), _subnets(rng, 16), channels=registry)
     for number, name in enumerate(names):
-        registry.insert(ChannelConfig(channel=name, visibility=list(Visibility)[number % 4]))
+        registry.insert(ChannelConfig(name=name, visibility=list(Visibility)[number % 4]))
         gateway.export(name, _subnets(rng, number % 4))
     return gateway, names
 

@@ -62,7 +62,7 @@ class Gateway:
         now = time.monotonic()
         self.engine = Engine(Identity.generate(os.urandom), settings, now=now, wall=round, entropy=os.urandom)
         registry = ChannelConfigRegistry()
-        registry.insert(ChannelConfig(channel=CHANNEL))
+        registry.insert(ChannelConfig(name=CHANNEL))
         self.engine.set_channel_configs(registry, now, Output())
         for node_id, place in ((_NEAR, self.source), (_FAR, self.sink)):
             link = Link(derive_keys(bytes([node_id]) * 32, Role.INITIATOR), Role.INITIATOR, place.address, now)

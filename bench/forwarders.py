@@ -265,7 +265,7 @@ async def _run_ours(link: Connection, ends: list[int], log_dir: str | None) -> N
     async with node:
         registry = ChannelConfigRegistry()
         allowed = CapabilityFilter(require_tags=("bench",))
-        registry.insert(ChannelConfig(channel=CHANNEL, visibility=Visibility.GLOBAL, publish_caps=allowed))
+        registry.insert(ChannelConfig(name=CHANNEL, visibility=Visibility.GLOBAL, publish_caps=allowed))
         node.set_channel_configs(registry)
         link.send((node.node_id, node.address, node.noise_public_key))
         while set(ends) - set(node.find_nodes()):  # noqa: ASYNC110 - announcements tell

@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # type checkers know this name; importing `typing` would 
 if TYPE_CHECKING:
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
+    from meshbus.config.subscription import SubscriptionEntry
     from meshbus.edge.bridge import Bridge
     from meshbus.edge.hub import PubSubHub
     from meshbus.edge.refusals import Refusal
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from meshbus.policy.registry import NegotiatedSet, SubprotocolRegistry, negotiate
     from meshbus.policy.tokens import TokenCache
     from meshbus.policy.verdict import FORWARD, Drop, ForwardDecision
+    from meshbus.policy.views import Gpu, GpuVendor, Hardware, Modality, Model, Tool
     from meshbus.wire.messages.membership import AckReason
     from meshbus.wire.messages.token import PermissionToken, Scope
     from meshbus.wire.subprotocol import (
@@ -81,6 +83,7 @@ _HOMES = {
     for home, names in {
         "meshbus.config.edge": "EdgeEntry",
         "meshbus.config.node": "NodeConfig",
+        "meshbus.config.subscription": "SubscriptionEntry",
         "meshbus.edge.bridge": "Bridge",
         "meshbus.edge.hub": "PubSubHub",
         "meshbus.edge.refusals": "Refusal",
@@ -118,6 +121,7 @@ _HOMES = {
         "meshbus.policy.registry": "NegotiatedSet SubprotocolRegistry negotiate",
         "meshbus.policy.tokens": "TokenCache",
         "meshbus.policy.verdict": "Drop FORWARD ForwardDecision",
+        "meshbus.policy.views": "Gpu GpuVendor Hardware Modality Model Tool",
         "meshbus.wire.messages.membership": "AckReason",
         "meshbus.wire.messages.token": "PermissionToken Scope",
         "meshbus.wire.subprotocol": "ManifestEntry SubprotocolDescriptor SubprotocolManifest SubprotocolVersion",
@@ -157,7 +161,10 @@ __all__ = [
     "ForwardDecision",
     "Fsync",
     "GatewayStats",
+    "Gpu",
+    "GpuVendor",
     "HandshakeError",
+    "Hardware",
     "Identity",
     "LevelPolicy",
     "LevelRule",
@@ -169,6 +176,8 @@ __all__ = [
     "MalformedPacket",
     "ManifestEntry",
     "MeshError",
+    "Modality",
+    "Model",
     "NEVER",
     "NegotiatedSet",
     "Node",
@@ -209,10 +218,12 @@ __all__ = [
     "SubprotocolVersion",
     "SubscriberRoster",
     "Subscription",
+    "SubscriptionEntry",
     "SubscriptionIndex",
     "Timeout",
     "TokenBucket",
     "TokenCache",
+    "Tool",
     "UnknownVersion",
     "Visibility",
     "WhenFull",

@@ -257,6 +257,7 @@ class PartialDelivery(DeliveryError):
     def __init__(self, attempted: int, delivered: int, problem: str, *, report: object = None) -> None:
         self.attempted = attempted
         self.delivered = delivered
+        self.problem = problem
         self.report = report
         """The PublishReport, with the outcome for each subscriber."""
         super().__init__(f"{delivered} of {attempted} subscribers reached: {problem}")

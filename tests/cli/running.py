@@ -54,7 +54,7 @@ class Running(NamedTuple):
 @contextmanager
 def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Running]:
     """Run a node whose mesh key is `mesh.key` beside its folder."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config = folder / "node.toml"
     config.write_text(
         f'identity = "id.toml"\npsk_file = "../mesh.key"\nadmin_socket = "run/admin.sock"\n{QUICK}{settings}', "utf-8"

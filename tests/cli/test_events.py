@@ -72,7 +72,7 @@ def test_published_through_the_socket_received_by_another_node(meshbus: Meshbus,
         assert subscriber.first == f"meshbus: subscribed to {CHANNEL}\n"
         result = meshbus("pub", CHANNEL, "one", "two", "grüß", "--admin", node.admin)
         assert (result.code, result.err) == (Exit.OK, "")
-        assert result.rows == [{"attempted": 1, "delivered": 1, "errors": [], "filtered": []}] * 3
+        assert result.rows == [{"attempted": 1, "delivered": 1, "errors": [], "filtered": [], "log_seq": None}] * 3
         code, out = subscriber.end()
     assert code == Exit.OK
     assert [row["payload"] for row in _rows(out)] == ["one", "two", "grüß"]
@@ -256,10 +256,61 @@ def test_raw_input_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_exit_code_follows_from_who_was_reached() -> None:
-    assert _judge({"events": 0, "attempted": 0, "delivered": 0}, "a") is Exit.OK
-    assert _judge({"events": 1, "attempted": 0, "delivered": 0}, "a") is Exit.UNREACHABLE
-    assert _judge({"events": 1, "attempted": 2, "delivered": 2}, "a") is Exit.OK
-    assert _judge({"events": 1, "attempted": 2, "delivered": 1}, "a") is Exit.PARTIAL
+    for expected, events, attempted, delivered, logged in (
+        (Exit.OK, 0, 0, 0, 0),
+        (Exit.UNREACHABLE, 1, 0, 0, 0),
+        (Exit.OK, 1, 2, 2, 0),
+        (Exit.PARTIAL, 1, 2, 1, 0),
+        (Exit.OK, 1, 2, 2, 1),
+        (Exit.PARTIAL, 1, 2, 1, 1),
+        (Exit.LOGGED, 2, 0, 0, 2),
+    ):
+        totals = {"events": events, "attempted": attempted, "delivered": delivered, "logged": logged}
+        assert _judge(totals, "a") is expected
+
+
+def test_an_event_that_is_logged_without_subscribers_is_not_to_be_published_again(meshbus: Meshbus, mesh: Path) -> None:
+    logged = f'log_dir = "logs"\n[[channels]]\nname = "{CHANNEL}"\nlog = "published"\n'
+    with running(mesh / "alone", logged) as node:
+        result = meshbus("pub", CHANNEL, "one", "--admin", node.admin, "--wait", 0)
+        assert result.code == Exit.LOGGED
+        assert result.row == {"attempted": 0, "delivered": 0, "errors": [], "filtered": [], "log_seq": 0}
+        assert result.err == (
+            f"meshbus: no subscribers of {CHANNEL}; the event is logged: do not publish again, "
+            f"`meshbus sub {CHANNEL} --since first` reads the log\n"
+        )
+        result = meshbus("pub", CHANNEL, "two", "three", "--admin", node.admin, "--wait", 0)
+        assert [row["log_seq"] for row in result.rows] == [1, 2]
+        assert "2 events logged" in result.err
+        result = meshbus("sub", CHANNEL, *_own(mesh, node), "--since", "first", "--count", 3)
+        assert [row["payload"] for row in result.rows] == ["one", "two", "three"]
+
+
+def test_a_log_is_read_from_the_publisher_that_is_named(meshbus: Meshbus, mesh: Path) -> None:
+    logged = f'log_dir = "logs"\n[[channels]]\nname = "{CHANNEL}"\nlog = "published"\n'
+    with running(mesh / "one", logged) as one, running(mesh / "two", logged) as two:
+        both = mesh / "both.toml"
+        peers = "".join(
+            f'[[peers]]\naddress = "{node.address}"\npublic_key = "{node.public_key}"\n' for node in (one, two)
+        )
+        both.write_text(f'psk_file = "mesh.key"\nephemeral = true\n{QUICK}{peers}', "utf-8")
+        for node, text in ((one, "from one"), (two, "from two")):
+            meshbus("pub", CHANNEL, text, "--admin", node.admin, "--wait", 0)
+        for node, text in ((one, "from one"), (two, "from two")):
+            wanted = ["--since", "first", "--publisher", node.status["node_id"], "--count", 1]
+            result = meshbus("sub", CHANNEL, "--config", both, *wanted)
+            assert [row["payload"] for row in result.rows] == [text]
+        unclear = meshbus("sub", CHANNEL, "--config", both, "--since", "first")
+        assert unclear.code == Exit.USAGE
+        assert "choose with publisher" in unclear.err
+        wrong = meshbus("sub", CHANNEL, "--config", both, "--publisher", "one")
+        assert (wrong.code, wrong.err) == (
+            Exit.USAGE,
+            "meshbus: --publisher: expected a node id of up to 16 hex digits, got 'one'\n",
+        )
+        with subscriber_of(CHANNEL, "--admin", one.admin, "--publisher", two.status["node_id"]) as refused:
+            code, _ = refused.end()
+            assert code == Exit.UNREACHABLE, "one is not connected to two"
 
 
 def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +320,14 @@ def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "a  up\\x1b[2Jand away\na  b'\\xff'\na  \n"
     leg = {"node_id": "ff", "code": "backpressure", "problem": "slow"}
     _show_report(
-        {"attempted": 2, "delivered": 1, "errors": [leg], "filtered": [{"node_id": "0f", "why": "subnet"}]}, json=False
+        {
+            "attempted": 2,
+            "delivered": 1,
+            "errors": [leg],
+            "filtered": [{"node_id": "0f", "why": "subnet"}],
+            "log_seq": None,
+        },
+        json=False,
     )
     out, err = capsys.readouterr()
     assert out == "delivered to 1 of 2 subscribers\n"

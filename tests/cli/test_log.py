@@ -172,3 +172,61 @@ def test_a_range_that_is_gone_names_the_first_available(meshbus: Meshbus, logs: 
     result = meshbus("log", "cat", logs, "sensors/lidar", "--since", 0)
     assert (result.code, result.out) == (Exit.FAILED, "")
     assert "the first available is 2" in result.err
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """The folders of two nodes, as `log_dir` lays them out."""
+    for node in ("robot", "base"):
+        for side in ("published", "received"):
+            with Redex(tmp_path / "fleet" / node / "log" / side, background=False) as redex:
+                redex.open(f"{node}/{side}").append(b"x")
+    with Redex(tmp_path / "fleet" / "robot" / "log" / "received", background=False) as redex:
+        redex.open("robot/published").append(b"again")
+    return tmp_path / "fleet"
+
+
+def test_ls_works_at_any_level(meshbus: Meshbus, fleet: Path) -> None:
+    every = meshbus("log", "ls", fleet)
+    assert every.code == Exit.OK
+    assert [(row["folder"], row["channel"]) for row in every.rows] == [
+        ("base/log/published", "base/published"),
+        ("base/log/received", "base/received"),
+        ("robot/log/published", "robot/published"),
+        ("robot/log/received", "robot/published"),
+        ("robot/log/received", "robot/received"),
+    ]
+    one = meshbus("log", "ls", fleet / "robot" / "log")
+    assert [row["folder"] for row in one.rows] == ["published", "received", "received"]
+    side = meshbus("log", "ls", fleet / "robot" / "log" / "published")
+    assert [(row["folder"], row["channel"]) for row in side.rows] == [(".", "robot/published")]
+    (log,) = (fleet / "robot" / "log" / "published").iterdir()
+    assert [row["channel"] for row in meshbus("log", "ls", log).rows] == ["robot/published"]
+
+
+def test_the_folder_is_shown_to_people_where_it_matters(meshbus: Meshbus, fleet: Path, terminal: None) -> None:
+    assert "folder" in meshbus("log", "ls", fleet).out
+    assert "folder" not in meshbus("log", "ls", fleet / "base" / "log" / "published").out
+
+
+def test_a_log_is_found_below_the_directory(meshbus: Meshbus, fleet: Path) -> None:
+    assert [row["payload"] for row in meshbus("log", "cat", fleet, "base/received").rows] == ["x"]
+    assert meshbus("log", "verify", fleet).code == Exit.OK
+    assert meshbus("log", "verify", fleet, "base/received").code == Exit.OK
+    assert meshbus("log", "seal", fleet / "base", "base/received").row["sealed_events"] == 1
+    assert meshbus("log", "tail", fleet, "base/received", "--since", 0, "--count", 1).row["payload"] == "x"
+
+
+def test_a_log_of_several_nodes_must_be_chosen(meshbus: Meshbus, fleet: Path) -> None:
+    result = meshbus("log", "cat", fleet, "robot/published")
+    assert (result.code, result.out) == (Exit.USAGE, "")
+    assert "robot/published has several logs" in result.err
+    assert str(fleet / "robot" / "log" / "received") in result.err
+
+
+def test_help_says_where_each_command_starts(meshbus: Meshbus) -> None:
+    for verb, default in (
+        ("cat", "default: the oldest event"),
+        ("tail", "default: only events that are appended from"),
+    ):
+        assert default in " ".join(meshbus("log", verb, "--help").out.replace("│", " ").split())

@@ -29,6 +29,8 @@ def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request
             assert "node id" in shown.out
             assert second.status["node_id"] in shown.out
             assert "{" not in shown.out
+            assert "role:planner" in shown.out
+            assert "subprotocol:" not in shown.out, "every node announces these"
 
 
 def test_a_configured_peer_that_is_not_there_is_shown_with_the_reason(

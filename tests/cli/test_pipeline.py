@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from meshbus.cli.exit import Exit
+from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.log import Redex
+from meshbus.spark.run.sparksession import CHECK_HINT
 from tests.cli.conftest import Meshbus
 from tests.cli.running import SCRIPT
 
@@ -66,3 +68,19 @@ def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
     unknown = meshbus("pipeline", "replay", "tables", "--policy", "policy.toml", "--recorder", "gateway")
     assert "must be a node id of 16 hex digits, got 'gateway'" in unknown.err
     assert "no pipeline is running on tables" in meshbus("pipeline", "stop", "tables").err
+
+
+@pytest.mark.parametrize(("option", "address"), [("--master", "spark://nowhere:1"), ("--remote", "sc://nowhere")])
+def test_check_says_which_address_is_wrong_and_does_not_advise_itself(
+    meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch, option: str, address: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise PipelineError(PipelineFault.NO_SPARK, f"Spark did not start: all masters are unresponsive; {CHECK_HINT}")
+
+    monkeypatch.setattr("meshbus.spark.run.sparksession.session", fail)
+    result = meshbus("pipeline", "check", option, address)
+    assert result.code == Exit.FAILED
+    rows = {row["check"]: row for row in result.rows}
+    assert rows["spark"]["found"] == "Spark did not start: all masters are unresponsive"
+    assert rows["spark"]["to_do"] == f"check the address after {option}"
+    assert ("java" in rows) is (option == "--master"), "a server has a Java of its own"

@@ -7,10 +7,14 @@ import pytest
 
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
+from meshbus.names.identity import Identity
+from meshbus.node.udp import UdpSocket
 from tests.cli.conftest import Meshbus
 from tests.cli.running import QUICK, Running, running
 
 KEY = "11" * 32
+OTHER = Identity.generate(lambda size: bytes(range(size))).entity_id.hex()
+"""The public key of a node that does not run."""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +93,7 @@ def test_another_mesh_key_finds_no_way_in(meshbus: Meshbus, node: Running, mesh:
         (["--connect", "127.0.0.1:9"], 2, "--public-key: required with --connect"),
         (["--public-key", KEY], 2, "--connect: required with --public-key"),
         (["--node-id", "1"], 2, "--connect: required with --public-key"),
+        (["--direct"], 2, "--connect: required with --public-key, --node-id and --direct"),
         (["--connect", "nowhere", "--public-key", KEY], 2, "--connect[0].address (from an argument): invalid address 'nowhere'"),
         (["--connect", "h:1", "--public-key", "x"], 2, "--connect[0].public_key (from an argument): expected 64 hex"),
         (["--config", "none.toml"], 2, "config (from none.toml): the file does not exist"),
@@ -106,3 +111,58 @@ def test_a_bad_way_is_one_sentence(
     assert complaint in result.err
     assert result.err.startswith("meshbus: ")
     assert result.err.count("\n") == 1
+
+
+def test_a_wrong_port_is_told_at_once_and_not_as_a_wrong_key(meshbus: Meshbus, mesh: Path) -> None:
+    with UdpSocket.bind("127.0.0.1", 0) as free:
+        address = f"127.0.0.1:{free.address[1]}"
+    result = meshbus(
+        "peers",
+        "--config",
+        mesh / "me.toml",
+        "--set",
+        "handshake_attempts=2",
+        "--connect",
+        address,
+        "--public-key",
+        OTHER,
+    )
+    assert result.code == Exit.UNREACHABLE
+    first, last = result.err.splitlines()
+    for line in (first, last):
+        assert line.startswith(f"meshbus: no program listens at {address}, the machine there reports")
+
+
+def test_a_wrong_public_key_is_told_with_the_key_that_was_typed(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+    result = meshbus(
+        "peers", "--config", mesh / "me.toml", "--set", "handshake_attempts=1", "--connect", node.address,
+        "--public-key", OTHER,
+    )  # fmt: skip
+    assert result.code == Exit.UNREACHABLE
+    assert f"its public key is {OTHER}" in result.err
+    counted = {row["counter"] for row in meshbus("counters", "--admin", node.admin).rows}
+    assert "drop.transit_stranger" in counted
+
+
+def test_a_node_that_does_not_answer_is_told_before_the_last_try(meshbus: Meshbus, mesh: Path) -> None:
+    with UdpSocket.bind("127.0.0.1", 0) as silent:
+        result = meshbus(
+            "peers", "--config", mesh / "me.toml", "--set", "handshake_attempts=2", "--connect",
+            f"127.0.0.1:{silent.address[1]}", "--public-key", OTHER,
+        )  # fmt: skip
+    first, last = result.err.splitlines()
+    assert first == f"meshbus: no answer yet from 127.0.0.1:{silent_port(last)}; trying again"
+    assert "run `meshbus counters` there" in last
+
+
+def silent_port(line: str) -> str:
+    """Return the port in an error message."""
+    return line.partition("127.0.0.1:")[2].partition(" ")[0]
+
+
+def test_a_noise_key_without_a_node_id_is_told_so(meshbus: Meshbus, mesh: Path) -> None:
+    noise = "ff" * 31 + "7f"
+    result = meshbus("peers", "--config", mesh / "me.toml", "--connect", "127.0.0.1:9", "--public-key", noise)
+    assert result.code == Exit.USAGE
+    assert noise in result.err
+    assert "node_id" in result.err

@@ -1,16 +1,21 @@
 """A node runs until it is told to stop, says what happens to it, and leaves nothing behind."""
 
+import json
+import re
 import signal
 import stat
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from meshbus.cli.exit import Exit
-from meshbus.cli.up import notice_row
-from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, SessionUp
+from meshbus.cli.up import _show, notice_row
+from meshbus.engine.base.notices import Acked, Announced, DownReason, Matched, Negotiated, PeerFailed, SessionUp
 from meshbus.errors import SlowConsumer
 from meshbus.keyfile import create_psk
+from meshbus.names.channel import ChannelName
+from meshbus.wire.messages.membership import AckReason
 from tests.cli.conftest import Meshbus
 from tests.cli.running import running
 
@@ -105,3 +110,38 @@ def test_notices_become_rows() -> None:
         "pending": 3,
         "dropped": 1,
     }
+
+
+def test_rows_hold_no_reprs() -> None:
+    refused = ((ChannelName("a"), AckReason.UNAUTHORIZED),)
+    row = notice_row(Matched(1, 255, (ChannelName("b"),), (), refused))
+    assert row["added"] == ["b"]
+    assert row["refused"] == [["a", "unauthorized"]]
+    assert notice_row(Acked(1, 255, ChannelName("a"), accepted=False, reason=AckReason.UNKNOWN_CHANNEL))["reason"] == (
+        "unknown_channel"
+    )
+
+
+def test_people_get_sentences_with_times_and_programs_get_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _show(SessionUp(255, 1, initiated=False), json=False, name_of=lambda _: "west-rover")
+    out, err = capsys.readouterr()
+    row = json.loads(out)
+    assert (row["notice"], row["name"], err) == ("session_up", "west-rover", "")
+    datetime.fromisoformat(row["at"])
+    monkeypatch.setattr("meshbus.cli.output.is_terminal", lambda: True)
+    _show(SessionUp(255, 1, initiated=False), json=False, name_of=lambda _: "west-rover")
+    _show(Announced(255, direct=True), json=False)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"meshbus: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d west-rover \(00000000000000ff\) connected\n", err)
+
+
+def test_nodes_that_may_connect_are_named_on_the_command_line(tmp_path: Path, meshbus: Meshbus) -> None:
+    create_psk(tmp_path / "mesh.key")
+    with running(tmp_path / "a", "", "--accept", "00000000000000ff", "--accept", "00000000000000fe") as node:
+        assert node.stop() == (Exit.OK, "meshbus: stopped\n")
+    result = meshbus("up", "--accept", "robot")
+    assert result.code == Exit.USAGE
+    assert "accept[0] (from an argument): expected a node id" in result.err

@@ -41,6 +41,7 @@ def test_a_file_says_it_in_a_table(tmp_path: Path) -> None:
             ],
         },
         {**IN, "publishers": "tcp://name:1"},
+        {**OUT, "channels_out": ["a/", "a/b"]},  # a plain publisher knows a/b alone
     ],
 )
 def test_good_ones(table: dict[str, object]) -> None:
@@ -59,7 +60,7 @@ def test_good_ones(table: dict[str, object]) -> None:
         ({**IN, "notices": "tcp://*:5555"}, "notices", "reachable from other machines"),
         ({**IN, "channels_in": ["A/"]}, "channels_in", "upper case"),
         ({**IN, "channels_in": ["a//"]}, "channels_in", "segments cannot be empty"),
-        ({**IN, "channels_in": ["a/", "a/b"]}, "channels_in", "'a/b' is already covered by 'a/'"),
+        ({**IN, "channels_in": ["a/", "a/b/"]}, "channels_in", "'a/b/' is already covered by 'a/'"),
         ({**IN, "channels_in": ["a", "a"]}, "channels_in", "'a' is already covered by 'a'"),
         ({**IN, "strip": "b/"}, "strip", "'a/' in channels_in does not begin with 'b/'"),
         ({**IN, "security": "plain"}, "passwords_file", "required because security is 'plain'"),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from meshbus.config import node as subject
-from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, gather
+from meshbus.config.node import ChannelEntry, Logged, NodeConfig, PeerEntry, Unknown, Unlisted, gather
 from meshbus.config.spelling import Endpoint
+from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ConfigError
@@ -60,6 +61,8 @@ record_retain_hours = 24
 admin_socket = "run/admin.sock"
 default_subnet = "9"
 tokens = ["tokens/lidar.token", "/etc/meshbus/other.token"]
+accept = ["00000000000000fe"]
+unlisted_channels = "refuse"
 
 [metadata]
 site = "north"
@@ -91,6 +94,11 @@ address = "10.0.0.7:9000"
 node_id = "00000000000000ff"
 public_key = "{HEX}"
 profile = "plain"
+routed = false
+
+[[subscriptions]]
+prefix = "robot/"
+publisher = "00000000000000ff"
 
 [[exports]]
 channel = "sensors/lidar"
@@ -151,9 +159,15 @@ def test_a_file_sets_everything(file: Path) -> None:
     assert config.max_packet == 1452
     assert config.peers == (
         PeerEntry(
-            address=Endpoint("10.0.0.7", 9000), node_id=255, public_key=bytes.fromhex(HEX), profile=Profile.PLAIN
+            address=Endpoint("10.0.0.7", 9000),
+            node_id=255,
+            public_key=bytes.fromhex(HEX),
+            profile=Profile.PLAIN,
+            routed=False,
         ),
     )
+    assert config.subscriptions == (SubscriptionEntry(prefix="robot/", publisher=255),)
+    assert (config.accept, config.unlisted_channels) == ((254,), Unlisted.REFUSE)
     assert config.gateway_config() == GatewayConfig(
         peer_subnets=(SubnetId.new([1]), SubnetId.new([2, 1])),
         exports={ChannelName("sensors/lidar"): (SubnetId.new([1]), SubnetId.GLOBAL)},
@@ -178,6 +192,7 @@ def test_what_belongs_to_a_gateway_needs_one(key: str, value: object) -> None:
 
 def test_channels_become_a_registry(file: Path) -> None:
     registry = NodeConfig.load(file, {}).channel_registry()
+    assert registry is not None
     lidar = registry.get_by_name("sensors/lidar")
     assert lidar is not None
     assert lidar.visibility is Visibility.PARENT_VISIBLE
@@ -369,20 +384,13 @@ def test_default_places_are_under_the_folders_of_the_user(tmp_path: Path, monkey
         assert _load().load_identity() == _load(identity=tmp_path / "config/meshbus/identity.toml").load_identity()
 
 
-def test_without_platformdirs_a_path_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    with pytest.raises(ConfigError, match="pip install"):
-        _load().load_identity()
-
-
 def test_how_a_channel_is_logged(file: Path) -> None:
     config = NodeConfig.load(file, {})
-    entry = config.log_entry("sensors/lidar")
-    assert entry is not None
-    assert entry.log is Logged.BOTH
-    assert entry.log_config() == LogConfig(every_n(10), Retention(86400, 1_000_000, 5000), 65_536, 60)
-    assert config.log_entry("debug/x") is None
-    assert config.log_entry("other") is None
+    for what in (Logged.PUBLISHED, Logged.RECEIVED):
+        expected = LogConfig(every_n(10), Retention(86400, 1_000_000, 5000), 65_536, 60)
+        assert config.log_config("sensors/lidar", what) == expected
+        assert config.log_config("debug/x", what) is None
+        assert config.log_config("other", what) is None
 
 
 def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None:
@@ -393,12 +401,15 @@ def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None
         {"name": "a/b/c", "log": "both"},
     ]
     config = _load(log_dir=str(tmp_path), channels=channels)
-    found = {name: config.log_entry(name) for name in ("x", "a/x", "a/b/x", "a/b/c")}
-    assert {name: entry and entry.log for name, entry in found.items()} == {
-        "x": Logged.RECEIVED,
-        "a/x": Logged.PUBLISHED,
-        "a/b/x": None,
-        "a/b/c": Logged.BOTH,
+    found = {
+        name: [what for what in (Logged.PUBLISHED, Logged.RECEIVED) if config.log_config(name, what) is not None]
+        for name in ("x", "a/x", "a/b/x", "a/b/c")
+    }
+    assert found == {
+        "x": [Logged.RECEIVED],
+        "a/x": [Logged.PUBLISHED],
+        "a/b/x": [],
+        "a/b/c": [Logged.PUBLISHED, Logged.RECEIVED],
     }
 
 
@@ -423,4 +434,60 @@ def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> N
     assert bare.log_dir is None
     assert {entry.log for entry in bare.channels} == {None}
     assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
-    assert set(config.changed()) - set(bare.changed()) == {"log_dir", "record_packets"}
+    assert set(config.changed()) - set(bare.changed()) == {"log_dir", "record_packets", "subscriptions"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "refuses"),
+    [
+        ({}, False),
+        ({"channels": [{"name": "a", "log": "published"}], "log_dir": "log"}, False),
+        ({"channels": [{"name": "a", "priority": 7, "reliable": True, "max_rate_pps": 5}]}, False),
+        ({"channels": [{"name": "a", "require_token": True}]}, True),
+        ({"channels": [{"name": "a", "subscribe_caps": {"require_tags": ["x"]}}]}, True),
+        ({"channels": [{"name": "a", "publish_caps": {"require_tags": ["x"]}}]}, True),
+        ({"channels": [{"prefix": "a/", "visibility": "subnet-local"}]}, True),
+        ({"channels": [{"name": "a", "require_token": True}], "unlisted_channels": "open"}, False),
+        ({"unlisted_channels": "refuse"}, True),
+    ],
+)
+def test_channels_without_an_entry_are_open_unless_an_entry_restricts_a_channel(
+    settings: dict[str, Any], refuses: bool
+) -> None:
+    config = _load(**settings)
+    registry = config.channel_registry()
+    assert config.refuses_unlisted is refuses
+    assert (registry is not None and registry.get_by_name("other") is None) is refuses
+    if not refuses and registry is not None:
+        other = registry.get_by_name("other")
+        assert other is not None
+        assert other.is_open
+    assert registry is None or registry.get_by_name("a") is not None or not config.channels or "prefix" in str(settings)
+
+
+def test_an_entry_for_every_channel_wins_over_the_default() -> None:
+    registry = _load(channels=[{"prefix": "", "priority": 7}]).channel_registry()
+    assert registry is not None
+    every = registry.get_by_name("other")
+    assert every is not None
+    assert every.priority == 7
+
+
+def test_the_folder_of_the_socket_is_chosen_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    subject.default_admin_socket()  # a warning would be an error here
+
+
+def test_a_folder_of_somebody_else_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("runtime directory belongs to another user")
+
+    monkeypatch.setattr("platformdirs.user_runtime_path", refuse)
+    with pytest.raises(ConfigError, match="set admin_socket, or the variable XDG_RUNTIME_DIR"):
+        subject.default_admin_socket()
+
+
+def test_a_node_that_may_connect_directly_is_named_by_its_id() -> None:
+    assert _load(accept=["00000000000000ff"]).accept == (255,)
+    with pytest.raises(ConfigError, match="expected a node id"):
+        _load(accept=["robot"])

@@ -55,7 +55,8 @@ def dropped(files: FleetFiles) -> Counter[tuple[str, str | None, str]]:
     """Give the packets that the gateway dropped, by publisher, channel and reason."""
     origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return Counter(
-        (origins[row["origin"] & 0xFFFF_FFFF_FFFF_FFFF], row["channel"], RECORDED[row["reason"]].word)
+        # Control packets have no origin; those of a member that has left may be dropped.
+        (origins.get(row["origin"] & 0xFFFF_FFFF_FFFF_FFFF, "unknown"), row["channel"], RECORDED[row["reason"]].word)
         for row in _recorded(files)
         if row["verdict"] == Fate.DROPPED
     )

@@ -18,6 +18,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Acked, Matched
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
+from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.wire.messages.membership import AckReason
 from tests.edge.apps import until
 
@@ -188,7 +189,7 @@ async def test_a_missing_publisher_is_reported_and_asked_again(
 ) -> None:
     publisher, node = nodes
     monkeypatch.setattr(subject, "RETRY_S", 0.01)
-    publisher.set_channel_configs(publisher.config.channel_registry())  # no channel is known, so all are refused
+    publisher.set_channel_configs(ChannelConfigRegistry())  # no channel is known, so all are refused
     rig = EgressRig(node, "a")
     await rig.want(b"a")
     await until(lambda: rig.refused)

@@ -51,7 +51,7 @@ def configs(*entries: ChannelConfig) -> ChannelConfigRegistry:
 
 
 def channel_config(name: str, **options: Any) -> ChannelConfig:
-    return ChannelConfig(channel=ChannelName(name), **options)
+    return ChannelConfig(name=ChannelName(name), **options)
 
 
 def token(

@@ -219,7 +219,7 @@ def test_events_of_a_channel_without_a_subscription_are_dropped_and_counted() ->
 
 def test_a_refusal_has_its_reason() -> None:
     net, left, right = pair()
-    configure(right, ChannelConfig(channel=ChannelName("known")))
+    configure(right, ChannelConfig(name=ChannelName("known")))
     request = left.subscribe(right, "unknown")
     net.run(for_s=0.1)
     (acked,) = left.happened(Acked)
@@ -241,9 +241,7 @@ def test_no_answer_is_an_outcome_too() -> None:
 def test_channel_configurations_hold_at_once_for_those_who_are_in() -> None:
     net, left, right = pair()
     subscribed(left, right)
-    configure(
-        right, ChannelConfig(channel=ChannelName(CHANNEL), subscribe_caps=CapabilityFilter(require_tags=("gpu",)))
-    )
+    configure(right, ChannelConfig(name=ChannelName(CHANNEL), subscribe_caps=CapabilityFilter(require_tags=("gpu",))))
     assert [gone.reason for gone in right.happened(Unsubscribed)] == ["capability"]
     assert right.publish(CHANNEL, [b"x"]).report().is_empty
     with left.turn() as (engine, now, out):
@@ -256,12 +254,12 @@ def test_publishing_is_refused_before_anything_is_sent() -> None:
     net, left, right = pair()
     subscribed(right, left)
     tap = Wiretap(net)
-    configure(left, ChannelConfig(channel=ChannelName(CHANNEL), publish_caps=CapabilityFilter(require_tags=("gpu",))))
+    configure(left, ChannelConfig(name=ChannelName(CHANNEL), publish_caps=CapabilityFilter(require_tags=("gpu",))))
     with pytest.raises(AuthError, match="may not publish"):
         left.publish(CHANNEL, [b"x"])
     with pytest.raises(LocalProtocolError, match="too large"):
         left.publish(CHANNEL, [bytes(8105)])
-    configure(left, ChannelConfig(channel=ChannelName(CHANNEL), max_rate_pps=1))
+    configure(left, ChannelConfig(name=ChannelName(CHANNEL), max_rate_pps=1))
     left.publish(CHANNEL, [b"x"])
     with pytest.raises(ChannelError, match="max_rate_pps"):
         left.publish(CHANNEL, [b"x"])
@@ -438,7 +436,7 @@ def test_a_request_follows_the_policy_of_the_channel() -> None:
     net, left, right = pair()
     configure(
         right,
-        ChannelConfig(channel=ChannelName("planner/plan"), subscribe_caps=CapabilityFilter(require_tags=("gpu",))),
+        ChannelConfig(name=ChannelName("planner/plan"), subscribe_caps=CapabilityFilter(require_tags=("gpu",))),
     )
     right.engine.requests.responder.serve(ChannelName("planner/plan"))
     ask(left, right, "planner/plan", b"?")
@@ -508,7 +506,7 @@ def test_configured_channels_appear_and_vanish_with_the_configuration() -> None:
     net, left, right = pair()
     follow(left, right, "")
     net.run(for_s=0.1)
-    configure(right, ChannelConfig(channel=ChannelName("a/b")))
+    configure(right, ChannelConfig(name=ChannelName("a/b")))
     net.run(for_s=0.1)
     assert left.happened(Matched)[-1].added == (ChannelName("a/b"),)
     configure(right)
@@ -522,7 +520,7 @@ def test_followers_are_judged_anew_with_the_configuration_and_with_their_claims(
     follow(left, right, "sensors/")
     net.run(for_s=0.1)
     needs_gpu = CapabilityFilter(require_tags=("gpu",))
-    configure(right, ChannelConfig(channel=ChannelName(CHANNEL), subscribe_caps=needs_gpu))
+    configure(right, ChannelConfig(name=ChannelName(CHANNEL), subscribe_caps=needs_gpu))
     net.run(for_s=0.1)
     assert left.happened(Matched)[-1].removed == (ChannelName(CHANNEL),)
     assert right.publish(CHANNEL, [b"x"]).report().is_empty
@@ -545,7 +543,7 @@ def test_the_interests_of_a_peer_that_left_are_forgotten() -> None:
 
 def test_revoked_tokens_shut_followers_out() -> None:
     net, left, right = pair()
-    configure(right, ChannelConfig(channel=ChannelName(CHANNEL), require_token=True))
+    configure(right, ChannelConfig(name=ChannelName(CHANNEL), require_token=True))
     unix = net.clock.wall(net.clock.now) / 1e9
     issuer = right.engine.identity
     token = PermissionToken.issue(

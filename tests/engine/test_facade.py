@@ -107,7 +107,7 @@ def test_what_is_announced_is_what_we_are_judged_by() -> None:
 def test_configurations_and_rechecks_reach_every_service() -> None:
     desk = Desk()
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=A))
+    registry.insert(ChannelConfig(name=A))
     desk.engine.set_channel_configs(registry, 1.0, desk.out)
     desk.engine.recheck(2.0, desk.out)
     assert desk.hooks.told == [("channels_configured", registry, 1.0), ("tokens_changed", 2.0)]

@@ -39,13 +39,13 @@ POLICY = SubnetPolicy(
 FORWARDED = 0
 SENSOR = CapabilityFilter(require_tags=("sensor",))
 CHANNELS = {
-    "local": ChannelConfig(channel=ChannelName("local"), visibility=Visibility.SUBNET_LOCAL),
-    "parent": ChannelConfig(channel=ChannelName("parent"), visibility=Visibility.PARENT_VISIBLE),
-    "exported": ChannelConfig(channel=ChannelName("exported"), visibility=Visibility.EXPORTED),
-    "global": ChannelConfig(channel=ChannelName("global"), visibility=Visibility.GLOBAL),
-    "allowed": ChannelConfig(channel=ChannelName("allowed"), publish_caps=SENSOR),
-    "denied": ChannelConfig(channel=ChannelName("denied"), publish_caps=CapabilityFilter(require_tags=("radar",))),
-    "tokened": ChannelConfig(channel=ChannelName("tokened"), require_token=True),
+    "local": ChannelConfig(name=ChannelName("local"), visibility=Visibility.SUBNET_LOCAL),
+    "parent": ChannelConfig(name=ChannelName("parent"), visibility=Visibility.PARENT_VISIBLE),
+    "exported": ChannelConfig(name=ChannelName("exported"), visibility=Visibility.EXPORTED),
+    "global": ChannelConfig(name=ChannelName("global"), visibility=Visibility.GLOBAL),
+    "allowed": ChannelConfig(name=ChannelName("allowed"), publish_caps=SENSOR),
+    "denied": ChannelConfig(name=ChannelName("denied"), publish_caps=CapabilityFilter(require_tags=("radar",))),
+    "tokened": ChannelConfig(name=ChannelName("tokened"), require_token=True),
     "unknown": None,
 }
 FINE, SPENT, WORN = "fine", "no hops left to route", "no hops left by its origin"

@@ -64,8 +64,8 @@ class Scene:
         self.alice = self.net.create("alice", trusted_issuers=(ROOT.entity_id, SMALL))
         self.bob = self.net.create("bob")
         registry = ChannelConfigRegistry()
-        registry.insert(ChannelConfig(channel=ChannelName(CHANNEL)))
-        registry.insert(ChannelConfig(channel=ChannelName(SECRET), require_token=True))
+        registry.insert(ChannelConfig(name=ChannelName(CHANNEL)))
+        registry.insert(ChannelConfig(name=ChannelName(SECRET), require_token=True))
         with self.alice.turn() as (engine, now, out):
             engine.set_channel_configs(registry, now, out)
         meet(self.alice, self.bob)

@@ -1,8 +1,7 @@
-"""Every fenced Python block that a reader may copy runs as it stands."""
+"""Every fenced Python block that a reader may copy runs as a script, as it stands, and uses public names only."""
 
 import ast
-import asyncio
-import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,8 +36,17 @@ BLOCKS = [
 def test_a_block_runs(page: Path, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = "\n" * (line - 1) + code  # so that a traceback points into the page
-    program = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    namespace = {"__name__": "__main__"}
-    result = eval(program, namespace)
-    if inspect.iscoroutine(result):
-        asyncio.run(result)
+    exec(compile(source, str(page), "exec"), {"__name__": "__main__"})
+
+
+PUBLIC = re.compile(r"meshbus(\.(sync|edge|edge\.sync|spark|testing\.\w+))?")
+"""The modules that guides may import from."""
+
+
+@pytest.mark.parametrize(("page", "line", "code"), BLOCKS)
+def test_a_block_imports_from_public_modules(page: Path, line: int, code: str) -> None:
+    tree = ast.parse(code)
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    private = [name for name in modules if name.split(".")[0] == "meshbus" and not PUBLIC.fullmatch(name)]
+    assert not private, f"{name_of(page)}:{line} imports from {', '.join(private)}; make the names public in meshbus"

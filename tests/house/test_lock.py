@@ -57,10 +57,9 @@ def test_the_run_lock_holds_the_project_at_allowed_versions() -> None:
     wanted = [
         *project["project"]["dependencies"],
         *extras["arrow"],
-        *extras["cli"],
+        *extras["fast"],
         *project["build-system"]["requires"],
     ]
-    wanted += [text for text in extras["fast"] if text.startswith("numba")]
     pins = _pins(RUN)
     for requirement in map(Requirement, wanted):
         locked = pins.get(canonicalize_name(requirement.name))
@@ -79,3 +78,17 @@ def test_the_oracles_are_no_extras() -> None:
         for text in extra
     }
     assert not names & {"net-mesh", "net-mesh-sdk", "noiseprotocol", "pyzmq"}, "an oracle serves tests only"
+
+
+def test_every_extra_is_imported_somewhere() -> None:
+    """An extra that nothing imports installs packages for nothing."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
+    indirect = {"pandas": "pyspark imports it"}
+    unused = [
+        f"{extra}: {name}"
+        for extra, texts in extras.items()
+        for name in (Requirement(text).name for text in texts)
+        if name not in {"meshbus", *indirect} and not re.search(rf"^\s*(import|from) {name}\b", source, re.MULTILINE)
+    ]
+    assert not unused, f"nothing imports {', '.join(unused)}; remove it from pyproject.toml"

@@ -92,7 +92,7 @@ class Lab:
 
 def channel(name: str, **policy: Any) -> ChannelConfig:
     """Give the policy of a channel."""
-    return ChannelConfig(channel=ChannelName(name), **policy)
+    return ChannelConfig(name=ChannelName(name), **policy)
 
 
 def registry(*configs: ChannelConfig) -> ChannelConfigRegistry:

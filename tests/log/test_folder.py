@@ -15,6 +15,7 @@ from meshbus.log.folder import (
     hot_files,
     hot_name,
     is_aside,
+    is_log_folder,
     old_path,
     segment_name,
     segment_range,
@@ -71,3 +72,9 @@ def test_other_files_are_no_segments_and_no_hot_files(tmp_path: Path) -> None:
     assert segment_range("part-0.parquet") is None
     assert is_aside(aside(Path(MANIFEST)))
     assert not is_aside(Path(MANIFEST))
+
+
+def test_only_the_folder_of_a_channel_may_hold_a_log() -> None:
+    assert is_log_folder(folder_of(Path(), ChannelName("sensors/lidar")).name)
+    for name in ("events", "_consumers", "_hot", "x-12", "_packets-0123456789abcdef"):
+        assert not is_log_folder(name)

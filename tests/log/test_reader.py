@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meshbus.errors import LogError
-from meshbus.log.reader import LogReader, find_channels, list_channels
+from meshbus.log.reader import LogReader, find_channels, find_roots, list_channels
 from tests.log.making import CHANNEL, open_log
 
 
@@ -26,3 +26,17 @@ def test_listing_stops_at_an_unreadable_log_and_finding_continues(tmp_path: Path
         list_channels(tmp_path)
     entries, problems = find_channels(tmp_path)
     assert ([entry.channel for entry in entries], len(problems)) == ([CHANNEL], 1)
+
+
+def test_the_folders_of_logs_are_found_at_any_level(tmp_path: Path) -> None:
+    assert find_roots(tmp_path) == []
+    assert find_roots(tmp_path / "nowhere") == []
+    roots = [tmp_path / "base" / "received", tmp_path / "robot" / "published"]
+    for root in roots:
+        open_log(root).close()
+    (tmp_path / "tables" / "events").mkdir(parents=True)
+    (tmp_path / "tables" / "events" / "_manifest.json").write_text("{}", "utf-8")
+    assert find_roots(tmp_path) == roots
+    assert find_roots(tmp_path / "base") == roots[:1]
+    (log,) = roots[0].iterdir()
+    assert find_roots(log) == roots[:1]

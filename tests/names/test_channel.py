@@ -95,6 +95,23 @@ def test_upper_case_gets_a_hint() -> None:
         ChannelName("Sensors/Lidar")
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Bad Channel", "bad-channel"),
+        ("bad channel", "bad-channel"),
+        ("Sensors/Lidar (front)", "sensors/lidar--front-"),
+        ("A/../B", "a/b"),
+        ("É", "-"),
+        ("A" * 255, "a" * 255),
+    ],
+)
+def test_the_hint_is_a_name_that_works(name: str, hint: str) -> None:
+    with pytest.raises(ChannelError) as refused:
+        ChannelName(name)
+    assert repr(ChannelName(hint))[len("ChannelName(") : -1] in str(refused.value)
+
+
 def test_a_name_is_text_and_is_checked_once() -> None:
     name = ChannelName("sensors/lidar")
     assert ChannelName(name) is name

@@ -143,5 +143,5 @@ def test_one_public_key_gives_the_noise_key_too() -> None:
 
 @pytest.mark.parametrize("key", [bytes(32), b"short", b"\xff" * 32])
 def test_what_is_no_public_key_is_refused(key: bytes) -> None:
-    with pytest.raises(LocalProtocolError, match="not the public key of a meshbus node"):
+    with pytest.raises(LocalProtocolError, match=r"is not the public key of a meshbus node; .* or pass node_id too"):
         noise_public_key(key)

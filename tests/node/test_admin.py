@@ -145,7 +145,7 @@ async def test_an_event_is_published_and_the_roster_shows_who_got_it(node: Node,
         (row,) = await talk.get(do="roster")
         assert row == {"channel": LIDAR, "node_id": f"{other.node_id:016x}", "name": None, "queue_group": None}
         report = await talk.get(do="publish", channel=LIDAR, payload="grüß")
-        assert report == {"attempted": 1, "delivered": 1, "errors": [], "filtered": []}
+        assert report == {"attempted": 1, "delivered": 1, "errors": [], "filtered": [], "log_seq": None}
         binary = base64.b64encode(b"\xff\0").decode()
         assert (await talk.get(do="publish", channel=LIDAR, payload_base64=binary, reliable=True))["delivered"] == 1
         events = subscription.__aiter__()

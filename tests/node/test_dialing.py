@@ -116,7 +116,7 @@ async def test_what_cannot_be_tried_is_said_at_once(town: list[Node]) -> None:
 
 async def test_a_failed_connect_says_why() -> None:
     async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.05, handshake_attempts=1) as node:
-        with pytest.raises(HandshakeError, match="no answer"):
+        with pytest.raises(HandshakeError, match=r"no answer|no program listens"):
             await node.connect("127.0.0.1:9", public_key=node.public_key[::-1], node_id=7)
 
 

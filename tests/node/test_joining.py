@@ -60,7 +60,7 @@ def closed(*channels: str) -> ChannelConfigRegistry:
     """Return policies under which only holders of a token may subscribe."""
     registry = ChannelConfigRegistry()
     for channel in channels:
-        registry.insert(ChannelConfig(channel=ChannelName(channel), require_token=True))
+        registry.insert(ChannelConfig(name=ChannelName(channel), require_token=True))
     return registry
 
 

@@ -6,13 +6,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.errors import ConfigError, LocalProtocolError, PartialDelivery
 from meshbus.node.node import Node
-from meshbus.node.publisher import ChannelPublisher, PublishOptions, columns_from
+from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of, columns_from
 from tests.node.test_historyreader import LIDAR, pair
 from tests.node.test_node import QUICK, nodes, take, until
 
@@ -49,6 +50,8 @@ def test_lists_of_bytes_and_text() -> None:
         (7, "takes a list of bytes"),
         (pa.array([b"a", None]), "has 1 nulls"),
         (pa.array([1, 2]), "cast it to binary"),
+        ([{"a": 1}], "an event is bytes or text, got dict"),
+        ([b"a", 7], "an event is bytes or text, got int"),
     ],
 )
 def test_what_cannot_be_published_is_explained(events: object, problem: str) -> None:
@@ -153,3 +156,41 @@ async def test_an_event_that_is_too_long_for_a_relay_is_refused_and_loses_nothin
             assert [len(payload) for payload in await take(subscription, 2)] == [8086, 6]
         with pytest.raises(LocalProtocolError, match="relay"):
             left.send(right.node_id, bytes(8104))
+
+
+@pytest.mark.parametrize("payload", [{"a": 1}, 7, None, [1, 2], 1.5])
+async def test_what_is_neither_bytes_nor_text_is_refused_with_what_to_do(
+    nodes: tuple[Node, Node], payload: Any
+) -> None:
+    first, second = nodes
+    kind = type(payload).__name__
+    for call in (
+        lambda: first.publisher("a").publish(payload),
+        lambda: first.publisher("a").publish_batch([payload]),
+        lambda: first.request(second.node_id, "a", payload),
+    ):
+        with pytest.raises(LocalProtocolError, match=f"an event is bytes or text, got {kind}; encode it first"):
+            await call()
+    with pytest.raises(LocalProtocolError, match=f"got {kind}"):
+        first.send(second.node_id, payload)
+    assert bytes_of("grüß") == "grüß".encode()
+    assert bytes_of(memoryview(b"x")) == bytes_of(bytearray(b"x")) == b"x"
+
+
+async def test_a_report_says_where_an_event_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair(tmp_path) as (publisher, subscriber):
+        lidar = publisher.publisher(LIDAR)
+        assert (await lidar.publish(b"nobody listens")).log_seq == 0
+        assert (await lidar.publish_batch([b"a", b"b"])).log_seq == 1
+        assert (await publisher.publisher("other").publish(b"x")).log_seq is None
+        async with subscriber.subscribe(LIDAR):
+            report = await lidar.publish(b"c")
+            assert (report.delivered, report.log_seq) == (1, 3)
+
+        async def unreached(*_: object) -> object:
+            raise PartialDelivery(1, 0, "gone", report=report)
+
+        monkeypatch.setattr(ChannelPublisher, "_finish", unreached)
+        with pytest.raises(PartialDelivery, match="in this node's log, so do not publish them again") as partial:
+            await lidar.publish(b"d")
+        assert partial.value.report == msgspec.structs.replace(report, log_seq=4)

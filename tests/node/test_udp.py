@@ -526,3 +526,47 @@ def exchange(ours: UdpSocket, theirs: UdpSocket) -> None:
             assert [packets for _, packets in batch.runs] == [len(batch)]
     assert (np.concatenate(seen) == np.arange(total)).all()
     assert not theirs.counters.snapshot()
+
+
+# ── nothing listens ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def closed() -> Address:
+    """An address on this machine where nothing listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        address: Address = sock.getsockname()
+    return address
+
+
+@needs_trains
+def test_an_address_where_nothing_listens_is_told_and_costs_no_other_datagram(
+    ours: UdpSocket, theirs: UdpSocket, closed: Address
+) -> None:
+    for number in range(20):
+        assert not ours.send([train(closed, b"lost")])
+        assert not ours.send([train(theirs.address, bytes([number]))])
+    assert [data for _, data in receive(theirs, 20)] == [bytes([number]) for number in range(20)]
+    assert ours.drain() is None
+    assert ours.take_refused() == [closed]
+    assert not ours.has_refused
+    assert ours.counters.get("drop", "unsent_refused") == 20
+
+
+@needs_trains
+def test_a_report_wakes_the_reader_once(ours: UdpSocket, closed: Address) -> None:
+    ours.send([train(closed, b"lost")])
+    assert select.select([ours], [], [], 5)[0]
+    assert ours.drain() is None
+    assert not select.select([ours], [], [], 0)[0], "a report that stays unread would keep the loop busy"
+    assert ours.take_refused() == [closed]
+
+
+@needs_trains
+def test_a_train_after_a_report_is_sent(ours: UdpSocket, theirs: UdpSocket, closed: Address) -> None:
+    ours.send([train(closed, b"lost")])
+    datagrams = numbered(8, 100)
+    send_all(ours, [train(theirs.address, *datagrams)])
+    assert [data for _, data in receive(theirs, 8)] == datagrams
+    assert ours.take_refused() == [closed]

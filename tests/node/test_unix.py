@@ -215,3 +215,21 @@ async def test_a_client_of_another_user_is_told_so(place: Path, monkeypatch: pyt
     monkeypatch.setattr(asyncio, "open_unix_connection", refuse)
     with pytest.raises(ConnectionError, match="it belongs to another user"):
         await LineClient.connect(place)
+
+
+async def test_a_place_is_checked_without_creating_anything(place: Path, echo: Echo) -> None:
+    unix.check_socket(place / "deep" / "admin.sock")
+    assert not place.parent.exists() or not list(place.parent.iterdir())
+    assert not await unix.is_served(place)
+    async with LineServer(place, echo):
+        unix.check_socket(place)
+        assert await unix.is_served(place)
+    place.parent.chmod(0o755)
+    with pytest.raises(ConfigError, match="others can enter it"):
+        unix.check_socket(place)
+
+
+async def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", "utf-8")
+    with pytest.raises(ConfigError, match="is not writable"):
+        unix.check_socket(tmp_path / "file" / "run" / "admin.sock")

@@ -32,7 +32,7 @@ NOW = 5_000.0
 
 
 def config(name: str = "lab/secret", **options: Any) -> ChannelConfig:
-    return ChannelConfig(channel=ChannelName(name), **options)
+    return ChannelConfig(name=ChannelName(name), **options)
 
 
 # ── configuration ───────────────────────────────────────────────────────────────────────────
@@ -56,8 +56,8 @@ def test_asking_for_anything_closes_a_channel(options: dict[str, Any]) -> None:
 
 
 def test_text_is_taken_for_names_and_visibility() -> None:
-    made = ChannelConfig(channel="a/b", visibility="parent-visible")  # type: ignore[arg-type]
-    assert made.channel.hash == hash_name("a/b")
+    made = ChannelConfig(name="a/b", visibility="parent-visible")  # type: ignore[arg-type]
+    assert made.name.hash == hash_name("a/b")
     assert made.visibility is Visibility.PARENT_VISIBLE
 
 
@@ -86,7 +86,7 @@ def test_the_extremes_are_allowed() -> None:
 
 def test_a_bad_name_is_refused() -> None:
     with pytest.raises(ChannelError):
-        ChannelConfig(channel="A")  # type: ignore[arg-type]
+        ChannelConfig(name="A")  # type: ignore[arg-type]
 
 
 # ── registry ────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ def test_lookup_by_name_prefers_the_exact_entry_then_the_longest_prefix() -> Non
             assert found is None, row
         else:
             assert found is not None, row
-            assert found.channel == row["resolves_to"].removeprefix("exact:")
+            assert found.name == row["resolves_to"].removeprefix("exact:")
             assert (found.priority == 7) == row["resolves_to"].startswith("exact:")
 
 
@@ -148,13 +148,13 @@ def test_lookup_by_hash_finds_one_channel_or_none() -> None:
     wire_hash = int(COLLISION["wire_u16"], 16)
     registry.insert(one)
     registry.insert_prefix("coll/", config("coll/333", priority=9))
-    assert registry.get(one.channel.hash) == one
+    assert registry.get(one.name.hash) == one
     assert registry.get_by_wire_hash(wire_hash) == one
-    assert registry.priority(one.channel.hash) == 3
-    assert registry.priority(other.channel.hash) == 0
+    assert registry.priority(one.name.hash) == 3
+    assert registry.priority(other.name.hash) == 0
     registry.insert(other)
     assert registry.get_by_wire_hash(wire_hash) is None, "two channels share the hash"
-    assert registry.get(one.channel.hash) == one
+    assert registry.get(one.name.hash) == one
     registry.remove_by_name(COLLISION["b"])
     assert registry.get_by_wire_hash(wire_hash) == one
     assert registry.get(5) is None
@@ -166,7 +166,7 @@ def test_inserting_again_replaces_and_stays_unambiguous() -> None:
     first, second = config(priority=1), config(priority=2)
     assert registry.insert(first) is None
     assert registry.insert(second) == first
-    assert registry.get(first.channel.hash) == registry.get_by_wire_hash(first.channel.wire_hash) == second
+    assert registry.get(first.name.hash) == registry.get_by_wire_hash(first.name.wire_hash) == second
     assert list(registry) == [second]
     assert len(registry) == 1
 

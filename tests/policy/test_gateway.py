@@ -33,7 +33,7 @@ def gateway_for(
 ) -> SubnetGateway:
     registry = ChannelConfigRegistry()
     if visibility is not None:
-        registry.insert(ChannelConfig(channel=CHANNEL, visibility=visibility))
+        registry.insert(ChannelConfig(name=CHANNEL, visibility=visibility))
     return SubnetGateway(local, peers, channels=registry, **options)
 
 
@@ -171,8 +171,8 @@ def test_a_16_bit_collision_decides_nothing(pair: dict[str, str]) -> None:
     public, private = ChannelName(pair["a"]), ChannelName(pair["b"])
     assert public.wire_hash == private.wire_hash == int(pair["wire_u16"], 16)
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=public, visibility=Visibility.GLOBAL))
-    registry.insert(ChannelConfig(channel=private, visibility=Visibility.SUBNET_LOCAL))
+    registry.insert(ChannelConfig(name=public, visibility=Visibility.GLOBAL))
+    registry.insert(ChannelConfig(name=private, visibility=Visibility.SUBNET_LOCAL))
     gateway = SubnetGateway(0, channels=registry)
     assert gateway.decide(public.wire_hash, 0, 0, ttl=1) == Drop(DropReason.SUBNET_LOCAL)
     assert gateway.decide(public.hash, 0, 0, ttl=1) == FORWARD
@@ -184,9 +184,9 @@ def test_a_changed_configuration_takes_effect_at_once() -> None:
     registry = ChannelConfigRegistry()
     gateway = SubnetGateway(0, channels=registry)
     assert decide_all(gateway, publications(1), [0]) == [DropReason.SUBNET_LOCAL]
-    registry.insert(ChannelConfig(channel=CHANNEL, visibility=Visibility.GLOBAL))
+    registry.insert(ChannelConfig(name=CHANNEL, visibility=Visibility.GLOBAL))
     assert decide_all(gateway, publications(1), [0]) == [0]
-    registry.insert(ChannelConfig(channel=CHANNEL, visibility=Visibility.EXPORTED))
+    registry.insert(ChannelConfig(name=CHANNEL, visibility=Visibility.EXPORTED))
     assert decide_all(gateway, publications(1), [0]) == [DropReason.NOT_EXPORTED]
     gateway.export(CHANNEL, [SubnetId.GLOBAL])
     assert gateway.exports_of(CHANNEL) == (SubnetId.GLOBAL,)
@@ -195,7 +195,7 @@ def test_a_changed_configuration_takes_effect_at_once() -> None:
 
 def test_publishers_are_checked_where_the_channel_names_them() -> None:
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=CHANNEL, publish_caps=CapabilityFilter(require_tags=("lidar",))))
+    registry.insert(ChannelConfig(name=CHANNEL, publish_caps=CapabilityFilter(require_tags=("lidar",))))
     guard = AuthGuard()
     asked: list[tuple[int, int]] = []
 
@@ -264,7 +264,7 @@ def test_batch_equals_scalar_on_random_policies(
     registry = ChannelConfigRegistry()
     gateway = SubnetGateway(local, peers, channels=registry, forward_unknown=forward_unknown)
     for name, (visibility, targets) in policy.items():
-        registry.insert(ChannelConfig(channel=name, visibility=visibility))
+        registry.insert(ChannelConfig(name=name, visibility=visibility))
         gateway.export(name, targets)
     headers = np.zeros(len(traffic), HEADER_DTYPE)
     for row, (name, source, _, hop_ttl, hop_count) in zip(headers, traffic, strict=True):

@@ -22,7 +22,7 @@ NAMES = [ChannelName(name) for name in ("a", "b/c", "sensors/lidar", "plans")]
 SUBNETS = [SubnetId.new(levels) for levels in ([], [1], [1, 2], [1, 2, 3], [7])]
 CONFIGS = st.builds(
     ChannelConfig,
-    channel=st.sampled_from(NAMES),
+    name=st.sampled_from(NAMES),
     visibility=st.sampled_from(Visibility),
     require_token=st.booleans(),
     publish_caps=st.sampled_from([None, CapabilityFilter(require_tags=("x",))]),
@@ -92,7 +92,7 @@ def test_a_policy_does_not_depend_on_the_order_of_its_channels() -> None:
     registries = [ChannelConfigRegistry() for _ in range(2)]
     for registry, names in zip(registries, (NAMES, NAMES[::-1]), strict=True):
         for name in names:
-            registry.insert(ChannelConfig(channel=name))
+            registry.insert(ChannelConfig(name=name))
     one, other = (SubnetGateway(0, channels=registry).snapshot() for registry in registries)
     assert one == other
     assert one.streams() == {name.stream_id: name for name in NAMES}
@@ -106,5 +106,5 @@ def test_names_on_one_stream_are_none() -> None:
 
 def _channel(name: str) -> Any:
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=ChannelName(name)))
+    registry.insert(ChannelConfig(name=ChannelName(name)))
     return SubnetGateway(0, channels=registry).snapshot().channels

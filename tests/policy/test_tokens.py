@@ -373,7 +373,7 @@ class Gate:
 
     def __init__(self, cache: TokenCache) -> None:
         self.cache = cache
-        self.config = ChannelConfig(channel=ChannelName(CHANNEL), require_token=True)
+        self.config = ChannelConfig(name=ChannelName(CHANNEL), require_token=True)
 
     def subscribe(self, token: PermissionToken | None, now: float) -> bool:
         scratch = TokenCache(self.cache.trusted_issuers, any_issuer=self.cache.any_issuer)

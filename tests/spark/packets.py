@@ -70,7 +70,7 @@ def gateway_of(policy: GatewayPolicy) -> SubnetGateway:
     registry, guard = ChannelConfigRegistry(), AuthGuard()
     for channel in policy.channels:
         name = ChannelName(channel.name)
-        registry.insert(ChannelConfig(channel=name, visibility=channel.visibility, require_token=channel.enforced))
+        registry.insert(ChannelConfig(name=name, visibility=channel.visibility, require_token=channel.enforced))
         for origin in ORIGINS[:1] if channel.publishers is None else channel.publishers:
             guard.authorize(origin, name.hash)
     gateway = SubnetGateway(

@@ -23,6 +23,7 @@ VERBS = {
     "pub": ("meshbus.cli.events:pub", "Publish events and show how many subscribers got them."),
     "sub": ("meshbus.cli.events:sub", "Show the events of a channel as they arrive."),
     "peers": ("meshbus.cli.peers:peers", "List the peers of a node."),
+    "counters": ("meshbus.cli.counters:counters", "Show what a node sent, received, dropped and refused."),
     "key": ("meshbus.cli.key:app", "Create and show identities and mesh keys."),
     "token": ("meshbus.cli.token:app", "Issue, delegate, show, verify and revoke permission tokens."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),
@@ -32,6 +33,9 @@ VERBS = {
     "check": ("meshbus.cli.check:check", "Check a configuration and this machine."),
 }
 """The commands: where each is implemented, and its help text."""
+
+NEEDS = {"demo": "spark", "pipeline": "spark"}
+"""The commands that do nothing useful without an extra; the help says so where it is not installed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # a bug in meshbus is also reported in one line
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
+        if isinstance(error, ModuleNotFoundError) and (lacking := _optional(error)):
+            note(lacking)
+            return Exit.FAILED
         kind = type(error).__name__
         note(
             f"unexpected {kind}: {sentence_of(error)}; this is a bug, please report it with the traceback that "
@@ -68,6 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return Exit.FAILED
     return int(result) if isinstance(result, int) else Exit.OK
+
+
+def _optional(error: ModuleNotFoundError) -> str:
+    """Return the sentence about a missing package if an extra installs it, otherwise nothing."""
+    from meshbus.cli.extras import PACKAGES, advice
+
+    name = (error.name or "").partition(".")[0]
+    return advice(name) if name in PACKAGES else ""
 
 
 def _app() -> App:
@@ -84,8 +99,16 @@ def _app() -> App:
         default_parameter=Parameter(negative=()),
     )
     for name, (place, summary) in VERBS.items():
-        app.command(place, name=name, help=summary)
+        app.command(place, name=name, help=summary + _lacks(name))
     return app
+
+
+def _lacks(verb: str) -> str:
+    """Return what to install before a command can be used, or nothing."""
+    from meshbus.cli.extras import SPARK, missing
+
+    extra = NEEDS.get(verb)
+    return f" Needs pip install 'meshbus[{extra}]'." if extra and missing(SPARK) else ""
 
 
 def _usage(error: CycloptsError) -> str:

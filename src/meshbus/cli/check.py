@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -51,7 +52,10 @@ def check(config: Config = None, /, *, overrides: Overrides = None, json: Json =
         findings.append(Finding("configuration", Result.BAD, str(error), "correct the setting and run the check again"))
     # The machine is checked even if the configuration is invalid: both may need attention.
     if settings is not None:
+        from meshbus.cli.startcheck import check_start
+
         findings += check_files(settings)
+        findings += check_start(settings)
     findings += check_machine(settings)
     show_rows([finding._asdict() for finding in findings], Finding._fields, json=json, empty="")
     bad = [finding for finding in findings if finding.result is Result.BAD]
@@ -70,6 +74,7 @@ def check_files(settings: NodeConfig) -> Iterator[Finding]:
         yield _identity(settings.identity or default_identity())
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
+    yield _channels(settings)
     yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
         to_do = "set trusted_issuers instead of compat_any_issuer"
@@ -88,6 +93,10 @@ def _identity(place: Path) -> Finding:
     from meshbus.keyfile import load_identity
 
     if not place.exists():
+        above = next(folder for folder in place.absolute().parents if folder.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            problem = f"{place} does not exist, and {above} is not writable"
+            return Finding("identity", Result.BAD, problem, "set identity to a file in a folder of your own")
         return Finding("identity", Result.ADVICE, f"{place} does not exist yet", "nothing; the first start creates it")
     try:
         identity = load_identity(place)
@@ -113,6 +122,21 @@ def _token(path: Path) -> Finding:
     except MeshError as error:
         return Finding("token", Result.BAD, f"{path}: {error}", "ask the issuer for a new token")
     return Finding("token", Result.GOOD, f"{path}")
+
+
+def _channels(settings: NodeConfig) -> Finding:
+    from meshbus.config.node import Unlisted
+
+    number = len(settings.channels)
+    count = "1 entry" if number == 1 else f"{number} entries"
+    if not settings.refuses_unlisted:
+        return Finding("channels", Result.GOOD, f"{count}; other channels are open")
+    found = f"{count}; subscriptions to any other channel of this node are refused as unknown"
+    if settings.unlisted_channels is Unlisted.REFUSE:
+        return Finding("channels", Result.GOOD, found)
+    # Nothing in the file says so: it follows from an entry that restricts a channel.
+    to_do = 'set unlisted_channels to "refuse" if that is intended, otherwise to "open"'
+    return Finding("channels", Result.ADVICE, found, to_do)
 
 
 def _edge(number: int, entry: EdgeEntry) -> Finding:

@@ -45,7 +45,8 @@ def pub(
 ) -> Exit:
     """Publish events and show how many subscribers got them.
 
-    Exits with status 3 if the channel has no subscribers, and with status 5 if some of them did not get an event.
+    Exits with status 3 if the channel has no subscribers, with status 5 if some of them did not get an event, and with
+    status 6 if it has none but the events are in the node's log, where they can be read later.
     """
     import asyncio
 
@@ -55,7 +56,7 @@ def pub(
     name = ChannelName(channel)  # raises for an invalid name before any connection is made
 
     async def publish() -> Exit:
-        totals = {"events": 0, "attempted": 0, "delivered": 0}
+        totals = dict.fromkeys(("events", "attempted", "delivered", "logged"), 0)
         async with open_mesh(options, publishes=name) as mesh:
             await _wait_for_subscriber(mesh, name, wait)
             async for payload in _payloads(payloads, raw=raw):
@@ -63,6 +64,7 @@ def pub(
                 totals["events"] += 1
                 totals["attempted"] += report["attempted"]
                 totals["delivered"] += report["delivered"]
+                totals["logged"] += report["log_seq"] is not None
                 _show_report(report, json=json)
         return _judge(totals, channel)
 
@@ -79,6 +81,9 @@ def sub(
     when_full: Annotated[
         Literal["block", "drop_oldest", "drop_newest", "fail"] | None,
         Parameter(help="What to do when events arrive faster than they are read."),
+    ] = None,
+    publisher: Annotated[
+        str | None, Parameter(help="Only events of this publisher, given by its node id; default: of every peer.")
     ] = None,
     since: Annotated[
         str | None, Parameter(help="Start in the publisher's log: a sequence number, or 'first' for the oldest event.")
@@ -98,13 +103,18 @@ def sub(
     from meshbus.names.channel import ChannelName
 
     ChannelName(channel + "x" if channel.endswith("/") else channel)  # raises for an invalid channel or prefix
-    start = int(since) if since is not None and since.isascii() and since.isdigit() else since
+    wanted: dict[str, Any] = {
+        "publisher": None if publisher is None else _node_id(publisher),
+        "queue_group": queue_group,
+        "when_full": when_full,
+        "since": int(since) if since is not None and since.isascii() and since.isdigit() else since,
+    }
     seen, subscribed, accepted = 0, False, False
 
     async def receive() -> None:
         nonlocal seen, subscribed, accepted
         async with open_mesh(options) as mesh:
-            async for row in mesh.subscribe(channel, queue_group=queue_group, when_full=when_full, since=start):
+            async for row in mesh.subscribe(channel, **wanted):
                 if "refused" in row:
                     subscribed, accepted = True, bool(row["publishers"])
                     waits = "" if accepted else "; no publisher has accepted it yet, peers are asked when they connect"
@@ -136,6 +146,16 @@ def sub(
     if count is None or seen >= count:
         return Exit.OK
     return Exit.PARTIAL if seen else Exit.UNREACHABLE
+
+
+def _node_id(text: str) -> int:
+    from meshbus.config.spelling import parse_node_id
+    from meshbus.errors import ConfigError
+
+    try:
+        return parse_node_id(text)
+    except ValueError as error:
+        raise ConfigError("--publisher", str(error)) from None
 
 
 async def _wait_for_subscriber(mesh: Mesh, channel: str, seconds: float) -> None:
@@ -194,7 +214,8 @@ def _show_report(report: dict[str, Any], *, json: bool) -> None:
     if not for_people(json):
         show_line(report)
         return
-    show_text(f"delivered to {report['delivered']} of {report['attempted']} subscribers")
+    logged = "" if report["log_seq"] is None else f", logged as event {report['log_seq']}"
+    show_text(f"delivered to {report['delivered']} of {report['attempted']} subscribers{logged}")
     for leg in report["errors"]:
         note(f"{leg['node_id']}: {leg['problem']}")
     for leg in report["filtered"]:
@@ -205,6 +226,8 @@ def _show_refusals(refusals: list[dict[str, Any]]) -> None:
     for refusal in refusals:
         who = refusal["node_id"] if refusal["name"] is None else f"{refusal['name']} ({refusal['node_id']})"
         match refusal["reason"]:
+            case "no_prefixes":
+                note(f"{who} is a plain net-mesh node without prefixes; subscribe to its channels by name")
             case "timeout" | "silent":
                 note(f"{who} does not answer; it is asked again")
             case reason:
@@ -212,10 +235,18 @@ def _show_refusals(refusals: list[dict[str, Any]]) -> None:
 
 
 def _judge(totals: dict[str, int], channel: str) -> Exit:
-    if totals["events"] and not totals["attempted"]:
-        note(f"no subscribers of {channel}; try again later, or wait longer with --wait")
-        return Exit.UNREACHABLE
-    return Exit.OK if totals["delivered"] == totals["attempted"] else Exit.PARTIAL
+    missed = not totals["attempted"] or totals["delivered"] < totals["attempted"]
+    if not totals["events"] or not missed:
+        return Exit.OK
+    who = "some subscribers did not get everything" if totals["attempted"] else f"no subscribers of {channel}"
+    if totals["logged"] == totals["events"]:
+        logged = f"{plural(totals['logged'], 'event')} logged" if totals["logged"] > 1 else "the event is logged"
+        note(f"{who}; {logged}: do not publish again, `meshbus sub {channel} --since first` reads the log")
+    elif not totals["attempted"]:
+        note(f"{who}; try again later, or wait longer with --wait")
+    if totals["attempted"]:
+        return Exit.PARTIAL
+    return Exit.LOGGED if totals["logged"] == totals["events"] else Exit.UNREACHABLE
 
 
 def _show_event(row: dict[str, Any], *, raw: bool, json: bool) -> None:

@@ -16,6 +16,8 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     DENIED = 4
     PARTIAL = 5
+    LOGGED = 6
+    """Nobody got the events now, but they are in the log of the node: publishing them again would log them twice."""
     INTERRUPTED = 130
     """Shell convention for Ctrl-C: 128 + SIGINT."""
 

@@ -12,39 +12,37 @@ from meshbus.cli.exit import Exit
 from meshbus.cli.output import Json, for_people, note, plural, show_facts, show_line, show_rows, show_text
 
 if TYPE_CHECKING:
+    from meshbus.errors import LogError
     from meshbus.log.backend import Snapshot
     from meshbus.log.event import LogEvent
     from meshbus.log.status import Finding
 
 app = App(name="log")
 
-Root: TypeAlias = Annotated[Path, Parameter(help="Directory that holds the logs.")]
+Root: TypeAlias = Annotated[Path, Parameter(help="Directory with logs at any level, such as the log_dir of a node.")]
 Channel: TypeAlias = Annotated[str, Parameter(help="Channel name, such as sensors/lidar.")]
-Since: TypeAlias = Annotated[int | None, Parameter(help="First sequence number; see the command for the default.")]
 Raw: TypeAlias = Annotated[bool, Parameter(help="Print payloads unchanged, one per line.", show_default=False)]
 
 
 @app.command
 def ls(root: Root, /, *, json: Json = False) -> Exit:
-    """List the logs in a directory and the lag of their consumers; exits with status 5 if some cannot be read."""
-    from meshbus.errors import LogError
-    from meshbus.log.consumers import lags, list_consumers
-    from meshbus.log.reader import LogReader, find_channels
+    """List the logs in a directory and below it, and the lag of their consumers; exits with status 5 if some cannot be read."""
+    from meshbus.log.reader import find_roots
 
     rows: list[dict[str, Any]] = []
-    entries, problems = find_channels(root)
-    consumers = list_consumers(root)
-    for entry in entries:
-        try:
-            row = _log_row(LogReader(root, entry.channel).snapshot())
-            rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
-        except LogError as error:  # one unreadable log must not hide the others
-            problems.append(error)
+    problems: list[LogError] = []
+    roots = find_roots(root)
+    for one in roots or [root]:
+        found, wrong = _list_root(one)
+        rows += [row | {"folder": _shown(one, root)} for row in found]
+        problems += wrong
     for problem in problems:
         note(str(problem))
     columns = ["channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id"]
+    if roots not in ([], [root]):
+        columns.insert(0, "folder")
     if for_people(json):
-        columns += ["lag"] if consumers else []
+        columns += ["lag"] if any(row["lag"] for row in rows) else []
         rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
     show_rows(rows, columns, json=json, empty=f"no logs in {root}")
     return Exit.PARTIAL if problems else Exit.OK
@@ -56,7 +54,7 @@ def cat(
     channel: Channel,
     /,
     *,
-    since: Since = None,
+    since: Annotated[int | None, Parameter(help="First sequence number; default: the oldest event.")] = None,
     until: Annotated[int | None, Parameter(help="Stop before this sequence number; default: the end.")] = None,
     raw: Raw = False,
     json: Json = False,
@@ -64,7 +62,7 @@ def cat(
     """Show the events of a log, oldest first, from `--since` or the first available one."""
     from meshbus.log.reader import LogReader
 
-    for event in LogReader(root, channel).snapshot().events(since, until):
+    for event in LogReader(_root_of(root, channel), channel).snapshot().events(since, until):
         _show_event(event, raw=raw, json=json)
 
 
@@ -74,7 +72,9 @@ def tail(
     channel: Channel,
     /,
     *,
-    since: Since = None,
+    since: Annotated[
+        int | None, Parameter(help="First sequence number; default: only events that are appended from now on.")
+    ] = None,
     count: Annotated[int | None, Parameter(help="Stop after this many events.")] = None,
     timeout: Annotated[float | None, Parameter(help="Stop after this many seconds without an event.")] = None,
     raw: Raw = False,
@@ -84,7 +84,7 @@ def tail(
     from meshbus.log.reader import LogReader
     from meshbus.log.tail import MAX_EVENTS, Followed, Tail
 
-    reader = LogReader(root, channel)
+    reader = LogReader(_root_of(root, channel), channel)
     follower = Tail(Followed(reader), reader.snapshot().end if since is None else since)
     left = count
     while left is None or left > 0:
@@ -107,13 +107,16 @@ def verify(
     json: Json = False,
 ) -> Exit:
     """Read all of the logs and verify checksums and structure; exits with status 1 if there is a problem."""
-    from meshbus.log.reader import LogReader, list_channels
+    from meshbus.log.reader import LogReader, find_roots, list_channels
 
-    channels = [channel] if channel is not None else [entry.channel for entry in list_channels(root)]
+    if channel is not None:
+        logs = [(_root_of(root, channel), channel)]
+    else:
+        logs = [(one, str(entry.channel)) for one in find_roots(root) or [root] for entry in list_channels(one)]
     rows: list[dict[str, Any]] = []
-    for name in channels:
-        rows += [_finding_row(name, finding) for finding in LogReader(root, name).verify()]
-    empty = f"no problems in {plural(len(channels), 'log')}"
+    for folder, name in logs:
+        rows += [_finding_row(name, finding) for finding in LogReader(folder, name).verify()]
+    empty = f"no problems in {plural(len(logs), 'log')}"
     show_rows(rows, ("channel", "file", "first", "end", "problem"), json=json, empty=empty)
     if rows:
         note(f"{plural(len(rows), 'problem')}; the first is in {rows[0]['file']}: {rows[0]['problem']}")
@@ -126,12 +129,49 @@ def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
     from meshbus.log.log import Redex
     from meshbus.log.reader import LogReader
 
-    LogReader(root, channel).snapshot()  # raises for a mistyped name, which would otherwise create a log
+    folder = _root_of(root, channel)
+    LogReader(folder, channel).snapshot()  # raises for a mistyped name, which would otherwise create a log
     # Opening takes the writer's lock, and fails if a node holds it.
-    with Redex(root, background=False) as redex:
+    with Redex(folder, background=False) as redex:
         log = redex.open(channel)
         sealed = log.seal()
         show_facts({"channel": channel, "sealed_events": sealed, "segments": len(log.snapshot().segments)}, json=json)
+
+
+def _list_root(root: Path) -> tuple[list[dict[str, Any]], list[LogError]]:
+    """Return a row for each log directly in a folder, and an error for each that cannot be read."""
+    from meshbus.errors import LogError
+    from meshbus.log.consumers import lags, list_consumers
+    from meshbus.log.reader import LogReader, find_channels
+
+    entries, problems = find_channels(root)
+    consumers = list_consumers(root)
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        try:
+            row = _log_row(LogReader(root, entry.channel).snapshot())
+            rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
+        except LogError as error:  # one unreadable log must not hide the others
+            problems.append(error)
+    return rows, problems
+
+
+def _root_of(root: Path, channel: str) -> Path:
+    """Return the folder below `root` that has the log of a channel. Raises ConfigError if several have one."""
+    from meshbus.errors import ConfigError
+    from meshbus.log.folder import folder_of
+    from meshbus.log.reader import find_roots
+    from meshbus.names.channel import ChannelName
+
+    found = [one for one in find_roots(root) if folder_of(one, ChannelName(channel)).is_dir()]
+    if len(found) > 1:
+        places = ", ".join(map(str, found))
+        raise ConfigError("root", f"{channel} has several logs below {root}; name one of {places}")
+    return found[0] if found else root
+
+
+def _shown(folder: Path, root: Path) -> str:
+    return str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
 
 
 def _log_row(snapshot: Snapshot) -> dict[str, Any]:

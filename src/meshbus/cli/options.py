@@ -39,6 +39,10 @@ class MeshOptions:
     node_id: Annotated[
         str | None, Parameter(help="Id of a plain net-mesh node to connect to; --public-key is then its Noise key.")
     ] = None
+    direct: Annotated[
+        bool,
+        Parameter(help="Use a direct handshake, for a plain net-mesh node that waits in `accept`.", show_default=False),
+    ] = False
     overrides: Overrides = None
 
 

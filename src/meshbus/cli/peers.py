@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshbus.cli.options import MeshOptions
-from meshbus.cli.output import Json, show_rows
+from meshbus.cli.output import Json, for_people, show_rows
 
 
 def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
@@ -19,4 +19,16 @@ def peers(options: MeshOptions | None = None, *, json: Json = False) -> None:
     rows = asyncio.run(look())
     columns = ["node_id", "name", "address", "path", "nat", "health", "subnet", "profile", "tags"]
     columns += [column for column in ("since", "next_try_s", "last_error") if any(column in row for row in rows)]
+    if for_people(json):
+        rows = [{**row, "tags": _own_tags(row.get("tags"))} for row in rows]
     show_rows(rows, columns, json=json, empty="no peers; connect to one, or wait until one connects")
+
+
+def _own_tags(tags: object) -> list[str] | None:
+    """Return the tags that somebody configured, without those that every node announces about its protocol."""
+    from meshbus.engine.directory.reachability import NAT_TAG
+    from meshbus.wire.subprotocol import TAG_PREFIX
+
+    if not isinstance(tags, list):
+        return None
+    return [tag for tag in tags if not tag.startswith((NAT_TAG, TAG_PREFIX))]

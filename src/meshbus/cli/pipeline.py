@@ -49,9 +49,12 @@ class Where:
 @app.command
 def check(*, where: Where | None = None, json: Json = False) -> Exit:
     """Check that everything a pipeline needs is installed; exits with status 1 if a check fails."""
-    findings = [_package("pyspark", "meshbus[spark]"), _package("pyarrow", "meshbus[spark]"), _java()]
+    where = where or Where()
+    findings = [_package("pyspark", "meshbus[spark]"), _package("pyarrow", "meshbus[spark]")]
+    if where.remote is None:  # a Spark Connect server has a Java of its own
+        findings.append(_java())
     if all(finding.result is Result.GOOD for finding in findings):
-        findings.append(_worker(where or Where()))
+        findings.append(_worker(where))
     rows = [finding._asdict() for finding in findings]
     show_rows(rows, Finding._fields, json=json, empty="")
     return Exit.FAILED if any(finding.result is Result.BAD for finding in findings) else Exit.OK
@@ -274,11 +277,15 @@ def _worker(where: Where) -> Finding:
     """Start Spark and run a worker, which reports its Python version."""
     from meshbus.errors import PipelineError
     from meshbus.spark.run.failure import sentence_of_failure
+    from meshbus.spark.run.sparksession import CHECK_HINT
 
     try:
         spark = where.session()
+        release = spark.version
     except PipelineError as error:
-        return Finding("spark", Result.BAD, str(error), "correct the problem and check again")
+        given = next((f"--{name}" for name in ("master", "remote") if getattr(where, name) is not None), None)
+        to_do = "correct the problem and check again" if given is None else f"check the address after {given}"
+        return Finding("spark", Result.BAD, str(error).removesuffix(f"; {CHECK_HINT}"), to_do)
     try:
         version = spark.range(1).mapInArrow(_report_version, "python STRING").collect()[0]["python"]
     except Exception as error:  # noqa: BLE001 - any error of a cluster is a finding
@@ -290,7 +297,7 @@ def _worker(where: Where) -> Finding:
         )
     finally:
         spark.stop()
-    return Finding("workers", Result.GOOD, f"Spark {spark.version}, Python {version} with meshbus")
+    return Finding("workers", Result.GOOD, f"Spark {release}, Python {version} with meshbus")
 
 
 def _report_version(batches: Any) -> Any:

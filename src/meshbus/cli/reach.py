@@ -18,9 +18,11 @@ from meshbus.cli.options import MeshOptions, build_config, gather_settings
 from meshbus.cli.output import note
 from meshbus.config import NodeConfig, PeerEntry
 from meshbus.config.loader import Setting
+from meshbus.engine.base.notices import HandshakeUnanswered
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.admin import answers_row, event_row, peer_rows, report_row
 from meshbus.node.node import Node
+from meshbus.node.noticelog import Notice
 from meshbus.node.unix import LineClient
 
 
@@ -30,6 +32,9 @@ class Mesh(Protocol):
     async def peers(self) -> list[dict[str, Any]]:
         """Return the peers."""
 
+    async def counters(self) -> dict[str, dict[str, int]]:
+        """Return the counters, by kind and reason."""
+
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
 
@@ -37,7 +42,13 @@ class Mesh(Protocol):
         """Publish one event and return its report."""
 
     def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
+        self,
+        channel: str,
+        *,
+        publisher: int | None,
+        queue_group: str,
+        when_full: str | None,
+        since: int | str | None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
 
@@ -54,8 +65,10 @@ async def open_mesh(options: MeshOptions | None, *, publishes: str | None = None
     settings = gather_settings(options.config, options.overrides)
     if options.connect is not None:
         settings["peers"] = _typed_peer(options)
-    elif options.public_key is not None or options.node_id is not None:
-        raise ConfigError("--connect", "required with --public-key and --node-id; give the host:port of that node")
+    elif options.public_key is not None or options.node_id is not None or options.direct:
+        raise ConfigError(
+            "--connect", "required with --public-key, --node-id and --direct; give the host:port of that node"
+        )
     config = build_config(settings)
     socket = options.admin or (None if options.config or options.connect else _usual_socket(config))
     if socket is not None:
@@ -82,6 +95,7 @@ async def temporary_node(config: NodeConfig, *, publishes: str | None = None) ->
     async with Node.open(quiet) as node:
         if publishes is not None:  # before connecting: peers that know the channel subscribe as soon as they connect
             node.publisher(publishes)
+        node.watch(_report_wait)
         # All peers are tried: a command is useful as soon as one of them answers.
         failures = [failure for entry in config.peers if (failure := await _connect(node, entry)) is not None]
         if len(failures) == len(config.peers):
@@ -91,10 +105,20 @@ async def temporary_node(config: NodeConfig, *, publishes: str | None = None) ->
         yield node
 
 
+def _report_wait(notice: Notice) -> None:
+    """Print why a connection takes long, so that the first line does not come only when all tries have failed."""
+    if isinstance(notice, HandshakeUnanswered):
+        note(notice.problem)
+
+
 async def _connect(node: Node, entry: PeerEntry) -> MeshError | None:
     try:
         await node.connect(
-            str(entry.address), public_key=entry.public_key, node_id=entry.node_id, profile=entry.profile
+            str(entry.address),
+            public_key=entry.public_key,
+            node_id=entry.node_id,
+            routed=entry.routed,
+            profile=entry.profile,
         )
     except MeshError as error:
         return error
@@ -104,7 +128,11 @@ async def _connect(node: Node, entry: PeerEntry) -> MeshError | None:
 def _typed_peer(options: MeshOptions) -> Setting:
     if options.public_key is None:
         raise ConfigError("--public-key", "required with --connect; run `meshbus key show` on the other node")
-    peer = {"address": options.connect, "public_key": options.public_key}
+    peer: dict[str, object] = {
+        "address": options.connect,
+        "public_key": options.public_key,
+        "routed": not options.direct,
+    }
     if options.node_id is not None:
         peer["node_id"] = options.node_id
     return Setting([peer], "--connect", "an argument", Path.cwd())
@@ -125,6 +153,10 @@ class NodeMesh:
         """Return the peers."""
         return peer_rows(self._node)
 
+    async def counters(self) -> dict[str, dict[str, int]]:
+        """Return the counters, by kind and reason."""
+        return self._node.counters
+
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
         return len(self._node.roster.members(channel))
@@ -134,11 +166,17 @@ class NodeMesh:
         return report_row(await self._node.publisher(channel, reliable=reliable).publish(payload))
 
     async def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
+        self,
+        channel: str,
+        *,
+        publisher: int | None,
+        queue_group: str,
+        when_full: str | None,
+        since: int | str | None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
         async with self._node.subscribe(
-            channel, queue_group=queue_group, when_full=when_full or "block", since=since
+            channel, publisher=publisher, queue_group=queue_group, when_full=when_full or "block", since=since
         ) as subscription:
             yield answers_row(self._node, subscription)
             async for event in subscription:
@@ -162,6 +200,11 @@ class AdminMesh:
         rows: list[dict[str, Any]] = await self.ask("peers")
         return rows
 
+    async def counters(self) -> dict[str, dict[str, int]]:
+        """Return the counters, by kind and reason."""
+        found: dict[str, dict[str, int]] = await self.ask("counters")
+        return found
+
     async def subscribers(self, channel: str) -> int:
         """Return the number of subscribers of a channel."""
         return sum(row["channel"] == channel for row in await self.ask("roster"))
@@ -176,10 +219,23 @@ class AdminMesh:
         return report
 
     async def subscribe(
-        self, channel: str, *, queue_group: str, when_full: str | None, since: int | str | None
+        self,
+        channel: str,
+        *,
+        publisher: int | None,
+        queue_group: str,
+        when_full: str | None,
+        since: int | str | None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield who accepted and refused, `{"publishers": [...], "refused": [...]}`, and then the events."""
-        yield await self.ask("subscribe", channel=channel, queue_group=queue_group, when_full=when_full, since=since)
+        yield await self.ask(
+            "subscribe",
+            channel=channel,
+            publisher=None if publisher is None else f"{publisher:016x}",
+            queue_group=queue_group,
+            when_full=when_full,
+            since=since,
+        )
         while True:
             line = msgspec.json.decode(await self._client.receive())
             if "event" not in line:

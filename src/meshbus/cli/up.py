@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,13 +26,17 @@ def up(
     /,
     *,
     bind: Annotated[str | None, Parameter(help="Listen on this host:port.")] = None,
+    accept: Annotated[
+        list[str] | None, Parameter(help="Let a plain net-mesh node with this id connect. May be repeated.")
+    ] = None,
     admin: Annotated[Path | None, Parameter(help="Accept local commands on this Unix socket.")] = None,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """Run a node and its admin socket until Ctrl-C or SIGTERM.
 
-    Prints the node's id and addresses, then its notices: peers that connect or fail, refusals and so on.
+    Prints the node's id and addresses, then what happens to it: peers that connect or fail, refusals and so on. On a
+    terminal these are sentences with their time, otherwise one JSON object per line.
     """
     import asyncio
 
@@ -39,6 +44,7 @@ def up(
 
     # Dedicated options are turned into --set, after the others, so that they win and errors name the setting.
     typed = [f"bind={bind}"] if bind is not None else []
+    typed += [f"accept={','.join(accept)}"] if accept else []
     typed += [f"admin_socket={admin.absolute()}"] if admin is not None else []
     asyncio.run(_run(load_config(config, [*(overrides or ()), *typed]), json=json))
 
@@ -75,14 +81,21 @@ async def _show_notices(node: Node, *, json: bool) -> None:
 
 
 def _show(event: object, *, json: bool, name_of: Callable[[int], str | None] = lambda _: None) -> None:
+    from datetime import UTC, datetime
+
+    from meshbus.cli.sentences import sentence
+
+    now = datetime.now(UTC)
+    if for_people(json):
+        text = sentence(event, name_of)
+        if text is not None:
+            note(f"{now.astimezone():%Y-%m-%d %H:%M:%S} {text}")
+        return
     row = notice_row(event)
     name = name_of(getattr(event, "node_id", 0))
     if name is not None:
         row["name"] = name
-    if for_people(json):
-        note(" ".join([str(row.pop("notice")).replace("_", " "), *(f"{key}={value}" for key, value in row.items())]))
-    else:
-        show_line(row)
+    show_line({**row, "at": now.isoformat()})
 
 
 def _bridges(node: Node, *, json: bool) -> list[Bridge]:
@@ -117,12 +130,16 @@ def notice_row(event: object) -> dict[str, object]:
 
 def _plain(name: str, value: object) -> object:
     match value:
+        case IntEnum():
+            return value.name.lower()
         case int() if name.endswith(("node_id", "session_id", "stream_id", "publisher")):
             return f"{value:016x}"
         case bytes():
             return value.hex()
         case frozenset() | set():
             return [f"0x{item:04x}" if isinstance(item, int) else str(item) for item in sorted(value)]
+        case tuple() | list():
+            return [_plain(name, item) for item in value]
         case None | bool() | int() | float():
             return value
         case _:

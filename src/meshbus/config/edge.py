@@ -33,6 +33,7 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One bridge between ZeroMQ applications and the channels of a node.
 
     Channels are listed by name, or by a prefix that ends in `/` for every channel below it; the empty prefix means all.
+    Prefixes reach meshbus nodes only: list the channels of plain net-mesh nodes one by one, also beside a prefix.
     """
 
     publishers: str | None = None
@@ -50,6 +51,7 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
     add: str = ""
     """Prefix that is put before topics, after `strip` is removed from the channel name."""
     security: EdgeSecurity = EdgeSecurity.NULL
+    """How applications authenticate: `null` and `plain` on this machine only, `curve` with encryption and keys."""
     passwords_file: Path | None = None
     """For `plain`: a TOML file with lines `name = "password"`."""
     curve_secret_file: Path | None = None
@@ -81,9 +83,9 @@ class EdgeEntry(msgspec.Struct, frozen=True, kw_only=True):
                     "strip",
                     f"{channel!r} in {key} does not begin with {self.strip!r}; change strip, or move it to another [[edge]] table",
                 )
-        # Overlapping entries would make it unclear which of them exposes a channel.
+        # A single channel may stand beside a prefix that covers it: a plain net-mesh publisher knows single channels only.
         for one, other in permutations(channels, 2):
-            if covers(one, other):
+            if covers(one, other) and (one == other or is_prefix(other)):
                 raise ConfigError(key, f"{other!r} is already covered by {one!r}; remove one of them")
 
     def _check_address(self, side: str) -> None:

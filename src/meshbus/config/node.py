@@ -1,11 +1,11 @@
 """Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
-`[[peers]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables. The environment
-variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a file are
-relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
+`[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
+The environment variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a
+file are relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
 config/loader.py reads the sources, config/spelling.py parses addresses, keys and the like, and keyfile.py reads files
-with secrets.
+with secrets. docs/settings.md is written from the types and the texts below them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from meshbus.config.spelling import (
     Socket,
     Window,
 )
+from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ChannelError, ConfigError, MeshError
@@ -77,10 +78,22 @@ class UnknownChannels(StrEnum):
     FORWARD = "forward"
 
 
+class Unlisted(StrEnum):
+    """What a node does with its own channels that have no `[[channels]]` entry."""
+
+    AUTO = "auto"
+    """`open`, unless an entry restricts a channel: requires a token or capabilities, or limits its visibility."""
+    OPEN = "open"
+    """Every peer may subscribe."""
+    REFUSE = "refuse"
+    """Subscriptions are refused: the channel is unknown."""
+
+
 class ExportEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Subnets that a channel with visibility `exported` may be forwarded to."""
 
     channel: ChannelName
+    """Name of the channel."""
     subnets: tuple[SubnetId, ...]
     """These subnets and all below them."""
 
@@ -99,15 +112,23 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Policy and log settings of one channel, or of every channel with a prefix: the fields of ChannelConfig and more."""
 
     name: ChannelName | None = None
+    """Name of the channel."""
     prefix: str | None = None
     """Instead of `name`; the empty prefix matches every channel."""
     visibility: Visibility = Visibility.GLOBAL
+    """How far its packets go between subnets."""
     publish_caps: CapabilityFilter | None = None
+    """Capabilities that a publisher needs."""
     subscribe_caps: CapabilityFilter | None = None
+    """Capabilities that a subscriber needs."""
     require_token: bool = False
+    """Whether publishers and subscribers need a token, in addition to the capabilities."""
     priority: int = 0
+    """Priority of the packets, 0 to 255; higher ones are sent first."""
     reliable: bool = False
+    """Whether publishers retransmit lost packets by default."""
     max_rate_pps: int | None = None
+    """Packets per second that one node may send on the channel."""
     log: Logged | None = None
     """Which events are logged; none by default."""
     log_fsync: Fsync = LogConfig().fsync
@@ -115,7 +136,9 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     log_retain_s: LogSize | None = None
     """How long events are kept; forever, if none of the three limits is set."""
     log_retain_bytes: LogSize | None = None
+    """How many bytes of events are kept."""
     log_retain_events: LogSize | None = None
+    """How many events are kept."""
     log_seal_bytes: Bytes = LogConfig().seal_bytes
     """How many bytes are collected before they are sealed into a Parquet file."""
     log_seal_age_s: Seconds = LogConfig().seal_age_s
@@ -136,9 +159,14 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def config(self) -> ChannelConfig:
         """Return the policy; a prefix is stored under a name made from it."""
-        fields = set(ChannelConfig.__struct_fields__) & set(self.__struct_fields__)
+        fields = set(ChannelConfig.__struct_fields__) & set(self.__struct_fields__) - {"name"}
         rest = {field: getattr(self, field) for field in fields}
-        return ChannelConfig(channel=self.name or ChannelName(f"{self.prefix}x"), **rest)
+        return ChannelConfig(name=self.name or ChannelName(f"{self.prefix}x"), **rest)
+
+    @property
+    def restricts(self) -> bool:
+        """Whether the entry limits who may use the channel, or how far its packets go."""
+        return self.visibility is not Visibility.GLOBAL or not self.config().is_open
 
     def log_config(self) -> LogConfig:
         """Return how the log of the channel is written and kept."""
@@ -150,11 +178,16 @@ class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A peer to keep a session with."""
 
     address: Endpoint
+    """Where it listens: a host name or a numeric address, and the port of its `bind` setting."""
     public_key: Key
     """For a meshbus node: the key that `meshbus key show` prints there. For a plain net-mesh node: its Noise key."""
     node_id: NodeId | None = None
     """Required for a plain net-mesh node, whose id does not follow from the key."""
+    routed: bool = True
+    """Set it to false for a plain net-mesh node that waits in `accept`, which only answers a direct handshake."""
     profile: Profile = Profile.AUTO
+    """Whether to use the meshbus extensions with it: `auto` if it announces them, `meshbus` without waiting for the
+    announcement, `plain` never."""
 
     def __post_init__(self) -> None:
         if self.node_id is None:
@@ -194,16 +227,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     """Capability tags that this node announces."""
     metadata: Mapping[str, str] = {}
+    """Names and values that this node announces, as the table `[metadata]`."""
     heartbeat_s: Seconds = 5.0
+    """Interval between heartbeats to each peer."""
     session_timeout_s: Seconds = 30.0
     """A peer that is silent for this long counts as failed. It is removed when 30 times as long has passed without a
     packet; until then its next heartbeat brings it back."""
     handshake_timeout_s: Seconds = 5.0
     """Timeout of each attempt."""
     handshake_attempts: Count = 3
+    """How often `connect` tries before it fails."""
     membership_ack_timeout_s: Seconds = 5.0
     """How long to wait for a publisher's answer to a subscription."""
     max_channels_per_peer: Count = 1024
+    """Subscriptions that one peer may have at this node."""
     token_sweep_s: Seconds = 30.0
     """How often expired permissions are removed."""
     trusted_issuers: tuple[Key, ...] = ()
@@ -211,6 +248,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     compat_any_issuer: bool = False
     """Accept tokens of any issuer, as net-mesh 0.23 does. Unsafe."""
     require_signed_announcements: bool = True
+    """Ignore capability announcements without a valid signature."""
     pingwave_radius: Hops = 4
     """How many hops this node's pingwaves travel; net-mesh 0.23 uses four."""
     compat_open_relay: bool = False
@@ -224,6 +262,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_publishers: bool = True
     """For a gateway: drop events whose publisher is not allowed on the channel."""
     unknown_subprotocols: Unknown = Unknown.DROP
+    """What to do with packets whose subprotocol has no handler here."""
     max_packet: MaxPacket = None
     """Largest packet in bytes; `auto` (None here) adapts to the path."""
     receive_buffer_bytes: Bytes = 4 << 20
@@ -240,15 +279,25 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     record_sampling: Count = 1
     """Record one packet in this many; every node of a mesh chooses the same packets."""
     record_retain_bytes: DiskBytes = 1 << 30
+    """How many bytes of packet records are kept."""
     record_retain_hours: Count = 168
     """Records are deleted when they exceed either limit, bytes or hours."""
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     default_subnet: SubnetId = SubnetId.GLOBAL
     """Subnet of peers that no subnet rule matches."""
+    accept: tuple[NodeId, ...] = ()
+    """Ids of plain net-mesh nodes that may connect to this node and then subscribe to its channels; their `connect`
+    uses a direct handshake, which is answered only for these nodes."""
+    unlisted_channels: Unlisted = Unlisted.AUTO
+    """Channels of this node without a `[[channels]]` entry: `open`, `refuse`, or `auto`, which means `open` unless an
+    entry requires a token or capabilities or limits the visibility of a channel."""
     channels: tuple[ChannelEntry, ...] = ()
+    """Policies and logs of channels, by name or prefix."""
     peers: tuple[PeerEntry, ...] = ()
     """Peers to keep a session with: they are dialed again for as long as it takes."""
+    subscriptions: tuple[SubscriptionEntry, ...] = ()
+    """What the node subscribes to as long as it runs, such as to record events without a program."""
     edge: tuple[EdgeEntry, ...] = ()
     """Bridges for ZeroMQ applications; `meshbus up` serves them, a program uses meshbus.Bridge."""
     exports: tuple[ExportEntry, ...] = ()
@@ -304,6 +353,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(key, "only allowed for a gateway; set gateway = true, or remove it")
         if self.log_dir is None and any(entry.log for entry in self.channels):
             raise ConfigError("log_dir", "required because a channel is logged; set log_dir to a directory")
+        if self.log_dir is None and any(entry.log for entry in self.subscriptions):
+            problem = "required because a subscription is logged; set log_dir to a directory, or log = false there"
+            raise ConfigError("log_dir", problem)
         ids = [entry.peer_id() for entry in self.peers]
         for number, node_id in enumerate(ids):
             if node_id in ids[:number]:
@@ -335,22 +387,49 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("tags", error.problem) from None
         return capabilities
 
-    def channel_registry(self) -> ChannelConfigRegistry:
-        """Return the policies of the channels. Raises ConfigError if a channel is configured twice."""
+    @property
+    def refuses_unlisted(self) -> bool:
+        """Whether subscriptions to channels without an entry are refused."""
+        if self.unlisted_channels is Unlisted.AUTO:
+            return any(entry.restricts for entry in self.channels)
+        return self.unlisted_channels is Unlisted.REFUSE
+
+    def channel_registry(self) -> ChannelConfigRegistry | None:
+        """Return the policies of the channels, or None if every channel is open.
+
+        Raises ConfigError if a channel is configured twice.
+        """
         registry = ChannelConfigRegistry()
+        if not self.refuses_unlisted:
+            if not self.channels:
+                return None
+            registry.insert_prefix("", ChannelConfig(name=ChannelName("x")))  # an entry with this prefix replaces it
+        seen: set[tuple[str | None, str | None]] = set()
         for entry in self.channels:
+            if (entry.name, entry.prefix) in seen:
+                problem = f"{str(entry.name or entry.prefix)!r} is configured twice; remove one of the entries"
+                raise ConfigError("channels", problem)
+            seen.add((entry.name, entry.prefix))
             if entry.prefix is None:
-                previous = registry.insert(entry.config())
+                registry.insert(entry.config())
             else:
-                previous = registry.insert_prefix(entry.prefix, entry.config())
-            if previous is not None:
-                raise ConfigError(
-                    "channels", f"{str(entry.name or entry.prefix)!r} is configured twice; remove one of the entries"
-                )
+                registry.insert_prefix(entry.prefix, entry.config())
         return registry
 
-    def log_entry(self, channel: str) -> ChannelEntry | None:
-        """Return the entry that says how a channel is logged: its own, or that of the longest prefix; None if not logged."""
+    def log_config(self, channel: str, what: Logged) -> LogConfig | None:
+        """Return how the published or the received events of a channel are logged; None if they are not.
+
+        What a subscription logs is logged as the channel's entry says, even if that entry logs nothing itself.
+        """
+        entry = self._entry_of(channel)
+        if entry is not None and entry.log in {what, Logged.BOTH}:
+            return entry.log_config()
+        if what is Logged.RECEIVED and any(one.log and one.covers(channel) for one in self.subscriptions):
+            return LogConfig() if entry is None else entry.log_config()
+        return None
+
+    def _entry_of(self, channel: str) -> ChannelEntry | None:
+        """Return the entry of a channel: its own, or that of the longest prefix."""
         fitting = [
             entry
             for entry in self.channels
@@ -358,17 +437,18 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         ]
         # An exact name wins over every prefix, a longer prefix over a shorter one; an entry without `log` wins too,
         # so that a channel can be excluded from a logged prefix.
-        best = max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
-        return best if best is not None and best.log is not None else None
+        return max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
 
     def without_logs(self) -> NodeConfig:
-        """Return the same settings without logs and packet records.
+        """Return the same settings without logs, packet records and standing subscriptions.
 
         A log has one writer. A second node with these settings can run beside the one that writes.
         """
         kept = [field for field in ChannelEntry.__struct_fields__ if not field.startswith("log")]
         entries = (ChannelEntry(**{field: getattr(entry, field) for field in kept}) for entry in self.channels)
-        return msgspec.structs.replace(self, log_dir=None, record_packets=False, channels=tuple(entries))
+        return msgspec.structs.replace(
+            self, log_dir=None, record_packets=False, channels=tuple(entries), subscriptions=()
+        )
 
     def subnet_policy(self) -> Assignment | None:
         """Return the rules that assign peers to subnets, or None if none are configured."""
@@ -445,14 +525,19 @@ def default_admin_socket() -> Path:
 
 
 def _user_folder(kind: str) -> Path:
+    import warnings
+
+    import platformdirs
+
     try:
-        import platformdirs
-    except ImportError:
+        # Without XDG_RUNTIME_DIR, platformdirs warns and chooses a folder that is as private; `config show` names it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            folder: Path = getattr(platformdirs, kind)("meshbus", appauthor=False)
+    except OSError as error:  # a folder of that name in the temporary directory belongs to somebody else
         raise ConfigError(
-            "identity",
-            "no path is set, and the default path needs platformdirs; set identity, or run pip install 'meshbus[cli]'",
+            "admin_socket", f"no private folder for it: {error}; set admin_socket, or the variable XDG_RUNTIME_DIR"
         ) from None
-    folder: Path = getattr(platformdirs, kind)("meshbus", appauthor=False)
     return folder
 
 

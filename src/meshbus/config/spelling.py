@@ -110,7 +110,8 @@ def _read_secret(value: object, _: Path) -> bytes:
     return raw
 
 
-def _read_node_id(value: object, _: Path) -> int:
+def parse_node_id(value: object) -> int:
+    """Return a node id that was given as a number or as hex digits. Raises ValueError if it is neither."""
     number = value if isinstance(value, int) and not isinstance(value, bool) else None
     if isinstance(value, str) and len(value) <= 18:  # 0x and 16 digits
         try:
@@ -120,6 +121,10 @@ def _read_node_id(value: object, _: Path) -> int:
     if number is None or not 1 <= number <= 0xFFFFFFFFFFFFFFFF:
         raise ValueError(f"expected a node id of up to 16 hex digits, got {value!r}")
     return number
+
+
+def _read_node_id(value: object, _: Path) -> int:
+    return parse_node_id(value)
 
 
 def _read_fsync(value: object, _: Path) -> Fsync:

@@ -14,7 +14,7 @@ import asyncio
 from contextlib import suppress
 from itertools import count
 
-from meshbus.config.edge import covers
+from meshbus.config.edge import covers, is_prefix
 from meshbus.edge.ingress import Spawn
 from meshbus.edge.pub import Pub
 from meshbus.edge.refusals import Direction, Refusals
@@ -22,7 +22,7 @@ from meshbus.edge.topics import TopicMap
 from meshbus.edge.zmtp.protocol import Interest
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import Acked, Matched, Negotiated, SessionUp
+from meshbus.engine.base.notices import Acked, Matched, Negotiated, PeerPlain, SessionUp
 from meshbus.errors import ChannelError, MeshError
 from meshbus.node.node import Node
 from meshbus.node.noticelog import Notice
@@ -96,6 +96,9 @@ class Egress:
                 # A peer that does not publish the channel is normal: another may. If none does, `_follow` raises.
                 if reason is not AckReason.UNKNOWN_CHANNEL:
                     self._refused(node_id, channel, reason)
+            case PeerPlain(node_id=node_id):
+                for demand in list(self._demands.values()):
+                    self._report_plain(demand, node_id)
             case SessionUp() | Negotiated():
                 for demand in self._demands.values():
                     demand.wake.set()
@@ -142,6 +145,9 @@ class Egress:
         try:
             async with subscription:
                 demand.entered = True
+                for refusal in subscription.refused:
+                    if refusal.reason == Reason.REFUSE_SUBSCRIBE_NO_PREFIXES.why:
+                        self._report_plain(demand, refusal.node_id)
                 if demand.holders:
                     await asyncio.shield(pumping)
         finally:
@@ -197,6 +203,16 @@ class Egress:
         reported = isinstance(error, ChannelError) and error.reason not in {"", AckReason.UNKNOWN_CHANNEL.name.lower()}
         if not reported:  # `on_notice` has reported every other refusal of a publisher
             self._refusals.add_error(Direction.SUBSCRIBE, self._topics.topic_of(demand.topic), error)
+
+    def _report_plain(self, demand: _Demand, node_id: int) -> None:
+        """Report that a prefix gets nothing from a plain publisher, unless single channels below it are listed too."""
+        others = (other.topic for other in self._demands.values() if not is_prefix(other.topic))
+        if not is_prefix(demand.topic) or any(covers(demand.topic, topic) for topic in others):
+            return
+        problem = (
+            f"publisher {node_id:016x} is a plain net-mesh node without prefixes; add its channels to channels_out"
+        )
+        self._refusals.add(self._topics.topic_of(demand.topic), Reason.REFUSE_SUBSCRIBE_NO_PREFIXES, problem)
 
     def _refused(self, node_id: int, channel: str, reason: AckReason) -> None:
         if any(demand.holders and covers(demand.topic, channel) for demand in self._demands.values()):

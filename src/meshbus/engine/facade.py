@@ -94,16 +94,26 @@ class Facade:
         routed: bool = True,
         profile: Profile = Profile.AUTO,
         handshake: HandshakeConfig | None = None,
+        given_key: bytes | None = None,
     ) -> None:
         """Connect to a node; the result is a SessionUp or HandshakeFailed notice.
 
-        Without an address, the routing table provides the next hop. `handshake` overrides the settings. Raises PeerError
-        if there is no next hop, and HandshakeError if another handshake with the node is under way.
+        Without an address, the routing table provides the next hop. `handshake` overrides the settings, `given_key` is the
+        key that messages show if the user gave another one than the Noise key. Raises PeerError if there is no next hop,
+        and HandshakeError if another handshake with the node is under way.
         """
         where = self.mesh.way_to(node_id, now) if address is None else address
         self.negotiator.configure(node_id, profile)
         self.handshakes.connect(
-            node_id, where, public_key, now, out, routed=routed, follows=address is None, config=handshake
+            node_id,
+            where,
+            public_key,
+            now,
+            out,
+            routed=routed,
+            follows=address is None,
+            config=handshake,
+            given_key=given_key,
         )
 
     def announce(self, capabilities: CapabilitySet, now: float, out: Output) -> None:

@@ -26,6 +26,7 @@ OLD = "_old"
 
 _MAX_SLUG = 80
 """Characters of the channel in a folder name: readable, and far below the limit of file systems."""
+_FOLDER = re.compile(r"[^_].*-[0-9a-f]{16}")
 _SEGMENT = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _HOT_NAME = re.compile(r"(\d{20})\.hot")
 
@@ -36,6 +37,11 @@ def folder_of(root: Path, channel: ChannelName) -> Path:
     # `_` or `.` are hidden from Spark.
     slug = channel.replace("/", "_")[:_MAX_SLUG].lstrip("._") or "channel"
     return root / f"{slug}-{channel.hash:016x}"
+
+
+def is_log_folder(name: str) -> bool:
+    """Return whether a folder of this name may hold a log: what it holds is in its manifest."""
+    return _FOLDER.fullmatch(name) is not None
 
 
 def segment_name(first: int, end: int) -> str:

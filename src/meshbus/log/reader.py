@@ -16,7 +16,7 @@ from typing import Any
 
 from meshbus.errors import LogError
 from meshbus.log.backend import DEFAULT, Snapshot, find_backend
-from meshbus.log.folder import folder_of
+from meshbus.log.folder import MANIFEST, folder_of, is_log_folder
 from meshbus.log.status import ChannelEntry, Finding
 from meshbus.names.channel import ChannelName
 
@@ -27,6 +27,15 @@ def find_channels(root: Path, *, backend: str = DEFAULT) -> tuple[list[ChannelEn
     Raises LogError if the root is not a folder of logs.
     """
     return find_backend(backend).find(root)
+
+
+def find_roots(folder: Path) -> list[Path]:
+    """Return the folders of logs in or below a folder, such as `published` and `received` in the `log_dir` of a node.
+
+    Empty if there are no logs. The folder of a single log stands for the one that it is in.
+    """
+    logs = [path.parent for path in (folder / MANIFEST, *folder.glob(f"**/{MANIFEST}")) if path.is_file()]
+    return sorted({log.parent for log in logs if is_log_folder(log.name)})
 
 
 def list_channels(root: Path, *, backend: str = DEFAULT) -> list[ChannelEntry]:

@@ -143,11 +143,20 @@ def _check(name: str) -> None:
     for character in name:
         if "A" <= character <= "Z":
             raise ChannelError(
-                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire: try {name.lower()!r}"
+                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire: try {_similar(name)!r}"
             )
         if character not in _LEGAL:
             raise ChannelError(
-                ChannelFault.INVALID_CHAR, name, f"{character!r} is not allowed: use a-z, 0-9, '-', '_', '.' and '/'"
+                ChannelFault.INVALID_CHAR,
+                name,
+                f"{character!r} is not allowed: use a-z, 0-9, '-', '_', '.' and '/', such as {_similar(name)!r}",
             )
     if any(segment in {".", ".."} for segment in name.split("/")):
         raise ChannelError(ChannelFault.INVALID_FORMAT, name, "a segment cannot be '.' or '..'")
+
+
+def _similar(name: str) -> str:
+    """Return a legal name that resembles an illegal one."""
+    replaced = "".join(character if character in _LEGAL else "-" for character in name.lower())
+    segments = [segment for segment in replaced.split("/") if segment not in {"", ".", ".."}]
+    return "/".join(segments)[:MAX_NAME_BYTES].rstrip("/") or "channel"

@@ -66,7 +66,10 @@ def noise_public_key(entity_id: bytes) -> bytes:
     try:
         return crypto_sign_ed25519_pk_to_curve25519(entity_id)
     except (CryptoError, TypeError, ValueError) as error:
-        raise LocalProtocolError("not the public key of a meshbus node; check that it was copied completely") from error
+        raise LocalProtocolError(
+            f"{entity_id.hex()} is not the public key of a meshbus node; copy it again, in full, or pass node_id too if it is"
+            " the Noise key of a net-mesh 0.23 node"
+        ) from error
 
 
 class Identity:

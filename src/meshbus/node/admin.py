@@ -72,6 +72,7 @@ class Connect(Request, frozen=True, tag="connect"):
     address: str
     public_key: str
     node_id: str | None = None
+    routed: bool = True
     profile: str = "auto"
 
 
@@ -98,6 +99,8 @@ class Subscribe(Request, frozen=True, tag="subscribe"):
     """Start a stream of events."""
 
     channel: str
+    publisher: str | None = None
+    """Node id of the only publisher that is asked."""
     queue_group: str = ""
     when_full: WhenFull = WhenFull.DROP_OLDEST
     """By default a slow reader loses events instead of holding up the publisher."""
@@ -155,7 +158,11 @@ class Admin:
             case Connect():
                 node_id = None if request.node_id is None else _node_id(request.node_id)
                 peer = await node.connect(
-                    request.address, public_key=request.public_key, node_id=node_id, profile=request.profile
+                    request.address,
+                    public_key=request.public_key,
+                    node_id=node_id,
+                    routed=request.routed,
+                    profile=request.profile,
                 )
                 return _accept(peer_row(peer))
             case Publish():
@@ -169,6 +176,7 @@ class Admin:
             case Subscribe():
                 subscription = node.subscribe(
                     request.channel,
+                    publisher=None if request.publisher is None else _node_id(request.publisher),
                     queue_group=request.queue_group,
                     when_full=request.when_full,
                     since=request.since,
@@ -233,6 +241,7 @@ def report_row(report: PublishReport) -> dict[str, Any]:
             {"node_id": f"{leg.node_id:016x}", "code": leg.code, "problem": leg.message} for leg in report.errors
         ],
         "filtered": [{"node_id": f"{node_id:016x}", "why": str(why)} for node_id, why in report.filtered],
+        "log_seq": report.log_seq,
     }
 
 

@@ -26,6 +26,7 @@ from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.live import Live
 from meshbus.node.setup import parse_key
 from meshbus.node.waiting import Kind
+from meshbus.policy.capability import member_of
 from meshbus.wire.messages.address import numeric
 
 LOOK_S = 0.02
@@ -41,6 +42,8 @@ class Target(msgspec.Struct, frozen=True):
     """None to reach it through the mesh."""
     routed: bool = True
     profile: Profile = Profile.AUTO
+    given_key: bytes | None = None
+    """The key that the application gave, if it is not the Noise key."""
     plain: bool = False
     """Whether its node id was given, as for a net-mesh 0.23 node, and does not follow from its key."""
 
@@ -55,10 +58,10 @@ class Target(msgspec.Struct, frozen=True):
         profile: Profile | str = Profile.AUTO,
     ) -> Target:
         """Read what the application gave; without a node id the key is that of a meshbus node."""
-        key = parse_key(public_key)
+        key, mode = parse_key(public_key), member_of(Profile, "profile", profile)
         if node_id is None:
-            return cls(derive_node_id(key), noise_public_key(key), address, routed, Profile(profile))
-        return cls(node_id, key, address, routed, Profile(profile), plain=True)
+            return cls(derive_node_id(key), noise_public_key(key), address, routed, mode, given_key=key)
+        return cls(node_id, key, address, routed, mode, plain=True)
 
 
 class Dialer:
@@ -90,6 +93,7 @@ class Dialer:
                 routed=target.routed,
                 profile=target.profile,
                 handshake=handshake,
+                given_key=target.given_key,
             )
             return node_id
 

@@ -101,11 +101,21 @@ class Driver:
     def _readable(self) -> None:
         for _ in range(DRAINS_PER_TURN):
             batch = self.socket.drain()
+            if self.socket.has_refused:
+                self._report_refused()
             if batch is None:
                 return
             self.apply(self.engine.receive(batch, self.now()))
             if self.closed or self.socket.emptied:
                 return
+
+    def _report_refused(self) -> None:
+        """Tell the engine at which addresses nothing listens."""
+        out = Output()
+        for address in self.socket.take_refused():
+            self.engine.handshakes.refused(address, out)
+        if not self.closed:
+            self.apply(out)
 
     def _end_burst(self) -> None:
         if self._burst and not self.closed:
@@ -119,6 +129,8 @@ class Driver:
             self._hold(trains)
             return
         left = self.socket.send(trains)
+        if self.socket.has_refused:
+            self._loop.call_soon(self._report_refused)
         if left:
             self._hold(left)
             # What is forwarded would only fill the backlog, without the fairness of the forwarder's own queues.

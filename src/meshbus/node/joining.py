@@ -25,6 +25,7 @@ from meshbus.node.live import Live
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import Subscription
 from meshbus.node.waiting import GONE, Kind, answered
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
@@ -104,6 +105,17 @@ class Joiner:
             asked = {publisher for publisher, _ in self._interests.get(spec.topic, ())}
             if spec.is_prefix and node_id not in asked:
                 self._follow(spec, node_id, explicit=False)
+
+    def ask_again(self, node_id: int, topic: str) -> None:
+        """Ask a peer once more for a channel that it had refused, without waiting for the answer."""
+        self._ask_again(node_id, [spec for spec in self._subscribers.specs_for(node_id) if spec.topic == topic])
+
+    def plain(self, node_id: int) -> None:
+        """Record that a peer gets no prefixes: they belong to the profile, which it does not use."""
+        for spec in self._subscribers.specs_for(node_id):
+            if spec.is_prefix:
+                for subscription in self._subscribers.asking(spec.topic, node_id):
+                    self._no_prefixes(subscription, spec, node_id)
 
     def recovered(self, node_id: int) -> None:
         """Ask a peer that had failed for everything again."""
@@ -186,6 +198,9 @@ class Joiner:
         asked = [peer.node_id for peer in wanted if self._is_heard(peer)]
         asks: list[Awaitable[None]]
         if spec.is_prefix:
+            for node_id in asked:
+                if self._live.engine.negotiator.counts_as_plain(peers.require(node_id)):
+                    self._no_prefixes(subscription, spec, node_id)
             asks = [
                 answered(report, self._timeout_s)
                 for node_id in asked
@@ -218,6 +233,10 @@ class Joiner:
             self._follow(spec, node_id, explicit=False)
         else:
             self._ask_again(node_id, [spec])
+
+    def _no_prefixes(self, subscription: Subscription, spec: SubscriptionSpec, node_id: int) -> None:
+        subscription.refuse(node_id, spec.topic, Reason.REFUSE_SUBSCRIBE_NO_PREFIXES.why)
+        self._live.engine.counters.count(Reason.REFUSE_SUBSCRIBE_NO_PREFIXES)
 
     def _ask_again(self, node_id: int, specs: list[SubscriptionSpec]) -> None:
         """Ask a peer for channels, without waiting for the answers."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
-from meshbus.config.node import ChannelEntry, Logged, NodeConfig
+from meshbus.config.node import Logged, NodeConfig
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.history_server import Page
@@ -277,7 +277,10 @@ class Logs:
         for entry in self._config.channels:
             if entry.name is not None:
                 self.of_published(entry.name)
-                self._open_received(entry.name)
+        names = [entry.name for entry in self._config.channels] + [one.channel for one in self._config.subscriptions]
+        for name in dict.fromkeys(names):
+            if name is not None:
+                self._open_received(name)
 
     def of_published(self, channel: ChannelName, *, create: bool = True) -> PublishedLog | None:
         """Return the log of a channel that is configured to be logged when published; blocks if it has to be opened.
@@ -286,10 +289,10 @@ class Logs:
         """
         with self._opening:
             log = self._published.get(channel)
-            if log is None and (entry := self._entry(channel, Logged.PUBLISHED)) is not None:
+            if log is None and (config := self._config.log_config(channel, Logged.PUBLISHED)) is not None:
                 if not create and not self.published.exists(channel):
                     return None
-                file = self.published.open(channel, entry.log_config(), origin=self._identity.origin_hash)
+                file = self.published.open(channel, config, origin=self._identity.origin_hash)
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
 
@@ -338,15 +341,11 @@ class Logs:
             return None
 
     def _open_received(self, channel: ChannelName) -> ReceivedLog | None:
-        entry, log = self._entry(channel, Logged.RECEIVED), None
-        if entry is not None:
-            log = ReceivedLog(self.received.open(channel, entry.log_config()), self._config.subnet)
+        config, log = self._config.log_config(channel, Logged.RECEIVED), None
+        if config is not None:
+            log = ReceivedLog(self.received.open(channel, config), self._config.subnet)
         self._received[channel] = log
         return log
-
-    def _entry(self, channel: ChannelName, what: Logged) -> ChannelEntry | None:
-        entry = self._config.log_entry(channel)
-        return entry if entry is not None and entry.log in {what, Logged.BOTH} else None
 
 
 async def open_logs(config: NodeConfig, identity: Identity, counters: Counters) -> Logs | None:

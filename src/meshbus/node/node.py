@@ -21,16 +21,19 @@ import msgspec
 
 from meshbus.config.node import NodeConfig
 from meshbus.config.spelling import Endpoint
+from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import (
     Acked,
     Announced,
+    Control,
     HistoryWanted,
     Matched,
     Negotiated,
     PeerGone,
+    PeerPlain,
     PeerRecovered,
     Requested,
     SessionUp,
@@ -63,15 +66,16 @@ from meshbus.node.meshview import MeshView
 from meshbus.node.noticelog import Notice, NoticeLog
 from meshbus.node.options import NodeOptions
 from meshbus.node.pageserver import PageServer
-from meshbus.node.publisher import ChannelPublisher, PublishOptions
+from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.redial import DialInfo, Redialer
 from meshbus.node.setup import engine_settings, wall
+from meshbus.node.standing import Standing
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
 from meshbus.node.warmup import warm
-from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet, member_of
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
@@ -99,6 +103,7 @@ class _Parts:
         subscribers: Subscribers,
         tokens: Sequence[tuple[PermissionToken, ...]],
         notice: Callable[[Notice], None],
+        subscribe: Callable[[SubscriptionEntry], Subscription],
     ) -> None:
         self.live = live
         self.logs = logs
@@ -108,6 +113,7 @@ class _Parts:
         self.reader = HistoryReader(live, logs)
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
+        self.standing = Standing(subscribe, self.joiner.ask_again)
         self.recording: Recording | None = None
         self.census: Census | None = None
 
@@ -166,7 +172,7 @@ class Node:
                 if opened is not None:
                     await asyncio.to_thread(opened.close)
             raise
-        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice)
+        self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         try:
             self._begin(self._parts)
@@ -190,14 +196,20 @@ class Node:
     def _begin(self, parts: _Parts) -> None:
         for chain in self._tokens:
             self._use_token(chain)
-        if self.config.channels:
-            self.set_channel_configs(self.config.channel_registry())
+        registry = self.config.channel_registry()
+        if registry is not None:
+            self.set_channel_configs(registry)
+        for node_id in self.config.accept:
+            parts.live.engine.handshakes.accept(node_id, once=False)
         parts.recording = start_recording(parts.live.engine, self.config, self._psk)
         self.announce(self.config.capabilities())
         for entry in self.config.peers:
-            target = Target.of(str(entry.address), entry.public_key, entry.node_id, profile=entry.profile)
+            target = Target.of(
+                str(entry.address), entry.public_key, entry.node_id, routed=entry.routed, profile=entry.profile
+            )
             if target.node_id != self.node_id:  # all nodes of a fleet may have the same list of peers
                 parts.redialer.keep(target)
+        parts.standing.start(self.config.subscriptions)
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -209,6 +221,7 @@ class Node:
                 await self._close(self._parts)
 
     async def _close(self, parts: _Parts) -> None:
+        parts.standing.cancel()
         parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
             await subscription.close()
@@ -364,7 +377,8 @@ class Node:
         Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
         too many wait.
         """
-        self.live.act(lambda engine, now, out: engine.send(node_id, events, now, out))
+        payloads = [bytes_of(event) for event in events]
+        self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))
 
     def announce(self, capabilities: CapabilitySet) -> None:
         """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
@@ -463,7 +477,7 @@ class Node:
             stop=stop,
             hold=lambda subscription, batch: source().hold(subscription, batch),
             notice=self._notice,
-            when_full=WhenFull(when_full),
+            when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
         )
@@ -492,7 +506,7 @@ class Node:
             stop=stop,
             hold=hold,
             notice=self._notice,
-            when_full=WhenFull(when_full),
+            when_full=member_of(WhenFull, "when_full", when_full),
             max_events=max_events,
             max_bytes=max_bytes,
             max_overrun_bytes=OVERRUN * STREAM_WINDOW,
@@ -506,7 +520,7 @@ class Node:
         Right after `connect` it waits until the profile is agreed on, within the timeout. Raises ChannelError if there is
         no responder, or it refuses or fails, PeerError if the peer takes no requests, and Timeout without a reply.
         """
-        return await self._opened.answers.request(publisher, ChannelName(channel), payload, timeout_s)
+        return await self._opened.answers.request(publisher, ChannelName(channel), bytes_of(payload), timeout_s)
 
     def respond(self, channel: str, handler: Handler) -> AbstractAsyncContextManager[None]:
         """Answer the requests of peers on a channel while the `async with` block runs.
@@ -528,6 +542,9 @@ class Node:
         if self._parts is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._parts
+
+    def _subscribe_entry(self, entry: SubscriptionEntry) -> Subscription:
+        return self.subscribe(entry.topic, publisher=entry.publisher, queue_group=entry.queue_group)
 
     def _learn_name(self, node_id: int) -> None:
         capabilities = self.live.engine.directory.capabilities_of(node_id)
@@ -574,26 +591,33 @@ class Node:
                 parts.census.take(event)
             if parts.redialer.take(event):
                 continue  # reported as PeerUnreachable, less often
-            match event:
-                case Announced(node_id=node_id):
-                    self._learn_name(node_id)
-                case SessionUp(node_id=node_id):
-                    parts.joiner.session_up(node_id)
-                case Negotiated(node_id=node_id):
-                    parts.joiner.agreed(node_id)
-                case PeerGone(node_id=node_id):
-                    parts.joiner.peer_gone(node_id)
-                case PeerRecovered(node_id=node_id):
-                    parts.joiner.recovered(node_id)
-                case Acked():
-                    parts.joiner.acked(event)
-                case Matched():
-                    parts.joiner.matched(event)
-                case Requested():
-                    parts.answers.take(event)
-                case HistoryWanted():
-                    parts.pages.take(event)
-                    continue  # one comes for every page; not worth a notice
-                case _:
-                    parts.reader.take(event)
-            self._notice(event)
+            self._pass_on(parts, event)
+            if not isinstance(event, HistoryWanted):  # one comes for every page; not worth a notice
+                parts.standing.take(event)
+                self._notice(event)
+
+    def _pass_on(self, parts: _Parts, event: Control) -> None:
+        """Pass what the engine reported to the part that it concerns."""
+        match event:
+            case Announced(node_id=node_id):
+                self._learn_name(node_id)
+            case SessionUp(node_id=node_id):
+                parts.joiner.session_up(node_id)
+            case Negotiated(node_id=node_id):
+                parts.joiner.agreed(node_id)
+            case PeerPlain(node_id=node_id):
+                parts.joiner.plain(node_id)
+            case PeerGone(node_id=node_id):
+                parts.joiner.peer_gone(node_id)
+            case PeerRecovered(node_id=node_id):
+                parts.joiner.recovered(node_id)
+            case Acked():
+                parts.joiner.acked(event)
+            case Matched():
+                parts.joiner.matched(event)
+            case Requested():
+                parts.answers.take(event)
+            case HistoryWanted():
+                parts.pages.take(event)
+            case _:
+                parts.reader.take(event)

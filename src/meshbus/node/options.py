@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
 from meshbus.config.edge import EdgeEntry
-from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels
+from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
+from meshbus.config.subscription import SubscriptionEntry
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 
@@ -60,8 +61,11 @@ class NodeOptions(TypedDict, total=False):
     record_retain_hours: int | None
     admin_socket: Path | str | None
     default_subnet: SubnetId | str | None
+    accept: Sequence[int | str] | None
+    unlisted_channels: Unlisted | str | None
     channels: Sequence[ChannelEntry | Table] | None
     peers: Sequence[PeerEntry | Table] | None
+    subscriptions: Sequence[SubscriptionEntry | Table] | None
     edge: Sequence[EdgeEntry | Table] | None
     exports: Sequence[ExportEntry | Table] | None
     subnet_rules: Sequence[SubnetRule | Table] | None

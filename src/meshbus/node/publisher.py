@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 
+import msgspec
 import numpy as np
 
 from meshbus.engine.base.packets import Output
@@ -95,7 +96,7 @@ class ChannelPublisher:
         may not publish now, LogError if the channel is logged and the event cannot be appended, LocalProtocolError if
         the node is closed meanwhile.
         """
-        event = payload.encode() if isinstance(payload, str) else bytes(payload)
+        event = payload if type(payload) is bytes else bytes_of(payload)
         if self._log is not None:
             return await self._publish_logged(self._log, *columns_of([event]))
         live = self._live()
@@ -159,7 +160,12 @@ class ChannelPublisher:
         live = self._live()
         prepared = live.engine.publications.prepare(self.channel, offsets, data, self.config, Driver.now())
 
+        first: int | None = None
+
         def send(number: int) -> Publication:
+            nonlocal first
+            first = number
+
             def release(engine: Engine, now: float, out: Output) -> Publication:
                 publication = engine.publications.send(prepared, number, now, out)
                 engine.history.grew(self.channel, log.released, now, out)
@@ -167,7 +173,15 @@ class ChannelPublisher:
 
             return live.act(release)
 
-        return await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
+        try:
+            done = await self._finish(await log.append(offsets, data, send, **columns), live.waiting)
+        except PartialDelivery as error:
+            # The events exist: whoever publishes them again because of the error logs them twice.
+            report = error.report
+            logged = msgspec.structs.replace(report, log_seq=first) if isinstance(report, PublishReport) else report
+            problem = f"{error.problem}; the events are in this node's log, so do not publish them again"
+            raise PartialDelivery(error.attempted, error.delivered, problem, report=logged) from None
+        return msgspec.structs.replace(done, log_seq=first)
 
     def _refuse(self) -> NoReturn:
         raise LocalProtocolError(f"the publisher of {str(self.channel)!r} is closed; open another with node.publisher")
@@ -186,12 +200,24 @@ async def _end_of(work: Publication | Confirmation, waiting: Waiting) -> None:
         await promise
 
 
+def bytes_of(payload: object) -> bytes:
+    """Return an event as bytes. Raises LocalProtocolError for what is neither bytes nor text."""
+    match payload:
+        case str():
+            return payload.encode()
+        case bytes() | bytearray() | memoryview():
+            return bytes(payload)
+    raise LocalProtocolError(
+        f"an event is bytes or text, got {type(payload).__name__}; encode it first, for example with json.dumps"
+    )
+
+
 def columns_from(events: Any) -> Columns:
     """Convert a list or an Arrow array to offsets and data; Arrow columns are not copied."""
     if hasattr(events, "__arrow_c_array__") or hasattr(events, "__arrow_c_stream__"):
         return _columns_of_arrow(events)
     if isinstance(events, Sequence) and not isinstance(events, bytes | bytearray | memoryview | str):
-        return columns_of([event.encode() if isinstance(event, str) else event for event in events])
+        return columns_of([event if type(event) is bytes else bytes_of(event) for event in events])
     raise LocalProtocolError(
         f"publish_batch takes a list of bytes or an Arrow array, got {type(events).__name__}; use publish for one event"
     )

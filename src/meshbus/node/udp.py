@@ -9,7 +9,8 @@ on an IPv4 socket, `(host, port, flow, scope)` on an IPv6 socket, the host alway
 from a host name. A socket bound to `::` also serves IPv4, with hosts such as `::ffff:192.0.2.7`.
 
 No error of a peer or of the path raises here: a datagram that cannot be sent at all is counted with its drop reason, one
-that cannot be sent now is returned to the caller.
+that cannot be sent now is returned to the caller. Linux also reports, with the next call and in a queue of its own, that a
+machine refused an earlier datagram because nothing listens at its port; `take_refused` returns those addresses.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ _SOL_UDP = getattr(socket, "SOL_UDP", 17)
 _UDP_SEGMENT = getattr(socket, "UDP_SEGMENT", 103)
 _UDP_GRO = getattr(socket, "UDP_GRO", 104)
 _SO_RXQ_OVFL = getattr(socket, "SO_RXQ_OVFL", 40)
+# IP_RECVERR and IPV6_RECVERR, with the level of each.
+_RECVERR = {socket.AF_INET: (socket.IPPROTO_IP, 11), socket.AF_INET6: (socket.IPPROTO_IPV6, 25)}
+_ERROR_KINDS = {option for _, option in _RECVERR.values()}
+_FROM_US = 1  # SO_EE_ORIGIN_LOCAL in linux/errqueue.h
+_MSG_ERRQUEUE = getattr(socket, "MSG_ERRQUEUE", 0x2000)
+MAX_REFUSED = 64
+"""Addresses that refused a datagram, kept until they are taken."""
+_ERROR_BYTES = 512
+"""Room for the control messages of a report: the error, the address of who reported it, and those enabled above."""
 _ANCILLARY_BYTES = 64
 """Room for the two control messages that are enabled: segment length and overflow count."""
 
@@ -80,6 +90,7 @@ class UdpSocket:
     __slots__ = (
         "_array",
         "_buffer",
+        "_no_listener",
         "_overflows",
         "_parts",
         "_refused",
@@ -101,6 +112,7 @@ class UdpSocket:
         self._array = np.frombuffer(buffer, np.uint8)
         self._overflows = 0
         self._refused: dict[Address, int] = {}
+        self._no_listener: dict[Address, None] = {}
         self.emptied = False
         """Whether the last drain received everything that had arrived."""
         self.receives_trains = trains and _LINUX and _enable(sock, _SOL_UDP, _UDP_GRO, 1)
@@ -110,6 +122,9 @@ class UdpSocket:
         """Whether one send may carry many datagrams."""
         if self.receives_trains:
             _enable(sock, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+        if _LINUX:
+            for level, option in (_RECVERR[socket.AF_INET], _RECVERR[sock.family]):
+                _enable(sock, level, option, 1)
 
     @classmethod
     def bind(
@@ -187,10 +202,13 @@ class UdpSocket:
                 size, ancillary, source = receive(buffer[end:])
             except BlockingIOError:
                 self.emptied = True
+                if not edges:
+                    self._read_errors()  # they wake the reader too, until they are read
                 break
             except OSError as error:
-                # Some systems report here that an earlier datagram could not be delivered.
-                self._give_up(error, 1, Reason.RECEIVE_FAILED)
+                # Systems report here that an earlier datagram could not be delivered.
+                if not self._read_errors():
+                    self._give_up(error, 1, Reason.RECEIVE_FAILED)
                 continue
             if not size:
                 self.counters.count(Reason.EMPTY)
@@ -231,6 +249,17 @@ class UdpSocket:
                 return [*left, *ready[end:]]
             at = end
         return ()
+
+    def take_refused(self) -> list[Address]:
+        """Return the addresses at which nothing listens, as their machines reported since the last call."""
+        found = list(self._no_listener)
+        self._no_listener.clear()
+        return found
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether `take_refused` would return an address."""
+        return bool(self._no_listener)
 
     def close(self) -> None:
         """Close the socket; closing twice is fine."""
@@ -279,7 +308,7 @@ class UdpSocket:
             return self._send_singly(trains)
         ancillary = [(_SOL_UDP, _UDP_SEGMENT, first.segment.to_bytes(2, sys.byteorder))]
         try:
-            self._socket.sendmsg([train.data for train in trains], ancillary, 0, address)
+            self._sendmsg([train.data for train in trains], ancillary, address)
         except OSError as error:
             if error.errno in _LATER:
                 return trains
@@ -295,7 +324,7 @@ class UdpSocket:
             address: Any = train.address
             if len(train.data) <= train.segment:
                 try:
-                    self._socket.sendto(train.data, address)
+                    self._sendto(train.data, address)
                 except OSError as error:
                     if error.errno in _LATER:
                         return trains[number:]
@@ -304,12 +333,48 @@ class UdpSocket:
             view = memoryview(train.data)
             for start in range(0, len(view), train.segment):
                 try:
-                    self._socket.sendto(view[start : start + train.segment], address)
+                    self._sendto(view[start : start + train.segment], address)
                 except OSError as error:
                     if error.errno in _LATER:
                         return [Train(address, view[start:], train.segment), *trains[number + 1 :]]
                     self._give_up(error, 1)
         return ()
+
+    def _sendto(self, data: Any, address: Any) -> None:
+        try:
+            self._socket.sendto(data, address)
+        except OSError as error:
+            if error.errno in _LATER or not self._read_errors():
+                raise
+            self._socket.sendto(data, address)  # the error was that of an earlier datagram
+
+    def _sendmsg(self, parts: list[Any], ancillary: list[tuple[int, int, bytes]], address: Any) -> None:
+        try:
+            self._socket.sendmsg(parts, ancillary, 0, address)
+        except OSError as error:
+            if error.errno in _LATER or not self._read_errors():
+                raise
+            self._socket.sendmsg(parts, ancillary, 0, address)  # the error was that of an earlier datagram
+
+    def _read_errors(self) -> int:
+        """Read the reports of other machines about earlier datagrams, count them, and return their number."""
+        number = 0
+        for _ in range(MAX_REFUSED if _LINUX else 0):
+            try:
+                # The source of a report is the address that the datagram was for.
+                _, ancillary, _, address = self._socket.recvmsg(0, _ERROR_BYTES, _MSG_ERRQUEUE)
+            except OSError:
+                break
+            for _, kind, report in ancillary:
+                # struct sock_extended_err: 4 bytes of the error number, then one that says who reported it.
+                if kind not in _ERROR_KINDS or report[4] == _FROM_US:  # our own is the result of the call as well
+                    continue
+                number += 1
+                code = int.from_bytes(report[:4], sys.byteorder)
+                self.counters.count(_REASONS.get(code, Reason.UNSENT_OTHER))
+                if code == errno.ECONNREFUSED and len(self._no_listener) < MAX_REFUSED:
+                    self._no_listener[address] = None
+        return number
 
     def _takes_trains(self, address: Address, segment: int) -> bool:
         return self.sends_trains and segment < self._refused.get(address, segment + 1)

@@ -172,12 +172,38 @@ class LineClient:
         await self.close()
 
 
+def check_socket(path: Path) -> None:
+    """Raise ConfigError if a server could not open this path; creates nothing, and does not ask who serves it."""
+    folder = path.parent
+    if folder.exists():
+        _check_folder(folder)
+        _is_socket(path)
+        return
+    above = next(one for one in folder.parents if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise _bad(folder, f"cannot be created: {above} is not writable; choose another admin_socket")
+
+
+async def is_served(path: Path) -> bool:
+    """Return whether a node answers on a socket."""
+    try:
+        client = await LineClient.connect(path)
+    except ConnectionError:
+        return False
+    await client.close()
+    return True
+
+
 def _make_private_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
     except OSError as error:
         raise _bad(folder, f"cannot be created: {error.strerror or error}; choose another admin_socket") from None
+    _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    status = folder.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
         raise _bad(folder, "belongs to another user; choose an admin_socket in a folder of your own")
@@ -189,12 +215,9 @@ async def _remove_stale(path: Path) -> None:
     """Remove the socket of a node that crashed. Raises ConfigError if a node serves it, or if it is not a socket."""
     if not _is_socket(path):
         return
-    try:
-        client = await LineClient.connect(path)
-    except ConnectionError:
+    if not await is_served(path):
         Path.unlink(path, missing_ok=True)
         return
-    await client.close()
     raise _bad(path, "another node serves it; stop that node, or choose another admin_socket")
 
 

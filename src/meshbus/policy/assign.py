@@ -30,6 +30,7 @@ class SubnetRule(msgspec.Struct, frozen=True, kw_only=True):
     match_tags: tuple[str, ...]
     """Exact texts of tags; an empty list matches every node."""
     target_subnet: SubnetId
+    """Subnet of the nodes that match."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "match_tags", text_list("match_tags", self.match_tags))
@@ -59,8 +60,11 @@ class LevelRule(msgspec.Struct, frozen=True, kw_only=True):
     """Sets one level by a tag: with the prefix `region:` and the values `{"eu": 2}`, the tag `region:eu` sets it to 2."""
 
     tag_prefix: str
+    """Beginning of the tags that the rule reads."""
     level: int
+    """Level of the subnet that the rule sets, 0 to 3."""
     values: Mapping[str, int]
+    """Value of the level, 1 to 255, by the rest of the tag."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "values", dict(self.values))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from meshbus.policy.tag import Tag, TagKind, canonical, is_reserved, text_list
 from meshbus.policy.views import GPU_TAG, Gpu, GpuVendor, Hardware, Modality, Model, Tool, View, write_all
 
 _TOOL_METADATA = "tool::"
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class CapabilitySet:
@@ -135,10 +137,13 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     require_tools: tuple[str, ...] = ()
     """The node has at least one of these tools, by id."""
     min_memory_gb: int | None = None
+    """The node has at least this much memory."""
     require_gpu: bool = False
     """The node has the presence tag `hardware.gpu`; set by `gpu_vendor` and `min_vram_gb` too."""
     gpu_vendor: GpuVendor | None = None
+    """The node has a GPU of this vendor."""
     min_vram_gb: int | None = None
+    """Some GPU of the node has at least this much memory."""
     min_context_length: int | None = None
     """Some model has at least this length; a node without models fails even with 0."""
     require_modalities: tuple[Modality, ...] = ()
@@ -148,9 +153,11 @@ class CapabilityFilter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for name in ("require_tags", "require_models", "require_tools"):
             _settle(self, name, text_list(name, getattr(self, name)))
         modalities = text_list("require_modalities", self.require_modalities)
-        _settle(self, "require_modalities", tuple(_member(Modality, "require_modalities", name) for name in modalities))
+        _settle(
+            self, "require_modalities", tuple(member_of(Modality, "require_modalities", name) for name in modalities)
+        )
         if self.gpu_vendor is not None:
-            _settle(self, "gpu_vendor", _member(GpuVendor, "gpu_vendor", self.gpu_vendor))
+            _settle(self, "gpu_vendor", member_of(GpuVendor, "gpu_vendor", self.gpu_vendor))
         # policy.md §8.5: both builders also require the presence tag.
         if self.gpu_vendor is not None or self.min_vram_gb is not None:
             _settle(self, "require_gpu", True)
@@ -196,7 +203,8 @@ def _meet(wanted: Iterable[str], offered: Iterable[str]) -> bool:
     return not set(wanted).isdisjoint(offered)
 
 
-def _member(kind: type[StrEnum], key: str, text: str) -> StrEnum:
+def member_of(kind: type[E], key: str, text: str) -> E:
+    """Return the member of an enumeration by its value. Raises ConfigError, which lists the values."""
     try:
         return kind(text)
     except ValueError:

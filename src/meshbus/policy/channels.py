@@ -48,8 +48,8 @@ class TokenCheck(Protocol):
 class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of one channel."""
 
-    channel: ChannelName
-    """The name; in a prefix entry of the registry it is only a label."""
+    name: ChannelName
+    """The name of the channel; in a prefix entry of the registry it is only a label."""
     visibility: Visibility = Visibility.GLOBAL
     publish_caps: CapabilityFilter | None = None
     subscribe_caps: CapabilityFilter | None = None
@@ -63,7 +63,7 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Packets per second that one node may send on the channel."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "channel", ChannelName(self.channel))
+        msgspec.structs.force_setattr(self, "name", ChannelName(self.name))
         try:
             msgspec.structs.force_setattr(self, "visibility", Visibility(self.visibility))
         except ValueError:
@@ -138,7 +138,7 @@ class ChannelConfigRegistry:
 
     def insert(self, config: ChannelConfig) -> ChannelConfig | None:
         """Set the configuration of one channel, and return the one that it had, or None."""
-        name = config.channel
+        name = config.name
         # The name stays in the hash indexes, which are sets, so that replacing a configuration does not add it twice.
         previous = self._exact.get(name)
         self._exact[name] = config
@@ -186,14 +186,14 @@ class ChannelConfigRegistry:
     def remove(self, canonical_hash: int) -> ChannelConfig | None:
         """Remove and return the configuration of the only channel with this hash; None if there is none or several."""
         config = self.get(canonical_hash)
-        return None if config is None else self.remove_by_name(config.channel)
+        return None if config is None else self.remove_by_name(config.name)
 
     def remove_by_name(self, name: str) -> ChannelConfig | None:
         """Remove and return the configuration of one channel, or return None."""
         config = self._exact.pop(name, None)
         if config is not None:
-            _discard(self._by_hash, config.channel.hash, config.channel)
-            _discard(self._by_wire_hash, config.channel.wire_hash, config.channel)
+            _discard(self._by_hash, config.name.hash, config.name)
+            _discard(self._by_wire_hash, config.name.wire_hash, config.name)
             self.version += 1
         return config
 

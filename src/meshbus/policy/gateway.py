@@ -214,7 +214,7 @@ class SubnetGateway:
                 return FORWARD if dest.contains(source) else Drop(DropReason.NOT_ANCESTOR)
             case Visibility.EXPORTED:
                 # policy.md §6.3: an export to GLOBAL exports to all subnets, because GLOBAL contains them.
-                exported = any(target.contains(dest) for target in self._exports.get(config.channel, ()))
+                exported = any(target.contains(dest) for target in self._exports.get(config.name, ()))
                 return FORWARD if exported else Drop(DropReason.NOT_EXPORTED)
             # policy.md §6.3: even between nodes of one subnet, so a plain relay must not apply this rule
             # (docs/decisions/0013).
@@ -229,13 +229,13 @@ class SubnetGateway:
         """Return the policy of the gateway as a value."""
         channels = [
             ChannelPolicy(
-                str(config.channel),
+                str(config.name),
                 config.visibility,
                 enforced=self._publishers is not None and (config.publish_caps is not None or config.require_token),
-                exports=tuple(int(subnet) for subnet in self._exports.get(config.channel, ())),
+                exports=tuple(int(subnet) for subnet in self._exports.get(config.name, ())),
             )
             # Sorted, so that equal policies are equal values: the recorder numbers them (log/packets/policies.py).
-            for config in sorted(self._channels, key=lambda config: config.channel)
+            for config in sorted(self._channels, key=lambda config: config.name)
         ]
         return GatewayPolicy(
             local_subnet=int(self.local_subnet),

@@ -452,6 +452,8 @@ class Reason(Enum):
         "The bridge has reached its limit of channels; use fewer topics.")
     REFUSE_SUBSCRIBE_NOT_EXPOSED = 0, "refuse_subscribe", "not_exposed", (
         "No channel in channels_out has such a topic; add it there.")
+    REFUSE_SUBSCRIBE_NO_PREFIXES = 0, "refuse_subscribe", "no_prefixes", (
+        "The publisher is a plain net-mesh node, which knows single channels only; subscribe to its channels one by one.")
     REFUSE_SUBSCRIBE_TOO_MANY_PREFIXES = 0, "refuse_subscribe", "too_many_prefixes", (
         "The bridge has reached its limit of prefixes; subscribe to fewer, shorter ones.")
 

@@ -324,7 +324,7 @@ def test_closing_a_reading_stops_the_publisher() -> None:
 
 def configure(node: FakeNode, **policy: object) -> None:
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=ChannelName(CHANNEL), **policy))  # type: ignore[arg-type]
+    registry.insert(ChannelConfig(name=ChannelName(CHANNEL), **policy))  # type: ignore[arg-type]
     with node.turn() as (engine, now, out):
         engine.set_channel_configs(registry, now, out)
 

@@ -205,7 +205,7 @@ def test_asking_and_the_answer() -> None:
     request = scene.membership.unsubscribe(publisher, A, 1.0, out)
     assert scene.joined.channel_of(publisher.node_id, A.stream_id) is None
     out = hear(scene, publisher, Ack(nonce=request, accepted=True))
-    assert out.control == [Acked(request, publisher.node_id, A, accepted=True)]
+    assert out.control == [Acked(request, publisher.node_id, A, accepted=True, leaving=True)]
 
 
 @pytest.mark.parametrize("reason", AckReason)

@@ -234,8 +234,8 @@ def test_a_peer_that_leaves_in_the_middle_of_a_publish_is_named(how: str) -> Non
 def test_priority_passes_what_waits_and_is_written_on_the_packet() -> None:
     net, hub, (slow,) = fleet(1)
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=ChannelName(CHANNEL)))
-    registry.insert(ChannelConfig(channel=ChannelName("alarm"), priority=200))
+    registry.insert(ChannelConfig(name=ChannelName(CHANNEL)))
+    registry.insert(ChannelConfig(name=ChannelName("alarm"), priority=200))
     with hub.turn() as (engine, now, out):
         engine.set_channel_configs(registry, now, out)
     subscribed(slow, hub, "alarm")

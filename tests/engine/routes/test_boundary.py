@@ -48,9 +48,9 @@ class BoundaryRig:
         self.counters, self.index, self.tokens = engine.counters, engine.index, engine.tokens
         self.boundary = engine.mesh.boundary
         registry = ChannelConfigRegistry()
-        registry.insert(ChannelConfig(channel=OPEN, visibility=Visibility.GLOBAL))
-        registry.insert(ChannelConfig(channel=LIMITED, publish_caps=CapabilityFilter(require_tags=("sensor",))))
-        registry.insert(ChannelConfig(channel=TOKENED, require_token=True))
+        registry.insert(ChannelConfig(name=OPEN, visibility=Visibility.GLOBAL))
+        registry.insert(ChannelConfig(name=LIMITED, publish_caps=CapabilityFilter(require_tags=("sensor",))))
+        registry.insert(ChannelConfig(name=TOKENED, require_token=True))
         self.boundary.set_channels(registry, 0.0)
 
     def announce(self, who: Identity, *tags: str, version: int = 1, ttl_s: float = 300, now: float = 0.0) -> None:
@@ -155,7 +155,7 @@ def test_publishers_need_not_be_asked_for() -> None:
 
 def test_exports_and_unknown_channels_follow_the_configuration() -> None:
     registry = ChannelConfigRegistry()
-    registry.insert(ChannelConfig(channel=OPEN, visibility=Visibility.EXPORTED))
+    registry.insert(ChannelConfig(name=OPEN, visibility=Visibility.EXPORTED))
     for exports, verdict in (
         ({OPEN: (EAST,)}, 0),
         ({OPEN: (WEST,)}, DropReason.NOT_EXPORTED),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.attempt import ANSWER_BURST, Attempt, Phase, Target
+from meshbus.engine.session.attempt import ANSWER_BURST, QUIET_S, Attempt, Phase, Target
 from meshbus.engine.session.link import Link
 from meshbus.errors import HandshakeError, HandshakeFault, LocalProtocolError
 from meshbus.testing.rig import PSK
@@ -149,16 +149,17 @@ def test_what_yields_reads_no_more_answers() -> None:
 def test_a_failure_names_what_to_check() -> None:
     silence = attempt().failure()
     assert (silence.node_id, silence.fault) == (THERE, HandshakeFault.TIMEOUT)
-    key = derive_public_key(STATIC).hex()[:16]
+    key = derive_public_key(STATIC).hex()
     for word in ("10.0.0.9:9000", "3 tries of 5 s", "address", "psk", key, f"{THERE:016x}", "old session"):
         assert word in silence.problem
+    assert f"accepting node {HERE:016x}" in attempt(routed=False).failure().problem
 
     trying = attempt(routed=False)
     trying.unverified = 2
     noise = trying.failure()
     assert noise.fault is HandshakeFault.WRONG_KEY
     assert "2 answers that did not verify" in noise.problem
-    assert f"accepting node {HERE:016x}" in noise.problem
+    assert "the same mesh key" in noise.problem
 
 
 @pytest.mark.parametrize(
@@ -179,3 +180,46 @@ def test_a_public_key_that_cannot_be_one_is_our_error() -> None:
     with pytest.raises(HandshakeError) as caught:
         low_order.send(0.0, Output())
     assert caught.value.fault is HandshakeFault.WRONG_KEY
+
+
+def test_silence_is_told_with_what_the_other_side_counts_for_each_wrong_key() -> None:
+    problem = attempt().failure().problem
+    assert "drop.handshake_unverified means another mesh key" in problem
+    assert "drop.transit_stranger another public key" in problem
+    assert "neither that no packet arrives, so check the address and the firewall" in problem
+
+
+def test_the_key_that_is_shown_is_the_one_that_was_typed() -> None:
+    typed = bytes([0xAB]) * 32
+    target = Target(THERE, ADDRESS, derive_public_key(STATIC), True, given_key=typed)
+    trying = Attempt(target, node_id=HERE, psk=PSK, entropy=Entropy(), tries=1, timeout_s=1.0)
+    problem = trying.failure().problem
+    assert f"its public key is {typed.hex()}" in problem
+    assert derive_public_key(STATIC).hex() not in problem
+    assert "1 try of 1 s" in problem
+
+
+def test_a_machine_that_refuses_the_port_is_told_instead_of_the_keys() -> None:
+    trying = attempt()
+    trying.refused = True
+    failure = trying.failure()
+    assert failure.fault is HandshakeFault.TIMEOUT
+    assert failure.problem == (
+        "no program listens at 10.0.0.9:9000, the machine there reports; start the node, or correct the port"
+    )
+
+
+def test_the_lack_of_an_answer_is_told_long_before_the_last_try() -> None:
+    trying = attempt()
+    trying.send(0.0, Output())
+    due = [trying.due_quiet]
+    told = trying.unanswered()
+    assert (told.node_id, told.problem) == (THERE, "no answer yet from 10.0.0.9:9000; trying again")
+    due.append(trying.due_quiet)
+    trying.advance(5.0, Output())
+    trying.send(6.0, Output())
+    due.append(trying.due_quiet)
+    assert due == [QUIET_S, None, None], "once is enough"
+    single = attempt(tries=1)
+    single.send(0.0, Output())
+    assert single.due_quiet is None, "its failure is the report"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.notices import HandshakeFailed, SessionUp
+from meshbus.engine.base.notices import HandshakeFailed, HandshakeUnanswered, SessionUp
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.budget import SOURCE_BURST, TOTAL_BURST
 from meshbus.engine.session.handshake import MAX_TRIES
@@ -207,7 +207,8 @@ def test_without_an_answer_the_failure_names_what_to_check() -> None:
     net.emit(client.address, client.connect(hub, 0.0))
     net.run(20.0)
     assert len([1 for *_, datagram in net.sent if is_handshake(datagram)]) == 3
-    ((when, failed),) = client.log
+    (early, quiet), (when, failed) = client.log
+    assert (early, quiet) == (2.0, HandshakeUnanswered(hub.node_id, "no answer yet from 10.0.0.9:9000; trying again"))
     assert isinstance(failed, HandshakeFailed)
     assert failed.fault is HandshakeFault.TIMEOUT
     assert "10.0.0.9:9000" in failed.problem
@@ -221,7 +222,7 @@ def test_a_handshake_may_be_less_patient_than_the_others() -> None:
     net.emit(client.address, client.connect(hub, 0.0, config=HandshakeConfig(tries=2, timeout_s=0.5)))
     net.run(20.0)
     assert len([1 for *_, datagram in net.sent if is_handshake(datagram)]) == 2
-    ((when, failed),) = client.log
+    _, (when, failed) = client.log
     assert isinstance(failed, HandshakeFailed)
     assert "2 tries of 0.5 s" in failed.problem
     assert when < 2
@@ -839,3 +840,22 @@ def test_restarts_on_a_bad_network_end_in_one_session(seed: int) -> None:
     net.loss = net.duplicate = net.spread = 0.0
     net.run(net.now + 5.0)
     exchange(net, client, hub)
+
+
+def test_a_refused_address_is_told_at_once_and_the_tries_go_on() -> None:
+    client, hub = Side(1), Side(9)
+    net = Net(client)
+    net.emit(client.address, client.connect(hub, 0.0))
+    out = Output()
+    client.handshakes.refused(("10.6.6.6", 666), out)
+    assert out.control == []
+    for _ in range(2):
+        client.handshakes.refused(hub.address, out)
+    (told,) = out.control
+    assert isinstance(told, HandshakeUnanswered)
+    assert told.problem.startswith("no program listens at 10.0.0.9:9000")
+    net.run(20.0)
+    assert len([1 for *_, datagram in net.sent if is_handshake(datagram)]) == 3
+    ((_, failed),) = client.log
+    assert isinstance(failed, HandshakeFailed)
+    assert failed.problem.startswith("no program listens at 10.0.0.9:9000")

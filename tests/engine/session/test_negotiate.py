@@ -7,12 +7,12 @@ from heapq import heappop, heappush
 
 import pytest
 
-from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, PeerGone
+from meshbus.engine.base.notices import DownReason, Negotiated, PeerFailed, PeerGone, PeerPlain
 from meshbus.engine.base.packets import Output, PacketBatch
 from meshbus.engine.core import Engine
 from meshbus.engine.services import SERVICES
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.negotiate import RETRY_S, SETTLE_S, TRIES, Profile
+from meshbus.engine.session.negotiate import PLAIN_S, RETRY_S, SETTLE_S, TRIES, Profile
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Row, Service
 from meshbus.engine.settings import AnnounceConfig
@@ -537,3 +537,47 @@ def test_reliable_events_stop_waiting_with_the_agreement() -> None:
     lower.negotiator.receive(lower.peer, encode_manifest(theirs), 1.1, lower.out)
     assert lower.agreed == frozenset({Subprotocol.RELIABLE, Subprotocol.NEGOTIATION})
     assert lower.peer.settles_at == 0.0
+
+
+# ── plain peers are reported ────────────────────────────────────────────────────────────────
+
+
+def test_a_peer_that_never_announces_itself_is_reported_as_plain_once() -> None:
+    low, _ = pair()
+    assert low.negotiator.next_timer() == PLAIN_S
+    low.tick(PLAIN_S - 0.01)
+    assert low.out.control == []
+    low.tick(PLAIN_S)
+    assert low.out.control == [PeerPlain(HIGHER)]
+    low.announce("robot", now=9.0)
+    assert low.out.control == [], "it was reported already"
+    low.session(now=20.0)
+    low.announce("robot", now=20.1)
+    assert low.out.control == [PeerPlain(HIGHER)], "a new session may be with other software"
+
+
+def test_a_peer_that_announces_the_profile_is_reported_as_plain_if_it_never_answers() -> None:
+    low, high = pair()
+    low.announce(TAG)
+    for now in (1.0, 2.0):
+        low.tick(now)
+        assert low.out.control == []
+    low.tick(3.0)
+    assert low.out.control == [PeerPlain(HIGHER)]
+    low.hear(high.manifest, now=4.0)
+    assert low.out.control == [Negotiated(HIGHER, frozenset(BASE))]
+
+
+def test_a_peer_that_agrees_is_not_reported() -> None:
+    low, high = pair()
+    agree(low, high)
+    low.tick(60.0)
+    assert low.out.control == []
+
+
+def test_a_peer_that_is_configured_as_plain_is_reported_at_once() -> None:
+    low, _ = pair()
+    low.negotiator.configure(HIGHER, Profile.PLAIN)
+    low.session(now=1.0)
+    low.tick(1.0)
+    assert low.out.control == [PeerPlain(HIGHER)]

@@ -14,9 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.errors import LogError, MeshError, PipelineError, PipelineFault
+from meshbus.log.consumers import publish_consumer
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.lake.tables import tables
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run import runner
 from meshbus.spark.run.batches import EventBatches
 from meshbus.spark.run.control import status, stop
@@ -200,3 +202,12 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     run(spark, config, once=True)
     found = tables(spark, config.tables)
     assert (found["silver.events"].count(), found["silver.decisions"].count()) == (15, 4)
+
+
+def test_what_waits_is_counted_from_what_the_consumer_has_read(spark: SparkSession, config: PipelineConfig) -> None:
+    run_ = runner._Run(spark, config, Store(config.tables), once=True, on_progress=lambda _: None)
+    assert run_._unread("events", config.logs[0], "events") == 10
+    publish_consumer(Path(config.logs[0]), "events", {"a": 4}, 0)
+    assert run_._unread("events", config.logs[0], "events") == 6
+    assert run_._unread("packets", config.logs[0], "packets") == 0
+    assert run_._unread("events", f"{config.logs[0]}/nowhere", "events") is None

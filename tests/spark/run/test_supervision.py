@@ -135,3 +135,13 @@ def test_a_stopped_query_is_done() -> None:
     query.poll(0.0, restarts=0, stall_s=10.0)
     query.stop()
     assert (reading.stopped, query.state) == (1, State.DONE)
+
+
+def test_what_waits_is_known_before_the_first_batch() -> None:
+    query = SupervisedQuery("events", lambda: Hanging("Initializing sources"), unread=lambda: 1000)  # type: ignore[arg-type, return-value]
+    assert query.facts()["lag"] is None
+    query.poll(0.0, restarts=2, stall_s=10.0)
+    assert query.facts()["lag"] == 1000
+    unknown = SupervisedQuery("events", lambda: Hanging("Initializing sources"))  # type: ignore[arg-type, return-value]
+    unknown.poll(0.0, restarts=2, stall_s=10.0)
+    assert unknown.facts()["lag"] is None

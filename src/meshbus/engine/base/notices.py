@@ -32,6 +32,13 @@ class HandshakeFailed(msgspec.Struct, frozen=True):
     problem: str
 
 
+class HandshakeUnanswered(msgspec.Struct, frozen=True):
+    """A handshake that this node began has no answer yet; given once, while the tries go on."""
+
+    node_id: int
+    problem: str
+
+
 class DownReason(StrEnum):
     """Why a peer failed or was removed."""
 
@@ -92,6 +99,8 @@ class Acked(msgspec.Struct, frozen=True):
     timed_out: bool = False
     gone: bool = False
     """The publisher left, or was removed, before it answered."""
+    leaving: bool = False
+    """Whether this node had asked to unsubscribe."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
@@ -138,6 +147,12 @@ class Negotiated(msgspec.Struct, frozen=True):
 
     node_id: int
     compatible: frozenset[int]
+
+
+class PeerPlain(msgspec.Struct, frozen=True):
+    """A peer does not use the meshbus profile, at least until it announces it: it knows single channels only."""
+
+    node_id: int
 
 
 class StreamFailed(msgspec.Struct, frozen=True):
@@ -279,6 +294,7 @@ class HistoryEnded(msgspec.Struct, frozen=True):
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
+    | HandshakeUnanswered
     | PeerFailed
     | PeerRecovered
     | PeerGone
@@ -289,6 +305,7 @@ Control: TypeAlias = (
     | Matched
     | Announced
     | Negotiated
+    | PeerPlain
     | StreamFailed
     | Replied
     | RequestFailed

@@ -59,7 +59,7 @@ class LocalChannels:
 
         Call it again whenever the registry changes.
         """
-        names = set() if registry is None else {config.channel for config in registry}
+        names = set() if registry is None else {config.name for config in registry}
         appeared = [channel for channel in sorted(names - self._configured) if self.open(channel)]
         vanished = [channel for channel in sorted(self._configured - names) if self.close(channel)]
         self._configured = names

@@ -157,7 +157,10 @@ class Membership(Service):
         self._settle(pending, accepted=ack.accepted)
         # policy.md §4.3: accepted = 1 is a success, whatever the reason byte says.
         reason = AckReason.NONE if ack.accepted else ack.reason
-        out.control.append(Acked(ack.nonce, peer.node_id, pending.message.channel, ack.accepted, reason))
+        leaving = isinstance(pending.message, Unsubscribe)
+        out.control.append(
+            Acked(ack.nonce, peer.node_id, pending.message.channel, ack.accepted, reason, leaving=leaving)
+        )
 
     def _settle(self, pending: _Pending, *, accepted: bool) -> None:
         """Record an accepted subscription, or leave the channel if no other request or subscription needs it."""

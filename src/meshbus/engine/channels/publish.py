@@ -126,6 +126,8 @@ class PublishReport(msgspec.Struct, frozen=True):
     acknowledged: int | None = None
     """Subscribers that confirmed receipt. None if unknown: `publish` does not wait for it, and on best-effort streams
     nothing is confirmed."""
+    log_seq: int | None = None
+    """Sequence of the first event in this node's log, where subscribers can read it later; None if it is not logged."""
 
     @property
     def sent(self) -> int:

@@ -198,7 +198,7 @@ class Boundary:
     def _admit(self, origin: int) -> None:
         """Authorize a publisher for the channels that it may publish on, and revoke the others."""
         for config in self._enforced():
-            channel = config.channel.hash
+            channel = config.name.hash
             if self._may_publish(origin, channel):
                 self._publishers.authorize(origin, channel)
             # Only what was authorized: each revocation changes the version and drops all kept decisions.
@@ -213,7 +213,7 @@ class Boundary:
             return False
         # Tokens are valid by wall clock, in whole seconds (policy.md §7.2).
         unix = self._wall(self._now) // _NANOSECONDS
-        return config.can_publish(config.channel, entry.capabilities, known[1], self._tokens, unix)
+        return config.can_publish(config.name, entry.capabilities, known[1], self._tokens, unix)
 
 
 NOT_ASKED = 0xFF

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from meshbus.engine.base.notices import HandshakeFailed
+from meshbus.engine.base.notices import HandshakeFailed, HandshakeUnanswered
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.candidate import same_place
 from meshbus.engine.session.link import Link
@@ -29,6 +29,9 @@ PAUSE_S = 0.1
 """Pause before the second try; n times as long after the n-th try (transport.md §10.2)."""
 JITTER_SHARE = 0.1
 """Largest share of the timeout added to a pause. Our choice: longer than a round trip, so that one side comes first."""
+QUIET_S = 2.0
+"""How long an attempt may be without an answer before that is reported. Our choice: longer than round trips and retries of
+a working path, and soon enough for somebody who waits."""
 ANSWER_RATE, ANSWER_BURST = 20.0, 40.0
 """Answers read per second from other addresses than the one tried: each costs a curve operation. As in budget.py."""
 
@@ -54,6 +57,8 @@ class Target(msgspec.Struct, frozen=True):
     """Whether the address is known to be the peer's own.
 
     Its answer may still come from elsewhere: a 0.23 node answers through its routing table (transport.md §10.3)."""
+    given_key: bytes | None = None
+    """The key that the user gave, from which the Noise key was derived; None if it was the Noise key itself."""
 
 
 class Phase(Enum):
@@ -80,10 +85,12 @@ class Attempt:
         "_timeout_s",
         "_tries",
         "due",
+        "due_quiet",
         "follows",
         "link",
         "number",
         "phase",
+        "refused",
         "target",
         "unverified",
     )
@@ -120,6 +127,10 @@ class Attempt:
         """Number of answers that were no valid message 2 of this handshake."""
         self.link: Link | None = None
         """The finished session while the attempt yields."""
+        self.refused = False
+        """Whether the machine at the address reported that nothing listens there."""
+        self.due_quiet: float | None = None
+        """When the lack of an answer is reported; None if it was."""
 
     def send(self, now: float, out: Output) -> None:
         """Send message 1 of the next try."""
@@ -141,6 +152,8 @@ class Attempt:
         self.number += 1
         self.phase = Phase.WAITING
         self.due = now + self._timeout_s
+        if self.number == 1 and self._tries > 1:  # with one try, the failure is the report
+            self.due_quiet = now + min(QUIET_S, self._timeout_s)
 
     def redirect(self, address: Address) -> None:
         """Try another address at once; the try in progress does not count."""
@@ -181,34 +194,57 @@ class Attempt:
         self.due = now + PAUSE_S * self.number + jitter * JITTER_SHARE * self._timeout_s
         return True
 
+    def unanswered(self) -> HandshakeUnanswered:
+        """Return the notice that there is no answer yet."""
+        self.due_quiet = None
+        left = "no answer yet" if self.number < self._tries else "no answer"
+        return HandshakeUnanswered(
+            self.target.node_id, self._refusal() or f"{left} from {_show(self.target.address)}; trying again"
+        )
+
     def failure(self) -> HandshakeFailed:
         """Return the notice that says why the handshake failed and what to check."""
         target = self.target
-        asked = f"{self._tries} tries of {self._timeout_s:g} s"
+        asked = f"{self._tries} {'try' if self._tries == 1 else 'tries'} of {self._timeout_s:g} s"
         if self.unverified:
-            fault = HandshakeFault.WRONG_KEY
             found = f"{_show(target.address)} sent {self.unverified} answers that did not verify in {asked}"
-        else:
-            fault = HandshakeFault.TIMEOUT
-            found = f"no answer from {_show(target.address)} in {asked}"
-        return HandshakeFailed(target.node_id, fault, f"{found}; check {self._suspects()}")
+            return HandshakeFailed(target.node_id, HandshakeFault.WRONG_KEY, f"{found}; check {self._suspects()}")
+        found = self._refusal() or f"no answer from {_show(target.address)} in {asked}; {self._causes()}"
+        return HandshakeFailed(target.node_id, HandshakeFault.TIMEOUT, found)
 
-    def _suspects(self) -> str:
-        target = self.target
-        suspects = (
-            "the address, that both nodes have the same mesh key (psk), that the node there has the id "
-            f"{target.node_id:016x}, and that its public key is still {target.public_key.hex()[:16]}…"
-            " (a net-mesh node makes a new one at every start)"
+    def _refusal(self) -> str:
+        """Return what the machine at the address reported, or nothing."""
+        if not self.refused:
+            return ""
+        where = _show(self.target.address)
+        return f"no program listens at {where}, the machine there reports; start the node, or correct the port"
+
+    def _causes(self) -> str:
+        """Return what an attempt without any answer can mean, and how to find out: a node answers no wrong key."""
+        # A handshake for another node id is a packet for somebody else (transport.md §7), which only peers may send.
+        causes = (
+            "a node does not answer a wrong key, but counts it: run `meshbus counters` there; drop.handshake_unverified means"
+            " another mesh key (psk), drop.transit_stranger another public key, and neither that no packet arrives, so check"
+            f" the address and the firewall; then check {self._suspects()}"
         )
-        if target.routed:
+        if self.target.routed:
             # mesh.md §3 step 3: a 0.23 node that had initiated its session refuses another one while that is in use.
             return (
-                f"{suspects}; a node that had connected to this one answers only after the old session was silent"
+                f"{causes}; a net-mesh node that had connected to this one answers only after the old session was silent"
                 " for its session timeout"
             )
         return (
-            f"{suspects}, and that it is accepting node {self._node_id:016x};"
+            f"{causes}, and that it is accepting node {self._node_id:016x};"
             " a node that is already running answers only routed handshakes"
+        )
+
+    def _suspects(self) -> str:
+        target = self.target
+        key = f"that its public key is {(target.given_key or target.public_key).hex()}"
+        if target.given_key is None:
+            key += " (a net-mesh node makes a new one at every start)"
+        return (
+            f"that both nodes have the same mesh key, that the node there has the id {target.node_id:016x}, and {key}"
         )
 
     def _begin(self) -> Initiator:

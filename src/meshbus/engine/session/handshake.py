@@ -110,19 +110,21 @@ class Handshakes(Service):
         straight: bool = False,
         config: HandshakeConfig | None = None,
         follows: bool = False,
+        given_key: bytes | None = None,
     ) -> None:
         """Begin a handshake; its result is an `Established` session or a HandshakeFailed notice.
 
         A running 0.23 node answers only routed handshakes, at its own address or behind a relay; it answers direct ones
         only while it accepts, before it runs (transport.md §10.2). `straight` means that the address is known to be the
         peer's own, not a relay's. `config` overrides the number of tries and their timeout. An attempt that `follows`
-        changes its address when `redirect` is called. Calling this again for the same target changes nothing.
+        changes its address when `redirect` is called. `given_key` is the key that messages show, if the user gave another
+        one than the Noise key. Calling this again for the same target changes nothing.
 
         Raises HandshakeError if another attempt with the same routing id is under way, or if the node id or public key
         cannot be used.
         """
         self._check_id(node_id)
-        target = Target(node_id, address, public_key, routed, straight)
+        target = Target(node_id, address, public_key, routed, straight, given_key)
         # transport.md §10.3: one attempt per routing id, because an answer names only that.
         key = routing_id(node_id)
         under_way = self._attempts.get(key)
@@ -157,6 +159,14 @@ class Handshakes(Service):
     def cancel_connect(self, node_id: int) -> bool:
         """Cancel the attempt to reach a node, and return whether there was one."""
         return self._end_attempt(node_id)
+
+    def refused(self, address: Address, out: Output) -> None:
+        """Handle the report of a machine that nothing listens at an address: anybody can forge it, so tries go on."""
+        for attempt in self._attempts.values():
+            if not attempt.refused and same_place(attempt.target.address, address):
+                attempt.refused = True
+                if attempt.due_quiet is not None:
+                    out.control.append(attempt.unanswered())
 
     def accept(self, node_id: int, *, once: bool = True) -> None:
         """Allow a node to begin sessions, also directly, until `cancel_accept`; `once` ends it when one is proved."""
@@ -279,6 +289,7 @@ class Handshakes(Service):
     def next_timer(self) -> float | None:
         """Return the earliest deadline of all attempts and candidates, or None."""
         times = [attempt.due for attempt in self._attempts.values()]
+        times += [attempt.due_quiet for attempt in self._attempts.values() if attempt.due_quiet is not None]
         waiting = self._candidates.next_timer()
         if waiting is not None:
             times.append(waiting)
@@ -292,6 +303,8 @@ class Handshakes(Service):
         """Advance the attempts and candidates that are due, and return the sessions to establish."""
         established: list[Established] = []
         for attempt in list(self._attempts.values()):
+            if attempt.due_quiet is not None and now >= attempt.due_quiet:
+                out.control.append(attempt.unanswered())
             if now < attempt.due:
                 continue
             target = attempt.target

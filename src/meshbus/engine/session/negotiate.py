@@ -21,7 +21,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.notices import Negotiated, PeerFailed, PeerGone
+from meshbus.engine.base.notices import Negotiated, PeerFailed, PeerGone, PeerPlain
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
@@ -45,6 +45,9 @@ SETTLE_S = 2.0
 """How long reliable events wait for the end of a negotiation. Our choice: two offers; most negotiations take a few
 milliseconds, and a peer that stays silent for so long gets the events as a plain peer would."""
 
+PLAIN_S = (TRIES + 1) * RETRY_S
+"""When a peer that did not announce itself counts as plain: after the last offer could have been answered."""
+
 _ASKS = capability_tag(Subprotocol.NEGOTIATION)
 
 
@@ -62,7 +65,7 @@ class Profile(StrEnum):
 class _Negotiation:
     """The negotiation with one peer in one session."""
 
-    __slots__ = ("announced", "held", "offered_for", "theirs", "tries")
+    __slots__ = ("announced", "called_plain", "held", "offered_for", "theirs", "tries")
 
     def __init__(self) -> None:
         self.announced = False
@@ -74,6 +77,8 @@ class _Negotiation:
         self.offered_for: PeerClaims | None = None
         """The peer's claims when this node last sent its manifest."""
         self.tries = 0
+        self.called_plain = False
+        """Whether the peer was reported as plain."""
 
 
 class Negotiator(Service):
@@ -93,6 +98,8 @@ class Negotiator(Service):
         self._negotiations: dict[int, _Negotiation] = {}
         self._due: dict[int, float] = {}
         """When the next manifest is due, by node id."""
+        self._plain_at: dict[int, float] = {}
+        """When a peer that has not announced itself by then is reported as plain, by node id."""
 
     def configure(self, node_id: int, profile: Profile) -> None:
         """Set the use of the profile with a peer; takes effect with its next session."""
@@ -104,6 +111,7 @@ class Negotiator(Service):
         self._negotiations[peer.node_id] = _Negotiation()
         self._use(peer, NegotiatedSet(), out)
         peer.settles_at = 0.0 if self.is_plain(peer) else now + SETTLE_S
+        self._plain_at[peer.node_id] = now if self.is_plain(peer) else now + PLAIN_S
         self._advance(peer, now, out)
 
     def vouched(self, peer: Peer, now: float, out: Output) -> None:
@@ -111,8 +119,10 @@ class Negotiator(Service):
         negotiation = self._negotiations.get(peer.node_id)
         if negotiation is not None:
             negotiation.announced = True
+            self._plain_at.pop(peer.node_id, None)
             if self.is_plain(peer):
                 peer.settles_at = 0.0
+                self._call_plain(peer.node_id, negotiation, out)
             self._advance(peer, now, out)
 
     def is_plain(self, peer: Peer) -> bool:
@@ -120,6 +130,13 @@ class Negotiator(Service):
         negotiation = self._negotiations.get(peer.node_id)
         decided = negotiation is not None and (negotiation.announced or self._never(peer))
         return negotiation is None or (decided and not self._may_negotiate(peer, negotiation))
+
+    def counts_as_plain(self, peer: Peer) -> bool:
+        """Return whether a peer was reported as plain, or is known to be, and has not agreed since."""
+        negotiation = self._negotiations.get(peer.node_id)
+        return self.is_plain(peer) or (
+            negotiation is not None and negotiation.called_plain and negotiation.theirs is None
+        )
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
         """Handle a manifest from a peer."""
@@ -167,13 +184,16 @@ class Negotiator(Service):
     def _forget(self, node_id: int) -> None:
         self._negotiations.pop(node_id, None)
         self._due.pop(node_id, None)
+        self._plain_at.pop(node_id, None)
 
     def next_timer(self) -> float | None:
-        """Return when the next manifest is due, or None."""
-        return min(self._due.values(), default=None)
+        """Return when the next manifest or report is due, or None."""
+        return min((*self._due.values(), *self._plain_at.values()), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """Send the manifests that are due again, or give up."""
+        """Send the manifests that are due again, or give up; report the peers that turned out to be plain."""
+        for node_id in [node_id for node_id, at in self._plain_at.items() if at <= now]:
+            self._call_plain(node_id, self._negotiations[node_id], out)
         for node_id in [node_id for node_id, due in self._due.items() if due <= now]:
             del self._due[node_id]
             peer, negotiation = self._peers.get(node_id), self._negotiations[node_id]
@@ -185,6 +205,7 @@ class Negotiator(Service):
                 self._send(peer, negotiation, now, out)
             elif negotiation.theirs is None:
                 self._counters.add("negotiation", "no_answer")
+                self._call_plain(node_id, negotiation, out)
 
     def _advance(self, peer: Peer, now: float, out: Output) -> None:
         """Take the next step: answer an offer that waited, send an offer, or stop using what is no longer announced."""
@@ -227,8 +248,16 @@ class Negotiator(Service):
         self._due[peer.node_id] = now + RETRY_S
         peer.send_message(Subprotocol.NEGOTIATION, encode_manifest(self._registry.manifest()), out)
 
+    def _call_plain(self, node_id: int, negotiation: _Negotiation, out: Output) -> None:
+        """Report a peer that does not use the profile, once in a session."""
+        self._plain_at.pop(node_id, None)
+        if negotiation.theirs is None and not negotiation.called_plain:
+            negotiation.called_plain = True
+            out.control.append(PeerPlain(node_id))
+
     def _settle(self, peer: Peer, theirs: SubprotocolManifest, out: Output) -> None:
         peer.settles_at = 0.0
+        self._plain_at.pop(peer.node_id, None)
         self._use(peer, self._usable(negotiate(self._registry.manifest(), theirs)), out)
 
     def _use(self, peer: Peer, agreed: NegotiatedSet, out: Output) -> None:

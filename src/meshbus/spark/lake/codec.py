@@ -35,9 +35,11 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The declaration of the payloads of one channel, or of all channels with a prefix."""
 
     name: str | None = None
+    """Name of the channel."""
     prefix: str | None = None
     """Instead of a name: applies to every channel that starts with it."""
     codec: Codec = Codec.RAW
+    """Format of the payloads."""
     schema: str = ""
     """Columns that json, msgpack and arrow payloads must have, in Spark's DDL syntax: `temp DOUBLE NOT NULL, unit STRING`."""
 

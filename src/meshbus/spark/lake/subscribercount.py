@@ -16,7 +16,9 @@ class PrefixSubscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """A peer's subscription to all channels with a prefix."""
 
     peer: int
+    """Node id of the subscriber."""
     prefix: str
+    """Beginning of the channel names."""
 
 
 def count_subscribers(channels: Iterable[str], subscriptions: Iterable[PrefixSubscription]) -> dict[str, int]:

@@ -86,10 +86,8 @@ def version_of(home: Path) -> int | None:
 
 def user_cache() -> Path:
     """Return the user's cache directory of meshbus; its contents can always be recreated."""
-    try:
-        import platformdirs
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshbus"
+    import platformdirs
+
     return platformdirs.user_cache_path("meshbus", appauthor=False)
 
 

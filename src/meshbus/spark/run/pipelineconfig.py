@@ -36,6 +36,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     read_channels: str = "*"
     """Comma-separated patterns of the channels to read."""
     max_rows_per_batch: int = 1_000_000
+    """Rows that one batch reads at most."""
     fail_on_gap: bool = False
     """Whether rows that expired before they were read stop the pipeline; if not, gold.gaps lists those of logs."""
     trigger_s: float = 1.0

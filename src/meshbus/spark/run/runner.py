@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from meshbus.errors import LogError, LogFault, PipelineError, PipelineFault
-from meshbus.log.consumers import publish_consumer
+from meshbus.log.consumers import list_consumers, publish_consumer
 from meshbus.log.packets.reader import list_recorders
 from meshbus.log.schema import EVENTS, PACKETS
+from meshbus.spark.io.datasource import Options
 from meshbus.spark.io.offsets import next_of
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.batches import EventBatches, PacketBatches
@@ -214,7 +215,19 @@ class _Run:
 
     def _query(self, name: str, path: str, table: str, batches: Any) -> SupervisedQuery:
         start = self._starter(name, partial(self._stream, path, name, table), batches)
-        return SupervisedQuery(name, start, ended=partial(self._has_read_all, name))
+        unread = partial(self._unread, name, path, table)
+        return SupervisedQuery(name, start, ended=partial(self._has_read_all, name), unread=unread)
+
+    def _unread(self, name: str, path: str, table: Any) -> int | None:
+        """Return how many rows a query has not read, by the position that it published; None if that is unknown."""
+        channels = self._config.read_channels if table == EVENTS.name else "*"
+        try:
+            found = Options(path=path, table=table, channels=channels).input().look()
+        except LogError:
+            return None  # the query itself reports it
+        read = next((one.next for one in list_consumers(Path(path)) if one.consumer == name), {})
+        extents = {key: seen.extent for key, seen in found.items()}
+        return sum(extent.end - max(extent.first, read.get(key, 0)) for key, extent in extents.items())
 
     def _stream(self, path: str, name: str, table: str) -> Any:
         reader = (

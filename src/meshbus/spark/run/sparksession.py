@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EMBEDDED = "local[*]"
+CHECK_HINT = "run 'meshbus pipeline check' to find the cause"
+"""What to do when Spark does not start; `meshbus pipeline check` itself leaves it out."""
 
 NEEDED = {
     "spark.sql.ansi.enabled": "false",  # an extreme number in a row must give an odd result, not fail the query
@@ -93,7 +95,7 @@ def session(
     except Exception as error:  # the launcher and the cluster raise many types
         raise PipelineError(
             PipelineFault.NO_SPARK,
-            f"Spark did not start: {_first_line(error)}; run 'meshbus pipeline check' to find the cause",
+            f"Spark did not start: {_first_line(error)}; {CHECK_HINT}",
         ) from error
 
 

@@ -38,9 +38,17 @@ class SupervisedQuery:
     """One streaming query and its recent history."""
 
     def __init__(
-        self, name: str, start: Callable[[], StreamingQuery], *, ended: Callable[[], bool] = lambda: False
+        self,
+        name: str,
+        start: Callable[[], StreamingQuery],
+        *,
+        ended: Callable[[], bool] = lambda: False,
+        unread: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Prepare a query; `start` starts it, and `ended` returns whether it may end because everything was read."""
+        """Prepare a query; `start` starts it, and `ended` returns whether it may end because everything was read.
+
+        `unread` returns how many rows wait, for the time until Spark reports it with the first batch.
+        """
         self.name = name
         self.state = State.WAITING
         self.batch = -1
@@ -51,6 +59,7 @@ class SupervisedQuery:
         self.problem = ""
         self._start = start
         self._ended = ended
+        self._unread = unread
         self._query: StreamingQuery | None = None
         self._attempts = 0
         """Starts since the last progress."""
@@ -118,6 +127,8 @@ class SupervisedQuery:
             return
         self.state = State.RUNNING
         self._progress_at = now
+        if self.lag is None:
+            self.lag = self._unread()
 
     def _completed(self, now: float) -> list[dict[str, Any]]:
         assert self._query is not None

@@ -1,0 +1,130 @@
+"""Notices of a node for people: one sentence each. For programs they are JSON objects, see cli/up.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshbus.engine.base.notices import Acked, Matched
+
+NameOf = Callable[[int], str | None]
+"""Returns the name of a node, or None if it is not known."""
+
+Who = Callable[[int], str]
+"""Returns how a sentence calls a node: its name and id, or its id."""
+
+FEW = 5
+"""Channels that a sentence names before it counts the rest."""
+
+_DOWN = {
+    "silent": "is silent: no heartbeat within session_timeout_s",
+    "evicted": "was removed: its session was not used for too long",
+    "closed": "was disconnected",
+    "left": "left",
+}
+
+
+def sentence(notice: object, name_of: NameOf = lambda _: None) -> str | None:
+    """Return what a notice says, or None for one that is worth no line, such as the answer to a request."""
+
+    def who(node_id: int) -> str:
+        name = name_of(node_id)
+        return f"{node_id:016x}" if name is None else f"{name} ({node_id:016x})"
+
+    return _of_sessions(notice, who) or _of_channels(notice, who) or _of_requests(notice, who)
+
+
+def _of_sessions(notice: object, who: Who) -> str | None:
+    from meshbus.engine.base import notices
+    from meshbus.node.redial import PeerUnreachable
+
+    match notice:
+        case notices.SessionUp(node_id=node_id, initiated=initiated):
+            return f"connected to {who(node_id)}" if initiated else f"{who(node_id)} connected"
+        case notices.HandshakeFailed(node_id=node_id, problem=problem):
+            return f"cannot connect to {who(node_id)}: {problem}"
+        case notices.HandshakeUnanswered(node_id=node_id, problem=problem):
+            return f"connecting to {who(node_id)}: {problem}"
+        case PeerUnreachable(node_id=node_id, tries=tries, problem=problem, next_try_s=next_try_s):
+            count = "" if tries == 1 else f" after {tries} tries"
+            return f"cannot connect to {who(node_id)}{count}, next try in {next_try_s:.1f} s: {problem}"
+        case notices.PeerFailed(node_id=node_id, reason=reason) | notices.PeerGone(node_id=node_id, reason=reason):
+            return f"{who(node_id)} {_DOWN.get(reason, reason)}"
+        case notices.PeerRecovered(node_id=node_id):
+            return f"{who(node_id)} is back"
+        case notices.Reached(node_id=node_id, path=path):
+            return f"reached {who(node_id)}, path {path}"
+        case notices.Negotiated(node_id=node_id, compatible=compatible):
+            return f"{who(node_id)} {'uses' if compatible else 'no longer uses'} the meshbus profile"
+        case notices.PeerPlain(node_id=node_id):
+            return f"{who(node_id)} is a plain net-mesh node: no prefixes, no requests, no reliable streams with it"
+    return None
+
+
+def _of_channels(notice: object, who: Who) -> str | None:
+    from meshbus.edge.refusals import Refusal
+    from meshbus.engine.base import notices
+    from meshbus.errors import SlowConsumer
+
+    match notice:
+        case notices.Acked():
+            return _acked(notice, who)
+        case notices.Matched():
+            return _matched(notice, who)
+        case notices.Subscribed(node_id=node_id, channel=channel, queue_group=group):
+            return f"{who(node_id)} subscribed to {channel}" + (f" in queue group {group}" if group else "")
+        case notices.Unsubscribed(node_id=node_id, channel=channel, reason=reason):
+            return f"the subscription of {who(node_id)} to {channel} ended: {reason.replace('_', ' ')}"
+        case Refusal(direction=direction, topic=topic, reason=reason, problem=problem):
+            return f"an application may not {direction} {topic!r}: {reason.replace('_', ' ')}: {problem}"
+        case SlowConsumer():
+            return str(notice)
+    return None
+
+
+def _of_requests(notice: object, who: Who) -> str | None:
+    from meshbus.engine.base import notices
+
+    match notice:
+        case notices.StreamFailed(node_id=node_id, problem=problem):
+            return f"a reliable stream to {who(node_id)} failed: {problem}"
+        case notices.RequestFailed(node_id=node_id, channel=channel, fault=fault, problem=problem):
+            return f"a request to {who(node_id)} on {channel} failed: {problem or fault.replace('_', ' ')}"
+        case notices.HistoryOpened(node_id=node_id, channel=channel):
+            return f"reading the log of {who(node_id)} for {channel}"
+        case notices.HistoryGap(node_id=node_id, channel=channel, expected=expected, first_available=first):
+            return f"{first - expected} events of {channel} are no longer in the log of {who(node_id)}"
+        case notices.HistoryEnded(node_id=node_id, channel=channel, fault=fault) if fault is not None:
+            return f"cannot read the log of {who(node_id)} for {channel}: {fault.replace('_', ' ')}"
+    return None
+
+
+def _acked(notice: Acked, who: Who) -> str | None:
+    if notice.leaving:
+        return f"unsubscribed from {notice.channel} of {who(notice.node_id)}"
+    if notice.accepted:
+        return f"subscribed to {notice.channel} of {who(notice.node_id)}"
+    if notice.gone:
+        return None  # its own notice says that it is gone
+    reason = "no answer" if notice.timed_out else notice.reason.name.lower().replace("_", " ")
+    return f"not subscribed to {notice.channel} of {who(notice.node_id)}: {reason}"
+
+
+def _matched(notice: Matched, who: Who) -> str | None:
+    if notice.timed_out:
+        return f"{who(notice.node_id)} did not answer a subscription to a prefix"
+    parts = []
+    if notice.added:
+        parts.append(f"subscribed to {_few(notice.added)} of {who(notice.node_id)}")
+    if notice.removed:
+        parts.append(f"{who(notice.node_id)} no longer publishes {_few(notice.removed)}")
+    if notice.refused:
+        refused = [f"{channel} ({reason.name.lower().replace('_', ' ')})" for channel, reason in notice.refused]
+        parts.append(f"{who(notice.node_id)} refused {_few(refused)}")
+    return "; ".join(parts) or None
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(map(str, names[:FEW]))
+    return shown if len(names) <= FEW else f"{shown} and {len(names) - FEW} more"

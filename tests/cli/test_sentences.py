@@ -1,0 +1,101 @@
+"""Every notice that people should see is one plain sentence, with names and without anything of Python."""
+
+import pytest
+
+from meshbus.cli.sentences import sentence
+from meshbus.edge.refusals import Direction, Refusal
+from meshbus.engine.base import notices
+from meshbus.errors import HandshakeFault, SlowConsumer
+from meshbus.names.channel import ChannelName
+from meshbus.node.redial import PeerUnreachable
+from meshbus.wire.messages.membership import AckReason
+
+ROBOT = 0x1122334455667788
+CALLED = "west-rover (1122334455667788)"
+LIDAR = ChannelName("sensors/lidar")
+
+
+def _said(notice: object) -> str | None:
+    return sentence(notice, {ROBOT: "west-rover"}.get)
+
+
+@pytest.mark.parametrize(
+    ("notice", "said"),
+    [
+        (notices.SessionUp(ROBOT, 1, initiated=True), f"connected to {CALLED}"),
+        (notices.SessionUp(ROBOT, 1, initiated=False), f"{CALLED} connected"),
+        (notices.HandshakeFailed(ROBOT, HandshakeFault.TIMEOUT, "no answer"), f"cannot connect to {CALLED}: no answer"),
+        (notices.HandshakeUnanswered(ROBOT, "no answer yet"), f"connecting to {CALLED}: no answer yet"),
+        (
+            PeerUnreachable(ROBOT, "10.0.0.7:9000", 4, "no answer", 1.52, 0),
+            f"cannot connect to {CALLED} after 4 tries, next try in 1.5 s: no answer",
+        ),
+        (
+            notices.PeerFailed(ROBOT, notices.DownReason.SILENT),
+            f"{CALLED} is silent: no heartbeat within session_timeout_s",
+        ),
+        (notices.PeerGone(ROBOT, notices.DownReason.LEFT), f"{CALLED} left"),
+        (notices.PeerRecovered(ROBOT), f"{CALLED} is back"),
+        (notices.Reached(ROBOT, notices.Path.PUNCHED), f"reached {CALLED}, path punched"),
+        (notices.Negotiated(ROBOT, frozenset({0x4D01})), f"{CALLED} uses the meshbus profile"),
+        (notices.Negotiated(ROBOT, frozenset()), f"{CALLED} no longer uses the meshbus profile"),
+        (
+            notices.PeerPlain(ROBOT),
+            f"{CALLED} is a plain net-mesh node: no prefixes, no requests, no reliable streams with it",
+        ),
+        (notices.Acked(1, ROBOT, LIDAR, accepted=True), f"subscribed to sensors/lidar of {CALLED}"),
+        (notices.Acked(1, ROBOT, LIDAR, accepted=True, leaving=True), f"unsubscribed from sensors/lidar of {CALLED}"),
+        (
+            notices.Acked(1, ROBOT, LIDAR, accepted=False, reason=AckReason.UNKNOWN_CHANNEL),
+            f"not subscribed to sensors/lidar of {CALLED}: unknown channel",
+        ),
+        (
+            notices.Acked(1, ROBOT, LIDAR, accepted=False, timed_out=True),
+            f"not subscribed to sensors/lidar of {CALLED}: no answer",
+        ),
+        (notices.Acked(1, ROBOT, LIDAR, accepted=False, gone=True), None),
+        (notices.Matched(1, ROBOT), None),
+        (notices.Matched(1, ROBOT, timed_out=True), f"{CALLED} did not answer a subscription to a prefix"),
+        (
+            notices.Matched(1, ROBOT, (LIDAR,), (ChannelName("a"),), ((ChannelName("b"), AckReason.UNAUTHORIZED),)),
+            f"subscribed to sensors/lidar of {CALLED}; {CALLED} no longer publishes a; {CALLED} refused b (unauthorized)",
+        ),
+        (
+            notices.Matched(1, ROBOT, tuple(ChannelName(f"c/{number}") for number in range(7))),
+            f"subscribed to c/0, c/1, c/2, c/3, c/4 and 2 more of {CALLED}",
+        ),
+        (notices.Subscribed(ROBOT, LIDAR), f"{CALLED} subscribed to sensors/lidar"),
+        (notices.Subscribed(ROBOT, LIDAR, "work"), f"{CALLED} subscribed to sensors/lidar in queue group work"),
+        (
+            notices.Unsubscribed(ROBOT, LIDAR, "peer_gone"),
+            f"the subscription of {CALLED} to sensors/lidar ended: peer gone",
+        ),
+        (notices.StreamFailed(ROBOT, 1, "no room"), f"a reliable stream to {CALLED} failed: no room"),
+        (
+            notices.RequestFailed(1, ROBOT, LIDAR, notices.RequestFault.NO_RESPONDER),
+            f"a request to {CALLED} on sensors/lidar failed: no responder",
+        ),
+        (notices.HistoryOpened(1, ROBOT, LIDAR), f"reading the log of {CALLED} for sensors/lidar"),
+        (
+            notices.HistoryGap(1, ROBOT, LIDAR, 5, 9),
+            f"4 events of sensors/lidar are no longer in the log of {CALLED}",
+        ),
+        (
+            notices.HistoryEnded(1, ROBOT, LIDAR, notices.HistoryFault.RANGE_GONE),
+            f"cannot read the log of {CALLED} for sensors/lidar: range gone",
+        ),
+        (notices.HistoryEnded(1, ROBOT, LIDAR), None),
+        (notices.Announced(ROBOT, direct=True), None),
+        (
+            Refusal(Direction.PUBLISH, "a/b", "not_exposed", "add it there", 1),
+            "an application may not publish 'a/b': not exposed: add it there",
+        ),
+        (SlowConsumer("a", 3, 1), str(SlowConsumer("a", 3, 1))),
+    ],
+)
+def test_a_notice_is_a_sentence(notice: object, said: str | None) -> None:
+    assert _said(notice) == said
+
+
+def test_a_node_without_a_name_is_called_by_its_id() -> None:
+    assert sentence(notices.PeerRecovered(255)) == "00000000000000ff is back"
