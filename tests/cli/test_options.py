@@ -1,5 +1,7 @@
 """A verb runs with a file, the environment and what was typed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,13 @@ def test_what_is_mistyped_is_named(home: Path, text: str, complaint: str) -> Non
     with pytest.raises(ConfigError) as caught:
         load_config(None, [text])
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.usefixtures("home")
+def test_the_mesh_key_comes_from_a_file_or_standard_input_and_not_from_the_command_line() -> None:
+    with pytest.raises(ConfigError, match="visible to every user") as caught:
+        load_config(None, [f"psk={'7e' * 32}"])
+    assert "7e7e" not in str(caught.value)
+    code = "from meshbus.cli.options import load_config as load; print(load(None, ['psk_file=/dev/stdin']).load_psk().hex())"
+    piped = subprocess.run([sys.executable, "-c", code], input="7e" * 32, capture_output=True, text=True, check=True)
+    assert piped.stdout.strip() == "7e" * 32

@@ -97,8 +97,8 @@ def test_another_mesh_key_finds_no_way_in(meshbus: Meshbus, node: Running, mesh:
         (["--connect", "nowhere", "--public-key", KEY], 2, "--connect[0].address (from an argument): invalid address 'nowhere'"),
         (["--connect", "h:1", "--public-key", "x"], 2, "--connect[0].public_key (from an argument): expected 64 hex"),
         (["--config", "none.toml"], 2, "config (from none.toml): the file does not exist"),
-        (["--set", "psk=00"], 2, "psk (from an argument): expected 64 hex digits"),
-        (["--set", f"psk={KEY}"], 2, "peers: no peer is configured; give --connect and --public-key"),
+        (["--set", f"psk={KEY}"], 2, "psk on a command line is visible to every user"),
+        (["--set", "psk_file=KEYFILE"], 2, "peers: no peer is configured; give --connect and --public-key"),
         (["--config", "me", "--connect"], 2, "parameter --connect requires an argument"),
     ],
 )  # fmt: skip

@@ -21,17 +21,27 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = NOW
+        self.ticks = 1_000.0
 
     def __call__(self) -> int:
         return self.now
 
+    def monotonic(self) -> float:
+        return self.ticks
+
     def forward(self, seconds: float) -> None:
+        self.now += round(seconds * 1_000_000_000)
+        self.ticks += seconds
+
+    def set_by_hand(self, seconds: float) -> None:
+        """Change the wall clock; no time passes."""
         self.now += round(seconds * 1_000_000_000)
 
 
 def open_log(root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any) -> RedexFile:
     """Open the only channel of a test; closing the log is enough, because its Redex holds nothing else."""
-    redex = Redex(root, files=files, clock=clock or Clock(), background=False)
+    clock = clock or Clock()
+    redex = Redex(root, files=files, clock=clock, monotonic=clock.monotonic, background=False)
     return redex.open(CHANNEL, LogConfig(**settings))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from meshbus.errors import ConfigError
-from meshbus.log.durability import NEVER, Fsync, LogConfig, every_n, interval
+from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, every_n, interval
 
 
 def test_each_policy_is_a_plain_value() -> None:
@@ -23,3 +23,10 @@ def test_every_no_events_is_refused(count: int) -> None:
 def test_no_interval_is_refused(seconds: float) -> None:
     with pytest.raises(ConfigError, match="fsync"):
         interval(seconds)
+
+
+def test_a_hot_file_takes_a_part_of_the_size_limit() -> None:
+    assert LogConfig().file_bytes == LogConfig().seal_bytes
+    assert LogConfig(retention=Retention(max_bytes=8_000)).file_bytes == 1_000
+    assert LogConfig(retention=Retention(max_bytes=1)).file_bytes == 1
+    assert LogConfig(retention=Retention(max_bytes=1 << 40)).file_bytes == LogConfig().seal_bytes

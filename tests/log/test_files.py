@@ -108,3 +108,37 @@ def test_room_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
     handle = os.open(tmp_path / "f", os.O_RDONLY)
     assert not files.reserve(handle, 0, 1 << 20)
     files.close(handle)
+
+
+def test_what_is_created_is_for_this_user_only(tmp_path: Path) -> None:
+    files = Files()
+    files.make_folder(tmp_path / "a" / "b")
+    files.close(files.create(tmp_path / "a" / "b" / "f"))
+    files.write_aside(tmp_path / "a" / "g", tmp_path / "a" / "_g.aside", [b"x"])
+    files.close(files.lock(tmp_path / "a" / "_lock"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "a").rglob("*")}
+    assert modes == {"b": 0o700, "f": 0o600, "g": 0o600, "_lock": 0o600}
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_exists_keeps_its_mode_and_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o750)
+    Files().make_folder(tmp_path / "shared" / "log")
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o750
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        Files().make_folder(tmp_path / "file")
+    with pytest.raises(NotADirectoryError):
+        Files().make_folder(tmp_path / "file" / "log")
+
+
+def test_another_user_cannot_open_a_lock_that_an_older_version_made_nor_redirect_it(tmp_path: Path) -> None:
+    lock = tmp_path / "_lock"
+    lock.touch()
+    lock.chmod(0o644)
+    Files().close(Files().lock(lock))
+    assert lock.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "link").symlink_to(lock)
+    with pytest.raises(OSError, match="symbolic links"):
+        Files().lock(tmp_path / "link")

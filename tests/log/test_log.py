@@ -86,8 +86,9 @@ def test_opening_again_gives_the_same_log_and_never_other_settings(tmp_path: Pat
     with Redex(tmp_path, background=False) as redex:
         log = redex.open(CHANNEL, fsync=NEVER, retention=Retention(max_events=9))
         assert redex.open(CHANNEL, LogConfig(fsync=NEVER, retention=Retention(max_events=9))) is log
+        assert redex.open(CHANNEL) is log
         with pytest.raises(ConfigError, match="other settings"):
-            redex.open(CHANNEL)
+            redex.open(CHANNEL, LogConfig())
         log.close()
         again = redex.open(CHANNEL)
         assert again is not log

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.log.durability import Retention
-from meshbus.log.retention import Unit, expired_until
+from meshbus.log.retention import Unit, expired_until, swept_until
 
 SECOND = 1_000_000_000
 
@@ -54,3 +54,12 @@ def test_the_limit_that_asks_for_most_wins() -> None:
     units = units_of([10, 10, 10], [100, 100, 100])
     limits = Retention(max_events=25, max_bytes=150)
     assert expired_until(units, 30, 0, limits, 0) == 20
+
+
+def test_retired_parts_go_after_their_grace_or_while_everything_is_too_large() -> None:
+    retired = [Unit(0, 10, 0), Unit(0, 10, 5 * SECOND), Unit(0, 10, 9 * SECOND)]
+    assert swept_until(retired, 100, Retention(), 6, 10 * SECOND) == 1
+    assert swept_until(retired, 100, Retention(max_bytes=200), 6, 10 * SECOND) == 1
+    assert swept_until(retired, 100, Retention(max_bytes=115), 60, 10 * SECOND) == 2
+    assert swept_until(retired, 100, Retention(max_bytes=50), 60, 10 * SECOND) == 3
+    assert swept_until([], 100, Retention(max_bytes=50), 60, 10 * SECOND) == 0

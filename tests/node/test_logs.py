@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import resource
 import threading
 import time
 from pathlib import Path
@@ -12,16 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshbus.config.node import ChannelEntry, Logged, NodeConfig
 from meshbus.engine.base.batch import EventBatch, Stamp
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.log.log import RedexFile
+from meshbus.log.reader import LogReader
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node import logs
-from meshbus.node.logs import Logs
+from meshbus.node.logs import Logs, log_bounds
 from meshbus.node.node import Node
 from meshbus.wire.frames import columns_of
 from tests.node.test_historyreader import LIDAR, LOGGED, numbered, pair, publish
@@ -401,7 +405,7 @@ async def test_a_prefix_log_that_cannot_be_opened_is_counted_once(tmp_path: Path
             for n in range(3):
                 await publisher.publisher(LIDAR).publish(b"%d" % n)
             assert await take(subscription, 3) == numbered(0, 3)
-            assert recorder.counters["fail"] == {"log_open": 1}
+            assert recorder.counters["fail"] == {"log_open": 1, "log_received": 3}
 
 
 async def test_a_node_without_logs_says_so() -> None:
@@ -432,3 +436,126 @@ async def test_opaque_messages_and_events_without_a_channel_are_not_logged(tmp_p
     logs.take(EventBatch(**nothing, channel=ChannelName(LIDAR)))
     assert (tmp_path / "received").exists()
     logs.close()
+
+
+def test_every_channel_log_has_a_bound_and_says_it_at_start() -> None:
+    config = NodeConfig(
+        log_dir=Path("logs"),
+        channels=(
+            ChannelEntry(name=ChannelName("a"), log=Logged.BOTH),
+            ChannelEntry(prefix="sensors/", log=Logged.RECEIVED, log_retain_bytes=5 << 20),
+            ChannelEntry(name=ChannelName("b")),
+        ),
+    )
+    assert [entry.log_config().retention.max_bytes for entry in config.channels[:2]] == [1 << 30, 5 << 20]
+    assert log_bounds(config) == [
+        "a: two logs of at most 1024 MiB (log_retain_bytes)",
+        "each channel that starts with 'sensors/': one log of at most 5 MiB (log_retain_bytes)",
+    ]
+
+
+def received_batch(channel: str, payload: bytes = b"x") -> EventBatch:
+    offsets, data = columns_of([payload])
+    return EventBatch(
+        offsets=offsets,
+        data=data,
+        publisher=1,
+        session_id=2,
+        stream_id=3,
+        packet_seqs=np.zeros(1, np.uint64),
+        packet_events=np.ones(1, np.int64),
+        stamp=Stamp(),
+        channel=ChannelName(channel),
+    )
+
+
+def prefix_logs(folder: Path) -> tuple[Logs, Counters]:
+    config = Node.open(log_dir=folder, channels=[{"prefix": "", "log": "received"}], **QUICK).config
+    counters = Counters()
+    return Logs(config, Identity.generate(bytes), counters), counters
+
+
+def test_a_prefix_of_many_channels_holds_few_files_open_and_logs_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "most_open_logs", lambda: 4)
+    kept, counters = prefix_logs(tmp_path)
+    open_files = []
+    for turn in range(2):
+        for number in range(10):
+            kept.take(received_batch(f"many/{number}", b"%d" % turn))
+            open_files.append(sum("_hot" in link or "_lock" in link for link in open_links(tmp_path)))
+    assert max(open_files) <= 2 * 4
+    kept.close()
+    for number in range(10):
+        events = LogReader(tmp_path / "received", f"many/{number}").snapshot().events()
+        assert [event.payload for event in events] == [b"0", b"1"]
+    assert counters.snapshot().get("fail") is None
+
+
+def open_links(below: Path) -> list[str]:
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(link.readlink()))
+    return [place for place in found if place.startswith(str(below))]
+
+
+def test_logs_recover_when_files_can_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, counters = prefix_logs(tmp_path)
+    kept.take(received_batch("first"))
+    real = Files.lock
+
+    def refused(_: Files, path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(Files, "lock", refused)
+    kept.take(received_batch("second", b"lost"))
+    kept.take(received_batch("second", b"lost too, without another attempt"))
+    assert counters.snapshot()["fail"] == {"log_open": 1, "log_received": 2}
+    monkeypatch.setattr(Files, "lock", real)
+    monkeypatch.setattr(kept, "_closed_until", {})  # a few seconds later
+    kept.take(received_batch("second", b"kept"))
+    kept.take(received_batch("first", b"kept too"))
+    kept.close()
+    for channel, expected in {"first": [b"x", b"kept too"], "second": [b"kept"]}.items():
+        events = LogReader(tmp_path / "received", channel).snapshot().events()
+        assert [event.payload for event in events] == expected
+
+
+def test_the_bound_of_open_logs_follows_the_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {64: 8, 1024: 128, 1 << 20: 4_096, -1: 4_096}
+    for limit, expected in limits.items():
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        assert logs.most_open_logs() == expected
+
+
+async def test_a_sync_that_dies_unexpectedly_is_seen_counted_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    channels = [{**LOGGED, "log": "both", **EVERY}]
+    config = Node.open(log_dir=tmp_path, channels=channels, **QUICK).config
+    counters = Counters()
+    kept = Logs(config, Identity.generate(bytes), counters)
+    published = kept.of_published(ChannelName(LIDAR))
+    assert published is not None
+    real = RedexFile.commit
+
+    def bug(_: RedexFile) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(RedexFile, "commit", bug)
+    offsets, data = columns_of([b"x"])
+    with pytest.raises(ZeroDivisionError):
+        await published.append(offsets, data, lambda first: first)
+    kept.take(received_batch(LIDAR))
+    await kept.drain()
+    assert counters.snapshot()["fail"] == {"log_published": 1, "task": 2}
+    assert caplog.text.count("failed unexpectedly") == 2
+    monkeypatch.setattr(RedexFile, "commit", real)
+    assert await published.append(offsets, data, lambda first: first) == 1
+    kept.take(received_batch(LIDAR))
+    await kept.drain()
+    (received,) = [log for log in kept._received.values() if log is not None]
+    assert (published.file.durable_seq, received.file.durable_seq) == (2, 2)
+    kept.close()

@@ -79,4 +79,10 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError("--set", f"expected key=value, such as heartbeat_s=2, got {text!r}")
+    if key.strip() == "psk":  # the value is not repeated: the message may be logged
+        raise ConfigError(
+            "--set",
+            "psk on a command line is visible to every user of this machine; put the key into a file with mode 0600 and"
+            " use --set psk_file=FILE, or pass it on standard input with --set psk_file=/dev/stdin",
+        )
     return key.strip(), value.strip()

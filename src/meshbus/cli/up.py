@@ -54,6 +54,7 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
     from contextlib import AsyncExitStack
 
     from meshbus.node.admin import Admin, status_row
+    from meshbus.node.logs import log_bounds
     from meshbus.node.node import Node
 
     stop = asyncio.Event()
@@ -67,6 +68,8 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
         show_facts({**facts, **({"edge": list(map(_places, bridges))} if bridges else {})}, json=json)
+        for bound in log_bounds(config):
+            note(bound)
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(_show_notices(node, json=json))
             await stop.wait()

@@ -53,6 +53,9 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibi
 from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.token import PermissionToken
 
+LOG_RETAIN_BYTES = 1 << 30
+"""Disk space of a channel's log unless the configuration says otherwise: no node fills its disk by default."""
+_DEFAULT_LOG = LogConfig(retention=Retention(max_bytes=LOG_RETAIN_BYTES))
 PREFIX = "MESHBUS_"
 CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
@@ -134,9 +137,9 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     log_fsync: Fsync = LogConfig().fsync
     """When the log calls fsync: `never`, `every 100` (events), or `interval 0.5` (seconds)."""
     log_retain_s: LogSize | None = None
-    """How long events are kept; forever, if none of the three limits is set."""
-    log_retain_bytes: LogSize | None = None
-    """How many bytes of events are kept."""
+    """How long events are kept; as long as the other limits allow by default."""
+    log_retain_bytes: LogSize = LOG_RETAIN_BYTES
+    """Disk space of each log of the channel; the oldest events go first."""
     log_retain_events: LogSize | None = None
     """How many events are kept."""
     log_seal_bytes: Bytes = LogConfig().seal_bytes
@@ -154,7 +157,7 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "prefix", f"{self.prefix!r} cannot begin a channel name; use a-z, 0-9, '-', '_', '.' and '/'"
             ) from None
-        if self.log is None and self.log_config() != LogConfig():
+        if self.log is None and self.log_config() != _DEFAULT_LOG:
             raise ConfigError("log", f"required because other log settings are set; choose from {', '.join(Logged)}")
 
     def config(self) -> ChannelConfig:
@@ -425,7 +428,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if entry is not None and entry.log in {what, Logged.BOTH}:
             return entry.log_config()
         if what is Logged.RECEIVED and any(one.log and one.covers(channel) for one in self.subscriptions):
-            return LogConfig() if entry is None else entry.log_config()
+            return _DEFAULT_LOG if entry is None else entry.log_config()
         return None
 
     def _entry_of(self, channel: str) -> ChannelEntry | None:

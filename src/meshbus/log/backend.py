@@ -32,6 +32,7 @@ Errors of the operating system become LogError inside the backend.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
@@ -209,6 +210,8 @@ class OpenOptions(msgspec.Struct, frozen=True):
     """Nanoseconds since 1970."""
     files: Files
     """File operations; tests replace them. Of no use to a backend without files."""
+    monotonic: Callable[[], float] = time.monotonic
+    """Seconds for durations; a change of the wall clock does not change them."""
 
 
 class Factory(Protocol):

@@ -16,6 +16,9 @@ import msgspec
 
 from meshbus.errors import ConfigError
 
+_PARTS = 8
+"""A hot file takes at most one part in this many of the size limit."""
+
 
 class Fsync(msgspec.Struct, frozen=True):
     """When to wait for the disk; use NEVER, every_n or interval."""
@@ -50,7 +53,7 @@ class Retention(msgspec.Struct, frozen=True):
     max_age_s: float | None = None
     """A segment expires when its last event was written longer ago than this."""
     max_bytes: int | None = None
-    """Size on the disk, the hot files included."""
+    """Size on the disk of everything: segments, hot files, and what is kept for running readers, which goes first."""
     max_events: int | None = None
     """A segment expires when this many events follow it."""
 
@@ -63,8 +66,14 @@ class LogConfig(msgspec.Struct, frozen=True):
     retention: Retention = Retention()
     # Recovery reads the hot files completely before a log opens, so their size bounds that time (docs/decisions/0010).
     seal_bytes: int = 64 << 20
-    """A hot file is sealed at this size; compaction merges small segments up to it."""
+    """A hot file is sealed at this size, or at an eighth of `max_bytes`; compaction merges small segments up to it."""
     seal_age_s: float = 3600.0
     """A hot file is sealed at this age, however small it is."""
     grace_s: float = 600.0
     """How long replaced and expired segments are kept for readers that have planned to read them."""
+
+    @property
+    def file_bytes(self) -> int:
+        """The size at which a hot file is complete: a log expires by whole files, so its limit holds several."""
+        limit = self.retention.max_bytes
+        return self.seal_bytes if limit is None else max(min(self.seal_bytes, limit // _PARTS), 1)

@@ -9,12 +9,12 @@ Errors of the operating system become LogError in `translated`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,7 +27,11 @@ except ImportError:  # Windows: a second writer is not detected there
 
 Part: TypeAlias = "bytes | bytearray | memoryview"
 
+_OWN_FILE, _OWN_FOLDER = 0o600, 0o700
+"""Modes of what is created: events are for the user who runs the node, who may grant more."""
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _SPACE = {errno.ENOSPC, errno.EDQUOT}
+_HANDLES = {errno.EMFILE, errno.ENFILE}
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
@@ -36,12 +40,17 @@ class Files:
     """Operations on real files; a handle is a file descriptor."""
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder and its parents; the name is durable once the parent is synced."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Create a folder and its parents, for this user only; the name is durable once the parent is synced."""
+        for place in reversed([path, *path.parents]):
+            # One by one, because `parents=True` would create the parents for everyone.
+            with contextlib.suppress(FileExistsError):
+                if not place.is_dir():
+                    place.mkdir(mode=_OWN_FOLDER)
+        path.mkdir(exist_ok=True)  # raises FileExistsError if it is no folder
 
     def create(self, path: Path) -> int:
         """Create a file and open it for writing; raises FileExistsError if it exists."""
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _OWN_FILE)
 
     def reopen(self, path: Path) -> int:
         """Open an existing file for writing."""
@@ -97,9 +106,12 @@ class Files:
 
     def lock(self, path: Path) -> int:
         """Lock a file until its handle is closed or the process ends; raises BlockingIOError if it is locked already."""
-        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | _NO_LINK, _OWN_FILE)
         try:
             if fcntl is not None:
+                with contextlib.suppress(OSError):
+                    # Who can open the file can lock it, even for reading only; older versions let everyone.
+                    os.fchmod(handle, _OWN_FILE)
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
@@ -127,7 +139,7 @@ def _libc() -> ctypes.CDLL | None:
         return None
 
 
-@contextmanager
+@contextlib.contextmanager
 def translated(path: Path, doing: str) -> Iterator[None]:
     """Turn an OSError into a LogError that says what to do next."""
     try:
@@ -136,12 +148,27 @@ def translated(path: Path, doing: str) -> Iterator[None]:
         raise log_error(error, path, doing) from error
 
 
+def is_full(error: OSError) -> bool:
+    """Return whether an error means that there is no room on the disk."""
+    return error.errno in _SPACE
+
+
+def no_handles(error: OSError) -> bool:
+    """Return whether an error means that there are too many open files, which says nothing about the disk."""
+    return error.errno in _HANDLES
+
+
 def log_error(error: OSError, path: Path, doing: str) -> LogError:
     """Return the LogError for an OSError."""
     why = error.strerror or str(error)
-    if error.errno in _SPACE:
+    if is_full(error):
         return LogError(
             LogFault.NO_SPACE, f"{doing} {path}: {why}; nothing acknowledged is lost: free some space and try again"
+        )
+    if no_handles(error):
+        return LogError(
+            LogFault.FAILED,
+            f"{doing} {path}: {why}; nothing acknowledged is lost: close some files, or raise the limit (ulimit -n)",
         )
     if error.errno in _REFUSED:
         return LogError(

@@ -4,6 +4,7 @@
     └── sensors_lidar-<16 hex digits of the canonical hash>/
         ├── _manifest.json                                 what is sealed; replaced atomically
         ├── _lock                                          held by the one writer
+        ├── _spare                                         room for a manifest on a full disk
         ├── 00000000000000000000-00000000000000065536.parquet    sealed: first and one past the last sequence
         ├── _hot/00000000000000065536.hot                  the hot tail, in blocks; named by its first sequence
         └── _old/….parquet.old                             replaced or expired, kept for running readers

@@ -231,15 +231,17 @@ class Redex:
         backend: str = DEFAULT,
         files: Files | None = None,
         clock: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], float] = time.monotonic,
         background: bool = True,
     ) -> None:
         """Choose the folder; it is created when the first log is opened.
 
         `recorder` is the node id that rows carry, `backend` a name in log/backend.py. `files`, `clock` (nanoseconds
-        since 1970) and `background=False` are for tests: without the background thread, call `keep` yourself.
+        since 1970), `monotonic` (seconds, for durations) and `background=False` are for tests: without the background
+        thread, call `keep` yourself.
         """
         self.path = Path(path)
-        self._recorder, self._clock = recorder, clock
+        self._recorder, self._clock, self._monotonic = recorder, clock, monotonic
         self._factory = find_backend(backend)
         self._files = files or Files()
         self._open: dict[ChannelName, RedexFile] = {}
@@ -269,8 +271,9 @@ class Redex:
         """Open the log of a channel for appending, and create it if there is none.
 
         `fsync` and `retention` override those of `config`. `origin` is the origin hash of rows for which an append
-        gives none. Opening an open channel again returns the same object. Raises LogError if the folder cannot be used,
-        if another process appends to the log, or if durable events are damaged.
+        gives none. Opening an open channel again, with the same settings or without any, returns the same object.
+        Raises LogError if the folder cannot be used, if another process appends to the log, or if durable events are
+        damaged.
         """
         name = ChannelName(channel)
         chosen = config or LogConfig()
@@ -284,12 +287,13 @@ class Redex:
             log = self._open.get(name)
             if log is not None and not log.closed:
                 # Two callers with different guarantees cannot share one log silently.
-                if log.config != chosen:
+                if log.config != chosen and not (config is None and fsync is None and retention is None):
                     raise ConfigError("config", f"the log of {name} is open with other settings: close it first")
                 return log
             defaults = Defaults(recorder=self._recorder, origin=origin)
-            options = OpenOptions(name, chosen, defaults, self._clock, self._files)
+            options = OpenOptions(name, chosen, defaults, self._clock, self._files, self._monotonic)
             log = RedexFile(options, self._factory.open(self.path, options))
+            self._open = {channel: known for channel, known in self._open.items() if not known.closed}
             self._open[name] = log
         if self._keeper is not None:
             self._keeper.watch(chosen.fsync.seconds)

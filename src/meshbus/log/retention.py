@@ -38,3 +38,18 @@ def expired_until(units: Sequence[Unit], next_seq: int, hot_bytes: int, limits: 
         # What expires first makes room, so later units may stay.
         total -= unit.bytes
     return until
+
+
+def swept_until(retired: Sequence[Unit], live_bytes: int, limits: Retention, grace_s: float, now_ns: int) -> int:
+    """Return how many of the retired parts are to be removed, the oldest first.
+
+    A part goes when its grace period is over, or earlier while everything together is larger than the limit. `end` of a
+    unit has no meaning here; `written_ns` is when it was retired.
+    """
+    total = live_bytes + sum(unit.bytes for unit in retired)
+    for count, unit in enumerate(retired):
+        over = limits.max_bytes is not None and total > limits.max_bytes
+        if not over and now_ns - unit.written_ns < grace_s * _NS:
+            return count
+        total -= unit.bytes
+    return len(retired)

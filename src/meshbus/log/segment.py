@@ -3,8 +3,8 @@
 All row groups but the last have the same number of rows, so the group of a sequence is known without opening the file.
 Columns with few different values have dictionaries, sequences are stored by their differences, and the rest is compressed
 with zstd. Payloads are left uncompressed while sealing is behind: compressing them takes most of the time.
-Every page has a checksum, which is verified where that matters more than speed: by `meshbus log verify`, and when
-segments are merged. Segments of packets are written by log/packets/parquet.py and read here.
+Every page has a checksum, which every read verifies: without it, a changed bit would become a changed event. Segments
+of packets are written by log/packets/parquet.py and read here.
 
 `write_segment` uses a temporary name; the caller renames. A reader finds a segment under its name or, if it was
 replaced, where it is kept for running readers (log/folder.py).
@@ -165,13 +165,10 @@ def segment_path(folder: Path, name: str) -> Path:
     raise FileNotFoundError(f"{path} is gone")
 
 
-def read_segment(
-    folder: Path, segment: Segment, want: Wanted, start: int, stop: int, *, check: bool = False
-) -> Iterator[Any]:
+def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop: int) -> Iterator[Any]:
     """Yield the rows of a range of a segment as record batches, a few row groups at a time.
 
-    Raises FileNotFoundError if the segment is gone, and LogError if it is damaged. `check` also verifies the checksum
-    of each page, which takes a quarter more time.
+    Raises FileNotFoundError if the segment is gone, and LogError if it is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -181,7 +178,7 @@ def read_segment(
         return
     path = segment_path(folder, segment.name)
     try:
-        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=check) as file:
+        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
             _check_version(path, file.schema_arrow.metadata or {})
             # A whole but different file under this name would shift all sequences.
             if file.metadata.num_rows != segment.end - segment.first:
@@ -194,7 +191,7 @@ def read_segment(
                 yield from _cut(table, segment.first + group * segment.group_rows, start, stop, want)
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, IndexError) as error:
+    except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
 
 

@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
-from meshbus.config.node import Logged, NodeConfig
+from meshbus.config.node import LOG_RETAIN_BYTES, Logged, NodeConfig
 from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.history_server import Page
@@ -32,6 +35,7 @@ from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import ConfigError, LogError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns
+from meshbus.log.files import no_handles
 from meshbus.log.log import Redex, RedexFile
 from meshbus.log.schema import unsigned
 from meshbus.names.channel import ChannelName
@@ -49,6 +53,9 @@ T = TypeVar("T")
 
 NO_TIME = -(1 << 63)
 """Stands for a time that is unknown, where there is no room for a null."""
+REOPEN_S = 5.0
+"""Seconds before a log that could not be opened is tried again."""
+_LEAST_OPEN, _MOST_OPEN = 8, 4_096
 NO_LOGS = "is not set, so this node keeps no logs"
 
 _logger = logging.getLogger("meshbus.node")
@@ -76,7 +83,7 @@ class PublishedLog:
         """Held while a batch that may have been appended before is looked up and appended."""
         self._line: list[_Step[Any]] = []
         """Publishes that wait for the next sync, in the order of appending."""
-        self._tasks = TaskOwner("a sync of a published log", _logger)
+        self._tasks = TaskOwner("a sync of a published log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
 
     async def append(
@@ -113,7 +120,7 @@ class PublishedLog:
     async def drain(self) -> None:
         """Wait until every waiting publish is synced and sent."""
         if self._syncing is not None:
-            await self._syncing
+            await asyncio.wait([self._syncing])  # its errors went to the publishers
 
     async def _commit(self) -> None:
         """Sync and send the waiting publishes, until none is left."""
@@ -122,14 +129,22 @@ class PublishedLog:
             try:
                 await asyncio.to_thread(self.file.commit)
             except LogError as error:
-                for step in steps:
-                    self._counters.add("fail", "log_published", len(step.seqs))
-                    if not step.outcome.done():
-                        step.outcome.set_exception(error)
+                self._refuse(steps, error)
                 continue
+            except BaseException as error:
+                # Unexpected: these publishes get it, TaskOwner reports it, and the next publish starts a new task.
+                waiting, self._line, self._syncing = self._line, [], None
+                self._refuse([*steps, *waiting], error if isinstance(error, Exception) else RuntimeError(repr(error)))
+                raise
             for step in steps:
                 self._finish(step)
         self._syncing = None
+
+    def _refuse(self, steps: list[_Step[Any]], error: Exception) -> None:
+        for step in steps:
+            self._counters.add("fail", "log_published", len(step.seqs))
+            if not step.outcome.done():
+                step.outcome.set_exception(error)
 
     def _finish(self, step: _Step[Any]) -> None:
         try:
@@ -147,17 +162,41 @@ class PublishedLog:
 
 
 class ReceivedLog:
-    """The log of one channel that this node receives."""
+    """The log of one channel that this node receives; open only while it is used."""
 
-    def __init__(self, file: RedexFile, subnet: SubnetId) -> None:
-        self.file = file
+    def __init__(self, opener: Callable[[], RedexFile], subnet: SubnetId, counters: Counters) -> None:
+        self._opener = opener
+        self._file: RedexFile | None = None
         self._subnet = subnet
-        self._tasks = TaskOwner("a sync of a received log", _logger)
+        self._tasks = TaskOwner("a sync of a received log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
         self._numbers: LoggedNumbers | None = None
         """What the log holds; None until another node's log is read, as nothing else brings an event twice."""
         self._finding = asyncio.Lock()
         """Held while the log is searched for its numbers."""
+
+    @property
+    def file(self) -> RedexFile:
+        """The open log; raises LogError if it cannot be opened."""
+        if self._file is None:
+            self._file = self._opener()
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log holds files open."""
+        return self._file is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the log must stay open, because something waits for it."""
+        return self._syncing is not None or self._finding.locked()
+
+    def rest(self) -> None:
+        """Close the files until the next event; blocks. Raises LogError if they cannot be synced."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
 
     async def find_numbers(self) -> None:
         """Find out which events the log holds, before others are read from a publisher's log."""
@@ -212,14 +251,15 @@ class ReceivedLog:
     async def drain(self) -> None:
         """Wait for the sync that is in progress, if any."""
         if self._syncing is not None:
-            await self._syncing
+            await asyncio.wait([self._syncing])
 
     async def _sync(self) -> None:
         try:
             await asyncio.to_thread(self.file.commit)
         except LogError as error:
             _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
-        self._syncing = None
+        finally:
+            self._syncing = None  # also after an unexpected error, so that the next event starts a new task
 
 
 def _numbers_in(file: RedexFile, end: int) -> list[tuple[int, NumberRange]]:
@@ -269,11 +309,18 @@ class Logs:
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
+        self._in_use: dict[ChannelName, ReceivedLog] = {}
+        """The received logs that are open, the one that was used last at the end."""
+        self._most_open = most_open_logs()
+        self._closed_until: dict[ChannelName, float] = {}
+        """When to try again to open a log that could not be opened."""
 
     def open_configured(self) -> None:
         """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first failure."""
         if has_arrow():
             import pyarrow.parquet  # noqa: F401  loaded here, so that the first reader does not wait for the import
+        for bound in log_bounds(self._config):
+            _logger.info(bound)
         for entry in self._config.channels:
             if entry.name is not None:
                 self.of_published(entry.name)
@@ -310,14 +357,17 @@ class Logs:
         if log is None:
             return
         try:
-            log.take(batch)
+            if self._use(channel, log):
+                log.take(batch)
+                return
         except LogError:
-            self._counters.add("fail", "log_received", len(batch))
+            pass  # counted with the batches of logs that cannot be opened
+        self._counters.add("fail", "log_received", len(batch))
 
     async def expect_history(self, channel: ChannelName) -> None:
         """Get ready for events of a channel that may be in its log already. Raises LogError if it cannot be read."""
         log = self._received[channel] if channel in self._received else self._find_received(channel)
-        if log is not None:
+        if log is not None and self._use(channel, log):
             await log.find_numbers()
 
     async def drain(self) -> None:
@@ -332,20 +382,88 @@ class Logs:
         self.received.close()
 
     def _find_received(self, channel: ChannelName) -> ReceivedLog | None:
-        try:
-            return self._open_received(channel)
-        except LogError as error:
-            _logger.warning("events received on %s are not logged: %s", channel, error)
-            self._counters.add("fail", "log_open")
-            self._received[channel] = None
-            return None
-
-    def _open_received(self, channel: ChannelName) -> ReceivedLog | None:
         config, log = self._config.log_config(channel, Logged.RECEIVED), None
         if config is not None:
-            log = ReceivedLog(self.received.open(channel, config), self._config.subnet)
+            opener = partial(self.received.open, channel, config)
+            log = ReceivedLog(opener, self._config.subnet, self._counters)
         self._received[channel] = log
         return log
+
+    def _open_received(self, channel: ChannelName) -> None:
+        log = self._find_received(channel)
+        if log is not None:
+            self._open(channel, log)
+
+    def _use(self, channel: ChannelName, log: ReceivedLog) -> bool:
+        """Open a log if it is not open, and return whether it is; a failure is counted and tried again later."""
+        if log.is_open:
+            self._in_use[channel] = self._in_use.pop(channel)
+            return True
+        if time.monotonic() < self._closed_until.get(channel, 0.0):
+            return False
+        try:
+            self._open(channel, log)
+        except LogError as error:
+            # Not at every event: opening a log takes long, and the cause seldom goes away at once.
+            self._closed_until[channel] = time.monotonic() + REOPEN_S
+            _logger.warning("events received on %s are not logged: %s", channel, error)
+            self._counters.add("fail", "log_open")
+            return False
+        self._closed_until.pop(channel, None)
+        return True
+
+    def _open(self, channel: ChannelName, log: ReceivedLog) -> None:
+        """Open a log; close another if too many are open. Raises LogError."""
+        while len(self._in_use) >= self._most_open and self._rest_one():
+            pass
+        try:
+            _ = log.file
+        except LogError as error:
+            # The limit of open files may be lower than it was, or others use more: make do with fewer.
+            if not (isinstance(error.__cause__, OSError) and no_handles(error.__cause__) and self._rest_one()):
+                raise
+            self._most_open = max(len(self._in_use), 1)
+            _ = log.file
+        self._in_use[channel] = log
+
+    def _rest_one(self) -> bool:
+        """Close the files of the log that was not used for the longest time; return whether there was one."""
+        channel = next((channel for channel, log in self._in_use.items() if not log.busy), None)
+        if channel is None:
+            return False
+        try:
+            self._in_use.pop(channel).rest()
+        except LogError as error:
+            _logger.warning("cannot close the log of %s: %s", channel, error)
+            self._counters.add("fail", "log_close")
+        return True
+
+
+def most_open_logs() -> int:
+    """Return how many received logs may be open at a time; each takes two files, and together a quarter of the limit."""
+    if sys.platform == "win32":
+        return _LEAST_OPEN * 16  # it has no such limit
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN if limit < 0 else min(max(limit // 8, _LEAST_OPEN), _MOST_OPEN)
+
+
+def log_bounds(config: NodeConfig) -> list[str]:
+    """Return a line for each logged channel or prefix that says how much disk space its logs may take."""
+    lines = []
+    for entry in config.channels:
+        if entry.log is not None:
+            channels = entry.name or f"each channel that starts with {entry.prefix!r}"
+            logs = "two logs" if entry.log is Logged.BOTH else "one log"
+            lines.append(f"{channels}: {logs} of at most {entry.log_retain_bytes >> 20} MiB (log_retain_bytes)")
+    for subscription in config.subscriptions:
+        if subscription.log:
+            channels = subscription.channel or f"each channel that starts with {subscription.prefix!r}"
+            lines.append(
+                f"{channels}: one log of at most {LOG_RETAIN_BYTES >> 20} MiB, unless its channel entry sets another limit"
+            )
+    return lines
 
 
 async def open_logs(config: NodeConfig, identity: Identity, counters: Counters) -> Logs | None:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from meshbus.log.embedded.block import (
     BLOCK_HEADER,
     FORMAT_VERSION,
+    BlockKey,
     HotHeader,
     NewerVersion,
     Unreadable,
+    block_key,
     is_plain,
     pack_block,
     pack_cells,
@@ -29,6 +31,7 @@ from meshbus.log.headers import Headers
 from meshbus.log.rows import NULL, STORED, ZERO, Cells, make_cells, pack_payloads
 
 HEADER = HotHeader("sensors/lidar", bytes(range(16)), 42, 1_700_000_000_000_000_000)
+KEY = HEADER.key
 
 
 def cells_of(count: int, columns: dict[str, Any]) -> list[Cells]:
@@ -39,11 +42,13 @@ def cells_of(count: int, columns: dict[str, Any]) -> list[Cells]:
     ]  # fmt: skip
 
 
-def block_of(events: Sequence[bytes], columns: dict[str, Any], headers: Headers | None = None) -> bytes:
+def block_of(
+    events: Sequence[bytes], columns: dict[str, Any], headers: Headers | None = None, key: BlockKey = KEY
+) -> bytes:
     offsets, data = pack_payloads(events)
     edges = offsets.astype(np.int32).view(np.uint8).data
     form = pack_cells(cells_of(len(events), columns), headers)
-    return b"".join(pack_block(5, len(events), form, edges, data, written_ns=9, durable=3))
+    return b"".join(pack_block(5, len(events), form, edges, data, key=key, written_ns=9, durable=3))
 
 
 @st.composite
@@ -66,7 +71,7 @@ def test_a_block_is_read_back_unchanged(data: st.DataObject, events: list[bytes]
     raw = block_of(events, given_columns, headers)
     assert len(raw) % 8 == 0
     buffer = memoryview(bytes(8) + raw + b"next")
-    header = unpack_block(buffer, 8)
+    header = unpack_block(buffer, 8, KEY)
     assert (header.first, header.events, header.written_ns, header.durable) == (5, len(events), 9, 3)
     assert header.size == len(raw)
     rows = read_rows(buffer, 8, header)
@@ -85,7 +90,7 @@ def test_a_block_is_read_back_unchanged(data: st.DataObject, events: list[bytes]
 def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin: int) -> None:
     form = pack_cells(cells_of(1, {"origin": origin, "pub_seq": 5, "ts_ns": 77}))
     offsets = struct.pack("<ii", 0, len(payload))
-    assert pack_one(5, form, offsets, payload, written_ns=9, durable=3) == block_of(
+    assert pack_one(5, form, offsets, payload, key=KEY, written_ns=9, durable=3) == block_of(
         [payload], {"origin": origin, "pub_seq": 5, "ts_ns": 77}
     )
 
@@ -93,7 +98,7 @@ def test_the_short_way_for_one_event_gives_the_same_bytes(payload: bytes, origin
 def test_arrays_are_seen_in_place_and_aligned() -> None:
     raw = block_of([b"abc", b"d"], {"ts_ns": np.array([1, 2]), "event_index": np.array([3, 4])})
     buffer = memoryview(raw)
-    rows = read_rows(buffer, 0, unpack_block(buffer, 0))
+    rows = read_rows(buffer, 0, unpack_block(buffer, 0, KEY))
     whole = np.frombuffer(raw, np.uint8)
     arrays = [cells.array for cells in rows.cells if cells.array is not None]
     for array in (*arrays, rows.offsets):
@@ -108,27 +113,27 @@ def test_every_changed_bit_and_every_cut_is_noticed() -> None:
             damaged = bytearray(raw)
             damaged[place] ^= bit
             with pytest.raises(Unreadable):
-                unpack_block(memoryview(damaged), 0)
+                unpack_block(memoryview(damaged), 0, KEY)
     for size in range(len(raw)):
         with pytest.raises(Unreadable):
-            unpack_block(memoryview(raw[:size]), 0)
+            unpack_block(memoryview(raw[:size]), 0, KEY)
 
 
 def test_a_block_whose_parts_do_not_add_up_is_refused_when_it_is_read() -> None:
     raw = memoryview(block_of([b"abc"], {}))
-    header = unpack_block(raw, 0)
+    header = unpack_block(raw, 0, KEY)
     with pytest.raises(ValueError, match="add up"):
         read_rows(raw, 0, header._replace(payload_bytes=99))
 
 
 def test_plain_blocks_have_their_numbers_at_known_places() -> None:
     raw = memoryview(block_of([b"abc"], {"origin": 7, "ts_ns": 8}))
-    kinds = unpack_block(raw, 0).kinds
+    kinds = unpack_block(raw, 0, KEY).kinds
     assert is_plain(kinds)
     found = {STORED[place].name: struct.unpack_from("<q", raw, BLOCK_HEADER + at)[0] for place, at in scalars_at(kinds).items()}  # fmt: skip
     assert found == {"origin": 7, "ts_ns": 8}
-    assert not is_plain(unpack_block(memoryview(block_of([b""], {"ts_ns": np.array([1])})), 0).kinds)
-    assert not is_plain(unpack_block(memoryview(block_of([b""], {}, Headers.of([None]))), 0).kinds)
+    assert not is_plain(unpack_block(memoryview(block_of([b""], {"ts_ns": np.array([1])})), 0, KEY).kinds)
+    assert not is_plain(unpack_block(memoryview(block_of([b""], {}, Headers.of([None]))), 0, KEY).kinds)
 
 
 def test_the_file_header_is_read_back_and_padded_to_eight() -> None:
@@ -155,3 +160,14 @@ def test_a_newer_version_is_not_reported_as_damage() -> None:
     raw[4:6] = (FORMAT_VERSION + 1).to_bytes(2, "little")
     with pytest.raises(NewerVersion, match="newer meshbus"):
         unpack_file_header(bytes(raw))
+
+
+def test_a_block_is_recognized_only_with_the_key_of_its_log() -> None:
+    for key in (block_key(bytes(16)), KEY._replace(seed=0), KEY._replace(magic=b"MBBK")):
+        with pytest.raises(Unreadable):
+            unpack_block(memoryview(block_of([b"abc"], {}, key=key)), 0, KEY)
+
+
+def test_blocks_of_version_1_have_the_same_key_in_every_log() -> None:
+    assert block_key(bytes(16), 1) == block_key(bytes(range(16)), 1) == BlockKey(b"MBBK", 0)
+    assert HotHeader("a", bytes(16), 0, 0, version=1).key == BlockKey(b"MBBK", 0)

@@ -1,15 +1,19 @@
 """When the embedded log seals, compacts and expires; the rest of it is tests/log/test_log.py and test_backend.py."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from meshbus.log.durability import Retention
+from meshbus.errors import LogError, LogFault
+from meshbus.log.durability import Retention, interval
 from meshbus.log.embedded import log as module
 from meshbus.log.embedded.upkeep import seal
-from tests.log.making import Clock, numbered, open_log, payloads
+from meshbus.log.reader import LogReader
+from tests.log.making import CHANNEL, NOW, Clock, in_files, numbered, open_log, payloads
+from tests.log.smalldisk import SmallDisk
 
 
 def test_a_log_seals_itself_by_size_and_by_age(tmp_path: Path) -> None:
@@ -111,6 +115,117 @@ def test_what_fails_in_the_background_is_counted_and_tried_again(
         assert log.stats.upkeep_failures == 1
         assert "free some space" in caplog.text
         assert payloads(log.read_range(0, 1)) == [b"x" * 200]
+        monkeypatch.undo()
+        log.keep()
+        assert log.stats.seals == 1
+
+
+def test_a_log_on_a_small_disk_recovers_by_itself_within_the_grace(tmp_path: Path) -> None:
+    clock = Clock()
+    disk = SmallDisk(tmp_path, 6 << 20)
+    limits = Retention(max_bytes=3 << 20)
+    with open_log(tmp_path, files=disk, clock=clock, retention=limits, grace_s=600) as log:
+        for _ in range(200):
+            log.append(os.urandom(64 << 10))
+            log.keep()
+            assert disk.used() <= 4 << 20, "what is kept for readers counts too"
+        assert (log.stats.refused, log.stats.upkeep_failures) == (0, 0)
+        assert log.verify() == []
+    assert clock.now == NOW, "no grace period ended meanwhile"
+
+
+def test_appends_are_refused_with_the_reason_while_the_disk_is_full_and_reading_goes_on(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 2 << 20)
+    with open_log(tmp_path, files=disk, seal_bytes=128 << 10) as log:
+
+        def fill() -> None:
+            while True:
+                log.append(os.urandom(32 << 10))
+                log.keep()
+
+        with pytest.raises(LogError, match="free some space") as caught:
+            fill()
+        assert caught.value.fault is LogFault.NO_SPACE
+        there = log.next_seq
+        log.keep()
+        with pytest.raises(LogError, match="free some space"):
+            log.append(os.urandom(256 << 10))
+        assert len(payloads(log.read_range(0, there))) == there
+        assert len(payloads(LogReader(tmp_path, CHANNEL).snapshot().events())) == there
+        disk.room *= 2
+        assert log.append(b"there is room again") == there
+        log.keep()
+        assert log.verify() == []
+
+
+def test_what_expires_on_a_full_disk_goes_although_the_manifest_needs_room_first(tmp_path: Path) -> None:
+    clock = Clock()
+    disk = SmallDisk(tmp_path, 1 << 20)
+    limits = Retention(max_age_s=60)
+    with open_log(tmp_path, files=disk, clock=clock, retention=limits, grace_s=600) as log:
+        for _ in range(3):
+            log.append(os.urandom(32 << 10))
+            log.seal()
+        log.keep()
+        disk.room = disk.used()  # someone else has filled the disk
+        with pytest.raises(LogError, match="free some space"):
+            log.append(os.urandom(32 << 10))
+        clock.forward(61)
+        log.keep()
+        assert log.first_seq == 3
+        assert log.append(os.urandom(32 << 10)) == 3
+        log.keep()
+        assert log.stats.upkeep_failures == 0
+        assert (next(tmp_path.iterdir()) / "_spare").exists()
+
+
+def test_a_wall_clock_that_is_set_back_delays_neither_sync_nor_seal_nor_sweep(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_log(tmp_path, clock=clock, fsync=interval(1), seal_age_s=60, grace_s=30) as log:
+        log.append(b"x")
+        clock.set_by_hand(-3600)
+        clock.forward(1)
+        log.keep()
+        assert log.durable_seq == 1
+        clock.forward(60)
+        log.keep()
+        assert log.stats.seals == 1
+        log.append(b"y")
+        log.seal()
+        log.compact()
+        clock.set_by_hand(-3600)
+        log.keep()
+        assert in_files(log).manifest.retired
+        clock.forward(31)
+        log.keep()
+        assert not in_files(log).manifest.retired
+
+
+def test_a_wall_clock_that_is_set_ahead_takes_nothing_from_running_readers(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_log(tmp_path, clock=clock, grace_s=30) as log:
+        for _ in range(2):
+            log.append(b"x")
+            log.seal()
+        log.compact()
+        log.keep()
+        clock.set_by_hand(3600)
+        log.keep()
+        assert len(in_files(log).manifest.retired) == 2
+
+
+def test_a_bug_in_the_upkeep_of_one_log_does_not_end_the_upkeep_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def bug(*_: object, **_options: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with open_log(tmp_path, seal_bytes=100) as log:
+        log.append_batch([b"x" * 200])
+        monkeypatch.setattr(module, "seal", bug)
+        log.keep()
+        assert log.stats.upkeep_failures == 1
+        assert "failed unexpectedly" in caplog.text
         monkeypatch.undo()
         log.keep()
         assert log.stats.seals == 1

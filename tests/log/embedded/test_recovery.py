@@ -1,11 +1,14 @@
 """Opening a folder: created once, repaired after a crash, refused if that would hide a loss."""
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.embedded.block import BlockHeader, BlockKey, block_key, unpack_block
 from meshbus.log.embedded.logmanifest import load_manifest
 from meshbus.log.embedded.recovery import create_hot, recover
 from meshbus.log.files import Files
@@ -42,7 +45,7 @@ def test_a_torn_tail_is_cut_and_reported(tmp_path: Path, caplog: pytest.LogCaptu
     with open_log(tmp_path) as log:
         log.append_batch(numbered(0, 4))
     (path,) = tmp_path.glob("*/_hot/*.hot")
-    path.write_bytes(path.read_bytes() + b"MBBK and half a block")
+    path.write_bytes(path.read_bytes() + block_key(log.log_id).magic + b" and half a block")
     with open_log(tmp_path) as log:
         assert (log.report.cut_bytes, log.report.clean) == (21, False)
         assert "cut off" in log.report.cut_why
@@ -51,6 +54,57 @@ def test_a_torn_tail_is_cut_and_reported(tmp_path: Path, caplog: pytest.LogCaptu
         assert payloads(log.read_range(0, 9)) == [*numbered(0, 4), b"next"]
     with open_log(tmp_path) as log:
         assert log.report.clean
+
+
+def forged_block(first: int, durable: int, magic: bytes = b"MBBK", seed: int = 0) -> bytes:
+    """A block in a payload that says that everything below `durable` was synced."""
+    fields = struct.pack("<QqQII16s32x", first, 0, durable, 1, 0, bytes(16))
+    return struct.pack("<4sIQ", magic, 32, xxhash.xxh3_64_intdigest(fields, seed)) + fields
+
+
+@pytest.mark.parametrize("claim", [(9, 9), (2**62, 2**62), (1, 2**63 - 1)])
+def test_a_forged_block_in_an_event_does_not_turn_a_torn_tail_into_damage(
+    tmp_path: Path, claim: tuple[int, int]
+) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4))
+        log.append(forged_block(*claim) + b"the rest of the event")
+    (path,) = tmp_path.glob("*/_hot/*.hot")
+    path.write_bytes(path.read_bytes()[:-8])
+    with open_log(tmp_path) as log:
+        assert payloads(log.read_range(0, 9)) == numbered(0, 4)
+        assert log.report.cut_bytes
+
+
+def test_a_claim_is_bounded_by_what_can_have_been_written_even_by_someone_who_knows_the_key(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        key = block_key(log.log_id)
+        log.append_batch(numbered(0, 4))
+        log.append(forged_block(2**62, 2**62, *key) + forged_block(1, 2**40, *key) + b"the rest of the event")
+    (path,) = tmp_path.glob("*/_hot/*.hot")
+    path.write_bytes(path.read_bytes()[:-8])
+    with open_log(tmp_path) as log:
+        assert log.next_seq == 4
+
+
+def test_the_search_for_blocks_after_a_torn_tail_computes_no_checksum_for_forged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 4))
+        log.append(struct.pack("<4sIQQqQII16s", b"MBBK", 1 << 16, 0, 5, 0, 5, 1, 0, bytes(16)) * 4_096)
+    (path,) = tmp_path.glob("*/_hot/*.hot")
+    path.write_bytes(path.read_bytes()[:-8])
+    tried: list[int] = []
+
+    def counted(buffer: memoryview, at: int, key: BlockKey) -> BlockHeader:
+        tried.append(at)
+        return unpack_block(buffer, at, key)
+
+    monkeypatch.setattr("meshbus.log.embedded.hot.unpack_block", counted)
+    with open_log(tmp_path) as log:
+        assert log.next_seq == 4
+    assert len(tried) < 16
 
 
 def test_damage_is_not_hidden(tmp_path: Path) -> None:

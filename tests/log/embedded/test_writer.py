@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.durability import NEVER, every_n
+from meshbus.log.durability import NEVER, Retention, every_n
 from meshbus.log.files import Files, Part
 from tests.log.making import in_files, kill, numbered, open_log, payloads, writer_of
 
@@ -303,3 +303,33 @@ def test_a_closed_log_refuses_appends_and_may_be_closed_twice(tmp_path: Path) ->
         assert caught.value.fault is LogFault.CLOSED
     assert not log.wait_beyond(99)
     assert payloads(log.read_range(0, 2)) == [b"x", b"y"], "reading works after close"
+
+
+def test_too_many_open_files_refuse_a_sync_but_not_the_next_one(tmp_path: Path) -> None:
+    class NoHandles(Files):
+        left = 0
+
+        def fsync_folder(self, path: Path) -> None:
+            if self.left:
+                self.left -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            super().fsync_folder(path)
+
+    files = NoHandles()
+    with open_log(tmp_path, files=files, seal_bytes=100) as log:
+        for first in (0, 5):
+            log.append_batch(numbered(first, 5), src=1)
+        files.left = 1
+        with pytest.raises(LogError, match="ulimit -n"):
+            log.sync()
+        assert log.append(b"next") == 10
+        log.sync()
+        assert log.durable_seq == 11
+
+
+def test_a_limit_smaller_than_a_file_header_does_not_refuse_every_append(tmp_path: Path) -> None:
+    with open_log(tmp_path, retention=Retention(max_bytes=8)) as log:
+        for number in range(3):
+            assert log.append(b"x") == number
+            log.keep()
+        assert log.next_seq == 3

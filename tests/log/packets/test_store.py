@@ -47,12 +47,14 @@ def full_rows(first: int, count: int) -> Packed:
 
 
 def open_store(log_dir: Path, *, files: Files | None = None, clock: Clock | None = None, **bounds: Any) -> PacketStore:
+    clock = clock or Clock()
     bounds.setdefault("max_bytes", LEAST_BYTES)
     return PacketStore(
         folder_of(log_dir, NODE),
         RecordInfo(NODE, 1),
         Bounds(**bounds),
-        clock=clock or Clock(),
+        clock=clock,
+        monotonic=clock.monotonic,
         files=files or Unsynced(),
     )
 
@@ -281,3 +283,15 @@ def check(root: Path, begun: int, kept: range, where: str) -> None:
         assert found == sorted(set(found)), f"{where}: twice, or out of order"
         assert not found or found[-1] < begun, where
         assert set(kept) <= set(found), f"{where}: {kept} were synced"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_wall_clock_that_is_set_back_does_not_delay_sealing(tmp_path: Path) -> None:
+    clock = Clock()
+    store = open_store(tmp_path, clock=clock)
+    store.append(rows(0, 3), {})
+    clock.set_by_hand(-3600)
+    clock.forward(SEAL_AGE_S)
+    store.keep()
+    assert len(list(store.folder.glob("*.parquet"))) == 1
+    store.close()

@@ -53,7 +53,9 @@ def test_the_order_does_not_depend_on_the_tasks(order: list[int]) -> None:
     ("given_", "problem"),
     [
         ({"path": "x", "channel": "a"}, "writerId must be set"),
-        ({"path": "x", "channel": "a", "writerId": "a/b"}, "not a path"),
+        ({"path": "x", "channel": "a", "writerId": "a/b"}, "a name without '/'"),
+        ({"path": "x", "channel": "a", "writerId": ".."}, "does not start with '.'"),
+        ({"path": "x", "channel": "a", "writerId": "."}, "does not start with '.'"),
     ],
 )
 def test_a_wrong_option_is_named(given_: dict[str, str], problem: str) -> None:

@@ -1,7 +1,7 @@
 """The format of a hot file: a header that identifies the log, then one block for each append.
 
     file header                                    block
-    0   magic "MBHT"                               0   magic "MBBK"
+    0   magic "MBHT"                               0   magic, 4 bytes of the key
     4   version u16                                4   length u32, bytes after this header
     6   length of this header u16                  8   checksum u64: xxh3 of everything from byte 16 on
     8   checksum u64: xxh3 of bytes 16 on          16  first sequence u64
@@ -15,6 +15,9 @@
 
 Numbers are little-endian and every part starts at a multiple of 8, so a mapped file can be used
 as Arrow memory. `durable` tells a torn tail from damage: a crash cannot tear what a later block declares synced.
+
+The key of the blocks follows from the log id, which is random. Whoever chooses a payload does not know it, so a payload
+cannot contain something that looks like a block of its log. In version 1 the magic was "MBBK" and the checksum not keyed.
 
 Compatibility: a reader accepts every version up to its own and refuses newer ones. Pure: bytes in, values out.
 """
@@ -33,11 +36,12 @@ from meshbus.log.headers import Headers, padded
 from meshbus.log.rows import STORED, Cells, Kind, Rows
 from meshbus.names.channel import ChannelName
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 FILE_MAGIC = b"MBHT"
-BLOCK_MAGIC = b"MBBK"
 BLOCK_HEADER = 64
+ALIGNMENT = 8
+"""Every block starts at a multiple of this."""
 _CHECKED_FROM = 16
 
 _FILE = struct.Struct("<4sHHQQQ16sqH6x")
@@ -49,6 +53,26 @@ _NUMBERED = (Kind.SAME, Kind.COUNT)
 
 Form: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
 """The kinds of the columns of a block, and the bytes of its columns and headers."""
+
+
+class BlockKey(NamedTuple):
+    """What the blocks of a hot file are recognized by."""
+
+    magic: bytes
+    seed: int
+    """Seed of the checksums."""
+
+
+_KEY_1 = BlockKey(b"MBBK", 0)
+"""The key of every log in version 1."""
+
+
+def block_key(log_id: bytes, version: int = FORMAT_VERSION) -> BlockKey:
+    """Return the key of the blocks of a log."""
+    if version == 1:
+        return _KEY_1
+    digest = xxhash.xxh3_128_digest(log_id)
+    return BlockKey(digest[:4], int.from_bytes(digest[8:], "little"))
 
 
 class HotHeader(msgspec.Struct, frozen=True):
@@ -64,6 +88,11 @@ class HotHeader(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Size of the header in the file."""
         return _FILE.size + padded(len(self.channel.encode()))
+
+    @property
+    def key(self) -> BlockKey:
+        """The key of the blocks in the file."""
+        return block_key(self.log_id, self.version)
 
 
 class BlockHeader(NamedTuple):
@@ -124,6 +153,7 @@ def pack_block(
     offsets: bytes | memoryview,
     data: bytes | memoryview,
     *,
+    key: BlockKey,
     written_ns: int,
     durable: int,
 ) -> list[bytes | memoryview]:
@@ -135,8 +165,8 @@ def pack_block(
     size = len(data)
     parts = [b"", *columns, offsets, _ZEROS[: -len(offsets) & 7], data, _ZEROS[: -size & 7]]
     # The checksum covers what follows it; a changed magic or length makes the block unreadable as well.
-    checked = _BLOCK.pack(BLOCK_MAGIC, sum(map(len, parts)), 0, first, written_ns, durable, count, size, kinds)
-    digest = xxhash.xxh3_64(checked[_CHECKED_FROM:])
+    checked = _BLOCK.pack(key.magic, sum(map(len, parts)), 0, first, written_ns, durable, count, size, kinds)
+    digest = xxhash.xxh3_64(checked[_CHECKED_FROM:], key.seed)
     for part in parts:
         digest.update(part)
     parts[0] = checked[:8] + digest.intdigest().to_bytes(8, "little") + checked[_CHECKED_FROM:]
@@ -149,6 +179,7 @@ def pack_one(
     offsets: bytes | memoryview,
     payload: bytes | memoryview,
     *,
+    key: BlockKey,
     written_ns: int,
     durable: int,
 ) -> bytes:
@@ -156,23 +187,23 @@ def pack_one(
     kinds, columns = form
     size = len(payload)
     body = b"".join((*columns, offsets, payload, _ZEROS[: -size & 7]))
-    checked = _BLOCK.pack(BLOCK_MAGIC, len(body), 0, first, written_ns, durable, 1, size, kinds)
+    checked = _BLOCK.pack(key.magic, len(body), 0, first, written_ns, durable, 1, size, kinds)
     whole = checked[_CHECKED_FROM:] + body
-    return checked[:8] + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little") + whole
+    return checked[:8] + xxhash.xxh3_64_intdigest(whole, key.seed).to_bytes(8, "little") + whole
 
 
-def unpack_block(buffer: memoryview, at: int, *, check: bool = True) -> BlockHeader:
+def unpack_block(buffer: memoryview, at: int, key: BlockKey, *, check: bool = True) -> BlockHeader:
     """Parse the header of the block at an offset and verify the checksum; raises Unreadable if it is not whole."""
     if len(buffer) - at < BLOCK_HEADER:
         raise Unreadable("the block header is cut off")
     # The length is checked against the buffer before it is used, because it is not yet covered by the checksum.
     magic, length, checksum, *fields = _BLOCK.unpack_from(buffer, at)
-    if magic != BLOCK_MAGIC:
+    if magic != key.magic:
         raise Unreadable("the block header is missing")
     if len(buffer) - at - BLOCK_HEADER < length:
         raise Unreadable("the block is cut off")
     stop = at + BLOCK_HEADER + length
-    if check and xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : stop]) != checksum:
+    if check and xxhash.xxh3_64_intdigest(buffer[at + _CHECKED_FROM : stop], key.seed) != checksum:
         raise Unreadable("the block checksum does not match")
     return BlockHeader(length, *fields)
 

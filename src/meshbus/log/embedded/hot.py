@@ -20,10 +20,12 @@ import msgspec
 import numpy as np
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.columns import OFFSET_BYTES
 from meshbus.log.embedded.block import (
+    ALIGNMENT,
     BLOCK_HEADER,
-    BLOCK_MAGIC,
     BlockHeader,
+    BlockKey,
     HotHeader,
     NewerVersion,
     Unreadable,
@@ -57,6 +59,7 @@ class HotIndex:
     def __init__(self, path: Path, header: HotHeader) -> None:
         self.path = path
         self.header = header
+        self.key = header.key
         self.firsts = array("q")
         """First sequence of each block."""
         self.places = array("q")
@@ -86,21 +89,21 @@ class HotIndex:
         """
         with self.path.open("rb") as file:
             file.seek(self.size)
-            new = memoryview(file.read() if until is None else file.read(until - self.size))
+            data = file.read() if until is None else file.read(until - self.size)
         # Read rather than mapped: the writer may cut a block that the disk refused, and a mapping would then fault.
-        start, at = self.size, 0
+        start, at, new = self.size, 0, memoryview(data)
         while at < len(new):
             try:
                 header = self._following(new, at)
             except Unreadable as error:
-                return Damage(start + at, start + len(new), str(error), _highest_claim(new, at))
+                return Damage(start + at, start + len(new), str(error), _highest_claim(data, at, self.key, self.end))
             self.add(header.size, header.events, header.written_ns)
             self.durable = max(self.durable, header.durable)
             at += header.size
         return None
 
     def _following(self, buffer: memoryview, at: int) -> BlockHeader:
-        header = unpack_block(buffer, at)
+        header = unpack_block(buffer, at, self.key)
         # Whole blocks out of order cannot come from a crash of one writer, but from a file that was changed.
         if header.first != self.end or not header.events:
             raise Unreadable(f"the block starts at sequence {header.first} instead of {self.end}")
@@ -120,6 +123,7 @@ class HotView:
         self.first = index.header.first
         self.end = end
         self.blocks = blocks
+        self._key = index.key
         self._firsts = index.firsts
         self._places = index.places
         self._size = index.size
@@ -159,7 +163,7 @@ class HotView:
         last = min(self.blocks, number + GATHERED)
         while number < last and self._firsts[number] < stop:
             at = self._places[number]
-            header = unpack_block(buffer, at, check=False)
+            header = unpack_block(buffer, at, self._key, check=False)
             single = header.events == 1 and is_plain(header.kinds)
             # Only equal kinds have their numbers at the same offsets, which `gather` relies on.
             if found and (not single or header.kinds != found[0][1].kinds):
@@ -222,18 +226,28 @@ def _rows_at(buffer: memoryview, at: int, header: BlockHeader, path: Path) -> Ro
         ) from None
 
 
-def _highest_claim(buffer: memoryview, at: int) -> int:
-    """Search for whole blocks after damage and return their highest `durable`."""
-    # The length of a damaged block is unknown, so the next one is found by its magic number and its checksum.
-    claimed = 0
-    raw = bytes(buffer)
-    at = raw.find(BLOCK_MAGIC, at + 1)
+def _highest_claim(data: bytes, at: int, key: BlockKey, end: int) -> int:
+    """Search for whole blocks after damage at the block of sequence `end`, and return their highest `durable`."""
+    # The length of a damaged block is unknown, so the next one is found by its magic number and its checksum. Payloads
+    # cannot contain the magic number except by chance, so few checksums are computed.
+    claimed, damaged = 0, at
+    buffer = memoryview(data)
+    at = data.find(key.magic, at + 1)
     while at >= 0:
-        try:
-            header = unpack_block(buffer, at)
-        except Unreadable:
-            at = raw.find(BLOCK_MAGIC, at + 1)
+        header = _whole_block(buffer, at, key)
+        if header is None:
+            at = data.find(key.magic, at + 1)
             continue
-        claimed = max(claimed, header.durable)
-        at = raw.find(BLOCK_MAGIC, at + header.size)
+        # Every event takes at least its offset: a block cannot follow more events than were written before it.
+        written = end + (at - damaged) // OFFSET_BYTES
+        if header.durable <= header.first <= written:
+            claimed = max(claimed, header.durable)
+        at = data.find(key.magic, at + header.size)
     return claimed
+
+
+def _whole_block(buffer: memoryview, at: int, key: BlockKey) -> BlockHeader | None:
+    try:
+        return unpack_block(buffer, at, key) if at % ALIGNMENT == 0 else None
+    except Unreadable:
+        return None

@@ -9,20 +9,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshbus.errors import LogError
+from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
 from meshbus.log.embedded.hot import HotIndex
+from meshbus.log.embedded.logmanifest import Manifest, encode_manifest
 from meshbus.log.embedded.snapshot import Snapshot
-from meshbus.log.embedded.upkeep import compact, expire, seal, sweep
+from meshbus.log.embedded.spare import Spare
+from meshbus.log.embedded.upkeep import compact, expire, move_retired, seal, sweep
 from meshbus.log.embedded.verify import verify_log
 from meshbus.log.embedded.writer import Writer
-from meshbus.log.files import translated
+from meshbus.log.files import is_full, translated
 from meshbus.log.folder import folder_of
-from meshbus.log.retention import Unit, expired_until
+from meshbus.log.retention import Unit, expired_until, swept_until
 from meshbus.log.status import Finding, LogStats, Report
 
 if TYPE_CHECKING:
@@ -38,13 +42,17 @@ class EmbeddedLog:
     """A log in the files of one folder."""
 
     def __init__(self, root: Path, options: OpenOptions) -> None:
-        self._channel, self._config, self._clock = options.channel, options.config, options.clock
+        self._channel, self._config = options.channel, options.config
+        self._clock, self._monotonic = options.clock, options.monotonic
         # Reentrant: `_keep` holds it and calls `retain`.
         self._upkeep = threading.RLock()
         self._warned = False
+        self._retired_at: dict[str, float] = {}
+        """When each retired segment was retired, by the monotonic clock."""
         self._told_behind = False
         """Whether the present backlog was reported."""
         self._writer = Writer(folder_of(root, options.channel), options)
+        self._spare = Spare(self._writer.files, self._writer.folder)
         self.append = self._writer.append  # no layer in between: each would cost every append
         self.listen = self._writer.listen
         self.snapshot: Callable[[], Snapshot] = self._writer.snapshot
@@ -109,6 +117,7 @@ class EmbeddedLog:
         writer, now = self._writer, self._clock()
         with self._upkeep, translated(writer.folder, "cannot expire"):
             writer.check_open()
+            self._sweep(now)  # first, because on a full disk this makes the room that everything else needs
             # The file being appended to never expires; sealed segments and waiting hot files do, in order.
             before, rolled, last = writer.manifest, writer.hot[:-1], writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
@@ -116,9 +125,11 @@ class EmbeddedLog:
             until = expired_until(units, last.end, last.size, self._config.retention, now)
             gone = max(until - before.first, 0)
             if gone:
-                writer.adopt(expire(writer.files, writer.folder, before, until, now))
+                self._adopt(lambda: expire(writer.files, writer.folder, before, until, now))
                 writer.stats.expired += gone
-            writer.adopt(sweep(writer.files, writer.folder, writer.manifest, self._config.grace_s, now))
+                self._sweep(now)
+            with suppress(OSError):  # tried again the next time
+                self._spare.keep(len(encode_manifest(writer.manifest)))
             return gone
 
     def keep(self) -> None:
@@ -129,7 +140,11 @@ class EmbeddedLog:
             if self.closed or error is self._writer.problem:
                 return  # the next append raises it
             self._writer.stats.upkeep_failures += 1
+            self._writer.full |= error.fault is LogFault.NO_SPACE
             _log.warning("log of %s: %s", self._channel, error)
+        except Exception:  # noqa: BLE001 - the thread that calls this keeps all logs; one of them must not end it
+            self._writer.stats.upkeep_failures += 1
+            _log.exception("log of %s: upkeep failed unexpectedly and will be retried", self._channel)
 
     def close(self) -> None:
         """Sync, wake waiting threads and release the lock; does nothing if already closed."""
@@ -139,11 +154,11 @@ class EmbeddedLog:
     def _keep(self) -> None:
         writer, now = self._writer, self._clock()
         period = self._config.fsync.seconds
-        if period is not None and writer.durable < writer.end and now - writer.synced_ns >= period * _NS:
+        if period is not None and writer.durable < writer.end and self._monotonic() - writer.synced_at >= period:
             writer.sync()
         with self._upkeep:
-            writer.roll(now, lambda hot: self._is_due(hot, now))
             self.retain()  # first, because it frees the space that the other steps need
+            writer.roll(now, self._is_due)
             if has_arrow():
                 self._tell_backlog()
                 self._seal_rolled()
@@ -152,9 +167,37 @@ class EmbeddedLog:
                 self._warned = True
                 _log.warning("log of %s: sealing needs pyarrow: pip install 'meshbus[arrow]'", self._channel)
 
-    def _is_due(self, hot: HotIndex, now: int) -> bool:
-        old = now - hot.header.created_ns >= self._config.seal_age_s * _NS
-        return old or hot.size >= self._config.seal_bytes
+    def _sweep(self, now: int) -> None:
+        """Remove retired segments whose grace is over; on a full disk and above the size limit, earlier."""
+        writer = self._writer
+        move_retired(writer.files, writer.folder, writer.manifest.retired)  # those whose move failed
+        ticks = self._monotonic()
+        # The manifest has wall times, for the next process; in this one a change of the clock must not matter.
+        known = self._retired_at
+        self._retired_at = {
+            old.name: known.get(old.name, ticks - max(now - old.at_ns, 0) / _NS) for old in writer.manifest.retired
+        }
+        retired = [Unit(0, old.bytes, round(self._retired_at[old.name] * _NS)) for old in writer.manifest.retired]
+        until, limits = len(retired), self._config.retention
+        if not writer.full:
+            until = swept_until(retired, writer.live_bytes, limits, self._config.grace_s, round(ticks * _NS))
+        if until:
+            self._adopt(lambda: sweep(writer.files, writer.folder, writer.manifest, until))
+
+    def _adopt(self, step: Callable[[], Manifest]) -> None:
+        """Use the manifest that a step stores; on a full disk the spare file makes room for it."""
+        try:
+            manifest = step()
+        except OSError as error:
+            if not is_full(error) or not self._spare.release():
+                raise
+            manifest = step()
+        self._writer.adopt(manifest)
+        move_retired(self._writer.files, self._writer.folder, manifest.retired)
+
+    def _is_due(self, hot: HotIndex) -> bool:
+        old = self._monotonic() - self._writer.begun_at >= self._config.seal_age_s
+        return old or hot.size >= self._config.file_bytes
 
     def _seal_rolled(self) -> int:
         """Seal the hot files that are no longer appended to."""
@@ -192,8 +235,8 @@ class EmbeddedLog:
         writer, merged = self._writer, 0
         writer.check_open()
         with translated(writer.folder, "cannot compact"):
-            while run := choose_run(writer.manifest.segments, self._config.seal_bytes, fewest=fewest):
-                writer.adopt(compact(writer.files, writer.folder, writer.manifest, run, self._clock()))
+            while run := choose_run(writer.manifest.segments, self._config.file_bytes, fewest=fewest):
+                self._adopt(partial(compact, writer.files, writer.folder, writer.manifest, run, self._clock()))
                 writer.stats.compactions += 1
                 merged += len(run)
         return merged

@@ -31,6 +31,8 @@ class Retired(msgspec.Struct, frozen=True):
 
     name: str
     at_ns: int
+    bytes: int = 0
+    """Its size; 0 if an older version retired it."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -75,6 +75,7 @@ def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_n
     """Create a hot file and return its index and handle; neither its name nor its content is synced."""
     header = HotHeader(manifest.channel, manifest.id_bytes, first, now_ns)
     path = folder / HOT / hot_name(first)
+    files.remove(path)  # left without events by an attempt that failed
     handle = files.create(path)
     try:
         files.write(handle, [pack_file_header(header)], 0)

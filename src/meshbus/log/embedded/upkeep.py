@@ -1,9 +1,11 @@
 """The operations that change the parts of a log, each with its steps in an order that survives a crash at any point.
 
     seal      write segment under a temporary name · fsync · rename · fsync folder · manifest · (caller: remove hot file)
-    compact   the same with the merged segment; the manifest retires its parts · parts move to `_old`
-    expire    the manifest raises its first sequence and retires segments · they move to `_old`
+    compact   the same with the merged segment; the manifest retires its parts · (caller: move them to `_old`)
+    expire    the manifest raises its first sequence and retires segments · (caller: move them to `_old`)
     sweep     remove what has been in `_old` for the grace period · manifest
+
+The caller uses each manifest that is returned before it goes on: it is on the disk, whatever fails afterwards.
 
 A segment exists once the manifest names it, and nothing that the manifest names is ever removed. So the worst that a
 crash leaves is a file that is not read; log/embedded/recovery.py completes the operation or removes the file.
@@ -71,16 +73,16 @@ def expire(files: Files, folder: Path, manifest: Manifest, until: int, now_ns: i
     return _retire(files, folder, replace(manifest, first=until, segments=kept), gone, now_ns)
 
 
-def sweep(files: Files, folder: Path, manifest: Manifest, grace_s: float, now_ns: int) -> Manifest:
-    """Remove retired segments whose grace period is over."""
-    waiting = tuple(old for old in manifest.retired if now_ns - old.at_ns < grace_s * _NS)
-    if len(waiting) == len(manifest.retired):
+def sweep(files: Files, folder: Path, manifest: Manifest, until: int) -> Manifest:
+    """Remove the first `until` retired segments; this needs room only for the manifest."""
+    if not until:
         return manifest
     # Files go before the manifest forgets them; after a crash between the two, removing them again does nothing.
-    for old in manifest.retired[: len(manifest.retired) - len(waiting)]:
+    for old in manifest.retired[:until]:
         files.remove(old_path(folder, old.name))
+        files.remove(folder / old.name)  # where it is if its move failed
     files.fsync_folder(folder / OLD)
-    return store_manifest(files, folder, replace(manifest, retired=waiting))
+    return store_manifest(files, folder, replace(manifest, retired=manifest.retired[until:]))
 
 
 def move_retired(files: Files, folder: Path, retired: Iterable[Retired]) -> None:
@@ -100,8 +102,6 @@ def _rename_to_final(files: Files, folder: Path, segment: Segment) -> None:
 
 
 def _retire(files: Files, folder: Path, manifest: Manifest, gone: Iterable[Segment], now_ns: int) -> Manifest:
-    retired = tuple(Retired(segment.name, now_ns) for segment in gone)
+    retired = tuple(Retired(segment.name, now_ns, segment.bytes) for segment in gone)
     # The manifest first: until it is stored, readers still need the files under their names.
-    stored = store_manifest(files, folder, replace(manifest, retired=(*manifest.retired, *retired)))
-    move_retired(files, folder, retired)
-    return stored
+    return store_manifest(files, folder, replace(manifest, retired=(*manifest.retired, *retired)))

@@ -27,13 +27,14 @@ from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.embedded.plain import PlainForm
 from meshbus.log.embedded.recovery import create_hot, recover
 from meshbus.log.embedded.snapshot import Snapshot
-from meshbus.log.files import log_error, translated
+from meshbus.log.files import is_full, log_error, no_handles, translated
 from meshbus.log.folder import HOT, LOCK
 from meshbus.log.status import LogStats
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Given, OpenOptions
 
+_NS = 1_000_000_000
 _ONE_BYTES = 8_192
 """Largest single event whose block is joined into one buffer; measured, above it the copy costs more than it saves."""
 _FIRST_RESERVE = 1 << 20
@@ -53,7 +54,7 @@ class Writer:
         self.stats = LogStats()
         self.grown: list[Callable[[], None]] = []
         """Callbacks after every write and at close."""
-        self._clock, self._seal_bytes = clock, options.config.seal_bytes
+        self._clock, self._monotonic, self._seal_bytes = clock, options.monotonic, options.config.file_bytes
         self._plain = PlainForm(options.defaults)
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
@@ -74,13 +75,23 @@ class Writer:
                 raise
         self.problem: LogError | None = None
         """The error that ended appending, if one did."""
+        age_ns = max(clock() - self.hot[-1].header.created_ns, 0)
+        self.begun_at = options.monotonic() - age_ns / _NS
+        """When the file that is being appended to was begun, by the monotonic clock."""
+        self.full = False
+        """Whether the disk had no room for the last append."""
         self.durable = self.hot[-1].end
-        self.synced_ns = clock()
+        self.synced_at = options.monotonic()
 
     @property
     def end(self) -> int:
         """The sequence of the next event."""
         return self.hot[-1].end
+
+    @property
+    def live_bytes(self) -> int:
+        """Size of the segments and of the hot files."""
+        return sum(part.bytes for part in self.manifest.segments) + sum(hot.size for hot in self.hot)
 
     def append(
         self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
@@ -90,14 +101,15 @@ class Writer:
             self.check_open()
             if not count:
                 return self.end
-            if self.hot[-1].size >= self._seal_bytes:
-                self._begin_file(now_ns)
             last = self.hot[-1]
+            if last.size >= self._seal_bytes and last.end > last.header.first:  # a file without events is never full
+                self._begin_file(now_ns)
+                last = self.hot[-1]
             if last.size >= self._reserve_at:
                 self._reserve(last.size)
             first = last.end
             try:
-                block = self._pack(first, count, offsets, data, given, now_ns)
+                block = self._pack(last, count, offsets, data, given, now_ns)
                 size = self.files.write(self._handle, block, last.size) - last.size
             except OSError as error:
                 raise self._refused(error, last) from error
@@ -105,6 +117,7 @@ class Writer:
             last.add(size, count, now_ns)
             self.stats.appended += count
             self.stats.appended_bytes += size
+            self.full = False
             if self._waiting:
                 self._more.notify_all()
         if self.grown:
@@ -194,21 +207,22 @@ class Writer:
 
     def _pack(
         self,
-        first: int,
+        last: HotIndex,
         count: int,
         offsets: bytes | memoryview,
         data: bytes | memoryview,
         given: Given | None,
         now_ns: int,
     ) -> list[bytes | memoryview]:
+        first, key = last.end, last.key  # a file of an older version is continued in that version
         if given is not None:
             form = pack_cells(number(given[0], first), given[1])
         else:
             # Most appends give no columns; their form is prepared (log/embedded/plain.py).
             form = self._plain.pack(first, now_ns)
             if count == 1 and len(data) <= _ONE_BYTES:
-                return [pack_one(first, form, offsets, data, written_ns=now_ns, durable=self.durable)]
-        return pack_block(first, count, form, offsets, data, written_ns=now_ns, durable=self.durable)
+                return [pack_one(first, form, offsets, data, key=key, written_ns=now_ns, durable=self.durable)]
+        return pack_block(first, count, form, offsets, data, key=key, written_ns=now_ns, durable=self.durable)
 
     def _sync_files(self) -> None:
         """Sync what is written, the oldest file first, so that a crash always leaves a prefix."""
@@ -221,9 +235,11 @@ class Writer:
                 self.files.fsync_folder(self.folder / HOT)
             self.files.fsync(handle)
         except OSError as error:
-            # After a failed fsync the kernel may have dropped the pages and report success the next time.
-            self.problem = log_error(error, self.folder, "cannot sync")
-            raise self.problem from error
+            failure = log_error(error, self.folder, "cannot sync")
+            if not no_handles(error):
+                # After a failed fsync the kernel may have dropped the pages and report success the next time.
+                self.problem = failure
+            raise failure from error
         with self._lock:
             # Only what was written before the sync began; appends continue meanwhile.
             self.durable = max(self.durable, end)
@@ -231,7 +247,7 @@ class Writer:
         for debt in debts:
             self.files.close(debt)
         self.stats.syncs += 1
-        self.synced_ns = self._clock()
+        self.synced_at = self._monotonic()
 
     def _take_lock(self) -> int:
         try:
@@ -260,11 +276,13 @@ class Writer:
             index, handle = create_hot(self.files, self.folder, self.manifest, self.end, now_ns)
         except OSError as error:
             self.stats.refused += 1
+            self.full = is_full(error)
             raise log_error(error, self.folder, "cannot append to") from error
         self._release()
         # Synced by the next sync, oldest first.
         self._debts.append(self._handle)
         self.hot, self._handle = [*self.hot, index], handle
+        self.begun_at = self._monotonic()
 
     def _reserve(self, size: int) -> None:
         """Reserve as much disk space as the hot file has already: writes into reserved space are a tenth cheaper."""
@@ -282,6 +300,9 @@ class Writer:
     def _refused(self, error: OSError, last: HotIndex) -> LogError:
         """Cut the part of a block that was written before the disk refused the rest; return the error."""
         self.stats.refused += 1
+        self.full = is_full(error)
+        if self.full:
+            self._release()  # room for the manifest of what is about to expire
         failure = log_error(error, last.path, "cannot append to")
         try:
             self.files.truncate(self._handle, last.size)

@@ -275,8 +275,8 @@ class PacketRecorder:
             self._turn(time.monotonic())
 
     def _turn(self, now: float) -> None:
-        self.drain()
         try:
+            self.drain()
             if now - self._synced_at >= SYNC_S:
                 self._synced_at = now
                 self.sync()

@@ -14,6 +14,7 @@ sampling may have changed. Not thread-safe: the recorder's lock protects it.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,7 +77,6 @@ class _Hot(msgspec.Struct):
     first: int
     end: int
     size: int
-    created_ns: int
     written_ns: int
 
 
@@ -84,7 +84,14 @@ class PacketStore:
     """Writes the files of one recorder, as their only writer."""
 
     def __init__(
-        self, folder: Path, info: RecordInfo, bounds: Bounds, *, clock: Callable[[], int], files: Files | None = None
+        self,
+        folder: Path,
+        info: RecordInfo,
+        bounds: Bounds,
+        *,
+        clock: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+        files: Files | None = None,
     ) -> None:
         """Lock the folder and repair what a crash left; raises LogError if that fails."""
         self.folder = folder
@@ -95,7 +102,7 @@ class PacketStore:
         self.damaged = 0
         """Rows that could not be read back when their hot file was sealed."""
         self.files = Files() if files is None else files
-        self._info, self._bounds, self._clock = info, bounds, clock
+        self._info, self._bounds, self._clock, self._monotonic = info, bounds, clock, monotonic
         # With a small limit, hot files are smaller too, so that expiring one does not remove most of the record.
         self._seal_bytes = min(SEAL_BYTES, bounds.max_bytes // _PARTS)
         self._room = bounds.max_bytes - _SEAL_PARTS * self._seal_bytes
@@ -159,7 +166,7 @@ class PacketStore:
 
     def keep(self, between: Callable[[], None] = lambda: None) -> None:
         """Seal what is due and remove what has expired; `between` is called after each row group, so that rows can be drained."""
-        if self._clock() - self._hot.created_ns >= SEAL_AGE_S * _NS and self._hot.end > self._hot.first:
+        if self._monotonic() - self._begun_at >= SEAL_AGE_S and self._hot.end > self._hot.first:
             self._roll()
         if has_arrow():
             while self._waiting:
@@ -204,10 +211,16 @@ class PacketStore:
 
     def _begin(self, first: int) -> tuple[int, _Hot]:
         path, now = self.folder / HOT / hot_name(first), self._clock()
+        self.files.remove(path)  # left without rows by an attempt that failed
         handle = self.files.create(path)
-        size = self.files.write(handle, [pack_file_header(first, self._info, now)], 0)
-        self.files.fsync_folder(path.parent)  # the content is synced with its first rows
-        return handle, _Hot(path, first, first, size, now, now)
+        try:
+            size = self.files.write(handle, [pack_file_header(first, self._info, now)], 0)
+            self.files.fsync_folder(path.parent)  # the content is synced with its first rows
+        except OSError:
+            self.files.close(handle)
+            raise
+        self._begun_at = self._monotonic()
+        return handle, _Hot(path, first, first, size, now)
 
     # ── sealing and expiring ────────────────────────────────────────────────────────────────
 
@@ -324,7 +337,7 @@ class PacketStore:
             if content.size < size:
                 self.cut_bytes += size - content.size
                 self._cut(path, content.size)
-            waiting.append(_Hot(path, first, content.end, content.size, content.created_ns, content.written_ns))
+            waiting.append(_Hot(path, first, content.end, content.size, content.written_ns))
         return waiting
 
     def _cut(self, path: Path, size: int) -> None:

@@ -70,8 +70,11 @@ class SinkOptions(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
             admin=spelled.get("admin", ""),
         )
         ChannelName(options.channel)
-        if "/" in options.writer_id:
-            raise ConfigError("writerId", f"must be a name, not a path, got {options.writer_id!r}")
+        # It names a folder, so it must be one that stays where it is.
+        if "/" in options.writer_id or "\0" in options.writer_id or options.writer_id.startswith("."):
+            raise ConfigError(
+                "writerId", f"must be a name without '/' that does not start with '.', got {options.writer_id!r}"
+            )
         return options
 
 

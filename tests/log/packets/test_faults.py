@@ -1,0 +1,107 @@
+"""Storage faults at every call of a recorder: rows are written or counted as lost, and it goes on when the disk does."""
+
+import errno
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshbus.errors import LogError
+from meshbus.log.packets.recorder import PacketRecorder
+from tests.log.faults import ERRORS, SHORT, Faults
+from tests.log.packets.making import POLICY, counters, numbered, open_recorder
+
+ROWS = 5
+
+
+class Life:
+    """A recorder that does everything, and the counters of what it said it wrote."""
+
+    def __init__(self, root: Path, files: Faults) -> None:
+        self.root, self.files = root, files
+        self.recorder: PacketRecorder | None = None
+        self.next = 0
+        self.written: list[int] = []
+
+    def live(self) -> None:
+        self._try(self._open)
+        for _ in range(2):
+            self._take()
+            self._try(lambda recorder: recorder.sync())
+            self._take()
+            self._try(lambda recorder: recorder.seal())
+        self._take()
+        self._try(lambda recorder: recorder.keep())
+
+    def _open(self, _: Any = None) -> None:
+        self.recorder = open_recorder(self.root, files=self.files)
+        self.recorder.set_policy(POLICY, ())
+
+    def _try(self, step: Callable[[Any], object]) -> None:
+        if self.recorder is not None or step == self._open:
+            with suppress(LogError):
+                step(self.recorder)
+
+    def _take(self) -> None:
+        if self.recorder is None:
+            return
+        before = self.recorder.stats
+        self.recorder.take(**numbered(self.next, ROWS))
+        self.recorder.drain()
+        after = self.recorder.stats
+        written, lost = after.written - before.written, after.lost_disk - before.lost_disk
+        assert written + lost == ROWS, "every row is written or counted as lost"
+        self.written += range(self.next, self.next + written)
+        self.next += ROWS
+
+    def check(self, where: str) -> None:
+        self.files.heal()
+        if self.recorder is not None:
+            there = len(self.written)
+            self._take()
+            assert len(self.written) == there + ROWS, f"{where}: it does not go on"
+            self.recorder.sync()
+            self.recorder.keep()
+            assert counters(self.root) == self.written, where
+            assert self.recorder.stats.damaged == 0, where
+            self.recorder.close()
+        self._open()
+        assert self.recorder is not None
+        self._take()
+        self.recorder.seal()
+        self.recorder.close()
+        assert counters(self.root) == self.written, f"{where}, opened again"
+
+
+def faults(folder: Path, every: int) -> Iterator[tuple[int, bool, int]]:
+    plain = Life(folder / "plain", Faults())
+    plain.live()
+    plain.check("without a fault")
+    number = 0
+    for error in (*ERRORS, SHORT):
+        for lasting in (False, True) if error else (False,):
+            for at in range(len(plain.files.calls)):
+                number += 1
+                if number % every == 0:
+                    yield error, lasting, at
+
+
+def play(folder: Path, every: int) -> None:
+    for error, lasting, at in faults(folder, every):
+        life = Life(folder / "one", Faults(at, error, lasting=lasting))
+        life.live()
+        name = errno.errorcode.get(error, "short write")
+        life.check(f"{name}{' lasting' if lasting else ''} at {life.files.hit or at}")
+        shutil.rmtree(folder / "one")
+
+
+def test_a_recorder_survives_any_fault_at_any_call(tmp_path: Path) -> None:
+    play(tmp_path, every=11)
+
+
+@pytest.mark.soak
+def test_a_recorder_survives_every_fault_at_every_call(tmp_path: Path) -> None:
+    play(tmp_path, every=1)
