@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import PeerRecovered
+from meshbus.engine.base.notices import Control, PeerRecovered
 from meshbus.engine.base.packets import Output, PacketBatch, Train
 from meshbus.node import driver as driver_module
 from meshbus.node.driver import Driver
@@ -95,6 +96,53 @@ async def test_datagrams_reach_the_engine_and_its_reports_come_back(
                 await asyncio.sleep(0.001)
     assert engine.batches == [1]
     assert reported[0].control == [PeerRecovered(1)]
+
+
+async def test_an_exception_behind_one_batch_or_notice_is_counted_by_its_class_and_ends_nothing_else(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, engine, socket, _ = desk
+    taken: list[Any] = []
+
+    def take(out: Output) -> None:
+        found: list[Any] = [*out.events, *out.control]
+        for one in found:
+            if one in {"bad", "worse"}:
+                raise OverflowError(one)
+            taken.append(one)
+
+    driver = Driver(engine, socket, take)
+    out = Output()
+    out.events += cast("list[EventBatch]", ["bad", "first", "worse", "second"])
+    out.control += cast("list[Control]", ["bad", "third"])
+    driver.apply(out)
+    assert taken == ["first", "second", "third"]
+    assert engine.counters.get("exception", "OverflowError") == 3
+    assert len(caplog.records) == 1, "one traceback per class"
+
+
+async def test_an_exception_in_the_engine_stops_neither_packets_nor_timers(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, engine, socket, _ = desk
+
+    def fails(*_: object) -> Output:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "receive", fails)
+    monkeypatch.setattr(engine, "tick", fails)
+    engine.timer = driver.now() + 0.001
+    driver.apply(Output())
+    with UdpSocket.bind("127.0.0.1", 0) as other:
+        async with asyncio.timeout(5):
+            while engine.counters.get("exception", "ZeroDivisionError") < 4:
+                other.send([Train(socket.address, b"hello", 5)])
+                await asyncio.sleep(0.001)
+        monkeypatch.undo()
+        async with asyncio.timeout(5):
+            while not (engine.ticks and engine.batches):
+                other.send([Train(socket.address, b"hello", 5)])
+                await asyncio.sleep(0.001)
 
 
 async def test_what_the_kernel_refuses_goes_later_and_in_order(

@@ -3,13 +3,15 @@
 The socket is drained by a reader callback, a bounded number of datagrams per loop iteration, because asyncio's own
 datagram transport takes only one per iteration. Single events that are published faster than the loop iterates are sent
 together, as a train: the first of such a burst at once, the others at the end of the iteration or when a train is full.
-All decisions are the engine's; what it reports is passed to `on_output`. A driver belongs to the loop on which it was
-created, and cannot be reopened.
+All decisions are the engine's; what it reports is passed to `on_output`, one batch or notice at a time. An exception
+behind one of them is counted by its class (`exception.*`) and ends nothing else. A driver belongs to the loop on which it
+was created, and cannot be reopened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +38,8 @@ BURST_S = 0.0002
 """A single datagram that follows the previous one within this time belongs to a burst."""
 MAX_BURST = MAX_TRAIN_PACKETS
 """Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
+
+_logger = logging.getLogger("meshbus.node")
 
 
 class Driver:
@@ -69,7 +73,7 @@ class Driver:
         if out.trains:
             self._send(out.trains)
         if out.events or out.control:
-            self._on_output(out)
+            self._report(out)
         if self._asking is None and not self.closed:
             self._asking = self._loop.call_later(ASK_S, self._set_timer)
 
@@ -105,7 +109,7 @@ class Driver:
                 self._report_refused()
             if batch is None:
                 return
-            self.apply(self.engine.receive(batch, self.now()))
+            self.apply(self._call(self.engine.receive, batch, self.now()))
             if self.closed or self.socket.emptied:
                 return
 
@@ -172,7 +176,33 @@ class Driver:
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
-        self.apply(self.engine.tick(self.now()))
+        self.apply(self._call(self.engine.tick, self.now()))
+
+    def _report(self, out: Output) -> None:
+        """Pass on what the engine reports in pieces, so that each can fail without the others."""
+        if len(out.events) + len(out.control) == 1:
+            self._call(self._on_output, out)
+            return
+        for batch in out.events:
+            piece = Output()
+            piece.events.append(batch)
+            self._call(self._on_output, piece)
+        for event in out.control:
+            piece = Output()
+            piece.control.append(event)
+            self._call(self._on_output, piece)
+
+    def _call(self, call: Callable[..., Output | None], *arguments: object) -> Output:
+        """Call the engine or the node; count an exception by its class, and return an empty output instead."""
+        try:
+            return call(*arguments) or Output()
+        except Exception as error:  # a packet of one peer must not end the traffic of the others
+            name = type(error).__name__
+            # The traceback of the first of a class is enough: a peer may be able to cause many.
+            if not self.engine.counters.get("exception", name):
+                _logger.exception("%s while handling packets; please report this as a bug", name)
+            self.engine.counters.add("exception", name)
+            return Output()
 
 
 def _by_address(trains: Sequence[Train]) -> Sequence[Train]:

@@ -292,6 +292,15 @@ def test_a_start_far_away_begins_a_new_stream() -> None:
     assert rx.next_sequence == 5
 
 
+@pytest.mark.parametrize("number", [1 << 62, (1 << 63) - 5, (1 << 64) - 2])
+def test_a_publish_number_that_cannot_be_counted_on_from_is_refused(number: int) -> None:
+    counters = Counters()
+    rx = unstarted(counters=counters)
+    assert rx.on_base(start(FIRST, number), 1.0) == []
+    assert rx.next_sequence is None
+    assert counters.get("drop", "bad_base") == 1
+
+
 @pytest.mark.parametrize("sequence", [0, 1 << 63, (1 << 64) - 1])
 def test_a_base_without_a_sense_is_dropped(sequence: int) -> None:
     counters = Counters()

@@ -50,8 +50,11 @@ DEFAULT_BUDGET = 1 << 20
 # docs/wire/profile.md. An ACK costs about as much as a packet to build and to read, so there is never one per packet.
 ACK_PACKETS = 8
 ACK_DELAY_S = 0.005
-_MAX_NUMBER = 1 << 63
-"""Limit of sequences and publish numbers: no honest sender reaches it, and counting from there stays within 64 bits."""
+_MAX_SEQUENCE = 1 << 63
+"""Limit of sequences: no honest sender reaches it, and counting from there stays within 64 bits."""
+_MAX_NUMBER = 1 << 62
+"""Limit of publish numbers: no honest sender reaches it, and counting from there stays within the signed 64 bits in
+which logs and tables keep them."""
 
 
 class Payloads(msgspec.Struct, frozen=True, eq=False):
@@ -188,7 +191,7 @@ class ReliableRx:
 
     def on_base(self, base: Base, now: float) -> list[Payloads]:
         """Handle a BASE, and return what can be delivered because of it."""
-        if not 0 < base.sequence < _MAX_NUMBER or (base.pub_seq or 0) >= _MAX_NUMBER:
+        if not 0 < base.sequence < _MAX_SEQUENCE or (base.pub_seq or 0) >= _MAX_NUMBER:
             self._counters.count(Reason.BAD_BASE)
             return []
         if base.start and not self._is_past(base.sequence):
