@@ -5,6 +5,7 @@ For whatever peers can make a node remember, so that no peer can exhaust its mem
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
@@ -19,7 +20,8 @@ class BoundedMap(Generic[Key, Value]):
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._entries: dict[Key, Value] = {}
+        # Not a dict: finding the first key of one whose first keys were deleted takes as many steps as were deleted.
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -36,10 +38,10 @@ class BoundedMap(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         """Set an entry and make it the newest; evict the oldest one if the map is full."""
-        # A dict keeps the order of insertion, so its first key is the oldest one.
-        self._entries.pop(key, None)
-        if len(self._entries) >= self._bound:
-            del self._entries[next(iter(self._entries))]
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        elif len(self._entries) >= self._bound:
+            self._entries.popitem(last=False)
         self._entries[key] = value
 
     def pop(self, key: Key) -> Value | None:
