@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2s
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -336,3 +337,51 @@ def test_packets_for_others_keep_their_sources() -> None:
     batch = [("a", packet), ("a", packet), ("b", packet), ("c", rig.packet(5)), ("a", packet)]
     rig.intake.receive(PacketBatch.of(batch), 1.0, Output())
     assert [found[1] for found in rig.found if found[0] == "transit"] == ["a", "a", "b", "a"]
+
+
+class CountedRuns(list[tuple[Address, int]]):
+    """The sources of a batch, and how often one of them was looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[tuple[Address, int]]:
+        for run in super().__iter__():
+            self.looked += 1
+            yield run
+
+
+def _junk(kind: str, rig: IntakeRig, number: int) -> bytes:
+    """Make a datagram that anybody can send."""
+    match kind:
+        case "routed, alternating":
+            return pack_route(RouteHeader(src_id=9, dest_id=NODE if number % 2 else 77)) + bytes(68)
+        case "routed to us, unknown sessions":
+            inner = pack_header(Header(session_id=1000 + number, stream_id=7)) + bytes(16)
+            return pack_route(RouteHeader(src_id=9, dest_id=NODE)) + inner
+        case "unknown sessions":
+            return pack_header(Header(session_id=1000 + number, stream_id=7)) + bytes(16)
+        case "known sessions":
+            return pack_header(Header(session_id=rig.far[5 + number % 2].session_id, stream_id=7)) + bytes(16)
+        case _:
+            return bytes(80)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["plain", "routed, alternating", "routed to us, unknown sessions", "unknown sessions", "known sessions"],
+)
+def test_what_a_datagram_costs_does_not_depend_on_its_batch(kind: str) -> None:
+    count, rig = 512, IntakeRig()
+    batch = PacketBatch.of([(number, _junk(kind, rig, number)) for number in range(count)])
+    runs = CountedRuns(batch.runs)
+    rig.intake.receive(msgspec.structs.replace(batch, runs=runs), 1.0, Output())
+    assert runs.looked <= 4 * count, f"{runs.looked} looks at the sources of {count} datagrams"
+
+
+def test_sessions_are_grouped_once_however_many_ids_were_invented(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, calls = IntakeRig(), []
+    monkeypatch.setattr(rig.intake, "_open", lambda *given: calls.append(given))
+    datagrams = [_junk("unknown sessions", rig, number) for number in range(300)]
+    found = rig.receive(*datagrams, *(_junk("known sessions", rig, number) for number in range(8)))
+    assert len(calls) == 2
+    assert [packet for kind, _, packet in found if kind == "stranger"] == datagrams

@@ -8,19 +8,21 @@ There are three ways through this file, from the fastest to the slowest (the che
     one by one     handshakes, heartbeats, pingwaves, keep-alives, junk, and batches of a few packets
 
 Routed packets go through the same ways: those for other nodes unchanged to forwarding, those for this node without
-their routing header. Hostile input never raises; every drop is counted with a reason. What an opened packet means is
+their routing header. What a datagram costs does not depend on the others of its batch: runs are long enough to pay for
+themselves, and everything else is done once per batch. Hostile input never raises; every drop is counted with a reason. What an opened packet means is
 decided in engine/receive/reception.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
 from meshbus.engine.base.counters import Counters
+from meshbus.engine.base.grouping import group_rows
 from meshbus.engine.base.packets import Address, Output, PacketBatch
 from meshbus.engine.base.runscan import Run, scan
 from meshbus.engine.routes.tap import Arrival, Tap
@@ -183,11 +185,16 @@ class Intake:
             self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
 
     def _receive_routed_row(self, batch: PacketBatch, first: int, now: float, out: Output) -> int:
-        """Handle consecutive routed packets of one source, all for others or all for us, and return their number."""
+        """Handle consecutive routed packets of one source, all for others or all for us, and return their number.
+
+        Returns 0 if they are too few to be a run.
+        """
         # `routed_stretch` returns a positive count for packets for other nodes and a negative one for ours.
         source, last = _run_at(batch, first)
         data, starts, lengths = batch.data, batch.starts, batch.lengths
         count = routed_stretch(data, starts, lengths, first, last, self._node_id)
+        if abs(count) * RUN_SHARE < len(batch) - first:
+            return 0
         if count > 0:
             self._receiver.on_transit(source, data, starts, lengths, first, first + count, now, out)
         elif count < 0:
@@ -207,8 +214,10 @@ class Intake:
     def _receive_relayed(self, batch: PacketBatch, rows: NDArray[np.intp], now: float, out: Output) -> None:
         """Handle routed packets for us, without their routing headers."""
         # mesh.md §2.1: the inner packet is treated like a direct one; a second routing header in it is invalid.
-        sources = batch.runs if len(batch.runs) == 1 else [(source, 1) for source in _sources(batch)]
-        runs = [(sources[0][0], len(rows))] if len(sources) == 1 else [sources[row] for row in rows.tolist()]
+        if len(batch.runs) == 1:
+            runs = [(batch.runs[0][0], len(rows))]
+        else:
+            runs = [(source, 1) for _, source in _sources(batch, rows.tolist())]
         inner = PacketBatch(
             batch.data, batch.starts[rows] + ROUTE_BYTES, batch.lengths[rows] - ROUTE_BYTES, runs, routed=True
         )
@@ -226,15 +235,20 @@ class Intake:
     def _receive_ordinary(
         self, batch: PacketBatch, columns: NDArray[np.void], rows: NDArray[np.intp], now: float, out: Output
     ) -> None:
-        starts = batch.starts[rows]
         sessions = columns["session_id"]
         if (sessions == sessions[0]).all():
-            self._open(batch, columns, starts, rows, now, out)
+            self._open(batch, columns, batch.starts[rows], rows, now, out)
             return
-        # A dict keeps the order of arrival between sessions; a set would not.
-        for session_id in dict.fromkeys(sessions.tolist()):
-            chosen = np.flatnonzero(sessions == np.uint64(session_id))
-            self._open(batch, columns[chosen], starts[chosen], rows[chosen], now, out)
+        # Strangers are sorted out first, so that there are no more groups than sessions, however many ids were invented.
+        ids = sessions.tolist()
+        known = np.fromiter((self._peers.by_session(id_) is not None for id_ in ids), np.bool_, len(ids))
+        chosen = np.flatnonzero(known)
+        groups = [chosen[group] for group in group_rows(sessions[chosen])]
+        few = [np.flatnonzero(~known), *(group for group in groups if len(group) <= FEW_PACKETS)]
+        self._receive_singly(batch, np.sort(rows[np.concatenate(few)]).tolist(), now, out)
+        for group in groups:
+            if len(group) > FEW_PACKETS:
+                self._open(batch, columns[group], batch.starts[rows[group]], rows[group], now, out)
 
     def _open(
         self,
@@ -276,15 +290,15 @@ class Intake:
             self._tap.arrived(headers[~fresh], arrival.only(~fresh), reasons[~fresh], now)
 
     def _receive_singly(self, batch: PacketBatch, rows: range | list[int], now: float, out: Output) -> None:
-        view, sources = batch.data.data, _sources(batch)
-        starts, lengths = batch.starts, batch.lengths
-        for row in rows:
+        """Handle some packets of a batch, given by ascending rows, one by one."""
+        view, starts, lengths = batch.data.data, batch.starts, batch.lengths
+        for row, source in _sources(batch, rows):
             start = starts.item(row)
             if batch.routed:
                 route = view[start - ROUTE_BYTES : start]
-                self._receive_packet(sources[row], view[start : start + lengths.item(row)], route, now, out)
+                self._receive_packet(source, view[start : start + lengths.item(row)], route, now, out)
             else:
-                self.receive_one(sources[row], view[start : start + lengths.item(row)], now, out)
+                self.receive_one(source, view[start : start + lengths.item(row)], now, out)
 
     def receive_one(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
         """Handle one datagram, by its kind (transport.md §2)."""
@@ -388,5 +402,11 @@ def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Add
         first = last
 
 
-def _sources(batch: PacketBatch) -> list[Address]:
-    return [source for source, count in batch.runs for _ in range(count)]
+def _sources(batch: PacketBatch, rows: Iterable[int]) -> Iterator[tuple[int, Address]]:
+    """Yield ascending rows of a batch, each with the source of its packet."""
+    runs, end, source = iter(batch.runs), 0, None
+    for row in rows:
+        while row >= end:
+            source, count = next(runs)
+            end += count
+        yield row, source

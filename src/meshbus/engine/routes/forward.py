@@ -111,6 +111,10 @@ class Forwarder:
 
         The packets are changed in the buffer, and the output refers to it.
         """
+        # Before anything else: a stranger must not cost more than other junk, nor fill the kept decisions.
+        if self._tap.recorder is None and not self._open and self._peers.by_address(source) is None:
+            self._counters.count(Reason.STRANGER, last - first)
+            return
         # docs/decisions/0013: a decision is valid until one of these changes; then all of them are dropped.
         rests_on = self._table.version, self._peers.version, self._boundary.versions()
         if rests_on != self._rests_on:

@@ -11,7 +11,7 @@ The engine does not store records: that is node/recording.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -158,6 +158,8 @@ class Tap:
         self._policy = policy
         self._hops: dict[int, NDArray[np.uint64]] = {}
         """Arrays of one node id each, by neighbor: looking one up is cheaper than making it."""
+        self._last: tuple[Sequence[tuple[Address, int]], NDArray[np.uint64]] | None = None
+        """The sources of the last batch, and the previous hop of each of its packets."""
 
     def hop(self, address: Address | None) -> NDArray[np.uint64]:
         """Return the neighbor at an address as an array of one node id, 0 if unknown."""
@@ -188,12 +190,15 @@ class Tap:
         """Return how the packets `rows` of a batch, which begin at `starts`, arrived; None without a recorder."""
         if self.recorder is None:
             return None
-        if len(batch.runs) == 1:
-            hops = self.hop(batch.runs[0][0])
-        else:
-            each = [(self.hop(source), count) for source, count in batch.runs]
-            hops = np.concatenate([np.repeat(hop, count) for hop, count in each])[rows]
+        hops = self.hop(batch.runs[0][0]) if len(batch.runs) == 1 else self._hops_of(batch)[rows]
         return Arrival(hops, read_routes(batch.data, starts - ROUTE_BYTES) if batch.routed else None)
+
+    def _hops_of(self, batch: PacketBatch) -> NDArray[np.uint64]:
+        """Return the previous hop of each packet of a batch; found once per batch, however many sessions are in it."""
+        if self._last is None or self._last[0] is not batch.runs:
+            each = [np.repeat(self.hop(source), count) for source, count in batch.runs]
+            self._last = batch.runs, np.concatenate(each)
+        return self._last[1]
 
     def arrival_of(self, source: Address, route: memoryview | None) -> Arrival:
         """Return how one packet arrived; `route` is its routing header, if it had one."""

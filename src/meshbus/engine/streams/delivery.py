@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshbus.engine.base.batch import EventBatch, Stamp
+from meshbus.engine.base.grouping import group_rows
 from meshbus.engine.base.packets import Output
 from meshbus.engine.base.runscan import Run
 from meshbus.engine.session.peer import Peer
@@ -78,8 +79,8 @@ class Delivery(Service):
         # while only one side has agreed.
         streams = headers["stream_id"]
         reliable = (headers["sequence"] >= FIRST_SEQUENCE) & (headers["flags"] & _RELIABLE != 0)
-        for stream_id, is_reliable in dict.fromkeys(zip(streams.tolist(), reliable.tolist(), strict=True)):
-            rows = np.flatnonzero((streams == np.uint64(stream_id)) & (reliable == is_reliable))
+        for rows in group_rows(streams, reliable):
+            stream_id, is_reliable = streams.item(rows[0]), reliable.item(rows[0])
             origin_hash = int(headers["origin_hash"][rows[0]])
             payloads = Payloads(
                 headers["sequence"][rows],
@@ -157,15 +158,10 @@ class Delivery(Service):
         """Return for the flight recorder why each packet would be dropped now, by code of policy/reason.py, or 0."""
         streams, origins = headers["stream_id"], headers["origin_hash"]
         # Few streams, many packets: ask once per stream.
-        unasked = {
-            (stream, origin)
-            for stream, origin in set(zip(streams.tolist(), origins.tolist(), strict=True))
-            if self._is_unasked(peer, subprotocol_id, stream, origin)
-        }
         reasons = np.zeros(len(headers), np.uint8)
-        for stream, origin in unasked:
-            chosen = (streams == np.uint64(stream)) & (origins == np.uint64(origin))
-            reasons[chosen] = Reason.NOT_SUBSCRIBED.code
+        for rows in group_rows(streams, origins):
+            if self._is_unasked(peer, subprotocol_id, streams.item(rows[0]), origins.item(rows[0])):
+                reasons[rows] = Reason.NOT_SUBSCRIBED.code
         if not peer.uses(Subprotocol.RELIABLE):
             reliable = (headers["sequence"] >= FIRST_SEQUENCE) & (headers["flags"] & _RELIABLE != 0)
             reasons[reliable] = Reason.NOT_NEGOTIATED.code
