@@ -16,7 +16,12 @@ from meshbus.engine.base.notices import (
     StreamFailed,
 )
 from meshbus.engine.base.packets import Output
-from meshbus.engine.channels.history_server import MAX_PAGE_BYTES, MAX_READERS_PER_PEER, SWEEP_INTERVAL_S
+from meshbus.engine.channels.history_server import (
+    MAX_PAGE_BYTES,
+    MAX_READERS_PER_PEER,
+    MIN_PAGE_BYTES,
+    SWEEP_INTERVAL_S,
+)
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -25,7 +30,7 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibi
 from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode, FakePath
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.history import Cancel, ErrorCode, Read, encode_history
+from meshbus.wire.messages.history import Cancel, ErrorCode, Read, encode_history, history_stream
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.engine.archive import Archive, ListLog, numbers, passing, read, until
 from tests.engine.badnet import BAD
@@ -283,13 +288,45 @@ def test_a_reader_that_takes_nothing_costs_a_page_and_a_window() -> None:
     assert numbers(reader) == list(range(3000))
 
 
-def test_pages_are_as_small_as_the_reader_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshbus.engine.channels.history_client.WANTED_BYTES", 16)
-    net, publisher, reader, archive = scene(events=100)
+def test_a_page_holds_more_than_a_single_event_however_little_the_reader_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.engine.channels.history_client.WANTED_BYTES", 1)
+    net, publisher, reader, archive = scene(events=5000)
     read(reader, publisher)
-    until(net, archive, lambda: reader.received == 100)
-    assert {page.max_bytes for page in archive.pages} == {16}
-    assert len(archive.pages) == 50
+    until(net, archive, lambda: reader.received == 5000)
+    assert {page.max_bytes for page in archive.pages} == {MIN_PAGE_BYTES}
+    assert len(archive.pages) <= 5
+
+
+@pytest.mark.parametrize("channel", [CHANNEL, "never/logged"])
+def test_a_peer_that_asks_and_never_acknowledges_gets_few_streams_and_one_packet_for_each_further_question(
+    channel: str,
+) -> None:
+    net, publisher, reader, archive = scene(events=1)
+    engine, peer = publisher.engine, publisher.engine.peers.require(reader.node_id)
+    questions = 4 * MAX_READERS_PER_PEER
+    out, now = Output(), net.clock.now
+    for req in range(questions):
+        question = encode_history(Read(req=req, channel=ChannelName(channel), since=0, max_bytes=1))
+        engine.history.receive(peer, question, now, out)
+        for wanted in out.control:
+            assert isinstance(wanted, HistoryWanted)
+            if channel == CHANNEL:
+                engine.history.page(reader.node_id, req, archive.log.page(0, 1), now, out)
+            else:
+                engine.history.refuse(reader.node_id, req, ErrorCode.UNKNOWN_CHANNEL, now, out)
+        out.control.clear()
+    traffic = engine.streams.traffic_of(peer)
+    assert sum(traffic.uses(history_stream(req)) for req in range(questions)) <= MAX_READERS_PER_PEER
+    assert len(out.trains) <= questions + 3 * MAX_READERS_PER_PEER
+    with publisher.turn():
+        pass  # its timers are known now
+    passing(net, archive, 60.0)  # the reader acknowledges after all
+    assert not any(traffic.uses(history_stream(req)) for req in range(questions))
+    with publisher.turn() as (_, later, answer):
+        engine.history.receive(
+            peer, encode_history(Read(req=1, channel=ChannelName(CHANNEL), since=0, max_bytes=1)), later, answer
+        )
+        assert [type(event) for event in answer.control] == [HistoryWanted]
 
 
 def test_too_many_readers_are_told_that_we_are_busy() -> None:

@@ -8,8 +8,10 @@ from meshbus.engine.base.notices import StreamFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import MAX_STREAMS
 from meshbus.engine.streams.reliable import RESUME_S
+from meshbus.engine.streams.reorder import ACK_DELAY_S
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import PACKET_COST, Subprotocol
+from meshbus.wire.frames import unpack_frames
 from meshbus.wire.header import Header
 from meshbus.wire.messages.reliable import (
     FIRST_SEQUENCE,
@@ -42,7 +44,7 @@ def messages_in(ends: Ends, out: Output, to: End) -> list[ReliableMessage]:
         for datagram in train.datagrams():
             header, plain = to.peer.link.opener.open(datagram)
             if header.subprotocol_id == Subprotocol.RELIABLE:
-                messages.append(decode_reliable(plain[4:]))
+                messages += [decode_reliable(frame) for frame in unpack_frames(plain, header.event_count)]
     return messages
 
 
@@ -329,6 +331,42 @@ def test_hostile_acknowledgements_change_nothing_for_the_honest_stream() -> None
         delivered += ends.settle(left.tick(now), right, now)
         delivered += ends.settle(right.tick(now), left, now)
     assert delivered == numbered(10)
+
+
+def test_numbers_of_many_streams_in_one_packet_cause_few_answers() -> None:
+    ends = Ends()
+    ends.settle(ends.left.send(numbered(3), reliable=True), ends.right)
+    right, out, now = ends.right, Output(), 0.0
+    for stream_id in range(300):
+        base = Base(stream_id=stream_id, sequence=FIRST_SEQUENCE + 5, pub_seq=1)
+        right.delivery.receive(right.peer, memoryview(encode_reliable(base)), now, out)
+    right.streams.received(now, out)
+    sizes = [len(datagram) for train in out.trains for datagram in train.datagrams()]
+    assert len(sizes) <= 4
+    assert sum(sizes) < 300 * 26
+    # The others are acknowledged a little later, each once.
+    acks = [len(sizes)]
+    for _ in range(10):
+        now += ACK_DELAY_S
+        later = right.tick(now)
+        acks.append(sum(len(list(train.datagrams())) for train in later.trains))
+    assert 0 < sum(acks[1:]) <= 16
+    assert acks[-1] == 0
+
+
+def test_a_full_table_of_sending_streams_makes_the_next_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.engine.streams.reliable.MAX_STREAMS", 3)
+    ends = Ends()
+    ends.settle(ends.left.send(numbered(1), reliable=True), ends.right)
+    reliable, out = ends.left.streams.traffic_of(ends.left.peer).reliable, Output()
+    for stream_id in (901, 902):
+        sequence = reliable.prepare(Header(stream_id=stream_id), None, 1.0, out)
+        reliable.sent_one(stream_id, sequence, b"payload", 0, 1.0)
+    assert reliable.sends(901)
+    assert reliable.sends(902)
+    assert reliable.room(903) == 0
+    reliable.abandon(901, out)
+    assert reliable.room(903)
 
 
 def test_hostile_bases_fill_a_bounded_table() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.streams.reorder import ACK_DELAY_S, Budget, Payloads, ReliableRx
+from meshbus.engine.streams.reorder import ACK_DELAY_S, BASE_COST, Budget, Payloads, ReliableRx
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.messages.reliable import MAX_RANGES, NEW_STREAM_DISTANCE, Ack, Base, Fin, FinAck, encode_reliable
 from tests.engine.lossy import columns
@@ -290,6 +290,18 @@ def test_a_start_far_away_begins_a_new_stream() -> None:
     assert counters.get("restart", "stream") == 1
     rx.on_base(start(5, 3), 1.0)
     assert rx.next_sequence == 5
+
+
+def test_numbers_that_wait_take_their_share_of_the_budget_and_return_it() -> None:
+    counters, budget = Counters(), Budget(10 * BASE_COST)
+    rx = stream(capacity=64, budget=budget, counters=counters)
+    for place in range(2, 40):
+        rx.on_base(jump(FIRST + place, 5), 1.0)
+    assert rx.waiting == 10
+    assert counters.get("drop", "buffer_full") == 28
+    assert budget.left == 0
+    rx.close()
+    assert budget.left == budget.limit
 
 
 @pytest.mark.parametrize("number", [1 << 62, (1 << 63) - 5, (1 << 64) - 2])

@@ -9,7 +9,8 @@
     CANCEL ───────────────────────► removed
 
 This file never reads a log. It asks for one page at a time, and for the next one when the last was sent, so a slow
-reader costs one page of memory and the window of its stream. New events are read from the log too, so a reader that
+reader costs one page of memory and the window of its stream. A reader counts until its stream has ended, so a peer that
+asks and never acknowledges gets as many answers as one that reads. New events are read from the log too, so a reader that
 follows gets neither gaps nor duplicates where history meets live events (profile.md §3).
 
 A peer may read what it may subscribe to. It is judged again before every page, and whenever subscribers are: then the
@@ -60,6 +61,9 @@ MAX_READERS_PER_PEER = 64
 """Our choice: an eighth of all readers, so that one peer cannot take them all."""
 MAX_PAGE_BYTES = 128 * 1024
 """Approximate payload bytes of one page: a quarter of a stream's window, so that reading and sending overlap."""
+MIN_PAGE_BYTES = 16 * 1024
+"""Payload bytes of a page that is not the last, whatever the reader wants: a page may cost the decoding of a block of the
+log, which must not be spent on a single event. Our choice: two of the largest packets."""
 SWEEP_INTERVAL_S = 30.0
 """Interval between checks of all readers: that of subscribers (policy.md §4.6)."""
 _MIN_MESSAGE = 128
@@ -142,6 +146,8 @@ class History(Service):
         self._readers: dict[int, dict[int, _Reader]] = {}
         """Readers by peer and request id."""
         self._by_channel: dict[ChannelName, dict[_Reader, None]] = {}
+        self._ending: dict[int, dict[int, None]] = {}
+        """Streams by peer on which the last answer was sent, and which may still wait to be acknowledged."""
         self._moved: dict[_Reader, None] = {}
         """Readers whose page was sent, so that the next one can be read."""
         self._sweep_at: float | None = None
@@ -231,6 +237,8 @@ class History(Service):
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the readers of a peer that failed or is gone. CLOSED lets it ask again if it recovers."""
         self._end_all(down.node_id, now, out)
+        if isinstance(down, PeerGone):
+            self._ending.pop(down.node_id, None)
 
     def _end_all(self, node_id: int, now: float, out: Output) -> None:
         for reader in list(self._readers.get(node_id, {}).values()):
@@ -273,7 +281,7 @@ class History(Service):
             return
         reader = _Reader(peer.node_id, read)
         refusal = self._admission.vet(peer, read.channel, now, token=read.token)
-        full = len(self) >= MAX_READERS or len(readers) >= MAX_READERS_PER_PEER
+        full = len(self) >= MAX_READERS or not self._has_room(peer, len(readers))
         if refusal is not None or full:
             code = ErrorCode.BUSY if refusal is None else _CODES.get(refusal, ErrorCode.DENIED)
             self._say_error(peer, reader, code, now, out)
@@ -292,7 +300,7 @@ class History(Service):
             return
         read = reader.read
         reader.asked = True
-        size = min(read.max_bytes, MAX_PAGE_BYTES)
+        size = min(max(read.max_bytes, MIN_PAGE_BYTES), MAX_PAGE_BYTES)
         out.control.append(HistoryWanted(reader.node_id, read.req, read.channel, reader.next_seq, size))
 
     def _still_may(self, reader: _Reader, now: float, out: Output) -> bool:
@@ -349,8 +357,23 @@ class History(Service):
     ) -> None:
         self._counters.count(_REASONS[code])
         reader.over = True
-        error = Error(req=reader.read.req, code=code, first_available=first_available)
-        self._send(peer, reader, [encode_history(error)], now, out)
+        message = encode_history(Error(req=reader.read.req, code=code, first_available=first_available))
+        if self._has_room(peer, len(self._readers.get(peer.node_id, ()))):
+            self._send(peer, reader, [message], now, out)
+        else:
+            # No stream for it: a peer that asks faster than it acknowledges gets one packet for each question.
+            peer.send_message(Subprotocol.HISTORY, message, out)
+
+    def _has_room(self, peer: Peer, readers: int) -> bool:
+        """Return whether a peer may have one more stream of answers, beside those of its open readers."""
+        ending = self._ending.get(peer.node_id, {})
+        if readers + len(ending) < MAX_READERS_PER_PEER:
+            return True
+        # Only here: looking which ones have ended costs as much as there are.
+        traffic = self._streams.traffic_of(peer)
+        for stream_id in [stream_id for stream_id in ending if not traffic.uses(stream_id)]:
+            del ending[stream_id]
+        return readers + len(ending) < MAX_READERS_PER_PEER
 
     def _abandon(self, reader: _Reader, out: Output) -> None:
         """End a reader without an answer: it canceled, or its session ended."""
@@ -378,4 +401,5 @@ class History(Service):
         traffic = self._streams.traffic_of(peer)
         traffic.send_messages(Subprotocol.HISTORY, reader.stream_id, messages, done, now, out)
         if reader.over:
+            self._ending.setdefault(peer.node_id, {})[reader.stream_id] = None
             traffic.finish(reader.stream_id, now, out)

@@ -7,7 +7,7 @@ forgotten when the peer fails. Keys and address of the current session are in se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -19,7 +19,7 @@ from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.registry import NegotiatedSet
-from meshbus.wire.constants import MAX_EVENT, STREAM_WINDOW, Subprotocol
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header
 
@@ -27,6 +27,8 @@ MAX_STREAMS = 4096
 """Streams kept per peer and direction; beyond it the one that was opened first is evicted.
 
 transport.md §13: 0.23 nodes keep as many, but evict the one that was idle longest."""
+MESSAGES_BYTES = 1200
+"""Payload of a packet that several messages share: it fits into one IP packet on any path."""
 
 
 class Health(StrEnum):
@@ -111,18 +113,25 @@ class Peer:
         The stream is the subprotocol's own unless another is given. Raises LocalProtocolError if the message is too
         long.
         """
-        if len(message) > MAX_EVENT:
-            raise LocalProtocolError(
-                f"message of {len(message)} bytes does not fit into one packet; the limit is {MAX_EVENT} bytes"
-            )
+        self.send_messages(subprotocol_id, [message], out, stream_id=stream_id)
+
+    def send_messages(
+        self, subprotocol_id: int, messages: Sequence[bytes], out: Output, *, stream_id: int | None = None
+    ) -> None:
+        """Send messages as `send_message` does, in as few packets as they fit into."""
         # transport.md §13: a subprotocol's own stream is its id; §14: its messages need no credit.
         where = subprotocol_id if stream_id is None else stream_id
         stream = self.tx_stream(where)
-        sequence = stream.next_sequence
-        stream.next_sequence += 1
         # subprotocols.md §1: flags 0, no origin hash and no channel hash.
-        header = Header(subprotocol_id=subprotocol_id, stream_id=where, sequence=sequence, event_count=1)
-        out.trains.append(self.link.seal(header, pack_frames([message])))
+        for part in _packets_of(messages):
+            header = Header(
+                subprotocol_id=subprotocol_id,
+                stream_id=where,
+                sequence=stream.next_sequence,
+                event_count=len(part),
+            )
+            stream.next_sequence += 1
+            out.trains.append(self.link.seal(header, pack_frames(part)))
 
     def widen(self, window: int) -> None:
         """Set the byte credit of all present and future streams."""
@@ -222,3 +231,19 @@ def _make_room(streams: dict[int, TxStream] | dict[int, RxStream]) -> None:
     if len(streams) >= MAX_STREAMS:
         # Insertion order: the stream that was opened first.
         del streams[next(iter(streams))]
+
+
+def _packets_of(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield the messages of each packet. Raises LocalProtocolError for a message that does not fit into one."""
+    start = size = 0
+    for place, message in enumerate(messages):
+        if len(message) > MAX_EVENT:
+            raise LocalProtocolError(
+                f"message of {len(message)} bytes does not fit into one packet; the limit is {MAX_EVENT} bytes"
+            )
+        size += FRAME_PREFIX_BYTES + len(message)
+        if size > MESSAGES_BYTES and place > start:
+            yield messages[start:place]
+            start, size = place, FRAME_PREFIX_BYTES + len(message)
+    if len(messages) > start:
+        yield messages[start:]

@@ -23,7 +23,7 @@ from meshbus.engine.base.notices import StreamFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import MAX_STREAMS, Peer
 from meshbus.engine.streams.congestion import LOOPBACK_WINDOW, NETWORK_WINDOW
-from meshbus.engine.streams.reorder import Budget, Payloads, ReliableRx
+from meshbus.engine.streams.reorder import ACK_DELAY_S, Budget, Payloads, ReliableRx
 from meshbus.engine.streams.retransmit import ReliableTx, Resend, draw_start
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import Entropy
@@ -46,6 +46,9 @@ from meshbus.wire.messages.reliable import (
 RESUME_S = 15.0
 """How long streams wait for the agreement of a new session. Our choice: more than the 5 s in which both sides announce
 themselves again plus the 3 s of the negotiation (session/negotiate.py)."""
+MAX_ACKS = 64
+"""Streams that are acknowledged at once; more have to wait for ACK_DELAY_S. Our choice: a small packet may name hundreds of
+streams, and must not cause as many answers."""
 
 
 class Ready(NamedTuple):
@@ -118,7 +121,11 @@ class Reliable:
         # A stream that exists waits for the agreement, because the receiver may have part of it already.
         if not self.agreed:
             return None if sending is None else 0
-        return self._start_window if sending is None else sending.tx.room()
+        if sending is not None:
+            return sending.tx.room()
+        # A full table without an idle stream: what waits starts its stream when another one has ended.
+        full = len(self._sending) >= MAX_STREAMS and len(self._timers) >= len(self._sending)
+        return 0 if full else self._start_window
 
     def prepare(self, header: Header, pub_seq: int | None, now: float, out: Output) -> int:
         """Prepare a stream for packets that start with event `pub_seq`, and return the sequence of the first one.
@@ -220,12 +227,10 @@ class Reliable:
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements that are due."""
         if self.agreed:
-            for stream_id in self._acks.over(now):
-                ack = self._receiving[stream_id].rx.make_ack()
-                stream = self._peer.rx.get(stream_id)
-                held = stream is not None and stream.held
-                # While the application cannot take more, `free` is 0, so that the sender stops.
-                self._say([msgspec.structs.replace(ack, free=0) if held else ack], out)
+            due = self._acks.over(now)
+            self._peer.send_messages(Subprotocol.RELIABLE, [self._ack(stream_id) for stream_id in due[:MAX_ACKS]], out)
+            for stream_id in due[MAX_ACKS:]:
+                self._acks.set(stream_id, now + ACK_DELAY_S)
 
     # ── time and sessions ───────────────────────────────────────────────────────────────────
 
@@ -324,6 +329,13 @@ class Reliable:
             self._peer.rx_stream(stream_id).absorb(len(payloads), int(payloads.lengths.sum()))
         subprotocol_id = receiving.subprotocol_id or Subprotocol.EVENTS
         return Ready(subprotocol_id, stream_id, receiving.origin_hash, ready, receiving.stamp)
+
+    def _ack(self, stream_id: int) -> bytes:
+        ack = self._receiving[stream_id].rx.make_ack()
+        stream = self._peer.rx.get(stream_id)
+        # While the application cannot take more, `free` is 0, so that the sender stops.
+        held = stream is not None and stream.held
+        return encode_reliable(msgspec.structs.replace(ack, free=0) if held else ack)
 
     def _take_ack(self, ack: Ack, now: float, out: Output) -> None:
         sending = self._sending.get(ack.stream_id)

@@ -47,6 +47,8 @@ DEFAULT_CAPACITY = 1024
 """Packets that may wait for an earlier one. Our choice; it also limits what the sender may have on the way (`free`)."""
 DEFAULT_BUDGET = 1 << 20
 """Bytes of waiting packets: twice the byte window between two meshbus nodes (PROFILE_WINDOW)."""
+BASE_COST = 256
+"""Bytes of the budget that a waiting BASE takes: about what it takes of memory."""
 # docs/wire/profile.md. An ACK costs about as much as a packet to build and to read, so there is never one per packet.
 ACK_PACKETS = 8
 ACK_DELAY_S = 0.005
@@ -203,8 +205,9 @@ class ReliableRx:
         if place == self._next:
             self._renumber(base, out)
             self._drain(out)
-        elif self._has_room(place, 0):
+        elif self._has_room(place, BASE_COST - PACKET_COST):
             self._waiting[place] = base
+            self._budget.left -= _cost(base)
         self._note(1, now, at_once=not follows)
         return self._delivered(out)
 
@@ -342,4 +345,4 @@ def _consecutive(sequences: NDArray[np.uint64]) -> bool:
 
 
 def _cost(held: tuple[bytes, int, int] | Base) -> int:
-    return 0 if isinstance(held, Base) else len(held[0]) + PACKET_COST
+    return BASE_COST if isinstance(held, Base) else len(held[0]) + PACKET_COST

@@ -110,6 +110,10 @@ class Traffic:
         self._ending[stream_id] = None
         self._end_streams(now, out)
 
+    def uses(self, stream_id: int) -> bool:
+        """Return whether something on a reliable stream still waits to be sent or acknowledged."""
+        return self.outbox.waiting(stream_id) > 0 or self.reliable.sends(stream_id)
+
     def withdraw(self, stream_id: int) -> None:
         """Drop what waits for a stream; packets that were sent are still retransmitted until they arrive."""
         self.outbox.clear(lambda leg: leg.load.header.stream_id == stream_id)
