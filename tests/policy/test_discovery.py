@@ -219,6 +219,25 @@ def test_a_full_index_refuses_newcomers_until_an_entry_expires() -> None:
     assert len(index) == 2
 
 
+def test_invented_nodes_push_out_each_other_and_nobody_else() -> None:
+    index = CapabilityIndex(max_nodes=10)
+    index.apply(1, CapabilitySet(), 1, 100, now=0.0)
+    for told in (2, 3):
+        index.apply(told, CapabilitySet(), 1, 100, now=0.0, via=50)
+    for invented in range(1000, 1500):
+        assert index.apply(invented, CapabilitySet(), 1, 86_400, now=1.0, via=66)
+    assert index.query(ALL, now=2.0) == [1, 2, 3, *range(1493, 1500)]
+    assert index.evicted == 493
+    # A neighbor that speaks for itself always finds room, and keeps it when others pass its announcements on.
+    assert index.apply(4, CapabilitySet(), 1, 100, now=2.0)
+    assert index.apply(4, CapabilitySet(), 2, 100, now=2.0, via=66)
+    for invented in range(2000, 2100):
+        index.apply(invented, CapabilitySet(), 1, 86_400, now=3.0, via=66)
+    assert {1, 2, 3, 4} <= set(index.query(ALL, now=3.0))
+    assert len(index) == 10
+    assert index.refused == 0
+
+
 def test_announcing_often_does_not_grow_the_index() -> None:
     index = CapabilityIndex()
     for version in range(1, 10_000):

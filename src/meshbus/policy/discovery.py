@@ -1,14 +1,15 @@
 """Capability index: the latest announcement of each node, and searches over them (policy.md §8.4, §8.5).
 
 Each node has one entry, its newest announcement, which lives for its ttl from the time of receipt. Tags are indexed, so
-a search by tags looks only at the nodes that have the rarest of them. The size is limited: a full index refuses new
-nodes unless an entry has expired, so that invented nodes cannot displace real ones. Times are monotonic seconds.
+a search by tags looks only at the nodes that have the rarest of them. The size is limited: a full index forgets nodes
+that others told of, fairly among those who told, and never one that spoke for itself. Times are monotonic seconds.
 
 The bytes of announcements are in wire/messages/capability.py; one node is matched in policy/capability.py.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
@@ -79,6 +80,8 @@ class Entry(msgspec.Struct, frozen=True):
     capabilities: CapabilitySet
     version: int
     expires_at: float
+    via: int | None = None
+    """The neighbor that told of the node; None if the node said it itself."""
 
     def expired(self, now: float) -> bool:
         """Return whether the entry has expired; at exactly `expires_at` it has not."""
@@ -93,7 +96,11 @@ class CapabilityIndex:
         """Incremented by every change, so that derived data can be kept until then."""
         self.refused = 0
         """Number of nodes refused because the index was full."""
+        self.evicted = 0
+        """Number of nodes removed to make room for others."""
         self._max_nodes = max_nodes
+        self._via: dict[int, OrderedDict[int, None]] = {}
+        """The nodes that each neighbor told of, the one that was refreshed last at the end."""
         self._entries: dict[int, Entry] = {}
         self._by_claim: dict[str, set[int]] = {}
         self._expiries: list[tuple[float, int]] = []
@@ -105,8 +112,22 @@ class CapabilityIndex:
     def __contains__(self, node_id: object) -> bool:
         return node_id in self._entries
 
-    def apply(self, node_id: int, capabilities: CapabilitySet, version: int, ttl_s: float, now: float) -> bool:
-        """Record an announcement; return False if it is not newer than the entry of its node, or if there is no room."""
+    def apply(
+        self,
+        node_id: int,
+        capabilities: CapabilitySet,
+        version: int,
+        ttl_s: float,
+        now: float,
+        *,
+        via: int | None = None,
+    ) -> bool:
+        """Record an announcement; return False if it is not newer than the entry of its node, or if there is no room.
+
+        `via` is the neighbor that told of another node; None if the node said it itself. A full index makes room by
+        forgetting the oldest node that was told of by the neighbor with the most of them, so that whoever invents nodes
+        pushes out his own. A node that spoke for itself is only removed when it expires.
+        """
         # policy.md §8.4: 0 counts as 1; an expired entry accepts any version.
         version = max(version, 1)
         current = self._entries.get(node_id)
@@ -114,13 +135,17 @@ class CapabilityIndex:
             return False
         if current is None and len(self) >= self._max_nodes:
             self.expire(now)
-            if len(self) >= self._max_nodes:
+            if len(self) >= self._max_nodes and not self._evict():
                 self.refused += 1
                 return False
+        if current is not None and current.via is None:
+            via = None  # what is passed on about a node that spoke for itself takes nothing away from it
         self.remove(node_id)
         self.version += 1
         # policy.md §8.4: the lifetime counts from receipt; the sender's timestamp is not used.
-        self._entries[node_id] = Entry(capabilities, version, now + ttl_s)
+        self._entries[node_id] = Entry(capabilities, version, now + ttl_s, via)
+        if via is not None:
+            self._via.setdefault(via, OrderedDict())[node_id] = None
         for claim in capabilities.claims:
             self._by_claim.setdefault(claim, set()).add(node_id)
         self._remember_expiry(node_id, now + ttl_s)
@@ -159,6 +184,11 @@ class CapabilityIndex:
         if entry is None:
             return False
         self.version += 1
+        if entry.via is not None:
+            told = self._via[entry.via]
+            del told[node_id]
+            if not told:
+                del self._via[entry.via]
         for claim in entry.capabilities.claims:
             nodes = self._by_claim[claim]
             nodes.discard(node_id)
@@ -177,6 +207,13 @@ class CapabilityIndex:
                 self.remove(node_id)
                 gone.append(node_id)
         return gone
+
+    def _evict(self) -> bool:
+        if not self._via:
+            return False
+        most = max(self._via.values(), key=len)
+        self.evicted += 1
+        return self.remove(next(iter(most)))
 
     def _candidates(self, capability_filter: CapabilityFilter) -> Iterable[int]:
         claims = capability_filter.required_claims

@@ -331,6 +331,10 @@ def test_a_full_index_is_counted() -> None:
     world.index._max_nodes = 2
     for message in crowd(3):
         world.hear(ALICE, message)
+    assert world.counters.get("evict", "announcement") == 1
+    world.index._max_nodes = len(world.index)
+    world.index._via.clear()  # as if all of them had spoken for themselves
+    world.hear(ALICE, crowd(4)[-1])
     assert world.dropped() == {"announcement_index_full": 1}
 
 

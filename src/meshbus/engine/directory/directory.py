@@ -140,7 +140,7 @@ class Directory(Service):
         self._forward(peer, heard, now, out)
         capabilities = _local_copy(heard)
         signed = heard.signature is not None
-        changed = self._keep(heard, capabilities, now)
+        changed = self._keep(heard, capabilities, None if direct else peer.node_id, now)
         self._services.announced(peer, heard, now)
         claimed = direct and signed and self._claim(peer, heard, capabilities, now)
         if changed or claimed:
@@ -257,10 +257,12 @@ class Directory(Service):
             if peer.node_id not in done:
                 peer.send_message(Subprotocol.CAPABILITY, message, out)
 
-    def _keep(self, heard: Announcement, capabilities: CapabilitySet, now: float) -> bool:
+    def _keep(self, heard: Announcement, capabilities: CapabilitySet, via: int | None, now: float) -> bool:
         """Apply an announcement to the index, and return whether it changed the capabilities of the node."""
-        before = self._index.get(heard.node_id)
-        if not self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now):
+        before, evicted = self._index.get(heard.node_id), self._index.evicted
+        kept = self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now, via=via)
+        self._counters.count(Reason.ANNOUNCEMENT_EVICTED, self._index.evicted - evicted)
+        if not kept:
             self._drop(Reason.ANNOUNCEMENT_INDEX_FULL if before is None else Reason.ANNOUNCEMENT_STALE)
             return False
         self._sweep_by(now + GC_S)
