@@ -1,6 +1,7 @@
 """Interests of peers: which channels a prefix adds, hides and removes; and both sides together over a lossy link."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,35 @@ def verdicts(scene: Stage, out: Output) -> dict[ChannelName, Verdict]:
         assert isinstance(message, Matches)
         found |= {match.channel: match.verdict for match in message.matches}
     return found
+
+
+def test_claims_that_change_all_the_time_cost_no_more_than_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.engine.channels.interest_server.CHECKS_AT_ONCE", 2000)
+    monkeypatch.setattr("meshbus.engine.channels.interest_server.CHECKS_PER_S", 100.0)
+    denied = [ChannelName(f"s/{number}") for number in range(20)]
+    scene, alice = setting(configs(*(channel_config(name, require_token=True) for name in denied)))
+    for req in range(10):
+        hear(scene, alice, Interest(req=req, prefix="s/"))
+    judged: list[ChannelName] = []
+    admit = scene.admission.admit
+
+    def counting(peer: Peer, channel: ChannelName, *given: Any, **options: Any) -> Reason | None:
+        judged.append(channel)
+        return admit(peer, channel, *given, **options)
+
+    monkeypatch.setattr(scene.admission, "admit", counting)
+    now = 0.0
+    for _ in range(500):
+        now += 0.005
+        scene.interests.claims_changed(alice, now, Output())
+        scene.interests.tick(now, Output())
+    assert 200 <= len(judged) <= 2000 + 100 * now
+    assert scene.counters.get("defer", "interest_check") > 0
+    # The last change is not forgotten: it is looked at as soon as the rate allows.
+    judged.clear()
+    while (due := scene.interests.next_timer()) is not None and due < 60.0:
+        scene.interests.tick(due, Output())
+    assert len(judged) == 200
 
 
 # ── what a prefix brings ────────────────────────────────────────────────────────────────────

@@ -57,6 +57,8 @@ CHECKS_PER_S = 5_000.0
 """Channels judged per second for the interests of one peer. Our choice: about a hundredth of a core."""
 CHECKS_AT_ONCE = 50_000
 """Channels judged in one burst. Our choice: ten seconds of the rate."""
+RECHECK_S = 1.0
+"""How long a check of a peer's interests is put off if the rate does not admit it. Our choice."""
 TOKEN_CHECKS = 20
 """Channels whose judging costs as much as verifying one signature."""
 
@@ -96,6 +98,8 @@ class Interests(Service):
         self._counters = context.counters
         self._books: dict[int, _Book] = {}
         self._leases: Deadlines[tuple[int, int]] = Deadlines()
+        self._rechecks: Deadlines[int] = Deadlines()
+        """When the interests of a peer are judged again, where the rate did not admit it at once."""
         admission.on_lapse = self._lapsed
 
     def __len__(self) -> int:
@@ -161,8 +165,18 @@ class Interests(Service):
     def claims_changed(self, peer: Peer, now: float, out: Output) -> None:
         """Judge again the channels that a peer's interests lack, because its claims changed.
 
-        Admission runs before this service and has already ended what is no longer allowed.
+        A peer may announce other claims at any time, so this counts against its rate; what the rate does not admit is
+        done later, once for all changes until then. Admission runs before this service and has already ended what is no
+        longer allowed.
         """
+        book = self._books.get(peer.node_id)
+        if book is None or peer.node_id in self._rechecks:
+            return
+        cost = sum(1 + len(self.channels.under(one.order.prefix)) - len(one.held) for one in book.standing.values())
+        if not book.rate.take(min(cost, CHECKS_AT_ONCE), now):
+            self._rechecks.set(peer.node_id, now + RECHECK_S)
+            self._counters.add("defer", "interest_check")
+            return
         for standing in self._standing_of(peer.node_id):
             # The token may name an entity that was not known when the interest arrived.
             if standing.presented is None and standing.order.token:
@@ -182,15 +196,21 @@ class Interests(Service):
         """Remove the interests of a peer that failed or is gone; admission has ended its subscriptions."""
         node_id = down.node_id
         book = self._books.pop(node_id, None)
+        self._rechecks.drop(node_id)
         for req in book.standing if book is not None else ():
             self._leases.drop((node_id, req))
 
     def next_timer(self) -> float | None:
-        """Return when the next lease ends, or None."""
-        return self._leases.next()
+        """Return when the next lease ends or the next check is due, or None."""
+        times = (self._leases.next(), self._rechecks.next())
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
-        """End the interests whose lease is over."""
+        """End the interests whose lease is over, and make up for the checks that were put off."""
+        for node_id in self._rechecks.over(now):
+            peer = self._peers.get(node_id)
+            if peer is not None:
+                self.claims_changed(peer, now, out)
         for node_id, req in self._leases.over(now):
             self._counters.add("expire", "interest")
             self._end(node_id, req, Ending.CANCELED, out)
