@@ -40,7 +40,7 @@ MAX_CHANNELS = 65_536
 """Channels recorded for one prefix. Our choice: a publisher decides how many it names."""
 
 
-class _Wish:
+class _FollowedPrefix:
     """One prefix followed at one publisher."""
 
     __slots__ = ("added", "answered", "due", "node_id", "order", "refused", "sent_at", "tries")
@@ -65,7 +65,7 @@ class Following(Service):
         self._joined = joined
         self._counters = context.counters
         self._entropy = context.entropy
-        self._wishes: dict[int, dict[int, _Wish]] = {}
+        self._followed: dict[int, dict[int, _FollowedPrefix]] = {}
         """Interests by publisher and request id."""
         self._due: Deadlines[tuple[int, int]] = Deadlines()
         """When each interest is sent again."""
@@ -85,27 +85,29 @@ class Following(Service):
             raise LocalProtocolError(
                 f"peer {peer.node_id:016x} did not negotiate prefixes (0x4d03); subscribe to its channels one by one"
             )
-        wishes = self._wishes.setdefault(peer.node_id, {})
-        if len(wishes) >= MAX_FOLLOWED:
+        followed_by_request = self._followed.setdefault(peer.node_id, {})
+        if len(followed_by_request) >= MAX_FOLLOWED:
             raise LocalProtocolError(
                 f"this node already follows {MAX_FOLLOWED} prefixes at peer {peer.node_id:016x}, the limit;"
                 " unfollow some first"
             )
         request = int.from_bytes(self._entropy(8), "little")
-        while request in wishes:
+        while request in followed_by_request:
             request = request + 1 & 0xFFFFFFFFFFFFFFFF
-        wish = _Wish(peer.node_id, Interest(req=request, prefix=prefix, queue_group=queue_group, token=token))
-        self._send(peer, wish, now, out)
-        wishes[request] = wish
+        followed = _FollowedPrefix(
+            peer.node_id, Interest(req=request, prefix=prefix, queue_group=queue_group, token=token)
+        )
+        self._send(peer, followed, now, out)
+        followed_by_request[request] = followed
         return request
 
     def unfollow(self, node_id: int, request: int, now: float, out: Output) -> bool:
         """Cancel an interest, and return whether it existed. Events that still arrive are no longer delivered for it."""
-        wish = self._wishes.get(node_id, {}).pop(request, None)
-        if wish is None:
+        followed = self._followed.get(node_id, {}).pop(request, None)
+        if followed is None:
             return False
         self._due.drop((node_id, request))
-        for channel in wish.added:
+        for channel in followed.added:
             self._joined.remove(node_id, channel, request)
         self._canceled[node_id, request] = 0
         self._cancel(node_id, request, now, out)
@@ -113,13 +115,13 @@ class Following(Service):
 
     def followed(self, node_id: int) -> dict[int, str]:
         """Return the prefixes followed at a publisher, by request id."""
-        return {request: wish.order.prefix for request, wish in self._wishes.get(node_id, {}).items()}
+        return {request: followed.order.prefix for request, followed in self._followed.get(node_id, {}).items()}
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """End the interests that a peer that is gone never answered; the others are sent again when it is back."""
         if isinstance(down, PeerGone):
-            for request, wish in list(self._wishes.get(down.node_id, {}).items()):
-                if not wish.answered:
+            for request, followed in list(self._followed.get(down.node_id, {}).items()):
+                if not followed.answered:
                     self.unfollow(down.node_id, request, now, out)
                     out.control.append(Matched(request, down.node_id, gone=True))
 
@@ -130,32 +132,32 @@ class Following(Service):
     def agreed(self, peer: Peer, now: float, out: Output) -> None:
         """Send all interests again to a publisher that negotiated the subprotocol."""
         if peer.uses(Subprotocol.INTEREST):
-            for wish in self._wishes.get(peer.node_id, {}).values():
-                self._send(peer, wish, now, out)
+            for followed in self._followed.get(peer.node_id, {}).values():
+                self._send(peer, followed, now, out)
 
     def unknown_stream(self, node_id: int, now: float) -> bool:
         """Handle a publication on a stream of unknown name: an answer may be lost, so ask again soon.
 
         Returns False if nothing is followed at this publisher, so that no answer can name the stream.
         """
-        wishes = self._wishes.get(node_id)
-        if not wishes:
+        followed_by_request = self._followed.get(node_id)
+        if not followed_by_request:
             return False
-        for wish in wishes.values():
-            soon = max(now, wish.sent_at + RETRY_S)
-            if soon < wish.due:
-                self._send_at(wish, soon)
+        for followed in followed_by_request.values():
+            soon = max(now, followed.sent_at + RETRY_S)
+            if soon < followed.due:
+                self._send_at(followed, soon)
         return True
 
     def on_matches(self, peer: Peer, answer: Matches, now: float, out: Output) -> None:
         """Handle the answer of a publisher to an interest."""
-        wish = self._wishes.get(peer.node_id, {}).get(answer.req)
-        if wish is None:
+        followed = self._followed.get(peer.node_id, {}).get(answer.req)
+        if followed is None:
             self._receive_late(peer, answer, now, out)
             return
-        first, wish.answered, wish.tries = not wish.answered, True, 0
-        self._send_at(wish, now + REFRESH_S)
-        news = self._apply(wish, answer)
+        first, followed.answered, followed.tries = not followed.answered, True, 0
+        self._send_at(followed, now + REFRESH_S)
+        news = self._apply(followed, answer)
         if first or news.added or news.removed or news.refused:
             out.control.append(news)
 
@@ -169,29 +171,29 @@ class Following(Service):
         for node_id, request in self._cancel_due.over(now):
             self._cancel(node_id, request, now, out)
         for node_id, request in self._due.over(now):
-            wish, peer = self._wishes[node_id][request], self._peers.get(node_id)
-            if not wish.answered and wish.tries >= TRIES:
+            followed, peer = self._followed[node_id][request], self._peers.get(node_id)
+            if not followed.answered and followed.tries >= TRIES:
                 self._counters.add("timeout", "interest")
                 self.unfollow(node_id, request, now, out)
                 out.control.append(Matched(request, node_id, timed_out=True))
             elif peer is not None and peer.uses(Subprotocol.INTEREST):
-                self._send(peer, wish, now, out)
+                self._send(peer, followed, now, out)
             else:
-                self._wait(wish, now)
+                self._wait(followed, now)
 
-    def _send(self, peer: Peer, wish: _Wish, now: float, out: Output) -> None:
-        peer.send_message(Subprotocol.INTEREST, encode_interest(wish.order), out)
-        wish.sent_at = now
-        self._wait(wish, now)
+    def _send(self, peer: Peer, followed: _FollowedPrefix, now: float, out: Output) -> None:
+        peer.send_message(Subprotocol.INTEREST, encode_interest(followed.order), out)
+        followed.sent_at = now
+        self._wait(followed, now)
 
-    def _wait(self, wish: _Wish, now: float) -> None:
+    def _wait(self, followed: _FollowedPrefix, now: float) -> None:
         """Schedule the next try: soon at first, and at the refresh interval after many tries without an answer."""
-        wish.tries += 1
-        self._send_at(wish, now + (RETRY_S if wish.tries <= TRIES else REFRESH_S))
+        followed.tries += 1
+        self._send_at(followed, now + (RETRY_S if followed.tries <= TRIES else REFRESH_S))
 
-    def _send_at(self, wish: _Wish, time: float) -> None:
-        wish.due = time
-        self._due.set((wish.node_id, wish.order.req), time)
+    def _send_at(self, followed: _FollowedPrefix, time: float) -> None:
+        followed.due = time
+        self._due.set((followed.node_id, followed.order.req), time)
 
     def _cancel(self, node_id: int, request: int, now: float, out: Output) -> None:
         """Send an unconfirmed CANCEL again, or give it up."""
@@ -219,35 +221,35 @@ class Following(Service):
             self._canceled[key] = 0
             self._cancel(*key, now, out)
 
-    def _apply(self, wish: _Wish, answer: Matches) -> Matched:
+    def _apply(self, followed: _FollowedPrefix, answer: Matches) -> Matched:
         """Apply the verdicts of an answer, and return those that change something."""
-        node_id, request = wish.node_id, wish.order.req
+        node_id, request = followed.node_id, followed.order.req
         added, removed, refused = [], [], []
         for match in answer.matches:
             channel, verdict = match.channel, match.verdict
             # A publisher must not make us join channels that we did not ask for.
-            if not channel.startswith(wish.order.prefix):
+            if not channel.startswith(followed.order.prefix):
                 self._counters.count(Reason.INTEREST_FOREIGN_MATCH)
             elif verdict is Verdict.ADDED:
-                wish.refused.pop(channel, None)
-                if channel not in wish.added and self._has_room(wish):
-                    wish.added.add(channel)
+                followed.refused.pop(channel, None)
+                if channel not in followed.added and self._has_room(followed):
+                    followed.added.add(channel)
                     self._joined.add(node_id, channel, request)
                     added.append(channel)
             else:
-                if channel in wish.added:
-                    wish.added.remove(channel)
+                if channel in followed.added:
+                    followed.added.remove(channel)
                     self._joined.remove(node_id, channel, request)
                     removed.append(channel)
                 if verdict is Verdict.REMOVED:
-                    wish.refused.pop(channel, None)
-                elif wish.refused.get(channel) != verdict.reason and self._has_room(wish):
-                    wish.refused[channel] = verdict.reason
+                    followed.refused.pop(channel, None)
+                elif followed.refused.get(channel) != verdict.reason and self._has_room(followed):
+                    followed.refused[channel] = verdict.reason
                     refused.append((channel, verdict.reason))
         return Matched(request, node_id, tuple(added), tuple(removed), tuple(refused))
 
-    def _has_room(self, wish: _Wish) -> bool:
-        if len(wish.added) + len(wish.refused) < MAX_CHANNELS:
+    def _has_room(self, followed: _FollowedPrefix) -> bool:
+        if len(followed.added) + len(followed.refused) < MAX_CHANNELS:
             return True
         self._counters.count(Reason.INTEREST_TOO_MANY_MATCHES)
         return False

@@ -63,7 +63,7 @@ TOKEN_CHECKS = 20
 """Channels whose judging costs as much as verifying one signature."""
 
 
-class _Standing:
+class _AcceptedInterest:
     """One accepted interest of a peer."""
 
     __slots__ = ("held", "order", "presented")
@@ -76,13 +76,13 @@ class _Standing:
         """The channels to which it subscribed the peer."""
 
 
-class _Book:
+class _PeerInterests:
     """The interests of one peer, and the limit of the work for them."""
 
     __slots__ = ("rate", "standing")
 
     def __init__(self) -> None:
-        self.standing: dict[int, _Standing] = {}
+        self.standing: dict[int, _AcceptedInterest] = {}
         self.rate = TokenBucket(CHECKS_PER_S, CHECKS_AT_ONCE)
 
 
@@ -96,7 +96,7 @@ class Interests(Service):
         self._following = following
         self._peers = context.peers
         self._counters = context.counters
-        self._books: dict[int, _Book] = {}
+        self._books: dict[int, _PeerInterests] = {}
         self._leases: Deadlines[tuple[int, int]] = Deadlines()
         self._rechecks: Deadlines[int] = Deadlines()
         """When the interests of a peer are judged again, where the rate did not admit it at once."""
@@ -216,7 +216,7 @@ class Interests(Service):
             self._end(node_id, req, Ending.CANCELED, out)
 
     def _take_order(self, peer: Peer, order: Interest, now: float, out: Output) -> None:
-        book = self._books.setdefault(peer.node_id, _Book())
+        book = self._books.setdefault(peer.node_id, _PeerInterests())
         standing = book.standing.get(order.req)
         repeated = standing is not None and standing.order == order
         channels = self.channels.under(order.prefix)
@@ -232,7 +232,7 @@ class Interests(Service):
                 self._answer(peer, order.req, self._refuse_all(peer, channels, reason), out)
                 return
             self._end(peer.node_id, order.req, Ending.CANCELED, out)
-            standing = _Standing(order, self._admission.authorizer.present(peer.claims, order.token))
+            standing = _AcceptedInterest(order, self._admission.authorizer.present(peer.claims, order.token))
             book.standing[order.req] = standing
         self._leases.set((peer.node_id, order.req), now + LEASE_S)
         matches = self._judge(peer, standing, channels, now, out)
@@ -240,7 +240,7 @@ class Interests(Service):
             self._note_outcome(peer, matches, now)
         self._answer(peer, order.req, matches, out)
 
-    def _refusal(self, peer: Peer, book: _Book, order: Interest, now: float) -> AckReason | None:
+    def _refusal(self, peer: Peer, book: _PeerInterests, order: Interest, now: float) -> AckReason | None:
         """Return the reason to refuse a new interest as a whole, or None."""
         if self._admission.throttled(peer, now):
             return AckReason.RATE_LIMITED
@@ -254,7 +254,7 @@ class Interests(Service):
         return [Match(verdict, name) for name in channels if authorizer.sees(peer.claims, authorizer.config_of(name))]
 
     def _judge(
-        self, peer: Peer, standing: _Standing, channels: Iterable[ChannelName], now: float, out: Output
+        self, peer: Peer, standing: _AcceptedInterest, channels: Iterable[ChannelName], now: float, out: Output
     ) -> list[Match]:
         """Subscribe a peer to those of the channels that it may have, and return the verdicts that it may know."""
         matches = []
@@ -268,7 +268,9 @@ class Interests(Service):
                 matches.append(Match(Verdict.refused(ack_of(refusal)), channel))
         return matches
 
-    def _admit(self, peer: Peer, standing: _Standing, channel: ChannelName, now: float, out: Output) -> Reason | None:
+    def _admit(
+        self, peer: Peer, standing: _AcceptedInterest, channel: ChannelName, now: float, out: Output
+    ) -> Reason | None:
         order = standing.order
         return self._admission.admit(
             peer, channel, now, out, token=standing.presented, queue_group=order.queue_group, request=order.req
@@ -291,13 +293,13 @@ class Interests(Service):
         for channel in sorted(standing.held):
             self._admission.release(node_id, channel, out, request=req, why=why)
 
-    def _take_away(self, node_id: int, standing: _Standing, channels: list[ChannelName], out: Output) -> None:
+    def _take_away(self, node_id: int, standing: _AcceptedInterest, channels: list[ChannelName], out: Output) -> None:
         standing.held.difference_update(channels)
         peer = self._peers.get(node_id)
         if peer is not None:
             self._tell(peer, standing, [Match(Verdict.REMOVED, channel) for channel in channels], out)
 
-    def _tell(self, peer: Peer, standing: _Standing, news: list[Match], out: Output) -> None:
+    def _tell(self, peer: Peer, standing: _AcceptedInterest, news: list[Match], out: Output) -> None:
         if news and peer.uses(Subprotocol.INTEREST):
             self._answer(peer, standing.order.req, news, out)
 
@@ -305,6 +307,6 @@ class Interests(Service):
         for page in split_matches(req, matches):
             peer.send_message(Subprotocol.INTEREST, encode_interest(page), out)
 
-    def _standing_of(self, node_id: int) -> list[_Standing]:
+    def _standing_of(self, node_id: int) -> list[_AcceptedInterest]:
         book = self._books.get(node_id)
         return [] if book is None else list(book.standing.values())

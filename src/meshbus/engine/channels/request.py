@@ -88,7 +88,7 @@ class SendReliable(Protocol):
         """Send, or raise DeliveryError if the stream is full."""
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _OpenRequest(msgspec.Struct, frozen=True):
     node_id: int
     channel: ChannelName
 
@@ -102,7 +102,7 @@ class Requester:
         self._send = send
         # A random start: a late reply to a request from before a restart must not match a new one.
         self._next = int.from_bytes(context.entropy(8), "little")
-        self._pending: dict[int, _Question] = {}
+        self._pending: dict[int, _OpenRequest] = {}
         self._deadlines: Deadlines[int] = Deadlines()
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Requester:
         message = encode_request(Request(req=request, deadline_ms=deadline_ms, channel=channel, payload=payload))
         self._send(peer, Subprotocol.REQUEST, message, now, out)
         self._next = request + 1 & _MAX_ID
-        self._pending[request] = _Question(peer.node_id, channel)
+        self._pending[request] = _OpenRequest(peer.node_id, channel)
         self._deadlines.set(request, now + timeout_s)
         return request
 
@@ -179,11 +179,11 @@ class Requester:
             self._fail(request, question, RequestFault.TIMEOUT, out)
             self._send_cancel(question.node_id, request, now, out)
 
-    def _end(self, request: int) -> _Question | None:
+    def _end(self, request: int) -> _OpenRequest | None:
         self._deadlines.drop(request)
         return self._pending.pop(request, None)
 
-    def _fail(self, request: int, question: _Question, fault: RequestFault, out: Output, problem: str = "") -> None:
+    def _fail(self, request: int, question: _OpenRequest, fault: RequestFault, out: Output, problem: str = "") -> None:
         self._end(request)
         self._counters.add("request", fault)
         out.control.append(RequestFailed(request, question.node_id, question.channel, fault, problem))

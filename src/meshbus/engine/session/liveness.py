@@ -57,7 +57,7 @@ class Liveness(Service):
         self._wall = context.wall
         self._config = context.settings.liveness
         self._beat_at = context.started_at + self._config.heartbeat_s
-        self._opening: dict[int, _Opening] = {}
+        self._opening: dict[int, _OpeningHeartbeats] = {}
         self._seq = 0
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
@@ -65,7 +65,7 @@ class Liveness(Service):
         self._beat(peer.link, out)
         if peer.link.home is not None:
             out.send(peer.link.home, self.pingwave(now))
-        self._opening[peer.node_id] = _Opening(peer.link, now)
+        self._opening[peer.node_id] = _OpeningHeartbeats(peer.link, now)
 
     def heard(self, peer: Peer, now: float, out: Output, *, heartbeat: bool) -> bool:
         """Record verified packets of a peer, once per batch, and return whether the peer has just recovered."""
@@ -168,7 +168,7 @@ class Liveness(Service):
             out.send(link.home, link.sealer.heartbeat())
 
 
-class _Opening:
+class _OpeningHeartbeats:
     """The repeated heartbeats that open a session."""
 
     __slots__ = ("_left", "due", "link")
