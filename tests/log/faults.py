@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,3 +82,19 @@ class Faults(Files):
         if due and self.error != SHORT:
             raise OSError(self.error, os.strerror(self.error))
         return work()
+
+
+def each_fault(calls: int, every: int) -> Iterator[tuple[int, bool, int]]:
+    """Yield one in `every` cases: each fault, once and lasting, at each of so many calls."""
+    number = 0
+    for error in (*ERRORS, SHORT):
+        for lasting in (False, True) if error else (False,):
+            for at in range(calls):
+                number += 1
+                if number % every == 0:
+                    yield error, lasting, at
+
+
+def name_of(error: int, *, lasting: bool) -> str:
+    """Return a fault in words."""
+    return f"{errno.errorcode.get(error, 'short write')}{' lasting' if lasting else ''}"

@@ -4,7 +4,6 @@ One scenario does everything that a log does. It is repeated with each fault at 
 fault once and with the fault until the disk is healed. Losses by a crash are in test_crash.py.
 """
 
-import errno
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from meshbus.log.durability import Retention, every_n
 from meshbus.log.log import RedexFile
 from meshbus.log.reader import LogReader
 from tests.log.crash import Unsynced
-from tests.log.faults import ERRORS, SHORT, Faults
+from tests.log.faults import Faults, each_fault, name_of
 from tests.log.making import CHANNEL, Clock, numbered, open_log, writer_of
 
 EVERY_KIND = {
@@ -130,13 +129,7 @@ def faults(every: int, folder: Path) -> Iterator[tuple[int, bool, int]]:
     assert plain.refused == 0
     plain.check("without a fault")
     assert set(plain.files.calls) == EVERY_KIND
-    number = 0
-    for error in (*ERRORS, SHORT):
-        for lasting in (False, True) if error else (False,):
-            for at in range(len(plain.files.calls)):
-                number += 1
-                if number % every == 0:
-                    yield error, lasting, at
+    return each_fault(len(plain.files.calls), every)
 
 
 def play(folder: Path, every: int) -> None:
@@ -144,8 +137,7 @@ def play(folder: Path, every: int) -> None:
         root = folder / "one"
         life = Life(root, Faults(at, error, lasting=lasting))
         life.live()
-        name = errno.errorcode.get(error, "short write")
-        life.check(f"{name}{' lasting' if lasting else ''} at {life.files.hit or at}")
+        life.check(f"{name_of(error, lasting=lasting)} at {life.files.hit or at}")
         shutil.rmtree(root)
 
 

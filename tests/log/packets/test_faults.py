@@ -1,6 +1,5 @@
 """Storage faults at every call of a recorder: rows are written or counted as lost, and it goes on when the disk does."""
 
-import errno
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +10,7 @@ import pytest
 
 from meshbus.errors import LogError
 from meshbus.log.packets.recorder import PacketRecorder
-from tests.log.faults import ERRORS, SHORT, Faults
+from tests.log.faults import Faults, each_fault, name_of
 from tests.log.packets.making import POLICY, counters, numbered, open_recorder
 
 ROWS = 5
@@ -80,21 +79,14 @@ def faults(folder: Path, every: int) -> Iterator[tuple[int, bool, int]]:
     plain = Life(folder / "plain", Faults())
     plain.live()
     plain.check("without a fault")
-    number = 0
-    for error in (*ERRORS, SHORT):
-        for lasting in (False, True) if error else (False,):
-            for at in range(len(plain.files.calls)):
-                number += 1
-                if number % every == 0:
-                    yield error, lasting, at
+    return each_fault(len(plain.files.calls), every)
 
 
 def play(folder: Path, every: int) -> None:
     for error, lasting, at in faults(folder, every):
         life = Life(folder / "one", Faults(at, error, lasting=lasting))
         life.live()
-        name = errno.errorcode.get(error, "short write")
-        life.check(f"{name}{' lasting' if lasting else ''} at {life.files.hit or at}")
+        life.check(f"{name_of(error, lasting=lasting)} at {life.files.hit or at}")
         shutil.rmtree(folder / "one")
 
 
