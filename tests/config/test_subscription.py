@@ -5,7 +5,7 @@ import pytest
 from meshbus.config.node import Logged, NodeConfig
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.errors import ConfigError
-from meshbus.log.durability import NEVER, LogConfig
+from meshbus.log.durability import NEVER, LogConfig, Retention
 from meshbus.names.channel import ChannelName
 
 
@@ -43,7 +43,8 @@ def test_what_it_brings_is_logged_even_if_the_entry_of_the_channel_only_says_how
     how = config.log_config("robot/status", Logged.RECEIVED)
     assert how is not None
     assert how.fsync == NEVER
-    assert config.log_config("robot/pose", Logged.RECEIVED) == LogConfig()
+    bounded = LogConfig(retention=Retention(max_bytes=1 << 30))
+    assert config.log_config("robot/pose", Logged.RECEIVED) == bounded
     assert config.log_config("robot/pose", Logged.PUBLISHED) is None
     assert config.log_config("other", Logged.RECEIVED) is None
 

@@ -67,9 +67,15 @@ async def _run(config: NodeConfig, *, json: bool) -> None:
         bridges = [await stack.enter_async_context(bridge) for bridge in _bridges(node, json=json)]
         # Printed once everything listens: a program that waits for this line can connect at once.
         facts = {**status_row(node), "admin_socket": None if socket is None else str(socket)}
-        show_facts({**facts, **({"edge": list(map(_places, bridges))} if bridges else {})}, json=json)
-        for bound in log_bounds(config):
-            note(bound)
+        if bridges:
+            facts["edge"] = list(map(_places, bridges))
+        bounds = log_bounds(config)
+        if bounds and not for_people(json):
+            facts["log_bounds"] = bounds
+        show_facts(facts, json=json)
+        if for_people(json):
+            for bound in bounds:
+                note(bound)
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(_show_notices(node, json=json))
             await stop.wait()

@@ -355,7 +355,7 @@ class Reason(Enum):
         "The node id was announced with another key before; restart this node if the key was changed on purpose.")
     ANNOUNCEMENT_INDEX_FULL = 0, "drop", "announcement_index_full", (
         "The index of announced nodes is full; the fleet is larger than it holds.")
-    ANNOUNCEMENT_EVICTED = 0, "evict", "announcement", (
+    EVICT_ANNOUNCEMENT = 0, "evict", "announcement", (
         "The index of announced nodes was full, so the oldest node that the most talkative neighbor told of was forgotten; look at the neighbors.")
     ANNOUNCEMENT_STALE = 0, "drop", "announcement_stale", (
         "A newer announcement of the node is known, which is normal when paths differ in length.")

@@ -261,7 +261,7 @@ class Directory(Service):
         """Apply an announcement to the index, and return whether it changed the capabilities of the node."""
         before, evicted = self._index.get(heard.node_id), self._index.evicted
         kept = self._index.apply(heard.node_id, capabilities, heard.version, _lifetime(heard), now, via=via)
-        self._counters.count(Reason.ANNOUNCEMENT_EVICTED, self._index.evicted - evicted)
+        self._counters.count(Reason.EVICT_ANNOUNCEMENT, self._index.evicted - evicted)
         if not kept:
             self._drop(Reason.ANNOUNCEMENT_INDEX_FULL if before is None else Reason.ANNOUNCEMENT_STALE)
             return False
