@@ -173,7 +173,7 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _link(place: Path, path: Path, text: str) -> None:
-    """Give a complete file its final name. Raises FileExistsError if the name is taken."""
+    """Rename a complete file to its final name. Raises FileExistsError if the name is taken."""
     try:
         os.link(place, path)
     except FileExistsError:

@@ -178,7 +178,7 @@ class Outbox:
         return self._deadlines.next()
 
     def _renew(self, leg: Leg, now: float) -> None:
-        """Give a leg its full time again: a stream that gets credit is slow, not stuck."""
+        """Restart the time limit of a leg: a stream that gets credit is slow, not stuck."""
         if leg.wait_s and leg.sent < leg.load.packets:
             leg.deadline = max(leg.deadline, now + leg.wait_s)
             self._deadlines.set(leg.number, leg.deadline)
