@@ -110,6 +110,24 @@ def test_room_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
     files.close(handle)
 
 
+def test_a_sync_can_begin_before_all_is_written_and_changes_nothing(tmp_path: Path) -> None:
+    files = Files()
+    handle = files.create(tmp_path / "f")
+    end = files.write(handle, [b"first"], 0)
+    files.begin_sync(handle, 0, end)
+    files.write(handle, [b"second"], end)
+    files.fsync(handle)
+    files.close(handle)
+    assert (tmp_path / "f").read_bytes() == b"firstsecond"
+
+
+def test_a_system_that_cannot_begin_a_sync_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshbus.log.files._libc", lambda: None)
+    handle = Files().create(tmp_path / "f")
+    Files().begin_sync(handle, 0, 10)
+    Files().close(handle)
+
+
 def test_what_is_created_is_for_this_user_only(tmp_path: Path) -> None:
     files = Files()
     files.make_folder(tmp_path / "a" / "b")

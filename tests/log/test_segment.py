@@ -1,5 +1,6 @@
 """Sealed segments: exact row groups, any range, damage as one sentence."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from meshbus.log import segment as module
 from meshbus.log.arrow import wanted
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files
-from meshbus.log.folder import aside, old_path
-from meshbus.log.segment import group_rows, read_segment, segment_path, write_segment
+from meshbus.log.folder import aside, old_path, segment_name
+from meshbus.log.segment import group_rows, new_segment, read_segment, segment_path, write_segment
 from tests.log.making import in_files, numbered, open_log
 
 
@@ -64,6 +65,46 @@ def test_writing_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_segment(Full(), tmp_path, [], first=0, end=1, per_group=8, written_ns=0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_record_batches_of_any_length_become_row_groups_of_one_length(tmp_path: Path, compress: bool) -> None:
+    with open_log(tmp_path / "logs") as log:
+        for first, count in ((0, 3), (3, 1), (4, 11), (15, 5)):
+            log.append_batch(numbered(first, count), headers={"a": b"1"})
+        batches = list(log.read_batches())
+    found = write_segment(Files(), tmp_path, batches, first=0, end=20, per_group=8, written_ns=7, compress=compress)
+    path = tmp_path / found.name
+    aside(path).rename(path)
+    assert (found.bytes, found.group_rows, found.written_ns) == (path.stat().st_size, 8, 7)
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [8, 8, 4]
+    columns = [metadata.row_group(0).column(place) for place in range(metadata.num_columns)]
+    codecs = {column.path_in_schema: column.compression for column in columns}
+    assert codecs["payload"] == ("ZSTD" if compress else "UNCOMPRESSED")
+    read = list(read_segment(tmp_path, found, wanted(["payload", "headers"]), 0, 20))
+    assert [value for batch in read for value in batch.column("payload").to_pylist()] == numbered(0, 20)
+    assert {str(value) for batch in read for value in batch.column("headers").to_pylist()} == {"[('a', b'1')]"}
+
+
+def test_a_new_segment_begins_to_sync_what_is_new_and_is_synced_at_the_end(tmp_path: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+
+    class Watched(Files):
+        def begin_sync(self, handle: int, at: int, size: int) -> None:  # noqa: ARG002
+            steps.append(("begin", at, size))
+
+        def fsync(self, handle: int) -> None:
+            steps.append(("fsync", 0, os.fstat(handle).st_size))
+
+    with new_segment(Watched(), tmp_path / segment_name(0, 1)) as sink:
+        sink.put([b"PAR1", memoryview(b"page")])
+        sink.begin_sync()
+        assert sink.put([b"more"]) == 4
+        sink.begin_sync()
+        sink.put([b"end"])
+    assert steps == [("begin", 0, 8), ("begin", 8, 4), ("fsync", 0, 15)]
+    assert aside(tmp_path / segment_name(0, 1)).read_bytes() == b"PAR1pagemoreend"
 
 
 def test_a_replaced_segment_is_found_where_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

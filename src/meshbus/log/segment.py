@@ -1,19 +1,21 @@
 """Sealed segments: Parquet files that any Parquet reader understands, written once and never changed.
 
 All row groups but the last have the same number of rows, so the group of a sequence is known without opening the file.
-Columns with few different values have dictionaries, sequences are stored by their differences, and the rest is compressed
-with zstd. Payloads are left uncompressed while sealing is behind: compressing them takes most of the time.
-Every page has a checksum, which every read verifies: without it, a changed bit would become a changed event. Segments
-of packets are written by log/packets/parquet.py and read here.
+Every page has a checksum, which every read verifies: without it, a changed bit would become a changed event.
 
-`write_segment` uses a temporary name; the caller renames. A reader finds a segment under its name or, if it was
+`write_segment` writes record batches with pyarrow: columns with few different values have dictionaries, sequences are
+stored by their differences, and the rest is compressed. Most segments are written much faster, from hot files, by
+log/embedded/sealing.py, and those of packets by log/packets/parquet.py; all are read here.
+
+Segments are written under a temporary name; the caller renames. A reader finds a segment under its name or, if it was
 replaced, where it is kept for running readers (log/folder.py).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
 if TYPE_CHECKING:
-    from meshbus.log.files import Files
+    from meshbus.log.files import Files, Part
 
 GROUP_BYTES = 16 << 20
 """Target size of a row group: large enough to compress and scan well, small enough for one task."""
@@ -60,24 +62,55 @@ class Segment(msgspec.Struct, frozen=True):
     """When its last row was written."""
 
 
-class _Sink(io.RawIOBase):
+class Sink(io.RawIOBase):
     """A handle of log/files.py as a Python file object, which pyarrow can write to."""
 
     def __init__(self, files: Files, handle: int) -> None:
         self._files = files
         self._handle = handle
+        self._begun = 0
         self.size = 0
+        """Bytes written so far."""
 
     def writable(self) -> bool:
+        """Return whether data can be written; pyarrow asks."""
         return True
 
     def tell(self) -> int:
+        """Return the offset of the next byte."""
         return self.size
 
     def write(self, data: Any) -> int:
-        part = memoryview(data).cast("B")
-        self.size = self._files.write(self._handle, [part], self.size)
-        return len(part)
+        """Write all of a buffer."""
+        return self.put([memoryview(data).cast("B")])
+
+    def put(self, parts: Sequence[Part]) -> int:
+        """Write buffers one after the other and return the number of bytes."""
+        before = self.size
+        self.size = self._files.write(self._handle, parts, before)
+        return self.size - before
+
+    def begin_sync(self) -> None:
+        """Start writing to the disk what is new, while more is being encoded."""
+        self._files.begin_sync(self._handle, self._begun, self.size - self._begun)
+        self._begun = self.size
+
+
+@contextmanager
+def new_segment(files: Files, path: Path) -> Iterator[Sink]:
+    """Create a segment under a temporary name, and sync it at the end; if anything fails, nothing is left of it."""
+    place = aside(path)
+    files.remove(place)
+    handle = files.create(place)
+    try:
+        yield Sink(files, handle)
+        files.fsync(handle)
+    # Also after KeyboardInterrupt: leave no incomplete file behind.
+    except BaseException:
+        files.remove(place)
+        raise
+    finally:
+        files.close(handle)
 
 
 def group_rows(rows: int, size: int) -> int:
@@ -106,28 +139,16 @@ def write_segment(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = segment_name(first, end)
-    place = aside(folder / name)
-    schema = wanted().schema
-    files.remove(place)
-    handle = files.create(place)
-    try:
-        sink = _Sink(files, handle)
-        with (
-            io.BufferedWriter(sink, _BUFFER) as buffer,
-            pq.ParquetWriter(
-                buffer, schema, write_page_checksum=True, compression=_compression(compress), **_ENCODING
-            ) as writer,
-        ):
-            for group in _groups(batches, per_group):
-                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
-        files.fsync(handle)
-    # Also after KeyboardInterrupt: leave no incomplete file behind.
-    except BaseException:
-        files.remove(place)
-        raise
-    finally:
-        files.close(handle)
+    name, schema = segment_name(first, end), wanted().schema
+    with (
+        new_segment(files, folder / name) as sink,
+        io.BufferedWriter(sink, _BUFFER) as buffer,
+        pq.ParquetWriter(
+            buffer, schema, write_page_checksum=True, compression=_compression(compress), **_ENCODING
+        ) as writer,
+    ):
+        for group in _groups(batches, per_group):
+            writer.write_table(pa.Table.from_batches(group, schema), row_group_size=per_group)
     return Segment(name, first, end, sink.size, per_group, written_ns)
 
 

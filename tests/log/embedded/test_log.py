@@ -76,9 +76,10 @@ def test_without_pyarrow_sealing_waits_and_warns_once(
 def test_a_backlog_is_reported_once_and_sealed_without_compressing_payloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    events = [b"%d" % number + bytes(50) for number in range(20)]
     with open_log(tmp_path, seal_bytes=100) as log:
         for first in range(0, 20, 5):
-            log.append_batch(numbered(first, 5), src=1)
+            log.append_batch(events[first : first + 5], src=1)
         left: list[int] = []
 
         def watched(*args: Any, **options: Any) -> Any:
@@ -91,7 +92,7 @@ def test_a_backlog_is_reported_once_and_sealed_without_compressing_payloads(
         assert left == [20, 15, 10, 5]
         assert (log.stats.seals, log.stats.seals_behind, log.stats.unsealed) == (4, 3, 0)
         assert caplog.text.count("sealing is behind by 20 events") == 1
-        assert payloads(log.read_range(0, 20)) == numbered(0, 20)
+        assert payloads(log.read_range(0, 20)) == events
         found = [compression_of(segment.path) for segment in log.snapshot().segments]
         assert found == ["UNCOMPRESSED"] * 3 + ["ZSTD"]
 

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from meshbus.log.arrow import wanted
-from meshbus.log.packets import encoding, packed, runs
+from meshbus.log.packets import packed, runs
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.packed import pack_rows
 from meshbus.log.packets.parquet import ParquetFile, warm_sealing
 from meshbus.log.packets.runs import Piece, RecordInfo
+from meshbus.log.parquet import encoding
 from meshbus.log.schema import PACKETS, arrow_schema
 from tests.log.packets.making import KINDS, NODE, traffic
 

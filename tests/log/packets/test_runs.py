@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from meshbus.log.packets import runs as module
 from meshbus.log.packets.packed import pack_rows, unpack_rows
 from meshbus.log.packets.row import ROW
-from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, RecordInfo, Runs, runs_of
+from meshbus.log.packets.runs import IN_HEADER, IN_ROUTE, Piece, RecordInfo, runs_of
+from meshbus.log.parquet.runs import Runs
 from meshbus.log.schema import PACKETS
 from meshbus.wire.header import HEADER_DTYPE
 from meshbus.wire.routebatch import ROUTE_DTYPE

@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -36,6 +37,9 @@ from meshbus.log.embedded.block import (
     unpack_file_header,
 )
 from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, Rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 GATHERED = 4_096
 """Most single-event blocks that are combined into one batch of rows."""
@@ -149,7 +153,7 @@ class HotView:
         start, stop = max(start, self.first), min(stop, self.end)
         if start >= stop:
             return
-        buffer = self._mapped()
+        buffer = self.mapped()
         number = self.block_of(start)
         while number < self.blocks and self._firsts[number] < stop:
             alike = self._alike(buffer, number, stop)
@@ -174,7 +178,13 @@ class HotView:
             number += 1
         return found
 
-    def _mapped(self) -> memoryview:
+    def layout(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offset and the first sequence of each block, each list with that of the end."""
+        places = np.append(np.array(self._places[: self.blocks]), self._size)
+        return places, np.append(np.array(self._firsts[: self.blocks]), self.end)
+
+    def mapped(self) -> memoryview:
+        """Return the content of the file; raises FileNotFoundError if it was sealed meanwhile."""
         if self._map is None:
             with self.path.open("rb") as file:
                 self._map = memoryview(mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ))

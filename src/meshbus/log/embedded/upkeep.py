@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from meshbus.log.arrow import to_batch, wanted
 from meshbus.log.embedded.compaction import merge_segments
 from meshbus.log.embedded.logmanifest import Manifest, Retired, store_manifest
+from meshbus.log.embedded.sealing import seal_hot
 from meshbus.log.folder import OLD, aside, old_path
-from meshbus.log.segment import Segment, group_rows, write_segment
 
 if TYPE_CHECKING:
     from meshbus.log.embedded.hot import HotIndex
     from meshbus.log.files import Files
+    from meshbus.log.segment import Segment
 
 _NS = 1_000_000_000
 
@@ -37,19 +37,7 @@ def seal(files: Files, folder: Path, manifest: Manifest, hot: HotIndex, *, compr
 
     Without `compress`, payloads are stored as they are.
     """
-    view, want = hot.view(), wanted()
-    batches = (to_batch(rows, hot.header, want, rows.first, rows.end) for rows in view.rows(hot.header.first, hot.end))
-    rows = hot.end - hot.header.first
-    segment = write_segment(
-        files,
-        folder,
-        batches,
-        first=hot.header.first,
-        end=hot.end,
-        per_group=group_rows(rows, hot.size),
-        written_ns=hot.written_ns,
-        compress=compress,
-    )
+    segment = seal_hot(files, folder, hot, compress=compress)
     # The name must be durable before the manifest that refers to it.
     _rename_to_final(files, folder, segment)
     return store_manifest(files, folder, replace(manifest, segments=(*manifest.segments, segment)))

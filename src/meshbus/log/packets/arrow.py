@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshbus.log.arrow import Wanted
-from meshbus.log.packets.runs import IN_HEADER, Piece, RecordInfo, Runs, runs_of
+from meshbus.log.packets.runs import IN_HEADER, Piece, RecordInfo, runs_of
+from meshbus.log.parquet.runs import Runs
 from meshbus.log.schema import PACKETS, unsigned
 from meshbus.wire.constants import NET_MAGIC
 from meshbus.wire.header import HEADER_DTYPE

@@ -5,7 +5,7 @@ and meaning as in the table (log/schema.py). Packet counters and sequences incre
 their runs have equal steps. Runs are found from the packed rows (log/packets/packed.py): a word that did not change is
 not examined. Nulls are added here too: a value that played no part in a decision is null, whatever the row contains.
 Subnets play a part if a gateway with a configuration judged a publication and got as far as comparing them, which is
-after the hop check. Runs become Arrow arrays in log/packets/arrow.py and Parquet pages in log/packets/encoding.py.
+after the hop check. Runs become Arrow arrays in log/packets/arrow.py and Parquet pages in log/parquet/pages.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from meshbus import jit
 from meshbus.log.packets.packed import COUNTER, MASK_BYTES, REPEAT, SEQUENCE, STEPPING, Packed, unpack_rows
 from meshbus.log.packets.row import JUDGED, NOT_ASKED, ROUTED, ROW, ROW_WORDS
+from meshbus.log.parquet.runs import Runs, one_run
 from meshbus.log.schema import PACKETS
 from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.policy.reason import BEFORE_GATEWAY, Reason
@@ -108,32 +109,6 @@ class Piece(NamedTuple):
     """One past the last."""
 
 
-class Runs(NamedTuple):
-    """A column: from each start to the next one, a value that changes by a step from row to row."""
-
-    starts: NDArray[np.int32]
-    values: NDArray[np.int64]
-    """Value of the first row of each run; 0 if null."""
-    valid: Flags
-    steps: NDArray[np.int64]
-    """0 except for counters and sequences. A value keeps its sign within a run, so it never overflows."""
-
-    def lengths(self, count: int) -> NDArray[np.int64]:
-        """Return the length of each run; `count` is the number of rows in all."""
-        lengths = np.empty(len(self.starts), np.int64)
-        lengths[:-1] = self.starts[1:] - self.starts[:-1]
-        lengths[-1:] = count - self.starts[-1:]
-        return lengths
-
-    def cells(self, count: int) -> NDArray[np.int64]:
-        """Return the value of every row; `count` is the number of rows in all."""
-        lengths = self.lengths(count)
-        cells = np.repeat(self.values, lengths)
-        if self.steps.any():
-            cells += np.repeat(self.steps, lengths) * (np.arange(count) - np.repeat(self.starts, lengths))
-        return cells
-
-
 def runs_of(pieces: Sequence[Piece], info: RecordInfo, columns: Sequence[str]) -> dict[str, Runs]:
     """Return columns of rows; the channel column holds canonical hashes."""
     names = tuple(dict.fromkeys(_MADE_OF.get(name, name) for name in columns if name not in _IN_NO_ROW))
@@ -144,13 +119,9 @@ def runs_of(pieces: Sequence[Piece], info: RecordInfo, columns: Sequence[str]) -
         found["ts"] = times._replace(values=times.values // _US)
     if "channel" in columns:
         found["channel"] = found["chash64"]
-    found["recorder"] = _constant(np.uint64(info.recorder).astype(np.int64))
-    found["sampling_rate"] = _constant(np.int64(info.sampling))
+    found["recorder"] = one_run(np.uint64(info.recorder).astype(np.int64).item())
+    found["sampling_rate"] = one_run(info.sampling)
     return {name: found[name] for name in columns}
-
-
-def _constant(value: np.int64) -> Runs:
-    return Runs(np.zeros(1, np.int32), np.array([value]), np.ones(1, np.bool_), np.zeros(1, np.int64))
 
 
 def _gathered(pieces: Sequence[Piece], names: tuple[str, ...]) -> dict[str, Runs]:

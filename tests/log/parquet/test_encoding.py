@@ -1,4 +1,4 @@
-"""Values of pages: every kernel equals its reference; that readers understand them is tests/log/packets/test_parquet.py."""
+"""Values of pages: every kernel equals its reference; that readers understand them is tests/log/parquet/test_pages.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.log.packets import encoding
-from meshbus.log.packets.encoding import FEW, delta, hybrid, index
+from meshbus.log.parquet import encoding
+from meshbus.log.parquet.encoding import FEW, delta, hybrid, index
 
 LENGTHS = st.lists(st.one_of(st.just(1), st.integers(1, 40), st.just(1000)), min_size=1, max_size=200)
 

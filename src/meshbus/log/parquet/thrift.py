@@ -1,6 +1,6 @@
 """The compact protocol of Thrift, as far as the footer of a Parquet file needs it.
 
-Only writes, and only what log/packets/parquet.py needs. A value is its type and its bytes, because a structure names the
+Only writes, and only what this folder needs. A value is its type and its bytes, because a structure names the
 type before each field, and a list once for all elements.
 """
 
@@ -14,10 +14,13 @@ Value: TypeAlias = tuple[int, bytes]
 TRUE: Value = (1, b"")
 _BYTE, _I32, _I64, _BINARY, _LIST, _STRUCT = 3, 5, 6, 8, 9, 12
 _SHORT_LIST = 15
+_SINGLE = [bytes([number]) for number in range(256)]
 
 
 def varint(number: int) -> bytes:
     """Encode a non-negative number with seven bits per byte."""
+    if number <= 0x7F:  # most of them
+        return _SINGLE[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -62,11 +65,10 @@ def sequence(values: Sequence[Value]) -> Value:
 
 def struct(fields: Mapping[int, Value]) -> Value:
     """Return a structure of fields by number; each number is at most 15 above the one before."""
-    out, before = bytearray(), 0
+    parts: list[bytes] = []
+    before = 0
     for number, (kind, data) in fields.items():
         # Thrift's compact protocol: field numbers are stored as differences, in the same byte as the type.
-        out.append(number - before << 4 | kind)
-        out += data
+        parts += _SINGLE[number - before << 4 | kind], data
         before = number
-    out.append(0)
-    return _STRUCT, bytes(out)
+    return _STRUCT, b"".join([*parts, b"\0"])

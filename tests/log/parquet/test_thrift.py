@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshbus.log.packets.thrift import TRUE, byte, i32, i64, sequence, struct, text, varint, zigzag
+from meshbus.log.parquet.thrift import TRUE, byte, i32, i64, sequence, struct, text, varint, zigzag
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Values of a Parquet page, encoded from runs: as a dictionary with indices, or as differences.
 
-Only encodings of Parquet whose cost depends on the number of runs: a value that stays the same for a thousand packets
+Only encodings of Parquet whose cost depends on the number of runs: a value that stays the same for a thousand rows
 takes three bytes and no time. A column with few different values becomes a dictionary, with its indices as runs, or as
 bits if runs are short; any other column becomes DELTA_BINARY_PACKED. Every Parquet reader supports both. Nothing is
-compressed, because little is left to compress. Pages and their headers are in log/packets/parquet.py.
+compressed, because little is left to compress. Pages and their headers are in log/parquet/pages.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meshbus import jit
-from meshbus.log.packets.thrift import varint, zigzag
+from meshbus.log.parquet.thrift import varint, zigzag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from meshbus.log.packets.row import Bytes
-
+    Bytes = NDArray[np.uint8]
     Numbers = NDArray[np.int64]
 
 FEW: Final = 8
