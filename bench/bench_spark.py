@@ -18,8 +18,6 @@ at a time with one idle pipeline and no other load.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import statistics
 import tempfile
@@ -32,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bench.harness import Cell, Table
+from bench.harness import Cell, Table, processor_seconds
 from meshbus.log.arrow import wanted
 from meshbus.log.log import Redex
 from meshbus.log.packets.arrow import to_batch
@@ -46,14 +44,17 @@ from meshbus.policy.fate import Fate
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.verdict import VERDICTS
-from meshbus.spark.lake import silver
+from meshbus.spark.io.inputs import Logs
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.replay.expressions import judge_frame
 from meshbus.spark.replay.kernelgateway import COLUMNS, Judge
 from meshbus.spark.replay.replay import judge_files
 from meshbus.spark.replay.tally import BATCH_ROWS, READ, Chosen, plan
 from meshbus.spark.run.control import stop
+from meshbus.spark.run.eventwriter import EventWriter, Known
+from meshbus.spark.run.ingest import Ingest
 from meshbus.spark.run.pipelineconfig import PipelineConfig
+from meshbus.spark.run.plans import Plans
 from meshbus.spark.run.runner import run as run_pipeline
 from meshbus.spark.run.sparksession import LOCAL, session
 
@@ -143,15 +144,14 @@ def recorded() -> Any:
 
 
 def write_packets(spark: SparkSession, root: Path, files: int) -> list[Path]:
-    """Write a block of packets like bronze, and copy it."""
+    """Write a block of packets with Spark, and copy it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    block, store = root / "block.parquet", Store(root / "written")
+    block = root / "block.parquet"
     pq.write_table(pa.Table.from_batches([recorded()]), block)
-    rows = spark.read.schema(spark_ddl(PACKETS)).parquet(str(block))
-    store.add("bronze.packets", "packets", 0, lambda: silver.with_hour(rows, "ts"))
-    [first] = store.parts("bronze.packets")[0].path.rglob("*.parquet")
+    spark.read.schema(spark_ddl(PACKETS)).parquet(str(block)).write.parquet(str(root / "written"))
+    [first] = (root / "written").glob("*.parquet")
     paths = [root / "packets" / f"{number:04d}.parquet" for number in range(files)]
     paths[0].parent.mkdir()
     for path in paths:
@@ -179,23 +179,6 @@ def timed(cases: Mapping[str, Case], rounds: int, *, warm: int = 2) -> tuple[dic
             found[name].append(Took(time.perf_counter() - start, processor_seconds() - before))
     medians = {name: Took(*map(statistics.median, zip(*took, strict=True))) for name, took in found.items() if took}
     return medians, given
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process and its descendants, including ended ones that were waited for."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process ended meanwhile
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
-            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    total, pending = 0, [os.getpid()]
-    while pending:
-        one = pending.pop()
-        total += ticks.get(one, 0)
-        pending += children.get(one, [])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def gateway_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Table:
@@ -343,7 +326,7 @@ def scaling_table(spark: SparkSession, paths: Sequence[Path], rounds: int) -> Ta
 
 
 def source_table(spark: SparkSession, root: Path, events: int, rounds: int) -> Table:
-    """Compare the source with Parquet, and measure ingest into bronze and the path to gold."""
+    """Compare the source with Parquet, and measure ingest into silver and the path to gold."""
     rng = np.random.default_rng(2)
     step, folder = 50_000, root / "log"
     with Redex(folder, background=False) as redex:
@@ -366,7 +349,7 @@ def source_table(spark: SparkSession, root: Path, events: int, rounds: int) -> T
     seconds = {name: case.seconds for name, case in took.items()}
     began = time.perf_counter()
     ingest(spark, folder, root / "ingested")
-    seconds["ingest into bronze"] = time.perf_counter() - began
+    seconds["ingest into bronze and silver"] = time.perf_counter() - began
     began = time.perf_counter()
     run_pipeline(spark, PipelineConfig(tables=str(root / "bulk"), logs=(str(folder),)), once=True)
     seconds["pipeline, log to gold"] = time.perf_counter() - began
@@ -379,22 +362,14 @@ def source_table(spark: SparkSession, root: Path, events: int, rounds: int) -> T
 
 
 def ingest(spark: SparkSession, folder: Path, tables: Path) -> None:
-    """Stream a log into bronze like the pipeline, without the later steps."""
+    """Take a log into bronze and silver like the pipeline, without the later steps."""
     store = Store(tables)
-
-    def take(rows: DataFrame, batch: int) -> None:
-        store.add("bronze.events", "events", batch, lambda: silver.with_hour(rows, "recv_ts"))
-
-    query = (
-        spark.readStream.format("meshbus")
-        .option("maxRowsPerTrigger", PipelineConfig().max_rows_per_batch)
-        .load(str(folder))
-        .writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(tables / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    writer = EventWriter(spark, store, "events", Known(store))
+    source, plans = Logs(str(folder), lambda _: True), Plans(tables, "events")
+    rows = PipelineConfig().max_rows_per_batch
+    query = Ingest("events", str(folder), source, plans, writer, rows=rows, fail_on_gap=True)
+    while query.turn() is not None:
+        pass
 
 
 def _noop(rows: DataFrame) -> None:

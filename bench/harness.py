@@ -6,13 +6,16 @@ varies less on a shared machine.
 
 A benchmark module starts with a docstring that names its bias, and defines
 
-    def run(quick: bool) -> list[Table]: ...
+    def run(quick: bool) -> Iterable[Table]: ...
+
+One with options of its own also defines `add_options(parser)`, and gets them as a second argument of `run` if any is given.
 
 This module knows nothing about what is measured. The package never imports it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
@@ -129,6 +132,23 @@ def describe_machine() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return told
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and its descendants, including ended ones that were waited for."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process ended meanwhile
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+    total, pending = 0, [os.getpid()]
+    while pending:
+        one = pending.pop()
+        total += ticks.get(one, 0)
+        pending += children.get(one, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _repeats(function: Callable[[], object], seconds: float) -> int:

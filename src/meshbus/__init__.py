@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         UnknownVersion,
     )
     from meshbus.log.aio import AsyncRedexFile
-    from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, every_n, interval
+    from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, Tiering, every_n, interval
     from meshbus.log.event import LogEvent
     from meshbus.log.log import Redex, RedexFile
     from meshbus.log.packets.reader import PacketReader, list_recorders
@@ -97,7 +97,7 @@ _HOMES = {
             "RegistryError RemoteProtocolError Replayed SlowConsumer Timeout UnknownVersion"
         ),
         "meshbus.log.aio": "AsyncRedexFile",
-        "meshbus.log.durability": "Fsync LogConfig NEVER Retention every_n interval",
+        "meshbus.log.durability": "Fsync LogConfig NEVER Retention Tiering every_n interval",
         "meshbus.log.event": "LogEvent",
         "meshbus.log.log": "Redex RedexFile",
         "meshbus.log.packets.reader": "PacketReader list_recorders",
@@ -220,6 +220,7 @@ __all__ = [
     "Subscription",
     "SubscriptionEntry",
     "SubscriptionIndex",
+    "Tiering",
     "Timeout",
     "TokenBucket",
     "TokenCache",

@@ -301,6 +301,8 @@ class LogFault(StrEnum):
     TOO_LARGE = "too_large"
     UNKNOWN = "unknown"
     """The channel has no log."""
+    UNREACHABLE = "unreachable"
+    """Object storage does not answer, or refuses; acknowledged events are still there."""
 
 
 class LogError(MeshError):

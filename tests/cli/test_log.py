@@ -7,7 +7,7 @@ import pytest
 
 from meshbus.cli.exit import Exit
 from meshbus.log.consumers import publish_consumer
-from meshbus.log.durability import Retention
+from meshbus.log.durability import LogConfig, Retention, Tiering
 from meshbus.log.log import Redex
 from tests.cli.conftest import Meshbus
 
@@ -230,3 +230,103 @@ def test_help_says_where_each_command_starts(meshbus: Meshbus) -> None:
         ("tail", "default: only events that are appended from"),
     ):
         assert default in " ".join(meshbus("log", verb, "--help").out.replace("│", " ").split())
+
+
+def test_a_schema_is_declared_beside_a_log_and_shown(meshbus: Meshbus, logs: Path) -> None:
+    assert meshbus("log", "schema", logs, "sensors/lidar").rows == []
+    first = meshbus("log", "schema", logs, "sensors/lidar", "--codec", "json", "--fields", "temp DOUBLE")
+    assert first.rows == [{"first": 0, "codec": "json", "fields": "temp DOUBLE", "message": ""}]
+    again = meshbus("log", "schema", logs, "sensors/lidar", "--codec", "json", "--fields", "temp DOUBLE")
+    assert "valid there already" in again.err
+    later = meshbus("log", "schema", logs, "sensors/lidar", "--codec", "utf8")
+    assert [(row["first"], row["codec"]) for row in later.rows] == [(0, "json"), (7, "utf8")]
+    placed = meshbus("log", "schema", logs, "sensors/lidar", "--codec", "raw", "--first", "3")
+    assert [row["first"] for row in placed.rows] == [0, 3, 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("--codec", "xml"), "unknown codec 'xml'; choose from raw, utf8, json"),
+        (("--codec", "json", "--fields", "a WHAT"), "unknown type WHAT"),
+        (("--codec", "utf8", "--fields", "a INT"), "utf8 payloads have no columns"),
+        (("--codec", "protobuf", "--message", "x.Y"), "protobuf payloads need"),
+        (("--codec", "protobuf", "--message", "x.Y", "--descriptor", "lost"), "lost cannot be read"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_not_stored(
+    meshbus: Meshbus, logs: Path, given: tuple[str, ...], problem: str
+) -> None:
+    result = meshbus("log", "schema", logs, "a", *given)
+    assert result.code is not Exit.OK
+    assert problem in result.err
+    assert meshbus("log", "schema", logs, "a").rows == []
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Path:
+    """Two segments on object storage, of which one is local too, and one that is only local."""
+    root = tmp_path / "tiered"
+    store = f"file://{tmp_path}/store"
+    for first, tier in ((0, Tiering(store, after_s=0)), (2, Tiering(store, after_s=0, local_bytes=1 << 20)), (4, None)):
+        with Redex(root, background=False) as redex:
+            log = redex.open("sensors/lidar", LogConfig(tier=tier))
+            log.append_batch([b"%d" % number for number in range(first, first + 2)])
+            log.seal()
+            log.tier()
+    return root
+
+
+def test_ls_tells_where_each_segment_is_and_its_size(meshbus: Meshbus, tiered: Path) -> None:
+    result = meshbus("log", "ls", tiered, "--segments")
+    assert (result.code, result.err) == (Exit.OK, "")
+    assert [(row["first"], row["end"], row["place"]) for row in result.rows] == [
+        (0, 2, "remote"),
+        (2, 4, "both"),
+        (4, 6, "local"),
+    ]
+    store = tiered.parent / "store"
+    for row in result.rows:
+        files = [*tiered.rglob(f"*{row['first']:020d}-*.parquet"), *store.rglob(f"*{row['first']:020d}-*.parquet")]
+        assert {path.stat().st_size for path in files} == {row["bytes"]}
+        assert [f"file://{path}" for path in files if path.is_relative_to(store)] == (
+            [row["uri"]] if row["uri"] else []
+        )
+    sizes = [row["bytes"] for row in result.rows]
+    row = meshbus("log", "ls", tiered).row
+    assert (row["local_bytes"], row["remote_bytes"]) == (sum(sizes[1:]), sum(sizes[:2]))
+    assert row["waits"] is None
+
+
+def test_people_see_both_sizes_only_where_there_is_object_storage(
+    meshbus: Meshbus, tiered: Path, logs: Path, terminal: None
+) -> None:
+    assert "remote bytes" in meshbus("log", "ls", tiered).out
+    assert "remote bytes" not in meshbus("log", "ls", logs).out
+    assert "both" in meshbus("log", "ls", tiered, "--segments").out
+
+
+def test_ls_says_why_a_log_waits_for_object_storage(meshbus: Meshbus, tmp_path: Path) -> None:
+    (tmp_path / "store").touch()
+    with Redex(tmp_path / "logs", background=False) as redex:
+        log = redex.open("a", LogConfig(tier=Tiering(f"file://{tmp_path}/store/x", after_s=0)))
+        log.append(b"x")
+        log.seal()
+        log.keep_tier()
+        result = meshbus("log", "ls", tmp_path / "logs")
+    assert result.code == Exit.OK
+    assert f"a waits for object storage: cannot write file://{tmp_path}/store/x" in result.err
+    assert result.row["waits"] in result.err
+
+
+def test_cat_and_verify_follow_segments_to_object_storage(meshbus: Meshbus, tiered: Path) -> None:
+    assert [row["payload"] for row in meshbus("log", "cat", tiered, "sensors/lidar").rows] == list("012345")
+    assert meshbus("log", "verify", tiered).code == Exit.OK
+    gone = next((tiered.parent / "store").rglob("*.parquet"))
+    for path in (tiered.parent / "store").rglob("*.parquet"):
+        path.unlink()
+    assert meshbus("log", "verify", tiered).code == Exit.FAILED
+    result = meshbus("log", "cat", tiered, "sensors/lidar")
+    assert result.code == Exit.FAILED
+    assert "is gone from object storage: restore it from a copy" in result.err
+    assert gone.parent.name in result.err

@@ -15,7 +15,7 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ConfigError
 from meshbus.keyfile import create_psk, format_tokens
-from meshbus.log.durability import LogConfig, Retention, every_n
+from meshbus.log.durability import LogConfig, Retention, Tiering, every_n
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -393,6 +393,15 @@ def test_how_a_channel_is_logged(file: Path) -> None:
         assert config.log_config("other", what) is None
 
 
+def test_when_the_segments_of_a_channel_move_to_object_storage(tmp_path: Path) -> None:
+    tier = {"log_tier_uri": "s3://b/p?region=r", "log_tier_after_s": 60, "log_tier_local_bytes": 1_000_000}
+    config = _load(log_dir=str(tmp_path), channels=[{"name": "a", "log": "both", **tier}])
+    found = config.log_config("a", Logged.PUBLISHED)
+    assert found is not None
+    assert found.tier == Tiering("s3://b/p?region=r", 60, 1_000_000)
+    assert config.without_logs().channels[0].log_tier_uri is None
+
+
 def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None:
     channels = [
         {"prefix": "", "log": "received"},
@@ -422,6 +431,15 @@ def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None
         ({"log": "both", "log_fsync": "sometimes"}, "expected 'never', 'every 100'"),
         ({"log": "both", "log_retain_events": 0}, "channels[0].log_retain_events"),
         ({"log": "both", "log_seal_bytes": 1}, "channels[0].log_seal_bytes"),
+        ({"log_tier_uri": "s3://b", "log_tier_after_s": 9}, "channels[0].log (from an argument): required because"),
+        ({"log": "both", "log_tier_after_s": 9}, "log_tier_uri (from an argument): required because"),
+        ({"log": "both", "log_tier_uri": "s3://b"}, "log_tier_after_s (from an argument): required because"),
+        ({"log": "both", "log_tier_uri": "b", "log_tier_after_s": 9}, "write s3://bucket/prefix or file:///directory"),
+        ({"log_codec": "json"}, "channels[0].log (from an argument): required because"),
+        ({"log": "both", "log_codec": "xml"}, "channels[0].log_codec"),
+        ({"log": "both", "log_schema": "n INT"}, "required because log_schema is set"),
+        ({"log": "both", "log_codec": "json", "log_schema": "n WHAT"}, "unknown type WHAT"),
+        ({"log": "both", "log_codec": "protobuf"}, "run 'meshbus log schema' for protobuf"),
     ],
 )
 def test_a_log_that_makes_no_sense_is_refused(channel: dict[str, object], complaint: str) -> None:

@@ -1,7 +1,8 @@
 """A writer that is killed: run by test_kill.py in a process of its own, which forks one child for each round.
 
-The child appends, seals and compacts as fast as it can and says after each append how many events are acknowledged. Its
-parent, which holds no locks and no threads, kills it after the time it is told on standard input.
+The child appends, seals and compacts as fast as it can, moves segments if it has a place for them, and says after each
+append how many events are acknowledged. Its parent, which holds no locks and no threads, kills it after the time it is told
+on standard input.
 """
 
 import os
@@ -11,18 +12,19 @@ import sys
 import time
 from pathlib import Path
 
-from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, every_n, interval
+from meshbus.log.durability import NEVER, Fsync, LogConfig, Retention, Tiering, every_n, interval
 from meshbus.log.log import Redex
 from tests.log.making import CHANNEL, numbered
 
+LOCAL_BYTES = 40_000
 POLICIES: list[Fsync] = [NEVER, every_n(1), every_n(50), interval(0.002)]
 
 
-def write_until_killed(root: Path, seed: int, told: int) -> None:
+def write_until_killed(root: Path, uri: str | None, seed: int, told: int) -> None:
     rng = random.Random(seed)
     config = LogConfig(
         fsync=POLICIES[seed % len(POLICIES)], seal_bytes=20_000, seal_age_s=0.05, grace_s=0.05,
-        retention=Retention(max_events=20_000),
+        retention=Retention(max_events=20_000), tier=Tiering(uri, local_bytes=LOCAL_BYTES) if uri else None,
     )  # fmt: skip
     log = Redex(root).open(CHANNEL, config)
     os.write(told, log.next_seq.to_bytes(8, "little"))
@@ -36,16 +38,18 @@ def write_until_killed(root: Path, seed: int, told: int) -> None:
                 log.seal()
             case 1:
                 log.compact()
+            case 2:
+                log.tier()
 
 
-def main(root: Path) -> None:
+def main(root: Path, uri: str | None = None) -> None:
     for line in sys.stdin:
         seed, seconds = line.split()
         heard, told = os.pipe()
         child = os.fork()
         if not child:
             os.close(heard)
-            write_until_killed(root, int(seed), told)
+            write_until_killed(root, uri, int(seed), told)
         os.close(told)
         said = os.read(heard, 8)  # it is open; the rest of its life is as long as it was told
         time.sleep(float(seconds))
@@ -60,4 +64,4 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

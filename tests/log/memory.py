@@ -50,7 +50,7 @@ class Snapshot:
         self.first, self.end = content.first, content.end
         self.sealed_end = content.first
         self.segments: tuple[SegmentFile, ...] = ()
-        self.damage = ""
+        self.damage = self.waits = ""
         self._root, self._parts = root, content.parts
 
     @property
@@ -182,6 +182,15 @@ class Writer:
             content.parts = tuple(part for part in content.parts if part.rows.end > until)
             self.stats.expired += gone
             return gone
+
+    tiers = False
+
+    def tier(self) -> int:
+        self._check_open()
+        return 0
+
+    def keep_tier(self, cancelled: Callable[[], bool]) -> None:
+        pass
 
     def keep(self) -> None:
         if not self.closed:

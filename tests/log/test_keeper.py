@@ -19,7 +19,7 @@ class Kept:
 
 def test_every_log_is_kept_until_the_end() -> None:
     logs = [Kept(3), Kept(3)]
-    keeper = Keeper(lambda: logs)
+    keeper = Keeper(lambda: [log.keep for log in logs])
     keeper.watch(None)
     keeper.watch(0.001)
     assert all(log.enough.wait(10) for log in logs)
@@ -27,6 +27,23 @@ def test_every_log_is_kept_until_the_end() -> None:
     calls = [log.calls for log in logs]
     assert not any(thread.name == "meshbus-log-keeper" for thread in threading.enumerate())
     assert calls == [log.calls for log in logs]
+
+
+def test_stopping_waits_only_so_long_for_a_call_that_does_not_end() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        end.wait()
+
+    keeper = Keeper(lambda: [call], "slow")
+    keeper.watch(0.001)
+    assert begun.wait(10)
+    keeper.stop(0.01)
+    assert any(thread.name == "slow" for thread in threading.enumerate())
+    end.set()
+    keeper.stop()
+    assert not any(thread.name == "slow" for thread in threading.enumerate())
 
 
 def test_stopping_what_never_started_is_fine() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from meshbus.errors import ChannelError, ConfigError, LogError
 from meshbus.log import log as module
-from meshbus.log.durability import NEVER, LogConfig, Retention, every_n, interval
+from meshbus.log.durability import NEVER, LogConfig, Retention, Tiering, every_n, interval
 from meshbus.log.log import Redex
 from tests.log.making import CHANNEL, NOW, Clock, open_log, payloads
 
@@ -116,6 +116,28 @@ def test_in_the_background_an_interval_syncs_and_size_seals(tmp_path: Path) -> N
         assert (log.durable_seq, log.stats.seals) == (1, 1)
         (batch,) = log.read_batches(columns=["recorder", "origin"])
         assert batch.to_pylist() == [{"recorder": 5, "origin": 6}]
+
+
+def test_in_the_background_old_segments_move_to_object_storage(tmp_path: Path) -> None:
+    with Redex(tmp_path / "logs") as redex:
+        log = redex.open(CHANNEL, LogConfig(tier=Tiering(f"file://{tmp_path}/store", after_s=0)))
+        log.append(b"x")
+        log.seal()
+        waiting = threading.Event()
+        for _ in range(2_000):
+            if [segment.place for segment in log.snapshot().segments] == ["remote"]:
+                break
+            waiting.wait(0.005)
+        assert [segment.place for segment in log.snapshot().segments] == ["remote"]
+        assert payloads(log.read_range(0, 1)) == [b"x"]
+    assert not any(thread.name.startswith("meshbus-log") for thread in threading.enumerate())
+
+
+def test_a_log_without_object_storage_needs_no_thread_for_it(tmp_path: Path) -> None:
+    with Redex(tmp_path) as redex:
+        log = redex.open(CHANNEL)
+        assert (log.tiers, log.tier()) == (False, 0)
+        assert not any(thread.name == "meshbus-log-mover" for thread in threading.enumerate())
 
 
 def test_a_forgotten_log_warns(tmp_path: Path) -> None:

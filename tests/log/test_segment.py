@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from meshbus.log.arrow import wanted
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files
 from meshbus.log.folder import aside, old_path, segment_name
+from meshbus.log.objectstore import put_object
 from meshbus.log.segment import group_rows, new_segment, read_segment, segment_path, write_segment
 from tests.log.making import in_files, numbered, open_log
 
@@ -203,3 +205,21 @@ def test_a_segment_of_another_version_is_named(
     with pytest.raises(LogError, match=f"{segment.name}.*{problem}") as caught:
         list(read_segment(snapshot.folder, segment, wanted(), 0, 5))
     assert caught.value.fault is fault
+
+
+def test_a_segment_that_moved_is_read_from_its_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = sealed(tmp_path / "log", 40, 8, monkeypatch)
+    (segment,) = snapshot.manifest.segments
+    whole = list(read_segment(snapshot.folder, segment, wanted(), 3, 29))
+    stored = put_object(snapshot.folder / segment.name, f"file://{tmp_path}/store/{segment.name}")
+    moved = msgspec.structs.replace(segment, remote=stored)
+    (snapshot.folder / segment.name).unlink()
+    assert list(read_segment(snapshot.folder, moved, wanted(), 3, 29)) == whole
+    place = tmp_path / "store" / segment.name
+    place.write_bytes(place.read_bytes()[:-9])
+    with pytest.raises(LogError, match=f"file://{place} is damaged") as caught:
+        list(read_segment(snapshot.folder, moved, wanted(), 3, 29))
+    assert caught.value.fault is LogFault.CORRUPT
+    place.unlink()
+    with pytest.raises(FileNotFoundError, match=f"file://{place} is gone from object storage"):
+        list(read_segment(snapshot.folder, moved, wanted(), 3, 29))

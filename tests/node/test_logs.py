@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import resource
 import threading
 import time
@@ -21,7 +22,9 @@ from meshbus.engine.channels.publication import HOP_TTL
 from meshbus.errors import AuthError, ConfigError, LocalProtocolError, LogError, LogFault
 from meshbus.log.files import Files
 from meshbus.log.log import RedexFile
+from meshbus.log.payload import Codec
 from meshbus.log.reader import LogReader
+from meshbus.log.schemas import Version, read_versions
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node import logs
@@ -58,6 +61,44 @@ class Gate:
 
     async def reached(self) -> None:
         assert await asyncio.to_thread(self.waiting.wait, 5)
+
+
+def schema_logs(tmp_path: Path, **given: Any) -> Logs:
+    entry = ChannelEntry(prefix="", log=Logged.BOTH, **given)
+    return Logs(NodeConfig(log_dir=tmp_path, channels=(entry,)), Identity.generate(os.urandom), Counters())
+
+
+def test_what_payloads_are_is_stored_from_the_first_event_that_is_so(tmp_path: Path) -> None:
+    folder = LogReader(tmp_path / "published", LIDAR).folder
+    for given in (
+        {"log_codec": Codec.JSON, "log_schema": "n INT"},
+        {"log_codec": Codec.JSON, "log_schema": "n INT"},
+        {},
+    ):
+        kept = schema_logs(tmp_path, **given)
+        log = kept.of_published(ChannelName(LIDAR))
+        assert log is not None
+        log.file.append(b'{"n":1}')
+        kept.close()
+        # The same again, or nothing, changes nothing.
+        assert read_versions(folder) == (Version(0, Codec.JSON, "n INT"),)
+    later = schema_logs(tmp_path, log_codec=Codec.UTF8)
+    later.of_published(ChannelName(LIDAR))
+    later.open_configured()
+    later.close()
+    assert read_versions(folder) == (Version(0, Codec.JSON, "n INT"), Version(3, Codec.UTF8))
+
+
+def test_a_schema_that_cannot_be_stored_does_not_stop_logging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = LogReader(tmp_path / "published", LIDAR).folder
+    folder.mkdir(parents=True)
+    (folder / "_schemas.json").write_bytes(b"{")
+    kept = schema_logs(tmp_path, log_codec=Codec.UTF8)
+    log = kept.of_published(ChannelName(LIDAR))
+    assert log is not None
+    log.file.append(b"x")
+    kept.close()
+    assert f"the schema of {LIDAR} is not stored" in caplog.text
 
 
 # ── published ───────────────────────────────────────────────────────────────────────────────

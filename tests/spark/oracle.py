@@ -27,6 +27,22 @@ def as_set(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
     return sorted(keyed, key=repr)
 
 
+def assert_alike(found: Iterable[Row], expected: Iterable[Row]) -> None:
+    """Compare rows exactly, but measured times (`…_us`) as far as rounding to three digits allows, and to a nanosecond."""
+
+    def split(rows: Iterable[Row]) -> tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]:
+        keyed = [(as_set([{key: value for key, value in row.items() if not key.endswith("_us")}]), row) for row in rows]
+        keyed.sort(key=repr)
+        times = [(key, row[key]) for _, row in keyed for key in sorted(row) if key.endswith("_us")]
+        return [exact for (exact,), _ in keyed], times
+
+    (exact, times), (wanted, right) = split(found), split(expected)
+    assert exact == wanted
+    for (name, time), (_, other) in zip(times, right, strict=True):
+        assert (time is None) == (other is None), name
+        assert time is None or abs(time - other) <= 0.005 * abs(other) + 0.001, name
+
+
 def hour_of(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H")
 
@@ -58,7 +74,7 @@ def events_of(rows: Iterable[Row]) -> list[list[Row]]:
     return list({id(group): group for group in groups.values()}.values())
 
 
-def decoded(channel: str, payload: bytes) -> tuple[str, Any, bool]:
+def decoded(channel: str, payload: bytes) -> tuple[str | None, Any, bool]:
     """Give codec, value and whether the payload is good, for the channels of world.py."""
     try:
         match channel:
@@ -76,7 +92,7 @@ def decoded(channel: str, payload: bytes) -> tuple[str, Any, bool]:
             case "arrow/rows":
                 return "arrow", pa.ipc.open_stream(payload).read_all().to_pylist(), True
             case _:
-                return "raw", None, True
+                return None, None, True
     except (ValueError, msgspec.MsgspecError, pa.ArrowException):
         return (
             {"json": "json", "text": "utf8", "pack": "msgpack", "arrow": "arrow"}[channel.split("/", maxsplit=1)[0]],

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow.dataset as ds
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.runner import run
 from tests.children import child
@@ -29,6 +29,7 @@ PROGRAM = """
 import sys, msgspec
 from meshbus.spark.run.runner import run
 from meshbus.spark.run.sparksession import session
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 
 def place(batches):
@@ -88,8 +89,7 @@ def run_there(config: PipelineConfig, **where: Any) -> str:
 
 def rows_of(tables: Path, name: str) -> list[str]:
     """All rows of a table, without Spark, in an order of their own."""
-    table = ds.dataset(tables / name.replace(".", "/"), format="parquet", exclude_invalid_files=True).to_table()
-    return sorted(json.dumps(row, default=str, sort_keys=True) for row in table.to_pylist())
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in Store(tables).rows(name))
 
 
 def one_node(world: World, tables: Path) -> PipelineConfig:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -81,19 +80,14 @@ def kill_some(folder: Path, kills: int, rng: random.Random, wanted: threading.Se
 
 def under_way(folder: Path) -> bool:
     """Return whether a batch of events was begun and not committed."""
-    begun, committed = (
-        {path.name for path in (folder / "tables" / "_checkpoints" / "events" / kind).glob("[0-9]*")}
-        for kind in ("offsets", "commits")
-    )
-    return bool(begun - committed)
+    planned = [int(path.stem) for path in (folder / "tables" / "_batches" / "events").glob("[0-9]*.json")]
+    return max(planned, default=-1) > Store(folder / "tables").table("silver.events").last("events")
 
 
 def columns_of(folder: Path, name: str, *columns: str) -> list[list[Any]]:
     """Read some columns of a table as it lies on the disk, without Spark."""
-    files = [file for files in Store(folder / "tables").files(name).values() for file in files]
-    tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in files]
-    table = pa.concat_tables(tables, promote_options="default")
-    return [table[column].to_pylist() for column in columns]
+    tables = [pq.ParquetFile(file).read(columns=list(columns)) for file in Store(folder / "tables").paths(name)]
+    return [[value for table in tables for value in table[column].to_pylist()] for column in columns]
 
 
 def check(spark: SparkSession, folder: Path, events: int, *, kills: int, seed: int) -> None:

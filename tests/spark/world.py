@@ -153,13 +153,6 @@ def build_world(folder: Path, *, count: int = 400, seed: int = 7) -> World:
     return World(config, gateways[0].snapshot(), packets, [])
 
 
-def forget_newest_commit(checkpoint: Path) -> None:
-    """Do as people do when they doubt the last batch."""
-    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
-
-
 def copy_events(source: Path, target: Path, channel: str) -> None:
     """Let another node record the same published events, a little later, in a log of its own."""
     rows = [row for row in rows_of_logs(source) if row["channel"] == channel]

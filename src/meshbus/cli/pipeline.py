@@ -6,7 +6,8 @@ Imports of Spark are inside the commands, so that `meshbus --help` stays fast.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,7 +89,7 @@ def run(
 
 @app.command
 def status(tables: Tables, /, *, json: Json = False) -> None:
-    """Show the state of a pipeline: batches, rows per second, lag and restarts of each query."""
+    """Show the state of a pipeline: batches, rows per second, lag in rows, bytes and seconds, and problems."""
     from meshbus.spark.run.control import status as read_status
 
     _show_status(read_status(tables), json)
@@ -124,23 +125,6 @@ def report(
     place = output or tables / "report.html"
     place.write_text(write_report(open_store(tables)), "utf-8")
     show_facts({"report": str(place)}, json=json)
-
-
-@app.command
-def delta(
-    tables: Tables,
-    target: Annotated[Path, Parameter(help="Directory of the Delta tables.")],
-    /,
-    *,
-    json: Json = False,
-) -> None:
-    """Copy the tables to Delta Lake, or update a copy: each hour that changed is replaced in one commit."""
-    from meshbus.spark.lake.delta import copy_to_delta
-    from meshbus.spark.lake.tablestore import open_store
-
-    changed = copy_to_delta(open_store(tables), target)
-    rows = [{"table": name, "hours": hours} for name, hours in changed.items() if hours]
-    show_rows(rows, ("table", "hours"), json=json, empty=f"{target} is up to date")
 
 
 @app.command
@@ -190,22 +174,62 @@ def repair(
     json: Json = False,
 ) -> None:
     """Decode quarantined events again, after the declaration of a channel was corrected."""
-    from meshbus.spark.lake.tablestore import open_store
-    from meshbus.spark.run.batches import repair as repair_tables
-    from meshbus.spark.run.control import exclusive
-    from meshbus.spark.run.pipelineconfig import load_config
-    from meshbus.spark.run.refresh import refresh
+    from meshbus.spark.run.rebuild import repair as repair_tables
 
-    settings = load_config(config)
+    settings = _settings(config)
+    with _writing(settings, where) as (spark, store):
+        moved = repair_tables(spark, store, _declared(settings))
+    show_facts({"repaired": moved}, json=json)
+
+
+@app.command
+def rebuild(
+    config: Annotated[Path, Parameter(help="TOML file of the pipeline, with the declarations to decode by.")],
+    /,
+    *,
+    start: Annotated[datetime, Parameter("--from", help="Events received from this time on (UTC), by whole hours.")],
+    end: Annotated[datetime, Parameter("--to", help="Events received before this time (UTC).")],
+    where: Where | None = None,
+    json: Json = False,
+) -> None:
+    """Decode the events of some hours again, and replace what was made of them; all other hours stay as they are."""
+    from meshbus.errors import ConfigError
+    from meshbus.spark.run.rebuild import rebuild as rebuild_tables
+
+    settings, first, last = _settings(config), _in_utc(start), _in_utc(end)
+    if first >= last:
+        raise ConfigError("to", f"must be after --from, got {last.isoformat()} and {first.isoformat()}")
+    with _writing(settings, where) as (spark, store):
+        hours = rebuild_tables(spark, store, _declared(settings), first, last)
+    rows = [{"hour": hour} for hour in hours]
+    show_rows(rows, ("hour",), json=json, empty="no events were received in that time")
+
+
+def _declared(settings: PipelineConfig) -> list[Any]:
+    """Return what is declared about payloads; events are decoded again even if a directory of logs is gone."""
+    from meshbus.spark.io.inputs import stored_schemas
+
+    return [
+        *settings.channels,
+        *(stored for log in settings.logs if Path(log).is_dir() for stored in stored_schemas(log)),
+    ]
+
+
+@contextmanager
+def _writing(settings: PipelineConfig, where: Where | None) -> Iterator[tuple[Any, Any]]:
+    """Yield Spark and the tables of a pipeline that is not running, and refresh its gold tables afterwards."""
+    from meshbus.spark.lake.tablestore import open_store
+    from meshbus.spark.run.control import exclusive
+    from meshbus.spark.run.refresh import Refresher
+
     store = open_store(settings.tables)
     with exclusive(store.root):
         spark = (where or Where()).session()
         try:
-            moved = repair_tables(store, spark, settings.channels)
-            refresh(spark, store, settings.subscriptions)
+            yield spark, store
+            Refresher(spark, store, settings.subscriptions).refresh()
         finally:
             spark.stop()
-    show_facts({"repaired": moved}, json=json)
 
 
 def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None) -> PipelineConfig:
@@ -230,9 +254,13 @@ def _progress_printer(json: bool) -> Callable[[dict[str, Any]], None]:
 
 
 def _show_status(found: dict[str, Any], json: bool) -> None:
-    columns = ("name", "state", "batch", "rows", "rows_per_s", "lag", "restarts", "problem")
+    columns = ("name", "state", "batch", "rows", "rows_per_s", "lag", "lag_bytes", "lag_s", "restarts", "problem")
     if for_people(json):
         note(f"pipeline {found['state']} (process {found['pid']}, {found['at']})")
+        if found.get("doing"):
+            note(f"{found['doing']} for {found['doing_s']} s")
+        if found.get("gold", {}).get("problem"):
+            note(f"gold tables were not refreshed: {found['gold']['problem']}")
         show_rows(found["queries"], columns, json=False, empty="no queries")
     else:
         show_line(found)
@@ -248,9 +276,13 @@ def _node_id(text: str) -> int:
 
 
 def _utc(time: datetime | None) -> datetime | None:
+    return None if time is None else _in_utc(time)
+
+
+def _in_utc(time: datetime) -> datetime:
     from datetime import UTC
 
-    return time if time is None or time.tzinfo else time.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _package(name: str, extra: str) -> Finding:

@@ -42,7 +42,9 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig
 from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
-from meshbus.log.durability import Fsync, LogConfig, Retention
+from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
+from meshbus.log.payload import Codec
+from meshbus.log.schemas import Version
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, derive_node_id, noise_public_key
 from meshbus.names.nodename import MAX_NODE_NAME, NAME_KEY, is_node_name
@@ -139,13 +141,25 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     log_retain_s: LogSize | None = None
     """How long events are kept; as long as the other limits allow by default."""
     log_retain_bytes: LogSize = LOG_RETAIN_BYTES
-    """Disk space of each log of the channel; the oldest events go first."""
+    """Size of each log of the channel, on the local disk and on object storage; the oldest events go first."""
     log_retain_events: LogSize | None = None
     """How many events are kept."""
     log_seal_bytes: Bytes = LogConfig().seal_bytes
     """How many bytes are collected before they are sealed into a Parquet file."""
     log_seal_age_s: Seconds = LogConfig().seal_age_s
     """Longest time before collected events are sealed."""
+    log_tier_uri: str | None = None
+    """Object storage that sealed files move to: `s3://bucket/prefix`, with `?endpoint_override=http://host:port` for another
+    server than AWS, or `file:///directory`. Credentials come from the environment or a profile, as for AWS tools."""
+    log_tier_after_s: LogSize | None = None
+    """Age at which a sealed file is copied to object storage."""
+    log_tier_local_bytes: LogSize | None = None
+    """Local disk space of the log above which the oldest sealed files move to object storage, whatever their age. If it is
+    not set, every file that was copied is removed from the local disk."""
+    log_codec: Codec | None = None
+    """Codec of the payloads, stored beside the log for its readers; nothing is checked or decoded here."""
+    log_schema: str = ""
+    """Fields of the payloads, such as `temp DOUBLE, unit STRING`, stored with the codec."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
@@ -157,7 +171,8 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "prefix", f"{self.prefix!r} cannot begin a channel name; use a-z, 0-9, '-', '_', '.' and '/'"
             ) from None
-        if self.log is None and self.log_config() != _DEFAULT_LOG:
+        self.payloads(0)
+        if (self.log_config() != _DEFAULT_LOG or self.log_codec is not None) and self.log is None:
             raise ConfigError("log", f"required because other log settings are set; choose from {', '.join(Logged)}")
 
     def config(self) -> ChannelConfig:
@@ -174,7 +189,35 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     def log_config(self) -> LogConfig:
         """Return how the log of the channel is written and kept."""
         retention = Retention(self.log_retain_s, self.log_retain_bytes, self.log_retain_events)
-        return LogConfig(self.log_fsync, retention, self.log_seal_bytes, self.log_seal_age_s)
+        return LogConfig(self.log_fsync, retention, self.log_seal_bytes, self.log_seal_age_s, tier=self._tiering())
+
+    def _tiering(self) -> Tiering | None:
+        """Return when segments move to object storage; raises ConfigError if the settings do not fit together."""
+        limits = self.log_tier_after_s, self.log_tier_local_bytes
+        if self.log_tier_uri is None:
+            if limits != (None, None):
+                raise ConfigError("log_tier_uri", "required because other log_tier settings are set")
+            return None
+        if limits == (None, None):
+            raise ConfigError(
+                "log_tier_after_s", "required because log_tier_uri is set, unless log_tier_local_bytes is"
+            )
+        try:
+            return Tiering(self.log_tier_uri, *limits)
+        except ConfigError as error:
+            raise ConfigError("log_tier_uri", error.problem) from None
+
+    def payloads(self, first: int) -> Version | None:
+        """Return what payloads are from a sequence on, or None if that is not configured. Raises ConfigError."""
+        if self.log_codec is None:
+            if self.log_schema:
+                raise ConfigError("log_codec", "required because log_schema is set; choose from json, msgpack, arrow")
+            return None
+        if self.log_codec is Codec.PROTOBUF:
+            raise ConfigError(
+                "log_codec", "a node cannot store a descriptor set; run 'meshbus log schema' for protobuf"
+            )
+        return Version(first, self.log_codec, self.log_schema)
 
 
 class PeerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -430,6 +473,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if what is Logged.RECEIVED and any(one.log and one.covers(channel) for one in self.subscriptions):
             return _DEFAULT_LOG if entry is None else entry.log_config()
         return None
+
+    def payloads(self, channel: str, first: int) -> Version | None:
+        """Return what payloads of a channel are from a sequence on, or None if that is not configured."""
+        entry = self._entry_of(channel)
+        return None if entry is None else entry.payloads(first)
 
     def _entry_of(self, channel: str) -> ChannelEntry | None:
         """Return the entry of a channel: its own, or that of the longest prefix."""

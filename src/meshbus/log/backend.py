@@ -25,7 +25,7 @@ waiting threads and calls the callbacks once more.
 so in `report`. Damage to events that were acknowledged as durable raises LogError `corrupt`; it is never repaired away.
 
 **Threads.** Any number of threads may use an open log. `append` never waits for a disk to sync; `sync`, `seal`,
-`retain`, `compact`, `keep`, `verify` and `close` may.
+`retain`, `compact`, `tier`, `keep`, `verify` and `close` may.
 
 Errors of the operating system become LogError inside the backend.
 """
@@ -80,7 +80,10 @@ class Snapshot(Protocol):
 
     @property
     def segments(self) -> Sequence[SegmentFile]:
-        """The sealed files in order, for readers that read Parquet themselves; the rest is `splits(sealed_end)`."""
+        """The sealed files in order, for readers that read Parquet themselves; the rest is `splits(sealed_end)`.
+
+        A file that is only on object storage has no path that exists: `uri` says where it is.
+        """
 
     @property
     def sealed_end(self) -> int:
@@ -89,6 +92,10 @@ class Snapshot(Protocol):
     @property
     def stored_bytes(self) -> int:
         """Bytes that the rows take in storage, the part that is not sealed included."""
+
+    @property
+    def waits(self) -> str:
+        """Why the writer waits for object storage, in one sentence; empty if it does not."""
 
     @property
     def damage(self) -> str:
@@ -187,6 +194,23 @@ class Backend(Reader, Protocol):
         """Apply the retention limits of the configuration now and return the number of events that expired.
 
         Whole segments expire, so more may remain than the limits ask for.
+        """
+
+    @property
+    def tiers(self) -> bool:
+        """Whether `keep_tier` has anything to do, now or later."""
+
+    def tier(self) -> int:
+        """Move everything that is due to object storage and return the number of segments copied.
+
+        A backend without object storage returns 0. Raises LogError `unreachable` if storage does not answer.
+        """
+
+    def keep_tier(self, cancelled: Callable[[], bool]) -> None:
+        """Copy the next segments that are due to object storage, and remove what is due there and locally.
+
+        Called in a background thread of its own, about once a second, because it may take long; returns soon after
+        `cancelled` returns True. Must not raise: failures are counted, logged and retried.
         """
 
     def keep(self) -> None:

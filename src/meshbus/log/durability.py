@@ -15,6 +15,7 @@ from __future__ import annotations
 import msgspec
 
 from meshbus.errors import ConfigError
+from meshbus.log.objectstore import check_uri
 
 _PARTS = 8
 """A hot file takes at most one part in this many of the size limit."""
@@ -53,9 +54,26 @@ class Retention(msgspec.Struct, frozen=True):
     max_age_s: float | None = None
     """A segment expires when its last event was written longer ago than this."""
     max_bytes: int | None = None
-    """Size on the disk of everything: segments, hot files, and what is kept for running readers, which goes first."""
+    """Size of everything: segments, wherever they are, hot files, and what is kept for running readers, which goes first."""
     max_events: int | None = None
     """A segment expires when this many events follow it."""
+
+
+class Tiering(msgspec.Struct, frozen=True):
+    """When sealed segments move to object storage; `Retention` goes on deciding when they expire, wherever they are."""
+
+    uri: str
+    """Where to: `s3://bucket/prefix` or `file:///directory` (log/objectstore.py)."""
+    after_s: float | None = None
+    """A segment is copied when its last event was written longer ago than this."""
+    local_bytes: int | None = None
+    """Size of the local segments and hot files above which the oldest segments are copied, and local files of copied
+    segments are removed. None: local files are removed as soon as their copies are verified."""
+
+    def __post_init__(self) -> None:
+        check_uri(self.uri)
+        if self.after_s is None and self.local_bytes is None:
+            raise ConfigError("after_s", "required to move segments, unless local_bytes is set")
 
 
 class LogConfig(msgspec.Struct, frozen=True):
@@ -66,14 +84,16 @@ class LogConfig(msgspec.Struct, frozen=True):
     retention: Retention = Retention()
     # Recovery reads the hot files completely before a log opens, so their size bounds that time (docs/decisions/0010).
     seal_bytes: int = 64 << 20
-    """A hot file is sealed at this size, or at an eighth of `max_bytes`; compaction merges small segments up to it."""
+    """A hot file is sealed at this size, or at an eighth of `max_bytes` or `local_bytes`; compaction merges small segments up to it."""
     seal_age_s: float = 3600.0
     """A hot file is sealed at this age, however small it is."""
     grace_s: float = 600.0
     """How long replaced and expired segments are kept for readers that have planned to read them."""
+    tier: Tiering | None = None
+    """When sealed segments move to object storage; never by default."""
 
     @property
     def file_bytes(self) -> int:
         """The size at which a hot file is complete: a log expires by whole files, so its limit holds several."""
-        limit = self.retention.max_bytes
-        return self.seal_bytes if limit is None else max(min(self.seal_bytes, limit // _PARTS), 1)
+        limits = [self.retention.max_bytes, self.tier.local_bytes if self.tier else None]
+        return max(min([self.seal_bytes, *(limit // _PARTS for limit in limits if limit is not None)]), 1)

@@ -5,6 +5,7 @@
         ├── _manifest.json                                 what is sealed; replaced atomically
         ├── _lock                                          held by the one writer
         ├── _spare                                         room for a manifest on a full disk
+        ├── _waits                                         why object storage is waited for, while it is
         ├── 00000000000000000000-00000000000000065536.parquet    sealed: first and one past the last sequence
         ├── _hot/00000000000000065536.hot                  the hot tail, in blocks; named by its first sequence
         └── _old/….parquet.old                             replaced or expired, kept for running readers
@@ -24,6 +25,7 @@ MANIFEST = "_manifest.json"
 LOCK = "_lock"
 HOT = "_hot"
 OLD = "_old"
+WAITS = "_waits"
 
 _MAX_SLUG = 80
 """Characters of the channel in a folder name: readable, and far below the limit of file systems."""

@@ -1,30 +1,24 @@
-"""The background thread of a Redex: calls `keep` on each open log, at the shortest interval that one of them needs.
+"""A background thread of a Redex: calls a function for each open log, at the shortest interval that one of them needs.
 
-It decides nothing: the backend of each log knows what is due (log/backend.py).
+It decides nothing: the backend of each log knows what is due (log/backend.py). A Redex has one for upkeep and one for
+transfers to object storage, which may take long and must not delay a sync.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 _PERIOD_S = 1.0
 """Longest time between two calls: sealing, expiring and compacting need no better precision."""
 
 
-class Kept(Protocol):
-    """Something that needs maintenance."""
-
-    def keep(self) -> None:
-        """Do the maintenance that is due; must not raise."""
-
-
 class Keeper:
     """A thread that starts with the first log and ends with `stop`."""
 
-    def __init__(self, logs: Callable[[], Iterable[Kept]]) -> None:
-        self._logs = logs
+    def __init__(self, calls: Callable[[], Iterable[Callable[[], None]]], name: str = "meshbus-log-keeper") -> None:
+        """Create it without starting the thread; what `calls` returns is called in each round and must not raise."""
+        self._calls, self._name = calls, name
         self._period_s = _PERIOD_S
         self._stopped = threading.Event()
         self._woken = threading.Event()
@@ -37,15 +31,15 @@ class Keeper:
             self._period_s = min(self._period_s, interval_s)
         self._woken.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="meshbus-log-keeper", daemon=True)
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread after its current call."""
+    def stop(self, wait_s: float | None = None) -> None:
+        """End the thread after its current call, for which this waits, for at most `wait_s` seconds if given."""
         self._stopped.set()
         self._woken.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(wait_s)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -53,5 +47,5 @@ class Keeper:
             self._woken.wait(self._period_s)
             self._woken.clear()
             if not self._stopped.is_set():
-                for log in self._logs():
-                    log.keep()
+                for call in self._calls():
+                    call()

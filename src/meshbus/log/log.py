@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -39,6 +40,8 @@ from meshbus.log.tail import Tail
 from meshbus.names.channel import ChannelName
 
 _PAIR = struct.Struct("<ii")
+_MOVER_S = 5.0
+"""How long closing waits for a transfer to object storage that is under way."""
 _log = logging.getLogger("meshbus.log")
 
 
@@ -208,12 +211,33 @@ class RedexFile:
         """Apply the retention limits now and return the number of events that expired."""
         return self._backend.retain()
 
+    def tier(self) -> int:
+        """Move all segments that are due to object storage now and return how many were copied.
+
+        Blocks until they are copied, verified and removed from the disk. Raises LogError `unreachable` if storage does
+        not answer or refuses.
+        """
+        return self._backend.tier()
+
+    @property
+    def tiers(self) -> bool:
+        """Whether segments move to object storage, or have moved there."""
+        return self._backend.tiers
+
     def keep(self) -> None:
         """Do the maintenance that is due: sync by interval, seal by size and age, expire, compact.
 
         The background thread calls this. Failures are counted, logged and retried; nothing is raised.
         """
         self._backend.keep()
+
+    def keep_tier(self, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Move the next segments that are due to object storage, unless a pause after a failure is not over.
+
+        A background thread of its own calls this, because it may take long; it returns soon after `cancelled` returns
+        True. Failures are counted, logged and retried; nothing is raised.
+        """
+        self._backend.keep_tier(cancelled)
 
     def close(self) -> None:
         """Sync, end the tails and release the lock; does nothing if already closed."""
@@ -246,7 +270,9 @@ class Redex:
         self._files = files or Files()
         self._open: dict[ChannelName, RedexFile] = {}
         self._opening = threading.Lock()
-        self._keeper = Keeper(self._each_log) if background else None
+        self._stopping = threading.Event()
+        self._keeper = Keeper(lambda: [log.keep for log in self._each_log()]) if background else None
+        self._mover = Keeper(self._each_move, "meshbus-log-mover") if background else None
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -297,6 +323,8 @@ class Redex:
             self._open[name] = log
         if self._keeper is not None:
             self._keeper.watch(chosen.fsync.seconds)
+        if self._mover is not None and log.tiers:
+            self._mover.watch(None)
         return log
 
     def close(self) -> None:
@@ -304,11 +332,18 @@ class Redex:
         with self._opening:
             self._closed = True
             logs = list(self._open.values())
+        self._stopping.set()
         if self._keeper is not None:
             # First the thread, so that it does not use a log that is being closed.
             self._keeper.stop()
+        if self._mover is not None:
+            # A request that storage does not answer ends by itself later, and then finds the log closed.
+            self._mover.stop(_MOVER_S)
         for log in logs:
             log.close()
+
+    def _each_move(self) -> list[Callable[[], None]]:
+        return [partial(log.keep_tier, self._stopping.is_set) for log in self._each_log()]
 
     def _each_log(self) -> list[RedexFile]:
         with self._opening:

@@ -8,7 +8,7 @@ stored by their differences, and the rest is compressed. Most segments are writt
 log/embedded/sealing.py, and those of packets by log/packets/parquet.py; all are read here.
 
 Segments are written under a temporary name; the caller renames. A reader finds a segment under its name or, if it was
-replaced, where it is kept for running readers (log/folder.py).
+replaced, where it is kept for running readers (log/folder.py); if it was moved, on object storage.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
 from meshbus.log.folder import aside, old_path, segment_name
+from meshbus.log.objectstore import StoredObject, explain, open_object, show_uri
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Segment(msgspec.Struct, frozen=True):
     """Rows of each of its row groups; the last may have fewer."""
     written_ns: int
     """When its last row was written."""
+    remote: StoredObject | msgspec.UnsetType = msgspec.UNSET
+    """Its verified copy on object storage, if there is one; then the local file may be gone."""
 
 
 class Sink(io.RawIOBase):
@@ -197,9 +200,10 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
     start, stop = max(start, segment.first), min(stop, segment.end)
     if start >= stop:
         return
-    path = segment_path(folder, segment.name)
+    path, source = _find(folder, segment)
+    remote = source is not path
     try:
-        with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+        with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True, pre_buffer=remote) as file:
             _check_version(path, file.schema_arrow.metadata or {})
             # A whole but different file under this name would shift all sequences.
             if file.metadata.num_rows != segment.end - segment.first:
@@ -213,10 +217,22 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
-        raise _damaged(path, " ".join(str(error).split())) from None
+        unreachable = explain(path, "read", error) if isinstance(path, str) else None
+        raise unreachable or _damaged(path, " ".join(str(error).split())) from None
 
 
-def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
+def _find(folder: Path, segment: Segment) -> tuple[Path | str, Any]:
+    """Return where a segment is, the local file first, and what pyarrow reads it from; raises FileNotFoundError."""
+    try:
+        path = segment_path(folder, segment.name)
+    except FileNotFoundError:
+        if segment.remote is msgspec.UNSET:
+            raise
+        return segment.remote.uri, open_object(segment.remote.uri)
+    return path, path
+
+
+def _check_version(path: Path | str, metadata: dict[bytes, bytes]) -> None:
     version = metadata.get(VERSION_KEY.encode(), b"").decode()
     if not version.isdecimal():
         raise _damaged(path, "it was not written by meshbus")
@@ -235,7 +251,8 @@ def _cut(table: Any, low: int, start: int, stop: int, want: Wanted) -> Iterator[
     yield from part.to_batches()
 
 
-def _damaged(path: Path, why: str) -> LogError:
+def _damaged(path: Path | str, why: str) -> LogError:
+    where = show_uri(path) if isinstance(path, str) else path
     return LogError(
-        LogFault.CORRUPT, f"{path} is damaged: {why}; restore it from a copy; the other segments are readable"
+        LogFault.CORRUPT, f"{where} is damaged: {why}; restore it from a copy; the other segments are readable"
     )

@@ -27,6 +27,15 @@ class SegmentFile(msgspec.Struct, frozen=True):
     end: int
     """One past its last sequence."""
     bytes: int
+    uri: str | None = None
+    """Its verified copy on object storage, if there is one."""
+    local: bool = True
+    """Whether there is a file at `path`."""
+
+    @property
+    def place(self) -> str:
+        """Where it is: `local`, `both` or `remote`."""
+        return "local" if self.uri is None else "both" if self.local else "remote"
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -67,6 +76,13 @@ class LogStats(msgspec.Struct):
     """Events."""
     upkeep_failures: int = 0
     """Failed attempts to seal, compact or expire in the background; each is retried."""
+    copied: int = 0
+    """Segments that were copied to object storage and verified."""
+    copied_bytes: int = 0
+    copy_failures: int = 0
+    """Failed attempts to copy to object storage, or to delete there; each is retried."""
+    waits: str = ""
+    """Why the log waits for object storage, in one sentence; empty if it does not."""
 
 
 class Finding(msgspec.Struct, frozen=True):

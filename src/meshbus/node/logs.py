@@ -32,12 +32,15 @@ from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.history_server import Page
 from meshbus.engine.channels.publication import HOP_TTL
-from meshbus.errors import ConfigError, LogError
+from meshbus.errors import ConfigError, LogError, MeshError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns
+from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
+from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
 from meshbus.log.schema import unsigned
+from meshbus.log.schemas import declare
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PUBLISHED, RECEIVED = "published", "received"
+"""Folders of logs below the log_dir."""
 NO_TIME = -(1 << 63)
 """Stands for a time that is unknown, where there is no room for a null."""
 REOPEN_S = 5.0
@@ -303,8 +308,9 @@ class Logs:
         self._config = config
         self._identity = identity
         self._counters = counters
-        self.published = Redex(Path(config.log_dir) / "published", recorder=identity.node_id)
-        self.received = Redex(Path(config.log_dir) / "received", recorder=identity.node_id)
+        self._root = Path(config.log_dir)
+        self.published = Redex(self._root / PUBLISHED, recorder=identity.node_id)
+        self.received = Redex(self._root / RECEIVED, recorder=identity.node_id)
         self._opening = threading.Lock()
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
@@ -340,6 +346,7 @@ class Logs:
                 if not create and not self.published.exists(channel):
                     return None
                 file = self.published.open(channel, config, origin=self._identity.origin_hash)
+                self._declare(PUBLISHED, channel, file)
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
 
@@ -384,10 +391,25 @@ class Logs:
     def _find_received(self, channel: ChannelName) -> ReceivedLog | None:
         config, log = self._config.log_config(channel, Logged.RECEIVED), None
         if config is not None:
-            opener = partial(self.received.open, channel, config)
-            log = ReceivedLog(opener, self._config.subnet, self._counters)
+            log = ReceivedLog(partial(self._open_file, channel, config), self._config.subnet, self._counters)
         self._received[channel] = log
         return log
+
+    def _open_file(self, channel: ChannelName, config: LogConfig) -> RedexFile:
+        file = self.received.open(channel, config)
+        self._declare(RECEIVED, channel, file)
+        return file
+
+    def _declare(self, kind: str, channel: ChannelName, file: RedexFile) -> None:
+        """Store what the payloads of a log are from now on, if that is configured; a failure does not stop logging."""
+        version = self._config.payloads(channel, file.next_seq)
+        if version is None:
+            return
+        try:
+            declare(folder_of(self._root / kind, channel), version)
+        except MeshError as error:
+            _logger.warning("the schema of %s is not stored: %s", channel, error)
+            self._counters.add("fail", "log_schema")
 
     def _open_received(self, channel: ChannelName) -> None:
         log = self._find_received(channel)

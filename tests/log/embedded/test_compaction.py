@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.log.embedded.compaction import choose_run, merge_segments
 from meshbus.log.files import Files
 from meshbus.log.folder import aside
+from meshbus.log.objectstore import StoredObject
 from meshbus.log.segment import Segment
 from tests.log.making import in_files, numbered, open_log
 
@@ -58,3 +60,10 @@ def test_the_merged_segment_holds_the_rows_of_its_parts(tmp_path: Path) -> None:
     table = pq.read_table(aside(snapshot.folder / merged.name))
     assert table.column("payload").to_pylist() == numbered(0, 9)
     assert table.column("seq").to_pylist() == list(range(9))
+
+
+def test_segments_with_a_copy_on_object_storage_separate_runs() -> None:
+    segments = segments_of([10, 10, 10, 10, 10])
+    segments[2] = msgspec.structs.replace(segments[2], remote=StoredObject("s3://b/2", 10, ""))
+    assert choose_run(segments, 100, fewest=2) == tuple(segments[:2])
+    assert choose_run(segments, 100, fewest=3) == ()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import xxhash
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.logmanifest import (
@@ -15,18 +16,61 @@ from meshbus.log.embedded.logmanifest import (
     encode_manifest,
     load_manifest,
     store_manifest,
+    unused_of,
+    with_unused,
 )
 from meshbus.log.files import Files
 from meshbus.log.folder import MANIFEST
+from meshbus.log.objectstore import StoredObject
 from meshbus.log.segment import Segment
 
 SEGMENTS = (Segment("a", 3, 7, 100, 1024, 5), Segment("b", 7, 9, 100, 1024, 6))
 WHOLE = Manifest("sensors/lidar", "00" * 16, 1, 4, 3, SEGMENTS, (Retired("c", 8),))
+EARLIER = {
+    "meshbus": "manifest",
+    "version": 1,
+    "checksum": "df16328a9f4f1ba1",
+    "body": {
+        "channel": "sensors/lidar",
+        "log_id": "00000000000000000000000000000000",
+        "created_ns": 1,
+        "generation": 4,
+        "first": 3,
+        "segments": [
+            {"name": "a", "first": 3, "end": 7, "bytes": 100, "group_rows": 1024, "written_ns": 5},
+            {"name": "b", "first": 7, "end": 9, "bytes": 100, "group_rows": 1024, "written_ns": 6},
+        ],
+        "retired": [{"name": "c", "at_ns": 8, "bytes": 0}],
+    },
+}
+"""What a meshbus that knew no object storage wrote for it."""
 
 
 def test_it_is_read_back_unchanged() -> None:
     assert decode_manifest(encode_manifest(WHOLE), Path("m")) == WHOLE
     assert WHOLE.id_bytes == bytes(16)
+
+
+def test_a_log_without_objects_is_written_as_by_earlier_versions() -> None:
+    content = encode_manifest(WHOLE)
+    assert json.loads(content) == EARLIER
+    assert xxhash.xxh3_64_hexdigest(content) == "d839be7c33a16803", "byte by byte"
+
+
+def test_objects_are_read_back_and_make_a_newer_version() -> None:
+    stored = StoredObject("s3://b/a", 100, "00" * 16)
+    first = msgspec.structs.replace(SEGMENTS[0], remote=stored)
+    for changed in (
+        msgspec.structs.replace(WHOLE, segments=(first, SEGMENTS[1])),
+        msgspec.structs.replace(WHOLE, retired=(Retired("c", 8, 0, "s3://b/c"),)),
+        with_unused(WHOLE, ("s3://b/d",)),
+    ):
+        content = encode_manifest(changed)
+        assert decode_manifest(content, Path("m")) == changed
+        assert json.loads(content)["version"] == MANIFEST_VERSION == 2
+    assert unused_of(changed) == ("s3://b/d",)
+    assert with_unused(changed, ()) == WHOLE
+    assert unused_of(WHOLE) == ()
 
 
 def test_every_changed_byte_is_noticed() -> None:

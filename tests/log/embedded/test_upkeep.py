@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
+
 from meshbus.log.durability import Retention
-from meshbus.log.embedded.logmanifest import load_manifest
-from meshbus.log.embedded.upkeep import move_retired, sweep
+from meshbus.log.embedded.logmanifest import load_manifest, unused_of
+from meshbus.log.embedded.upkeep import expire, move_retired, sweep
 from meshbus.log.files import Files
 from meshbus.log.folder import segment_name
+from meshbus.log.objectstore import StoredObject
 from tests.log.making import NOW, Clock, in_files, numbered, open_log, payloads
 
 DAY = 86_400
@@ -96,3 +99,22 @@ def test_moving_and_sweeping_what_is_already_gone_is_fine(tmp_path: Path) -> Non
     manifest = load_manifest(folder)
     move_retired(Files(), folder, manifest.retired)
     assert sweep(Files(), folder, manifest, len(manifest.retired)).retired == ()
+
+
+def test_sweeping_keeps_what_is_left_on_object_storage_as_unused(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        for first in (0, 3):
+            log.append_batch(numbered(first, 3))
+            log.seal()
+    (folder,) = tmp_path.iterdir()
+    manifest = load_manifest(folder)
+    moved = [
+        msgspec.structs.replace(part, remote=StoredObject(f"s3://b/{part.first}", 1, "")) for part in manifest.segments
+    ]
+    (folder / moved[0].name).unlink()
+    manifest = expire(Files(), folder, msgspec.structs.replace(manifest, segments=tuple(moved)), 6, 9)
+    assert [(old.bytes > 0, old.uri) for old in manifest.retired] == [(False, "s3://b/0"), (True, "s3://b/3")]
+    manifest = sweep(Files(), folder, manifest, 1)
+    assert (unused_of(manifest), len(manifest.retired)) == (("s3://b/0",), 1)
+    manifest = sweep(Files(), folder, manifest, 1)
+    assert unused_of(manifest) == ("s3://b/0", "s3://b/3")

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from meshbus.errors import ConfigError, LogError
-from meshbus.log.durability import LogConfig, Retention
+from meshbus.log.durability import LogConfig, Retention, Tiering
 from meshbus.log.log import Redex
 from meshbus.spark.io.datasource import BatchReader, Options, StreamReader
 from meshbus.spark.run.failure import sentence_of_failure
@@ -78,6 +78,20 @@ def test_spark_alone_reads_sealed_packets(spark: SparkSession, tmp_path: Path) -
     chosen = table.where((F.col("counter") == counter) & (F.col("channel") == channel)).collect()
     expected = [row for row in found if (row["counter"], row["channel"]) == (counter, channel)]
     assert [row["packet_seq"] for row in chosen] == [row["packet_seq"] for row in expected]
+
+
+def test_segments_are_read_from_object_storage_also_if_they_move_after_planning(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    reader = BatchReader(options(logs, rowsPerPartition="7"))
+    planned = reader.partitions()
+    with Redex(logs, background=False) as redex:
+        for channel in (FIRST, SECOND):
+            assert redex.open(channel, LogConfig(tier=Tiering(f"file://{tmp_path}/store", after_s=0))).tier() == 1
+    assert list(logs.glob("*/*.parquet")) == []
+    assert rows_read(reader, planned) == everything()
+    table = spark.read.format("meshbus").load(str(logs))
+    assert sorted((row["channel"], row["seq"]) for row in table.collect()) == everything()
 
 
 def test_conditions_are_pushed_down_and_still_true(spark: SparkSession, logs: Path) -> None:

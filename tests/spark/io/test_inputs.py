@@ -17,9 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from meshbus.errors import LogError, LogFault
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
+from meshbus.log.payload import Codec
+from meshbus.log.schemas import Version, declare
 from meshbus.policy.gatewaypolicy import GatewayPolicy
 from meshbus.spark.io.datasource import BatchReader, Options, StreamReader
-from meshbus.spark.io.inputs import Logs, Records, pack, recorded_policies
+from meshbus.spark.io.inputs import Logs, Records, pack, recorded_policies, stored_schemas
 from meshbus.spark.io.offsets import Gap
 from tests.spark.packets import numbered_headers, read_record
 from tests.spark.world import World, rows_of_logs
@@ -181,3 +183,18 @@ def test_a_world_has_events_and_packets_in_one_folder(world: World) -> None:
     log_dir = Path(world.config.logs[0])
     assert len(rows_of_logs(log_dir)) > 0
     assert len(read_record(log_dir)) > 0
+
+
+def test_stored_schemas_are_found_below_a_log_dir(tmp_path: Path) -> None:
+    for kind, channels in (("published", "ab"), ("received", "a")):
+        with Redex(tmp_path / kind, background=False) as redex:
+            for channel in channels:
+                redex.open(channel).append(b"{}")
+    assert stored_schemas(str(tmp_path)) == ()
+    (log,) = Logs(str(tmp_path / "received"), lambda _: True).folders()
+    declare(log, Version(0, Codec.UTF8))
+    declare(log, Version(5, Codec.JSON, "n INT"))
+    found = stored_schemas(str(tmp_path))
+    seen = Logs(str(tmp_path), lambda _: True).look()["received:a"]
+    assert [(one.channel, one.version.first, one.end) for one in found] == [("a", 0, 5), ("a", 5, None)]
+    assert {one.log_id.hex() for one in found} == {seen.extent.log_id}

@@ -20,7 +20,14 @@ from meshbus.node.subscription import Subscription
 from meshbus.spark.io.sink import SinkOptions, append_once, ordered
 from meshbus.spark.run.failure import sentence_of_failure
 from tests.node.test_node import QUICK, take
-from tests.spark.world import World, forget_newest_commit, rows_of_logs
+from tests.spark.world import World, rows_of_logs
+
+
+def forget_newest_commit(checkpoint: Path) -> None:
+    """Do as people do when they doubt the last batch."""
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
 
 def rows(count: int, batch: int = 0) -> pa.Table:

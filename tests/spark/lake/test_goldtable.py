@@ -12,7 +12,7 @@ from meshbus.spark.lake.guide import render_table
 from meshbus.spark.lake.tables import Tables
 from meshbus.spark.lake.tableschema import CHANNEL, Layer
 from meshbus.spark.lake.tablestore import Store
-from meshbus.spark.run.refresh import refresh
+from meshbus.spark.run.refresh import Refresher
 from meshbus.spark.run.report import write_report
 from tests.spark.world import SUBSCRIPTIONS, World
 
@@ -51,9 +51,9 @@ def test_a_new_table_is_computed_documented_and_reported(spark: SparkSession, wo
     catalog = CATALOG.with_gold(MINE)
     store = Store(tmp_path, catalog)
 
-    hours = refresh(spark, store, SUBSCRIPTIONS)
-    assert hours["gold.empty_payloads"] > 0
-    assert refresh(spark, store, SUBSCRIPTIONS)["gold.empty_payloads"] == 0
+    refresher = Refresher(spark, store, SUBSCRIPTIONS)
+    assert refresher.refresh()["gold.empty_payloads"] > 0
+    assert refresher.refresh()["gold.empty_payloads"] == 0
     tables = Tables(spark, store)
     expected = {
         (row["hour"], row["channel"], row["empty"], row["events"])

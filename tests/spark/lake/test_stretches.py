@@ -1,7 +1,6 @@
-"""Stretches of numbers: they add up to what plain Python counts, and say where events may be there twice."""
+"""Stretches of numbers: they add up to what plain Python counts."""
 
-from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.duplicates import KnownEvents
 from meshbus.spark.lake.gold.gaps import gaps
-from meshbus.spark.lake.stretches import COLUMNS, WHOSE, channels_to_compare, may_repeat, merge_runs, runs_of
+from meshbus.spark.lake.stretches import COLUMNS, WHOSE, merge_runs, runs_of
 from tests.spark import oracle
 
-STRETCHES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 6)), max_size=12)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -37,20 +36,17 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([schema.field(name).with_nullable(True) for name in COLUMNS]))
 
 
-def run_of(channel: str, first: int, length: int, *, log: bytes = b"1") -> dict[str, object]:
-    last = first + length
-    return {"kind": "log", "channel": channel, "log_id": log, "origin": None, "first": first, "last": last, "events": 0}
-
-
 @given(ROWS, st.lists(st.integers(0, 40), max_size=3))
 def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict[str, Any]], cuts: list[int]) -> None:
     for seq, row in enumerate(rows):
         row["seq"] = seq
     found: list[dict[str, Any]] = []
     for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
-        made = runs_of(table_of(rows[start:stop]), found)
-        assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
-        found += made.to_pylist()
+        for channel, log in product("ab", (b"L" * 16, b"M" * 16)):
+            piece = [row for row in rows[start:stop] if (row["channel"], row["log_id"]) == (channel, log)]
+            made = runs_of(channel, log, table_of(piece), KnownEvents(found).highest)
+            assert made.schema == arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
+            found += made.to_pylist()
     whose = WHOSE
     expected = {tuple(row[name] for name in whose): row for row in oracle.gaps(rows)}
     assert {tuple(run[name] for name in whose) for run in found} == set(expected)
@@ -60,40 +56,6 @@ def test_stretches_of_batches_add_up_to_what_plain_python_counts(rows: list[dict
         assert len(covered) == row["events"]
         assert sum(run["events"] for run in own) == row["events"] + (row["duplicates"] or 0)
         assert sum(run["reordered"] for run in own) == (row["reordered"] or 0)
-
-
-@given(ROWS)
-def test_a_batch_repeats_nothing_exactly_when_its_stretches_say_so(rows: list[dict[str, Any]]) -> None:
-    for seq, row in enumerate(rows):
-        row["seq"] = seq
-    numbers = Counter((row["channel"], row["origin"], row["pub_seq"]) for row in rows)
-    repeats = any(count > 1 for count in numbers.values()) or any(row["pub_seq"] is None for row in rows)
-    assert may_repeat(runs_of(table_of(rows), []).to_pylist()) is repeats
-
-
-@given(STRETCHES, STRETCHES)
-def test_only_channels_with_common_numbers_are_compared(
-    new: list[tuple[str, int, int]], old: list[tuple[str, int, int]]
-) -> None:
-    expected = {
-        channel
-        for channel, first, length in new
-        for other, start, size in old
-        if channel == other and first <= start + size and start <= first + length
-    }
-    found = channels_to_compare([run_of(*run) for run in new], [run_of(*run) for run in old])
-    assert set(found) == expected
-
-
-def test_the_same_numbers_in_another_log_say_nothing() -> None:
-    assert channels_to_compare([run_of("a", 0, 9)], [run_of("a", 0, 9, log=b"2")]) == []
-
-
-def test_channels_without_numbers_are_always_compared() -> None:
-    logged = {**run_of("a", 0, 9), "events": 10}
-    numbered = {**logged, "kind": "publisher", "origin": 5, "events": 9}
-    assert channels_to_compare([logged, numbered], []) == ["a"]
-    assert channels_to_compare([logged, {**numbered, "events": 10}], []) == []
 
 
 def test_merged_stretches_say_the_same_in_fewer_rows(spark: SparkSession) -> None:

@@ -1,142 +1,95 @@
-"""A batch is in a table once, whatever happens between; old batches become one; gold is replaced in one step."""
+"""Tables by name: what Spark reads of them, hour by hour, and what their directory says about them."""
 
-from functools import partial
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from meshbus.errors import PipelineError
-from meshbus.spark.lake.catalog import CATALOG
+from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake.tablestore import Store, open_store
 
-NAME = "silver.runs"
-HOURLY = "gold.fan_out"
+NAME = "bronze.events"
+START = datetime(2026, 11, 15, 1, 30, tzinfo=UTC)
 
 
-def rows(spark: SparkSession, *numbers: int) -> DataFrame:
-    made = [("log", "a", b"x" * 16, None, None, number, number, 1, 0) for number in numbers]
-    return spark.createDataFrame(made, CATALOG[NAME].struct())
+def put(store: Store, batch: int, *times: datetime, query: str = "events", **more: Any) -> Path:
+    """Commit a batch of events with the given times of receipt."""
+    schema = arrow_schema(EVENTS, dictionaries=False)
+    blank = {field.name: None for field in schema} | {"channel": "a", "payload": b"payload", **more}
+    rows = [{**blank, "seq": number, "recv_ts": time} for number, time in enumerate(times)]
+    table = store.table(NAME)
+    staged = table.stage()
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    pq.write_table(
+        pa.Table.from_pylist(rows, nullable), staged / "rows.parquet", write_page_checksum=True, compression="none"
+    )
+    table.commit(query, batch, batch, staged)
+    return Path(store.paths(NAME)[-1])
 
 
-def numbers(store: Store, spark: SparkSession) -> list[int]:
-    return sorted(row["first"] for row in store.read(spark, NAME).collect())
-
-
-def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_have_the_hour_of_their_time_and_hours_can_be_chosen(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.add(NAME, "events", 0, lambda: rows(spark, 1, 2))
-    assert not store.add(NAME, "events", 0, lambda: pytest.fail("it was asked for"))
-    assert store.add(NAME, "other", 0, lambda: rows(spark, 3))
-    assert numbers(store, spark) == [1, 2, 3]
-    assert [row["first"] for row in store.rows(NAME, only=("other", 0))] == [3]
-    assert sorted(row["first"] for row in store.rows(NAME, but=("other", 0))) == [1, 2]
+    put(store, 0, START, START + timedelta(hours=1), START + timedelta(hours=3))
+    hours = ["2026-11-15T01", "2026-11-15T02", "2026-11-15T04"]
+    assert sorted(row["hour"] for row in store.read(spark, NAME).collect()) == hours
+    assert sorted(row["hour"] for row in store.read(spark, NAME, hours[:2]).collect()) == hours[:2]
+    assert store.read(spark, NAME, ["2026-11-15T03"]).count() == 0
+    assert store.read(spark, NAME, []).count() == 0
 
 
-def test_a_batch_whose_write_died_is_written_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_earlier_versions_are_read_beside_new_ones(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store._stage(rows(spark, 1), NAME)  # as far as a driver came that was killed before the rename
-    assert numbers(store, spark) == []
-    store.add(NAME, "events", 0, lambda: rows(spark, 1))
-    store.sweep(NAME)
-    assert numbers(store, spark) == [1]
-    assert not (store.folder(NAME) / "_aside").exists()
+    old = put(store, 0, START)
+    (old.parent / "hour=2026-11-15T01").mkdir()
+    old.rename(old.parent / "hour=2026-11-15T01" / "part.parquet")
+    put(store, 1, START + timedelta(hours=1))
+    rows = store.read(spark, NAME).collect()
+    assert sorted(row["hour"] for row in rows) == ["2026-11-15T01", "2026-11-15T02"]
 
 
-def test_two_who_write_the_same_batch_leave_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_some_batches_of_a_query_can_be_chosen(tmp_path: Path) -> None:
     store = Store(tmp_path)
-
-    def overtaken() -> DataFrame:
-        Store(tmp_path).add(NAME, "events", 0, lambda: rows(spark, 1))
-        return rows(spark, 1)
-
-    store.add(NAME, "events", 0, overtaken)
-    assert numbers(store, spark) == [1]
+    made = [put(store, batch, START) for batch in range(3)]
+    other = put(store, 0, START, query="events_1")
+    assert store.paths(NAME) == [str(path) for path in (*made, other)]
+    assert store.paths(NAME, query="events", after=0) == [str(path) for path in made[1:]]
+    assert [row["seq"] for row in store.rows(NAME)] == [0] * 4
 
 
-def test_batches_become_one_and_stay_known(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_changed_bit_is_an_error_and_not_a_changed_event(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for batch in range(6):
-        store.add(NAME, "events", batch, partial(rows, spark, batch))
-    assert store.compact(spark, NAME, "events", fewest=9) == 0
-    assert store.compact(spark, NAME, "events", fewest=2) == 2
-    assert store.compact(spark, NAME, "events", fewest=2) == 2
-    assert store.compact(spark, NAME, "events", fewest=2) == 2
-    assert store.compact(spark, NAME, "events", fewest=2) == 0
-    assert [(part.first, part.last) for part in store.parts(NAME)] == [(0, 3), (4, 4), (5, 5)]
-    assert numbers(store, spark) == list(range(6))
-    assert store.has(NAME, "events", 2)
-    assert not store.has(NAME, "events", 6)
+    path = put(store, 0, START, payload=b"0123456789")
+    path.write_bytes(path.read_bytes().replace(b"0123456789", b"0123456780"))
+    with pytest.raises(Exception, match=r"(?i)could not verify|checksum|crc"):
+        store.read(spark, NAME).select("payload").collect()
 
 
-def test_what_is_being_read_stays_until_the_next_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_without_files_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for batch in range(3):
-        store.add(NAME, "events", batch, partial(rows, spark, batch))
-    with store.reading():
-        before = store.read(spark, NAME)
-        assert store.compact(spark, NAME, "events", fewest=2, keep=0) == 2
-        assert len(list(store.folder(NAME).glob("batch=*"))) == 4
-        assert before.count() == 3
-        assert numbers(store, spark) == [0, 1, 2]
-    assert store.compact(spark, NAME, "events", fewest=9) == 0
-    assert len(list(store.folder(NAME).glob("batch=*"))) == 2
-    assert numbers(store, spark) == [0, 1, 2]
+    assert store.read(spark, "silver.events").count() == 0
+    assert store.read(spark, "gold.fan_out", ["2026-11-15T01"]).count() == 0
+    with pytest.raises(PipelineError, match="unknown table"):
+        store.table("silver.nothing")
 
 
-def test_a_compaction_that_died_after_its_rename_shows_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    for batch in range(3):
-        store.add(NAME, "events", batch, partial(rows, spark, batch))
-    whole = rows(spark, 0, 1, 2)
-    store._stage(whole, NAME).rename(store.folder(NAME) / "batch=events-000000000000-000000000002")
-    assert numbers(store, spark) == [0, 1, 2]
-    store.sweep(NAME)
-    assert len(list(store.folder(NAME).glob("batch=*"))) == 1
-    assert numbers(store, spark) == [0, 1, 2]
-
-
-def test_gold_is_replaced_and_says_what_it_was_made_of(spark: SparkSession, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    counts = {"events": [2], "deliveries": [2], "unknown": [0], "receivers": [1], "receipts": [2]}
-    table = pa.table({"channel": ["a"], "subscribers": [1], **counts})
-    assert store.gold_sources(HOURLY, "2026-01-01T00") == ""
-    store.put_gold(HOURLY, "2026-01-01T00", table, "first")
-    store.put_gold(HOURLY, "2026-01-01T00", table, "second")
-    store.put_gold(HOURLY, "2026-01-01T01", table.slice(0, 0), "third")
-    assert store.gold_sources(HOURLY, "2026-01-01T00") == "second"
-    (row,) = store.read(spark, HOURLY).collect()
-    assert (row["channel"], row["hour"]) == ("a", "2026-01-01T00")
-    assert store.expire(HOURLY, "2026-01-01T01") == 1
-    assert store.read(spark, HOURLY).count() == 0
-
-
-def test_old_hours_of_batches_can_go(spark: SparkSession, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    name = "bronze.events"
-    columns = CATALOG[name].struct()
-    row = dict.fromkeys(columns.fieldNames())
-    made = [{**row, "channel": "a", "hour": f"2026-01-01T0{hour}"} for hour in range(3)]
-    store.add(name, "events", 0, lambda: spark.createDataFrame(made, columns))
-    assert store.parts(name)[0].hours() == ["2026-01-01T00", "2026-01-01T01", "2026-01-01T02"]
-    assert store.expire(name, "2026-01-01T02") == 2
-    assert [row["hour"] for row in store.read(spark, name).collect()] == ["2026-01-01T02"]
-    assert store.read(spark, name, ["2026-01-01T00"]).count() == 0
-    assert store.has(name, "events", 0)
+def test_the_directory_says_which_format_its_tables_have(tmp_path: Path) -> None:
+    Store(tmp_path / "tables", table_format="parquet").create()
+    assert open_store(tmp_path / "tables").format == "parquet"
+    with pytest.raises(PipelineError, match="have the format parquet, not other; choose another directory"):
+        Store(tmp_path / "tables", table_format="other")
+    with pytest.raises(PipelineError, match="unknown format 'other'; choose from parquet"):
+        Store(tmp_path / "new", table_format="other")
+    (tmp_path / "tables" / "_tables.json").write_text("junk")
+    with pytest.raises(PipelineError, match=r"_tables\.json cannot be read"):
+        open_store(tmp_path / "tables")
 
 
 def test_only_a_directory_is_opened(tmp_path: Path) -> None:
     assert open_store(tmp_path).root == tmp_path
     with pytest.raises(PipelineError, match="none is not a table directory; run 'meshbus pipeline run' first"):
         open_store(tmp_path / "none")
-
-
-def test_arrow_rows_of_an_hourly_table_go_to_their_hours(spark: SparkSession, tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    table = pa.table({"recorder": [1, 2, 3], "hour": ["2026-11-15T01", "2026-11-15T02", "2026-11-15T01"]})
-    store.put("bronze.census", "census", 0, table)
-    (part,) = store.parts("bronze.census")
-    assert part.hours() == ["2026-11-15T01", "2026-11-15T02"]
-    rows = store.read(spark, "bronze.census", ["2026-11-15T01"]).collect()
-    assert sorted((row["recorder"], row["hour"]) for row in rows) == [(1, "2026-11-15T01"), (3, "2026-11-15T01")]

@@ -27,7 +27,7 @@ def test_every_row_is_taken_once(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path / "tables")
     intake = CensusIntake(store, [str(path) for path in logs])
     assert intake.take() == 0
-    assert store.parts(TABLE) == []
+    assert store.paths(TABLE) == []
     write(logs[0], 2**63 + 1, 1, 1, 2)
     write(logs[0], 7, 2)
     assert intake.take() == 4
@@ -52,7 +52,7 @@ def test_small_parts_are_combined_and_nothing_is_taken_again(spark: SparkSession
     for hour in range(6):
         write(tmp_path, 7, hour)
         assert intake.take() == 1
-    intake.compact(spark, 4)
-    assert len(store.parts(TABLE)) == 3
+    store.table(TABLE).compact(None, "census", fewest=4)
+    assert len(store.paths(TABLE)) == 3
     assert store.read(spark, TABLE).count() == 6
     assert CensusIntake(store, [str(tmp_path)]).take() == 0

@@ -1,14 +1,18 @@
 """Gold is made anew where something changed, and nowhere else."""
 
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from meshbus.log.schema import arrow_schema
 from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
-from meshbus.spark.run.refresh import refresh
+from meshbus.spark.run.refresh import Refresher
 from tests.spark.world import SUBSCRIPTIONS, World
 
 START = datetime(2026, 11, 15, tzinfo=UTC)
@@ -18,37 +22,58 @@ def test_only_what_changed_is_made_anew(spark: SparkSession, world: World, tmp_p
     root = tmp_path / "tables"
     shutil.copytree(world.tables, root, copy_function=shutil.copy2)
     store = Store(root)
-    refresh(spark, store, SUBSCRIPTIONS)  # folders have other times now
-    assert set(refresh(spark, store, SUBSCRIPTIONS).values()) == {0}
-    gone, *_ = store.gold_files("gold.top_talkers").values()
+    refresher = Refresher(spark, store, SUBSCRIPTIONS)
+    refresher.refresh()  # the files have other paths now
+    assert set(refresher.refresh().values()) == {0}
+    gone = Path(store.paths("gold.top_talkers")[0])
     before = gone.read_bytes()
     gone.unlink()
-    made = refresh(spark, store, SUBSCRIPTIONS)
+    made = refresher.refresh()
     assert {name: hours for name, hours in made.items() if hours} == {"gold.top_talkers": 1}
     assert gone.stat().st_size == len(before)
-    made = refresh(spark, store, [PrefixSubscription(9, "raw/")])
+    made = Refresher(spark, store, [PrefixSubscription(9, "raw/")]).refresh()
     assert {name for name, hours in made.items() if hours} == {"gold.fan_out"}
     assert {
         row["deliveries"] > 0 for row in store.read(spark, "gold.fan_out").where("channel = 'raw/blob'").collect()
     } == {True}
 
 
+def add(store: Store, name: str, query: str, hours: list[int], **more: Any) -> None:
+    """Commit a batch with a row in each of some hours."""
+    spec = store.catalog.spec(name)
+    schema = pa.schema([field.with_nullable(True) for field in arrow_schema(spec.table, dictionaries=False)])
+    rows = [
+        {"channel": "a", "origin": 5, "recorder": 9, spec.time: START + timedelta(hours=hour), **more} for hour in hours
+    ]
+    table = store.table(name)
+    staged = table.stage()
+    pq.write_table(pa.Table.from_pylist(rows, schema), staged / "rows.parquet")
+    batch = table.last(query) + 1
+    table.commit(query, batch, batch, staged)
+
+
 def test_an_hour_is_made_anew_if_what_was_known_around_it_changed(spark: SparkSession, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    hours = [f"2026-11-15T{hour:02}" for hour in (1, 10, 12)]
+    refresher = Refresher(spark, store)
+    for name in ("silver.events", "bronze.events"):
+        add(store, name, "events", [1, 10, 12], payload=b"", log_id=b"L" * 16)
+    assert refresher.refresh()["gold.fan_out"] == 3
+    add(store, "bronze.census", "census", [8, 20], kind="roster")
+    assert refresher.refresh()["gold.fan_out"] == 1
+    assert refresher.refresh()["gold.fan_out"] == 0
+    assert store.table("gold.fan_out").hours() == [f"2026-11-15T{hour:02}" for hour in (1, 10, 12)]
 
-    def add(table: str, query: str, chosen: list[str]) -> None:
-        struct = store.catalog[table].struct()
-        blank = {field.name: None for field in struct}
-        known = {"channel": "a", "origin": 5, "recorder": 9, "kind": "roster", "payload": b"", "recv_ts": START}
-        row = blank | {name: value for name, value in known.items() if name in blank}
-        rows = [{**row, "hour": hour} for hour in chosen]
-        store.add(table, query, 0, lambda: spark.createDataFrame(rows, struct))
 
-    add("silver.events", "events", hours)
-    add("bronze.events", "events", hours)
-    assert refresh(spark, store)["gold.fan_out"] == 3
-    add("bronze.census", "census", ["2026-11-15T08", "2026-11-15T20"])
-    assert refresh(spark, store)["gold.fan_out"] == 1
-    assert refresh(spark, store)["gold.fan_out"] == 0
-    assert sorted(store.gold_files("gold.fan_out")) == hours
+def test_each_batch_is_counted_once(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for _ in range(2):
+        add(store, "silver.events", "events", [1, 2], payload=b"12345", log_id=b"L" * 16)
+    Refresher(spark, store).refresh()
+    add(store, "silver.events", "events", [2], payload=b"12345", log_id=b"L" * 16)
+    add(store, "silver.events", "events_1", [2], payload=b"12345", log_id=b"M" * 16)
+    Refresher(spark, store).refresh()
+    counted = [(row["hour"][-2:], row["events"], row["bytes"]) for row in store.rows("silver.event_counts")]
+    assert sorted(counted) == [("01", 2, 10), ("02", 1, 5), ("02", 1, 5), ("02", 2, 10)]
+    assert store.table("silver.event_counts").last("events") == 2
+    (hour,) = store.read(spark, "gold.channel_stats", ["2026-11-15T02"]).collect()
+    assert (hour["events"], hour["bytes"]) == (4, 20)

@@ -66,7 +66,7 @@ def test_names_from_elsewhere_are_only_text(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>\"'"
     counts = {"events": [2], "deliveries": [2], "unknown": [0], "receivers": [1], "receipts": [2]}
     table = pa.table({"channel": [evil], "subscribers": [1], **counts})
-    store.put_gold("gold.fan_out", "2026-01-01T00", table, "x")
+    store.table("gold.fan_out").put_hour("2026-01-01T00", table, "x")
     text = write_report(store)
     read(text)
     assert "&lt;script&gt;" in text
@@ -77,9 +77,9 @@ def test_nodes_are_shown_by_their_names(tmp_path: Path) -> None:
     seen = datetime(2026, 1, 1, tzinfo=UTC)
     node = {"node_id": -1, "origin": 5, "entity": None, "name": "west-rover", "subnet": None, "first_seen": seen,
             "last_seen": seen, "recorders": 1}  # fmt: skip
-    store.put_gold("gold.nodes", None, pa.Table.from_pylist([node]), "x")
+    store.table("gold.nodes").put_hour(None, pa.Table.from_pylist([node]), "x")
     talker = {"rank": 1, "origin": 5, "channels": 1, "events": 2, "bytes": 3}
-    store.put_gold("gold.top_talkers", "2026-01-01T00", pa.Table.from_pylist([talker]), "x")
+    store.table("gold.top_talkers").put_hour("2026-01-01T00", pa.Table.from_pylist([talker]), "x")
     text = write_report(store)
     read(text)
     assert "west-rover <small>0000000000000005</small>" in text

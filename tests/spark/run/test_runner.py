@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.errors import LogError, MeshError, PipelineError, PipelineFault
-from meshbus.log.consumers import publish_consumer
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.lake.tables import tables
-from meshbus.spark.lake.tablestore import Store
-from meshbus.spark.run import runner
-from meshbus.spark.run.batches import EventBatches
 from meshbus.spark.run.control import status, stop
+from meshbus.spark.run.eventwriter import EventWriter
 from meshbus.spark.run.pipelineconfig import PipelineConfig
-from meshbus.spark.run.refresh import refresh
+from meshbus.spark.run.refresh import Refresher
 from meshbus.spark.run.runner import run
 from tests.spark.packets import numbered_headers
-from tests.spark.world import World, forget_newest_commit, rows_of_logs
+from tests.spark.world import World, rows_of_logs
 
 
 def make_log(root: Path, count: int = 10) -> None:
@@ -68,48 +66,48 @@ def test_a_second_run_reads_only_what_is_new(spark: SparkSession, config: Pipeli
     found = run(spark, config, once=True)
     assert found["queries"][0]["rows"] == 3
     assert tables(spark, config.tables)["silver.events"].count() == 13
-    checkpoint = Path(config.tables) / "_checkpoints" / "events"
-    forget_newest_commit(checkpoint)
+
+
+def test_tables_whose_plans_are_gone_are_not_filled_again(spark: SparkSession, config: PipelineConfig) -> None:
     run(spark, config, once=True)
-    assert tables(spark, config.tables)["silver.events"].count() == 13
-    shutil.move(checkpoint, checkpoint.with_name("elsewhere"))
-    with pytest.raises(PipelineError, match=r"is missing, but bronze\.events has batches of it"):
-        run(spark, config, once=True)
-    shutil.move(checkpoint.with_name("elsewhere"), checkpoint)
-    (checkpoint / "metadata").write_text('{"id":"another"}')
-    with pytest.raises(PipelineError, match="is not the checkpoint of these tables"):
-        run(spark, config, once=True)
-    (checkpoint / "metadata").write_text("junk")
-    with pytest.raises(PipelineError, match="cannot be read") as caught:
+    plans = Path(config.tables) / "_batches" / "events"
+    shutil.move(plans, plans.with_name("elsewhere"))
+    with pytest.raises(
+        PipelineError, match=r"has no plans in .*_batches/events, but its tables have batches of it"
+    ) as caught:
         run(spark, config, once=True)
     assert caught.value.fault is PipelineFault.BAD_CHECKPOINT
+    shutil.move(plans.with_name("elsewhere"), plans)
+    run(spark, config, once=True)
+    assert tables(spark, config.tables)["silver.events"].count() == 10
 
 
 def test_a_continuous_run_follows_restarts_and_stops_when_told(
     spark: SparkSession, config: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, failures = EventBatches.__call__, [RuntimeError("the disk hiccuped")]
+    take, failures = EventWriter.write, [RuntimeError("the disk hiccuped")]
 
-    def flaky(self: EventBatches, rows: Any, batch: int) -> None:
+    def flaky(self: EventWriter, batch: int, taken: Any) -> None:
         if failures:
             raise failures.pop()
-        take(self, rows, batch)
+        take(self, batch, taken)
 
-    monkeypatch.setattr(EventBatches, "__call__", flaky)
-    make_gold, troubles = refresh, [RuntimeError("a file went away")]
+    monkeypatch.setattr(EventWriter, "write", flaky)
+    make_gold, troubles = Refresher._replace, [RuntimeError("a file went away")]
 
-    def troubled(*arguments: Any) -> dict[str, int]:
+    def troubled(self: Refresher, *arguments: Any) -> None:
         if troubles:
             raise troubles.pop()
-        return make_gold(*arguments)
+        make_gold(self, *arguments)
 
-    monkeypatch.setattr(runner, "refresh", troubled)
+    monkeypatch.setattr(Refresher, "_replace", troubled)
     ended: list[Any] = []
     lines: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: ended.append(run(spark, config, on_progress=lines.append)))
     thread.start()
     wait_for(lambda: any(line.get("query") == "gold" and "hours" in line for line in lines))
-    assert [line["problem"] for line in lines if "problem" in line] == ["a file went away"]
+    problems = [(line["query"], line["problem"]) for line in lines if "problem" in line]
+    assert sorted(problems) == [("events", "the disk hiccuped"), ("gold", "a file went away")]
     with pytest.raises(PipelineError, match="a pipeline is already running"):
         run(spark, config, once=True)
     assert status(config.tables)["state"] == "running"
@@ -135,10 +133,10 @@ def wait_for(condition: Any) -> None:
 def test_a_query_that_keeps_failing_ends_the_run_with_its_sentence(
     spark: SparkSession, config: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: EventBatches, rows: Any, batch: int) -> None:
+    def broken(self: EventWriter, batch: int, taken: Any) -> None:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(EventBatches, "__call__", broken)
+    monkeypatch.setattr(EventWriter, "write", broken)
     once = msgspec.structs.replace(config, restarts=1)
     with pytest.raises(PipelineError, match=r"query events: .*the disk is full"):
         run(spark, once, once=True)
@@ -150,10 +148,10 @@ def test_a_query_that_keeps_failing_ends_the_run_with_its_sentence(
 def test_gold_that_keeps_failing_ends_the_run_with_its_sentence(
     spark: SparkSession, config: PipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> dict[str, int]:
+    def broken(self: Refresher, since: str) -> dict[str, int]:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(runner, "refresh", broken)
+    monkeypatch.setattr(Refresher, "refresh", broken)
     with pytest.raises(PipelineError, match="gold: the disk is full"):
         run(spark, config, once=True)
     assert status(config.tables)["state"] == "failed"
@@ -204,10 +202,23 @@ def test_what_cannot_be_read_is_named_and_nothing_is_lost_once_it_can(
     assert (found["silver.events"].count(), found["silver.decisions"].count()) == (15, 4)
 
 
-def test_what_waits_is_counted_from_what_the_consumer_has_read(spark: SparkSession, config: PipelineConfig) -> None:
-    run_ = runner._Run(spark, config, Store(config.tables), once=True, on_progress=lambda _: None)
-    assert run_._unread("events", config.logs[0], "events") == 10
-    publish_consumer(Path(config.logs[0]), "events", {"a": 4}, 0)
-    assert run_._unread("events", config.logs[0], "events") == 6
-    assert run_._unread("packets", config.logs[0], "packets") == 0
-    assert run_._unread("events", f"{config.logs[0]}/nowhere", "events") is None
+def test_hours_that_have_expired_are_removed_and_not_computed_again(
+    spark: SparkSession, config: PipelineConfig, tmp_path: Path
+) -> None:
+    hour = 3_600 * 10**9
+    now = time.time_ns()
+    with Redex(tmp_path / "log", background=False) as redex:
+        log = redex.open("b")
+        for old in (72, 1):
+            log.append_batch([b"x"] * 3, recv_ts_ns=[now - old * hour] * 3)
+            log.seal()
+    kept = msgspec.structs.replace(config, keep_days=2.0, compact_batches=2)
+    for _ in range(2):
+        run(spark, kept, once=True)
+        make_log(tmp_path / "log", 1)
+    found = tables(spark, config.tables)
+    oldest = f"{datetime.fromtimestamp(now / 1e9, UTC) - timedelta(days=2):%Y-%m-%dT%H}"
+    for name in ("bronze.events", "silver.events", "gold.channel_stats", "gold.top_talkers"):
+        hours = {row["hour"] for row in found[name].select("hour").distinct().collect()}
+        assert hours, name
+        assert min(hours) >= oldest, name

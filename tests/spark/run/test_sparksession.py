@@ -61,7 +61,7 @@ def test_workers_need_no_other_room() -> None:
     import subprocess
 
     program = (
-        "import sys, meshbus.spark.io.datasource, meshbus.spark.run.batches, meshbus.spark.replay.replay;"
+        "import sys, meshbus.spark.io.datasource, meshbus.spark.run.eventwriter, meshbus.spark.replay.replay;"
         "sys.exit(any(n.startswith(('meshbus.node', 'meshbus.engine', 'meshbus.cli', 'meshbus.config')) "
         "for n in sys.modules))"
     )

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from meshbus.log.arrow import wanted
 from meshbus.log.segment import Segment, read_segment, write_segment
 
@@ -24,7 +26,8 @@ def choose_run(segments: Sequence[Segment], target_bytes: int, *, fewest: int = 
     run: list[Segment] = []
     for segment in segments:
         # Segments above half the target are left alone: merging them would copy much and save little.
-        small = segment.bytes * 2 < target_bytes
+        # Those with a copy on object storage too: the copy would have to be made again.
+        small = segment.remote is UNSET and segment.bytes * 2 < target_bytes
         if small and sum(member.bytes for member in run) + segment.bytes <= target_bytes:
             run.append(segment)
             continue

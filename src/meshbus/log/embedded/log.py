@@ -1,7 +1,7 @@
 """The embedded log of one channel, open for appending: implements `Backend` of log/backend.py.
 
 Appending is in embedded/writer.py. Here is decided when sealing, retention and compaction are due; their steps are in
-embedded/upkeep.py.
+embedded/upkeep.py. Moving segments to object storage is in embedded/tier.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
 from meshbus.log.embedded.hot import HotIndex
-from meshbus.log.embedded.logmanifest import Manifest, encode_manifest
+from meshbus.log.embedded.logmanifest import Manifest, encode_manifest, store_manifest
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.spare import Spare
+from meshbus.log.embedded.tier import Tier
 from meshbus.log.embedded.upkeep import compact, expire, move_retired, seal, sweep
 from meshbus.log.embedded.verify import verify_log
 from meshbus.log.embedded.writer import Writer
@@ -53,6 +54,8 @@ class EmbeddedLog:
         """Whether the present backlog was reported."""
         self._writer = Writer(folder_of(root, options.channel), options)
         self._spare = Spare(self._writer.files, self._writer.folder)
+        self._tier = Tier(self._writer, options, self._change)
+        self.keep_tier = self._tier.keep
         self.append = self._writer.append  # no layer in between: each would cost every append
         self.listen = self._writer.listen
         self.snapshot: Callable[[], Snapshot] = self._writer.snapshot
@@ -83,6 +86,11 @@ class EmbeddedLog:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._writer.closed
+
+    @property
+    def tiers(self) -> bool:
+        """Whether `keep_tier` has anything to do, now or later."""
+        return self._tier.active
 
     @property
     def report(self) -> Report:
@@ -132,6 +140,15 @@ class EmbeddedLog:
                 self._spare.keep(len(encode_manifest(writer.manifest)))
             return gone
 
+    def tier(self) -> int:
+        """Move everything that is due to object storage and return the number of segments copied."""
+        self._writer.check_open()
+        copied = 0
+        while self._tier.turn():
+            copied += 1
+        self._tier.clean()
+        return copied
+
     def keep(self) -> None:
         """Do the maintenance that is due; failures are counted, logged and retried."""
         try:
@@ -180,7 +197,7 @@ class EmbeddedLog:
         retired = [Unit(0, old.bytes, round(self._retired_at[old.name] * _NS)) for old in writer.manifest.retired]
         until, limits = len(retired), self._config.retention
         if not writer.full:
-            until = swept_until(retired, writer.live_bytes, limits, self._config.grace_s, round(ticks * _NS))
+            until = swept_until(retired, self._tier.local_bytes, limits, self._config.grace_s, round(ticks * _NS))
         if until:
             self._adopt(lambda: sweep(writer.files, writer.folder, writer.manifest, until))
 
@@ -194,6 +211,15 @@ class EmbeddedLog:
             manifest = step()
         self._writer.adopt(manifest)
         move_retired(self._writer.files, self._writer.folder, manifest.retired)
+
+    def _change(self, step: Callable[[Manifest], Manifest]) -> None:
+        """Replace the manifest by what a function makes of it, if that differs."""
+        writer = self._writer
+        with self._upkeep, translated(writer.folder, "cannot move segments of"):
+            writer.check_open()
+            changed = step(writer.manifest)
+            if changed != writer.manifest:
+                self._adopt(lambda: store_manifest(writer.files, writer.folder, changed))
 
     def _is_due(self, hot: HotIndex) -> bool:
         old = self._monotonic() - self._writer.begun_at >= self._config.seal_age_s

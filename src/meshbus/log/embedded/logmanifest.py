@@ -23,7 +23,8 @@ from meshbus.log.segment import Segment
 if TYPE_CHECKING:
     from meshbus.log.files import Files
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+"""The newest version: a log with objects on object storage. One without is still written as version 1, byte by byte."""
 
 
 class Retired(msgspec.Struct, frozen=True):
@@ -32,7 +33,9 @@ class Retired(msgspec.Struct, frozen=True):
     name: str
     at_ns: int
     bytes: int = 0
-    """Its size; 0 if an older version retired it."""
+    """Its size on the disk; 0 if it was only on object storage, or if an older version retired it."""
+    uri: str | msgspec.UnsetType = msgspec.UNSET
+    """Its copy on object storage, if there is one."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -48,11 +51,19 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: tuple[Segment, ...] = ()
     """In order, without gaps."""
     retired: tuple[Retired, ...] = ()
+    unused: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """URIs of objects that are not, or not yet, part of the log: copies that were begun, and those of expired segments."""
 
     @property
     def hot_from(self) -> int:
         """The first sequence that is in the hot files and not in a segment."""
         return max(self.first, self.segments[-1].end if self.segments else 0)
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether something of the log is, or may be, on object storage."""
+        objects = [part.remote for part in self.segments] + [old.uri for old in self.retired] + [self.unused]
+        return any(one is not msgspec.UNSET for one in objects)
 
     @property
     def id_bytes(self) -> bytes:
@@ -69,9 +80,11 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of the file."""
+    # An older meshbus would take segments that are only on object storage for lost.
+    version = MANIFEST_VERSION if manifest.has_objects else 1
     # The checksum is over the text of the body, so that a reader need not encode it again to check it.
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    return msgspec.json.encode(_Envelope("manifest", MANIFEST_VERSION, _sum(body), msgspec.Raw(body))) + b"\n"
+    return msgspec.json.encode(_Envelope("manifest", version, _sum(body), msgspec.Raw(body))) + b"\n"
 
 
 def decode_manifest(content: bytes, path: Path) -> Manifest:
@@ -102,6 +115,16 @@ def store_manifest(files: Files, folder: Path, manifest: Manifest) -> Manifest:
     path = folder / MANIFEST
     files.write_aside(path, aside(path), [encode_manifest(following)])
     return following
+
+
+def unused_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the URIs of objects that are not part of the log."""
+    return () if manifest.unused is msgspec.UNSET else manifest.unused
+
+
+def with_unused(manifest: Manifest, uris: tuple[str, ...]) -> Manifest:
+    """Return a manifest with other unused objects; without any, the field is left out."""
+    return msgspec.structs.replace(manifest, unused=uris or msgspec.UNSET)
 
 
 def _sum(body: bytes) -> str:

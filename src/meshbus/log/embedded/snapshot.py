@@ -2,7 +2,8 @@
 
 A snapshot comes from a writer's memory or, without a writer and a lock, from the files (log/embedded/reader.py). It
 never shows a row twice: a hot file is sealed as a whole, and below the manifest's `hot_from` only segments count. If a
-file disappears while a range is read, because it was sealed or compacted, the rest is read from a newer snapshot.
+file disappears while a range is read, because it was sealed, compacted or moved to object storage, the rest is read
+from a newer snapshot.
 
 Splits are parts of a snapshot as plain dicts, for other processes: `read_split` of log/embedded/reader.py reads one
 even if its files were sealed or compacted since.
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
 from meshbus.log.embedded.hot import HotView
 from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
+from meshbus.log.folder import WAITS
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.sequences import SPLIT_ROWS, clip_range
 from meshbus.log.status import SegmentFile
@@ -67,9 +69,15 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
     @property
     def segments(self) -> tuple[SegmentFile, ...]:
         """The sealed files in order."""
-        return tuple(
-            SegmentFile(self.folder / part.name, part.first, part.end, part.bytes) for part in self.manifest.segments
-        )
+        return tuple(self._file(part) for part in self.manifest.segments)
+
+    @property
+    def waits(self) -> str:
+        """Why the writer waits for object storage, in one sentence; empty if it does not."""
+        try:
+            return (self.folder / WAITS).read_text()
+        except OSError:
+            return ""
 
     @property
     def sealed_end(self) -> int:
@@ -181,6 +189,12 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
 
     def _segments(self, low: int, high: int) -> Iterator[Segment]:
         return (segment for segment in self.manifest.segments if segment.end > low and segment.first < high)
+
+    def _file(self, part: Segment) -> SegmentFile:
+        path = self.folder / part.name
+        if part.remote is UNSET:
+            return SegmentFile(path, part.first, part.end, part.bytes)
+        return SegmentFile(path, part.first, part.end, part.bytes, part.remote.uri, path.exists())
 
     def _views(self, low: int, high: int) -> Iterator[tuple[HotView, int, int]]:
         for view in self.hot:

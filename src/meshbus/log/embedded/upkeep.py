@@ -3,7 +3,7 @@
     seal      write segment under a temporary name · fsync · rename · fsync folder · manifest · (caller: remove hot file)
     compact   the same with the merged segment; the manifest retires its parts · (caller: move them to `_old`)
     expire    the manifest raises its first sequence and retires segments · (caller: move them to `_old`)
-    sweep     remove what has been in `_old` for the grace period · manifest
+    sweep     remove what has been in `_old` for the grace period · manifest, with their objects as unused
 
 The caller uses each manifest that is returned before it goes on: it is on the disk, whatever fails afterwards.
 
@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from meshbus.log.embedded.compaction import merge_segments
-from meshbus.log.embedded.logmanifest import Manifest, Retired, store_manifest
+from meshbus.log.embedded.logmanifest import Manifest, Retired, store_manifest, unused_of, with_unused
 from meshbus.log.embedded.sealing import seal_hot
 from meshbus.log.folder import OLD, aside, old_path
 
@@ -70,7 +71,9 @@ def sweep(files: Files, folder: Path, manifest: Manifest, until: int) -> Manifes
         files.remove(old_path(folder, old.name))
         files.remove(folder / old.name)  # where it is if its move failed
     files.fsync_folder(folder / OLD)
-    return store_manifest(files, folder, replace(manifest, retired=manifest.retired[until:]))
+    objects = tuple(old.uri for old in manifest.retired[:until] if old.uri is not UNSET)
+    kept = replace(manifest, retired=manifest.retired[until:])
+    return store_manifest(files, folder, with_unused(kept, (*unused_of(kept), *objects)))
 
 
 def move_retired(files: Files, folder: Path, retired: Iterable[Retired]) -> None:
@@ -90,6 +93,13 @@ def _rename_to_final(files: Files, folder: Path, segment: Segment) -> None:
 
 
 def _retire(files: Files, folder: Path, manifest: Manifest, gone: Iterable[Segment], now_ns: int) -> Manifest:
-    retired = tuple(Retired(segment.name, now_ns, segment.bytes) for segment in gone)
+    retired = tuple(_retired(folder, segment, now_ns) for segment in gone)
     # The manifest first: until it is stored, readers still need the files under their names.
     return store_manifest(files, folder, replace(manifest, retired=(*manifest.retired, *retired)))
+
+
+def _retired(folder: Path, segment: Segment, now_ns: int) -> Retired:
+    if segment.remote is UNSET:
+        return Retired(segment.name, now_ns, segment.bytes)
+    local = segment.bytes if (folder / segment.name).exists() else 0
+    return Retired(segment.name, now_ns, local, segment.remote.uri)

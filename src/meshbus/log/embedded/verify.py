@@ -1,15 +1,18 @@
-"""Verify a log: read every segment in full and check every block against its checksum."""
+"""Verify a log: read every segment in full, and its copy on object storage, and check every block against its checksum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec import UNSET
+
 from meshbus.errors import LogError
 from meshbus.log.arrow import has_arrow, wanted
 from meshbus.log.embedded.hot import open_hot
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.folder import segment_range
+from meshbus.log.objectstore import verify_object
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.status import Finding
 
@@ -42,6 +45,8 @@ def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
                 yield Finding(segment.name, at, segment.end, problem)
                 return
             at += len(batch)
+        if segment.remote is not UNSET and (snapshot.folder / segment.name).exists():
+            verify_object(segment.remote)  # the rows came from the local file
     except (LogError, FileNotFoundError) as error:
         yield Finding(segment.name, at, segment.end, str(error))
 

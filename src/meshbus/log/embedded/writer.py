@@ -88,11 +88,6 @@ class Writer:
         """The sequence of the next event."""
         return self.hot[-1].end
 
-    @property
-    def live_bytes(self) -> int:
-        """Size of the segments and of the hot files."""
-        return sum(part.bytes for part in self.manifest.segments) + sum(hot.size for hot in self.hot)
-
     def append(
         self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
     ) -> int:

@@ -29,6 +29,7 @@ from meshbus.log.packets.runs import Piece
 from meshbus.log.packets.store import GROUP_ROWS, RECORDERS, folder_of
 from meshbus.log.schema import PACKETS
 from meshbus.log.segment import Segment, read_segment
+from meshbus.log.status import SegmentFile
 
 SPLIT_ROWS = 4 * GROUP_ROWS
 """Target size of a split in rows: at most about a second of work for a Python worker."""
@@ -81,6 +82,12 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
     def end(self) -> int:
         """One past the number of the last row."""
         return self.parts[-1].end if self.parts else self.newest
+
+    @property
+    def segments(self) -> tuple[SegmentFile, ...]:
+        """The sealed files in order."""
+        paths = ((part, self.folder / part.name) for part in self.parts if part.sealed)
+        return tuple(SegmentFile(path, part.first, part.end, _size(path)) for part, path in paths)
 
     def batches(
         self,
@@ -149,6 +156,13 @@ def _take_snapshot(folder: Path) -> PacketSnapshot:
         live = [part for part in hot if part is not None and part.first >= sealed_end]
         return PacketSnapshot(folder, (*sealed, *live), listed[-1][0] if listed else 0)
     raise LogError(LogFault.FAILED, f"{folder} is sealed faster than it can be read: try again")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # it expired
+        return 0
 
 
 def _hot_part(first: int, path: Path) -> Part | None:

@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,16 +56,21 @@ from pyspark.sql.types import (
 
 from meshbus.errors import ConfigError
 from meshbus.log.consumers import publish_consumer
+from meshbus.log.payload import Codec, check_declared
 from meshbus.log.schema import EVENTS, ColumnType, Table, spark_ddl
-from meshbus.spark.io.inputs import TABLES, Comparison, Input, Logs, Records, pack, read_rows
+from meshbus.spark.io.inputs import TABLES, Comparison, Input, Logs, Records, match_channels, pack, read_rows
 from meshbus.spark.io.offsets import Extent, advance, first_offset, next_of, offset_of, ranges
 from meshbus.spark.io.sink import BatchWriter, SinkOptions, StreamWriter
+from meshbus.spark.io.typed import DATA, PROBLEM, Typed, kind_of, spark_type, typed_by
+from meshbus.spark.lake.codec import read_descriptor
 
 if TYPE_CHECKING:
     from meshbus.spark.io.inputs import Rows
 
 _ROWS_PER_PARTITION = 131_072
 """Two Arrow batches of 65,536 rows each (spark/run/sparksession.py)."""
+_STORED = "stored"
+"""The codec that stands for the schemas beside the logs."""
 _TIMES = ("ts", "recv_ts", "ts_ns", "recv_ts_ns")
 _OPTION, _PROVIDER = "option.", "provider"
 """Among the properties of a table: what is before the keys of its options, and a key that only tables have."""
@@ -108,6 +112,18 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Whether rows that expired before they were read are an error; if not, gold.gaps lists them."""
     consumer: str = ""
     """Streaming queries only: the name under which progress is published beside the logs."""
+    codec: Literal["", "json", "msgpack", "arrow", "protobuf", "stored"] = ""
+    """Events only: decode payloads into a column `data`; `stored` uses the schemas beside the logs."""
+    payload_schema: str = ""
+    """The fields of `data` in Spark's DDL syntax: `temp DOUBLE NOT NULL, unit STRING`. By default those of the message, for
+    protobuf, or of the newest stored schema."""
+    descriptor: str = ""
+    """Protobuf only: path of a file with the FileDescriptorSet."""
+    message: str = ""
+    """Protobuf only: full name of the message."""
+    on_problem: Literal["null", "fail"] = "null"
+    """What happens to an event whose payload does not fit: `null` leaves `data` null and says why in the column `problem`,
+    `fail` fails the query."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Options:
@@ -139,9 +155,54 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
                 "option",
                 "channels, startingSeq and endingSeq apply to events only; filter packets by a column",
             )
+        options.check_codec()
         if os.sep in options.consumer:
             raise ConfigError("consumer", f"must be a name, not a path, got {options.consumer!r}")
         return options
+
+    def check_codec(self) -> None:
+        """Raise ConfigError if the options about payloads do not fit together."""
+        about = (self.payload_schema, self.descriptor, self.message)
+        if not self.codec and (any(about) or self.on_problem != "null"):
+            raise ConfigError(
+                "codec",
+                "is required with payloadSchema, descriptor, message and onProblem; choose from json, msgpack,"
+                " arrow, protobuf, stored",
+            )
+        if self.codec and self.table != EVENTS.name:
+            raise ConfigError("codec", "applies to events only; packets have no payloads")
+        if self.codec:
+            codec = Codec.JSON if self.codec == _STORED else Codec(self.codec)
+            check_declared(codec, self.payload_schema, descriptor=bool(self.descriptor), message=bool(self.message))
+
+    def typed(self) -> Typed | None:
+        """Return how payloads are decoded, or None if they are not; reads the descriptor or the stored schemas."""
+        if not self.codec:
+            return None
+        stored = self.codec == _STORED
+        return typed_by(
+            None if stored else Codec(self.codec),
+            self.payload_schema,
+            descriptor=read_descriptor(self.descriptor) if self.descriptor else b"",
+            message=self.message,
+            folders=Logs(self.path, match_channels(self.channels)).folders()
+            if stored and not self.payload_schema
+            else {},
+            fail=self.on_problem == "fail",
+        )
+
+    def typed_for(self, schema: StructType) -> Typed | None:
+        """Return how payloads are decoded into the columns of a schema, which may be older than the stored one."""
+        held = next((field.dataType for field in schema.fields if field.name == DATA), None)
+        if not self.codec or held is None:
+            return None
+        if self.codec == _STORED:
+            return Typed(kind_of(held), None, fail=self.on_problem == "fail")
+        typed = self.typed()
+        assert typed is not None
+        if kind_of(held) != kind_of(spark_type(typed.kind)):
+            raise ConfigError("schema", f"column data is {typed.kind.ddl} by the options, got {held.simpleString()}")
+        return typed
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,7 +226,9 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Nothing is converted: each column must have the name and the type that it has in the log.
         """
         known = {column.name: column for column in TABLES[self.table]}
-        for field in schema.fields:
+        added = {DATA, PROBLEM} if self.codec else set()
+        fields = [field for field in schema.fields if field.name not in added]
+        for field in fields:
             column, given = known.get(field.name), field.dataType.simpleString()
             if column is None:
                 raise ConfigError("schema", f"unknown column {field.name}; choose from {', '.join(known)}")
@@ -180,16 +243,12 @@ class Options(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
                 raise ConfigError("schema", f"column {field.name} may be null; leave NOT NULL out")
         table = TABLES[self.table]
         # Spark compares what is read with its schema, nulls included.
-        columns = (msgspec.structs.replace(known[field.name], nullable=field.nullable) for field in schema.fields)
+        columns = (msgspec.structs.replace(known[field.name], nullable=field.nullable) for field in fields)
         return Table(table.name, table.doc, tuple(columns))
 
     def input(self) -> Input:
         """Return the input that the options choose."""
-        return Logs(self.path, self.wants) if self.table == EVENTS.name else Records(self.path)
-
-    def wants(self, channel: str) -> bool:
-        """Return whether a channel matches one of the patterns."""
-        return any(fnmatchcase(channel, pattern.strip()) for pattern in self.channels.split(","))
+        return Logs(self.path, match_channels(self.channels)) if self.table == EVENTS.name else Records(self.path)
 
 
 def _without_sparks_own(given: dict[str, str]) -> dict[str, str]:
@@ -202,7 +261,7 @@ def _without_sparks_own(given: dict[str, str]) -> dict[str, str]:
     return {"path": place.removeprefix("file:"), **chosen} if place else chosen
 
 
-def _keeping(options: Mapping[str, str], table: Table) -> StructType:
+def _keeping(options: Mapping[str, str], table: Table, typed: Typed | None) -> StructType:
     """Return a schema that keeps options: when a table of the catalog is read, Spark passes the schema and nothing else."""
     kinds = {
         ColumnType.STRING: StringType(),
@@ -220,6 +279,7 @@ def _keeping(options: Mapping[str, str], table: Table) -> StructType:
             StructField(column.name, kinds[column.type], column.nullable, {"comment": column.doc, **more})
             for column, more in zip(table, kept, strict=True)
         ]
+        + ([] if typed is None else typed.struct.fields)
     )
 
 
@@ -234,18 +294,21 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType | str:
         """Return the columns: in Spark's DDL syntax, or for CREATE TABLE with the options of the table."""
         given = {key.lower(): value for key, value in self.options.items()}
-        shape = Options.read(given).shape()
-        return _keeping(_without_sparks_own(given), shape) if _PROVIDER in given else spark_ddl(shape)
+        options = Options.read(given)
+        shape, typed = options.shape(), options.typed()
+        if _PROVIDER in given:
+            return _keeping(_without_sparks_own(given), shape, typed)
+        return spark_ddl(shape) if typed is None else f"{spark_ddl(shape)}, {typed.ddl}"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of batch queries."""
         options = self._options_for(schema)
-        return BatchReader(options, options.shape_for(schema))
+        return BatchReader(options, options.shape_for(schema), options.typed_for(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of streaming queries."""
         options = self._options_for(schema)
-        return StreamReader(options, options.shape_for(schema))
+        return StreamReader(options, options.shape_for(schema), options.typed_for(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of batch queries. Raises ConfigError for mode `overwrite`: a log only grows."""
@@ -266,10 +329,11 @@ class DefaultSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads the rows that are there when the query is planned."""
 
-    def __init__(self, options: Options, table: Table | None = None) -> None:
-        """Prepare to read a table with some of its columns, by default those of the options."""
+    def __init__(self, options: Options, table: Table | None = None, typed: Typed | None = None) -> None:
+        """Prepare to read a table with some of its columns, by default those of the options, and typed payloads."""
         self._options = options
         self._table = options.shape() if table is None else table
+        self._typed = typed
         self.pushFilters = Pushdown(self)  # type: ignore[method-assign]  # see there
         self._named_by = "channel" if options.table == EVENTS.name else "recorder"
         self._first, self._end = options.starting_seq, options.ending_seq
@@ -333,7 +397,7 @@ class BatchReader(DataSourceReader):
         """Read the rows of one task, in a worker."""
         # spark.md §2: an empty list of partitions reaches the workers as one partition without a value.
         if partition.value is not None:
-            yield from read_rows(partition.value, self._table, self._conditions)
+            yield from read_rows(partition.value, self._table, self._conditions, self._typed)
 
 
 class Pushdown:
@@ -360,10 +424,11 @@ class Pushdown:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new rows from offset to offset."""
 
-    def __init__(self, options: Options, table: Table | None = None) -> None:
-        """Prepare to read a table with some of its columns, by default those of the options."""
+    def __init__(self, options: Options, table: Table | None = None, typed: Typed | None = None) -> None:
+        """Prepare to read a table with some of its columns, by default those of the options, and typed payloads."""
         self._options = options
         self._table = options.shape() if table is None else table
+        self._typed = typed
         self._input = options.input()
         self._until: dict[str, Any] | None = None
 
@@ -421,7 +486,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the rows of one task, in a worker."""
         if partition.value is not None:
-            yield from read_rows(partition.value, self._table)
+            yield from read_rows(partition.value, self._table, typed=self._typed)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish how far this query has read, under the name `consumer`."""

@@ -12,7 +12,7 @@ dicts; a worker finds their rows even if they were sealed or compacted in the me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,11 +26,15 @@ from meshbus.log.packets.row import ROW_BYTES
 from meshbus.log.packets.store import folder_of
 from meshbus.log.reader import LogReader, list_channels, read_split
 from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema, signed
+from meshbus.log.schemas import read_versions
 from meshbus.spark.io.offsets import Extent, Gap
+from meshbus.spark.lake.codec import Stored, stored_in
 
 if TYPE_CHECKING:
     from meshbus.log.backend import Snapshot
+    from meshbus.log.status import SegmentFile
     from meshbus.policy.gatewaypolicy import GatewayPolicy
+    from meshbus.spark.io.typed import Typed
 
 _KINDS: Final = ("published", "received")
 """Directories of logs below the log_dir of a node."""
@@ -49,6 +53,13 @@ class Rows(Protocol):
     def end(self) -> int:
         """One past the number of the last row."""
 
+    @property
+    def segments(self) -> Sequence[SegmentFile]:
+        """The sealed files in order."""
+
+    def batches(self, start: int, stop: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows of a range as record batches."""
+
     def splits(self, start: int, stop: int | None, *, rows: int) -> list[dict[str, Any]]:
         """Divide a range into splits of about `rows` rows."""
 
@@ -60,6 +71,8 @@ class Seen(msgspec.Struct, frozen=True):
     """The channel of a log, or the recorder of a record as tables store it (bit-cast)."""
     rows: Rows
     extent: Extent
+    time: str = "recv_ts_ns"
+    """The column with the time at which a row was recorded."""
 
 
 class Input(Protocol):
@@ -70,6 +83,12 @@ class Input(Protocol):
 
     def gap_error(self, gap: Gap) -> LogError:
         """Return the error for rows that are gone before they were read."""
+
+
+def match_channels(patterns: str) -> Callable[[str], bool]:
+    """Return whether a channel matches one of some comma-separated patterns, as a function; `*` also matches slashes."""
+    chosen = [pattern.strip() for pattern in patterns.split(",")]
+    return lambda channel: any(fnmatchcase(channel, pattern) for pattern in chosen)
 
 
 class Logs:
@@ -90,6 +109,15 @@ class Logs:
                     snapshot = self._readers.setdefault(name, LogReader(root, entry.channel)).snapshot()
                     found[name] = Seen(entry.channel, snapshot, _extent_of_log(snapshot))
         return found
+
+    def folders(self) -> dict[Path, str]:
+        """Return the folders of the logs with their channels."""
+        return {
+            LogReader(root, entry.channel).folder: str(entry.channel)
+            for _, root in self._roots()
+            for entry in list_channels(root)
+            if self._wants(entry.channel)
+        }
 
     def gap_error(self, gap: Gap) -> LogError:
         """Return the error for sequences that expired, or for a log that is gone."""
@@ -118,7 +146,9 @@ class Records:
         for recorder in packets.list_recorders(self._root):
             reader, name = packets.PacketReader(self._root, recorder), f"{recorder:016x}"
             snapshot = reader.snapshot()
-            found[name] = Seen(stored(recorder), snapshot, Extent(snapshot.first, snapshot.end, name, ROW_BYTES))
+            found[name] = Seen(
+                stored(recorder), snapshot, Extent(snapshot.first, snapshot.end, name, ROW_BYTES), "ts_ns"
+            )
         return found
 
     def gap_error(self, gap: Gap) -> LogError:
@@ -140,6 +170,17 @@ def recorded_policies(path: str) -> dict[tuple[int, int], GatewayPolicy]:
         for recorder in packets.list_recorders(path)
         for version, policy in load_policies(folder_of(Path(path), recorder)).items()
     }
+
+
+def stored_schemas(path: str) -> tuple[Stored, ...]:
+    """Return the schemas that are stored beside the logs below a path, for decode_rows of spark/lake/decode.py."""
+    folders = Logs(path, lambda _: True).folders()
+    return tuple(
+        stored
+        for folder, channel in folders.items()
+        if read_versions(folder)
+        for stored in stored_in(folder, channel, LogReader(folder.parent, channel).snapshot().log_id)
+    )
 
 
 def pack(splits: Iterable[dict[str, Any]], rows: int) -> list[list[dict[str, Any]]]:
@@ -165,24 +206,43 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def read_rows(
-    splits: Iterable[Mapping[str, Any]], table: Table, conditions: Sequence[Comparison] = ()
+    splits: Iterable[Mapping[str, Any]],
+    table: Table,
+    conditions: Sequence[Comparison] = (),
+    typed: Typed | None = None,
 ) -> Iterator[Any]:
-    """Yield record batches of the rows of splits, in the types that Spark takes: no dictionaries, no fixed-size binary."""
+    """Yield record batches of the rows of splits, in the types that Spark takes: no dictionaries, no fixed-size binary.
+
+    The columns of `typed` follow those of the table.
+    """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     read = packets.read_split if table.name == PACKETS.name else read_split
     schema = pa.schema([_plain(field) for field in arrow_schema(table, dictionaries=False)])
-    # Conditions may be on columns that were not requested.
-    names = dict.fromkeys([*schema.names, *(condition.column for condition in conditions)])
-    for whole in chain.from_iterable(read(split, list(names), dictionaries=False) for split in splits):
-        batch = whole
-        for condition in conditions:
-            column = batch.column(condition.column)
-            batch = batch.filter(getattr(pc, condition.kind)(column, pa.scalar(condition.value, column.type)))
-        if len(batch):
-            arrays = [batch.column(field.name).cast(field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Conditions may be on columns that were not requested, and so may be what typed columns are made of.
+    needed = () if typed is None else ("seq", "payload")
+    names = dict.fromkeys([*schema.names, *(condition.column for condition in conditions), *needed])
+    more = None if typed is None else typed.columns()
+    # Spark compares the types with its schema, nulls included.
+    whole = schema if typed is None else pa.schema([*schema, *typed.arrow_fields()])
+    for split in splits:
+        for read_batch in read(split, list(names), dictionaries=False):
+            batch = _meeting(read_batch, conditions)
+            if len(batch):
+                arrays = [batch.column(field.name).cast(field.type) for field in schema]
+                added = [] if more is None else more.of(batch, split)
+                yield pa.RecordBatch.from_arrays([*arrays, *added], schema=whole)
+
+
+def _meeting(batch: Any, conditions: Sequence[Comparison]) -> Any:
+    """Return the rows of a batch that meet all conditions."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for condition in conditions:
+        column = batch.column(condition.column)
+        batch = batch.filter(getattr(pc, condition.kind)(column, pa.scalar(condition.value, column.type)))
+    return batch
 
 
 def _plain(field: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from meshbus.log.schema import Column, ColumnType, Table
+from meshbus.log.schema import Column, Table
 from meshbus.spark.lake.charts import table_of
 from meshbus.spark.lake.tableschema import Layer, TableSpec
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 """All rows of a gold table, as the report reads them."""
-
-WINDOW_S = 60
-"""Width of the time windows of per-minute tables, in seconds."""
-WINDOW_START = Column("window_start", ColumnType.TIMESTAMP, "Start of the minute.")
 
 
 def _no_facts(_: Rows) -> dict[str, int]:
@@ -58,7 +54,11 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence for the guide; also stored in the table's files."""
     columns: tuple[Column, ...]
     sources: tuple[str, ...]
-    """Qualified names of the bronze and silver tables that it is computed from."""
+    """Qualified names of the bronze and silver tables that it is computed from.
+
+    Count tables (spark/lake/counts.py) where they have what is needed: the cost of a table should not grow with the rows
+    of an hour. `compute` may collect a few rows of a count table to decide which rows of a `filtered` source it reads.
+    """
     compute: Callable[..., DataFrame]
     """Takes one DataFrame per source, in order, and `subscriptions` if `with_subscriptions` is set."""
     question: str
@@ -69,6 +69,9 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
     hourly: bool = True
     around: tuple[str, ...] = ()
     """Sources of which the hours around are read too: their rows hold for later times, by clocks that may differ."""
+    filtered: tuple[str, ...] = ()
+    """Sources with a row per event, of which only a few are read. They do not make an hour out of date: the count tables
+    of the same rows do."""
     with_subscriptions: bool = False
     """Whether the table depends on the subscriptions in the pipeline's configuration; if they change, it is recomputed."""
 

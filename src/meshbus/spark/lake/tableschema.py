@@ -33,7 +33,7 @@ class TableSpec(msgspec.Struct, frozen=True):
     layer: Layer
     table: Table
     hourly: bool = True
-    """Whether the table is partitioned by hour; one that is not has few rows, which cover all time."""
+    """Whether rows have an hour; a table without hours has few rows, which cover all time."""
 
     @property
     def name(self) -> str:
@@ -45,9 +45,15 @@ class TableSpec(msgspec.Struct, frozen=True):
         return iter(self.table)
 
     @property
+    def time(self) -> str | None:
+        """The column with the time of a row, by the clock of the node that recorded it; None if there is none."""
+        held = {column.name for column in self.table}
+        return next((name for name in ("recv_ts", "ts", "window_start") if name in held), None)
+
+    @property
     def ddl(self) -> str:
         """The columns in Spark's DDL syntax, including the hour."""
-        return spark_ddl(self.table) + (f", {spark_ddl(_HOUR)}" if self.hourly else "")
+        return spark_ddl(self.table) + (f", {spark_ddl(_PARTITION)}" if self.hourly else "")
 
     def struct(self) -> StructType:
         """Return the columns as a Spark schema, including the hour.
@@ -60,13 +66,12 @@ class TableSpec(msgspec.Struct, frozen=True):
         return StructType([StructField(field.name, field.dataType, nullable=True) for field in fields])
 
 
-_HOUR = Table(
-    "hour",
-    "The partition of a table.",
-    (Column("hour", ColumnType.STRING, "Hour of receipt in UTC, such as 2026-11-15T23."),),
-)
+WINDOW_S = 60
+"""Width of the time windows of count tables and of per-minute gold tables, in seconds."""
 
 # Columns that several tables share.
+HOUR = Column("hour", ColumnType.STRING, "Hour of receipt in UTC, such as 2026-11-15T23.")
+WINDOW_START = Column("window_start", ColumnType.TIMESTAMP, "Start of the minute.")
 CHANNEL = Column("channel", ColumnType.STRING, "Name of the channel.")
 ORIGIN = Column("origin", ColumnType.BIGINT, "Origin hash of the publisher.", bit_cast=True)
 SEEN_IN_LOG = Column("log_id", ColumnType.BINARY_16, "Id of the log that holds the rows.")
@@ -80,7 +85,13 @@ NUMBERED_IN = Column(
     nullable=True,
     bit_cast=True,
 )
-_CODEC = Column("codec", ColumnType.STRING, "Declared codec of the channel: raw, utf8, json, msgpack or arrow.")
+_PARTITION = Table("hour", "The partition of a table.", (HOUR,))
+_CODEC = Column(
+    "codec",
+    ColumnType.STRING,
+    "Declared codec of the channel: utf8, json, msgpack, arrow or protobuf; null for raw.",
+    nullable=True,
+)
 
 _RECORDED = {
     "recorder", "ts", "ts_ns", "sampling_rate", "previous_hop", "next_hop", "subprotocol_id", "session_id", "stream_id",
@@ -98,7 +109,7 @@ SILVER_EVENTS = Table(
         Column(
             "value",
             ColumnType.STRING,
-            "Decoded payload: the text for utf8, JSON for json, msgpack and arrow, null for raw.",
+            "Decoded payload: the text for utf8, JSON for json, msgpack, arrow and protobuf, null for raw.",
             nullable=True,
         ),
     ),
@@ -148,6 +159,81 @@ DECISIONS = Table(
     ),
 )
 
+
+def _columns_of(table: Table, *names: str) -> tuple[Column, ...]:
+    """Return columns that a count table takes over from its source."""
+    known = {column.name: column for column in table}
+    return tuple(known[name] for name in names)
+
+
+EVENT_COUNTS = Table(
+    "event_counts",
+    "Events and payload bytes of silver.events, per minute of receipt.",
+    (
+        HOUR,
+        WINDOW_START,
+        CHANNEL,
+        ORIGIN,
+        *_columns_of(EVENTS, "src", "dst"),
+        Column(
+            "sent_minute",
+            ColumnType.TIMESTAMP,
+            "Start of the minute of publication, by the publisher's clock; null if unknown.",
+            nullable=True,
+        ),
+        Column("events", ColumnType.BIGINT, "Number of events."),
+        Column("bytes", ColumnType.BIGINT, "Payload bytes."),
+    ),
+)
+RECEIPT_COUNTS = Table(
+    "receipt_counts",
+    "Rows of bronze.events by log, publisher and recorder, per minute of receipt.",
+    (
+        HOUR,
+        WINDOW_START,
+        CHANNEL,
+        SEEN_IN_LOG,
+        ORIGIN,
+        *_columns_of(EVENTS, "recorder"),
+        Column("received", ColumnType.BOOLEAN, "Whether the recorder received the events, or published them itself."),
+        Column("rows", ColumnType.BIGINT, "Number of rows."),
+        Column("timed", ColumnType.BIGINT, "Rows with a known time of publication."),
+    ),
+)
+LATENCY_COUNTS = Table(
+    "latency_counts",
+    "Received events with a known time of publication by latency, per minute of receipt.",
+    (
+        HOUR,
+        WINDOW_START,
+        CHANNEL,
+        ORIGIN,
+        *_columns_of(EVENTS, "recorder"),
+        Column(
+            "latency_us",
+            ColumnType.DOUBLE,
+            "Receipt by the recorder's clock minus publication by the publisher's, in microseconds, rounded to three"
+            " significant digits.",
+        ),
+        Column("rows", ColumnType.BIGINT, "Number of rows with this latency."),
+    ),
+)
+PACKET_COUNTS = Table(
+    "packet_counts",
+    "Recorded packets and their bytes by verdict, reason, peer, channel and subnets, per minute.",
+    (
+        HOUR,
+        WINDOW_START,
+        *_columns_of(PACKETS, "recorder", "verdict", "reason"),
+        Column(
+            "peer", ColumnType.BIGINT, "Neighbor they came from; null if that is no peer.", nullable=True, bit_cast=True
+        ),
+        *_columns_of(PACKETS, "channel", "origin", "src", "dst"),
+        Column("packets", ColumnType.BIGINT, "Recorded packets, multiplied by the sampling rate."),
+        Column("bytes", ColumnType.BIGINT, "Payload bytes in these packets."),
+    ),
+)
+
 FIXED_TABLES = (
     TableSpec(Layer.BRONZE, EVENTS),
     TableSpec(Layer.BRONZE, PACKETS),
@@ -156,5 +242,9 @@ FIXED_TABLES = (
     TableSpec(Layer.SILVER, QUARANTINE),
     TableSpec(Layer.SILVER, RUNS, hourly=False),
     TableSpec(Layer.SILVER, DECISIONS),
+    TableSpec(Layer.SILVER, EVENT_COUNTS, hourly=False),
+    TableSpec(Layer.SILVER, RECEIPT_COUNTS, hourly=False),
+    TableSpec(Layer.SILVER, LATENCY_COUNTS, hourly=False),
+    TableSpec(Layer.SILVER, PACKET_COUNTS, hourly=False),
 )
 """Every bronze and silver table, in processing order. The streaming queries write these; gold tables derive from them."""

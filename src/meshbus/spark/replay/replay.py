@@ -69,7 +69,7 @@ def replay_packets(
 ) -> Replay:
     """Judge recorded packets by a policy and compare; optionally those of one recorder, or from `start` until `end`."""
     with store.reading():
-        files = [file for part in store.parts("bronze.packets") for file in sorted(part.path.rglob("*.parquet"))]
+        files = [Path(path) for path in store.paths("bronze.packets")]
         # Persisted, because the summary runs two queries over it.
         counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
         try:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshbus.log.census import CensusReader, list_censuses
-from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.run.rowsfile import RowsFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from meshbus.spark.lake.tablestore import Store
 
 TABLE = "bronze.census"
 _QUERY = "census"
@@ -37,15 +37,14 @@ class CensusIntake:
         found = [reader.read(known) for reader in self._find()]
         rows = pa.concat_tables(found) if found else None
         if rows is not None and len(rows):
-            batch = max((part.last + 1 for part in self._store.parts(TABLE)), default=0)
-            self._store.put(TABLE, _QUERY, batch, rows.append_column("hour", _hours(rows.column("ts"))))
+            table = self._store.table(TABLE)
+            staged, batch = table.stage(), table.last(_QUERY) + 1
+            with RowsFile(staged / "part.parquet") as file:
+                file.write(rows)
+            table.commit(_QUERY, batch, batch, staged)
             known = _advanced(known, rows)
         self._next = known
         return 0 if rows is None else len(rows)
-
-    def compact(self, spark: SparkSession, fewest: int) -> None:
-        """Combine small parts."""
-        self._store.compact(spark, TABLE, _QUERY, fewest=fewest)
 
     def _find(self) -> list[CensusReader]:
         for path in self._logs:
@@ -59,9 +58,8 @@ def _read_so_far(store: Store) -> dict[bytes, int]:
     import pyarrow.parquet as pq
 
     known: dict[bytes, int] = {}
-    for part in store.parts(TABLE):
-        for file in part.path.rglob("*.parquet"):
-            known = _advanced(known, pq.ParquetFile(file).read(columns=["log_id", "seq"]))
+    for path in store.paths(TABLE):
+        known = _advanced(known, pq.ParquetFile(path).read(columns=["log_id", "seq"]))
     return known
 
 
@@ -69,9 +67,3 @@ def _advanced(known: dict[bytes, int], rows: Any) -> dict[bytes, int]:
     """Return positions advanced by the rows of a table."""
     ends = rows.group_by("log_id").aggregate([("seq", "max")]).to_pylist()
     return known | {row["log_id"]: max(row["seq_max"] + 1, known.get(row["log_id"], 0)) for row in ends}
-
-
-def _hours(times: Any) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.strftime(times, "%Y-%m-%dT%H")

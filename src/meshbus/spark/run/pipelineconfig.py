@@ -27,6 +27,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     tables: str = "tables"
     """The directory of the tables."""
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
+    """Format of the tables; it cannot be changed once they exist."""
     logs: tuple[str, ...] = ()
     """Directories that nodes log to (`log_dir`), with their logs and packet records."""
     channels: tuple[Declaration, ...] = ()
@@ -35,22 +37,20 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Subscriptions that gold.fan_out assumes for events whose publisher's rosters are not recorded."""
     read_channels: str = "*"
     """Comma-separated patterns of the channels to read."""
-    max_rows_per_batch: int = 1_000_000
-    """Rows that one batch reads at most."""
+    max_rows_per_batch: int = 4_000_000
+    """Rows that one batch reads at most; a sealed file with more rows is a batch of its own."""
     fail_on_gap: bool = False
     """Whether rows that expired before they were read stop the pipeline; if not, gold.gaps lists those of logs."""
-    trigger_s: float = 1.0
+    trigger_s: float = 0.25
     """Interval at which a continuous run looks for new rows."""
-    refresh_s: float = 2.0
+    refresh_s: float = 1.0
     """Interval at which a continuous run refreshes gold tables whose sources changed."""
-    stall_s: float = 300.0
-    """A query that has rows to read and completes no batch for this long is restarted."""
     restarts: int = 5
-    """How many times a query is restarted without progress before the pipeline fails."""
+    """How many times a query or the refresh is tried again without progress before the pipeline fails."""
     compact_batches: int = 32
     """Number of batches of a table that are compacted into one part."""
     keep_days: float | None = None
-    """Hours older than this are removed from all hourly tables; None keeps everything."""
+    """Files and hours whose rows are all older than this are removed from the tables; None keeps everything."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_rows_per_batch", 1), ("compact_batches", 2), ("restarts", 0)):
@@ -72,6 +72,7 @@ def load_config(path: Path) -> PipelineConfig:
         config,
         tables=str(base / config.tables),
         logs=tuple(str(base / log) for log in config.logs),
+        channels=tuple(declaration.below(base) for declaration in config.channels),
     )
 
 

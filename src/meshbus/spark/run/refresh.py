@@ -1,84 +1,183 @@
-"""Recompute gold tables: find the hours that are out of date, and replace them.
+"""Recompute gold tables: count new batches, find the hours that are out of date, and replace them.
 
-Each file of a gold table stores a fingerprint of its inputs: the parts of the source tables that have rows of its hour.
-An hour is due when its fingerprint differs from the present inputs. No other state is kept, so a crash, a deleted file, a
-repaired quarantine or a compaction needs no special handling.
+Each batch of events and packets is counted once (spark/lake/counts.py). Each hour of a gold table stores a fingerprint of
+its inputs: the files of count tables, of silver.runs and of the census that have rows of its hour. An hour is due when
+its fingerprint differs from the present inputs. No other state is kept, so a crash, a deleted file or a compaction needs
+no special handling.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
+from meshbus.spark.lake.counts import COUNTS, CountTable
 from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.subscribercount import PrefixSubscription
-from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.lake.tablestore import HOUR_FORMAT, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from meshbus.spark.lake.tableformat import TableFile
+
 _PARALLEL_TABLES = 3
 """Tables computed at the same time: Spark plans one on the driver while it runs the others."""
+_REST = 2.0
+"""Pause before a table is computed again, as a multiple of the time that it took."""
+_LONGEST_REST_S = 30.0
 HOURS_PER_QUERY = 48
 """Hours computed by one query. Bounds the rows of a gold table that the driver holds in memory."""
 HOURS_AROUND = 2
 """Hours before and after that are read of a source whose rows hold for later times (`GoldTable.around`): a census has a
 snapshot in each hour, and clocks that differ by more than this are not worth every hour's recomputation."""
-_HOUR = "%Y-%m-%dT%H"
 _ALL_TIME = "all"
 """The only `hour` of a table that is not hourly."""
+_COUNTS_OF = {count.source: count.name for count in COUNTS}
+"""A count table for each table whose rows are counted: it is small, and tells which hours have new rows."""
 
 
-def refresh(spark: SparkSession, store: Store, subscriptions: Sequence[PrefixSubscription] = ()) -> dict[str, int]:
-    """Recompute every hour that is due, and return the number of recomputed hours by table."""
-    gold = store.catalog.gold
-    with store.reading(), ThreadPoolExecutor(_PARALLEL_TABLES) as pool:
-        counts = pool.map(lambda table: _recompute(spark, store, table, subscriptions), gold.values())
-        return dict(zip(gold, counts, strict=True))
+class Refresher:
+    """Keeps count tables and gold tables up to date."""
 
+    def __init__(self, spark: SparkSession, store: Store, subscriptions: Sequence[PrefixSubscription] = ()) -> None:
+        self._spark, self._store, self._subscriptions = spark, store, subscriptions
+        self._since = ""
+        self._hours: dict[str, list[str]] = {}
+        """The hours of files, by path: a file never changes, and opening each takes time."""
+        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, "meshbus-gold")
+        self._running: dict[str, Future[int]] = {}
+        self._rest_until: dict[str, float] = {}
+        """When each table may be computed again, by the monotonic clock."""
+        self.failing: set[str] = set()
+        """Tables whose last computation failed."""
 
-def _recompute(spark: SparkSession, store: Store, table: GoldTable, subscriptions: Sequence[PrefixSubscription]) -> int:
-    """Recompute the hours of one table that are due, and return how many there were."""
-    name = table.spec.name
-    salt = repr(sorted((entry.peer, entry.prefix) for entry in subscriptions)) if table.with_subscriptions else ""
-    due = _due(store, table, salt)
-    hours = sorted(due)
-    for start in range(0, len(hours), HOURS_PER_QUERY):
-        chosen = hours[start : start + HOURS_PER_QUERY]
-        frames = [store.read(spark, source, _wanted(table, source, chosen)) for source in table.sources]
-        rows = table.rows(frames, subscriptions).toArrow()
+    def refresh(self, since: str = "") -> dict[str, int]:
+        """Recompute every hour that is due, and return the number of recomputed hours by table.
+
+        Hours before `since` have expired, and are left alone.
+        """
+        wait(self._running.values())
+        hours = dict.fromkeys(self._store.catalog.gold, 0) | self.begin(since, rested=False)
+        wait(self._running.values())
+        return hours | self._ended()
+
+    def begin(self, since: str = "", *, rested: bool = True) -> dict[str, int]:
+        """Count new batches, begin to recompute what is due, and return what has ended since the last call.
+
+        A table that takes long does not delay the others: with `rested` it is begun again only after a pause in
+        proportion, so that none of them takes more than a part of the machine. Raises what went wrong with one.
+        """
+        self._since = since
+        with self._store.reading():
+            list(self._pool.map(self._count, COUNTS))
+        now, hours = time.monotonic(), self._ended()
+        for name, table in self._store.catalog.gold.items():
+            if name not in self._running and (not rested or now >= self._rest_until.get(name, now)):
+                due = self._due(table)
+                if due:
+                    self._running[name] = self._pool.submit(self._recompute, table, due)
+        return hours
+
+    @property
+    def running(self) -> bool:
+        """Whether a table is being computed."""
+        return bool(self._running)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a table is being computed, or may be out of date because it rests."""
+        now = time.monotonic()
+        return bool(self._running) or any(until > now for until in self._rest_until.values())
+
+    def _ended(self) -> dict[str, int]:
+        ended = {name: job for name, job in self._running.items() if job.done()}
+        for name, job in ended.items():
+            del self._running[name]
+            (self.failing.add if job.exception() else self.failing.discard)(name)
+        return {name: job.result() for name, job in ended.items()}
+
+    def _count(self, count: CountTable) -> None:
+        """Count the batches of the source that are not counted."""
+        source, target = self._store.table(count.source), self._store.table(count.name)
+        for query in sorted({file.query for file in source.files()}):
+            done, last = target.last(query), source.last(query)
+            if last > done:
+                rows = self._store.read_files(
+                    self._spark, count.source, self._store.paths(count.source, query=query, after=done)
+                )
+                staged = target.stage()
+                self._store.write_files(count.compute(rows).coalesce(1), staged)
+                target.commit(query, done + 1, last, staged)
+
+    def _recompute(self, table: GoldTable, due: Mapping[str, str]) -> int:
+        """Recompute some hours of one table, and return how many there were."""
+        begun = time.monotonic()
+        with self._store.reading():
+            hours = sorted(due)
+            for start in range(0, len(hours), HOURS_PER_QUERY):
+                self._replace(table, {hour: due[hour] for hour in hours[start : start + HOURS_PER_QUERY]})
+        ended = time.monotonic()
+        self._rest_until[table.spec.name] = ended + min(_REST * (ended - begun), _LONGEST_REST_S)
+        return len(due)
+
+    def _replace(self, table: GoldTable, due: Mapping[str, str]) -> None:
+        hours = sorted(due)
+        frames = [self._store.read(self._spark, source, _wanted(table, source, hours)) for source in table.sources]
+        rows = table.rows(frames, self._subscriptions).toArrow()
+        target = self._store.table(table.spec.name)
         # Also hours without result rows: their file records that they are up to date.
-        for hour in chosen:
+        for hour, sources in due.items():
             if table.hourly:
-                store.put_gold(name, hour, _of_hour(rows, hour), due[hour])
+                target.put_hour(hour, _of_hour(rows, hour), sources)
             else:
-                store.put_gold(name, None, rows, due[hour])
-    return len(due)
+                target.put_hour(None, rows, sources)
 
+    def _due(self, table: GoldTable) -> Mapping[str, str]:
+        """Return the hours whose inputs changed, each with the fingerprint of its present inputs."""
+        given = sorted((entry.peer, entry.prefix) for entry in self._subscriptions)
+        salt = repr(given) if table.with_subscriptions else ""
+        found: dict[str, list[str]] = {}
+        sources = [source for source in table.sources if source not in table.filtered]
+        for source in sorted(sources, key=table.around.__contains__):
+            around, counts = source in table.around, _COUNTS_OF.get(source, source)
+            for file in self._store.table(counts).files():
+                for made in self._present_hours(counts, file) if table.hourly else [_ALL_TIME]:
+                    # What holds around an hour does not make one: those come first that do.
+                    for hour in [hour for hour in _around([made]) if hour in found] if around else [made]:
+                        found.setdefault(hour, []).append(file.path)
+        wanted = {
+            hour: blake2s("\n".join([salt, *paths]).encode(), digest_size=16).hexdigest()
+            for hour, paths in found.items()
+        }
+        target = self._store.table(table.spec.name)
+        return {
+            hour: sources
+            for hour, sources in wanted.items()
+            if target.sources(hour if table.hourly else None) != sources
+        }
 
-def _due(store: Store, table: GoldTable, salt: str) -> Mapping[str, str]:
-    """Return the hours whose inputs changed, each with the fingerprint of its present inputs."""
-    found: dict[str, list[str]] = {}
-    for source in sorted(table.sources, key=table.around.__contains__):
-        around = source in table.around
-        for part in store.parts(source):
-            for made in part.hours() if table.hourly else [_ALL_TIME]:
-                stamp = f"{source}/{part.path.name}@{part.made_ns(made)}"
-                # What holds around an hour does not make one: those come first that do.
-                for hour in [hour for hour in _around([made]) if hour in found] if around else [made]:
-                    found.setdefault(hour, []).append(stamp)
-    wanted = {
-        hour: blake2s("\n".join([salt, *parts]).encode(), digest_size=16).hexdigest() for hour, parts in found.items()
-    }
-    name = table.spec.name
-    return {
-        hour: sources
-        for hour, sources in wanted.items()
-        if store.gold_sources(name, hour if table.hourly else None) != sources
-    }
+    def _present_hours(self, source: str, file: TableFile) -> list[str]:
+        return [hour for hour in self._hours_of(source, file) if hour >= self._since]
+
+    def _hours_of(self, source: str, file: TableFile) -> list[str]:
+        """Return the hours that a small file has rows of."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        if file.path not in self._hours:
+            content = pq.ParquetFile(file.path)
+            held = "hour" in content.schema_arrow.names
+            time = self._store.catalog.spec(source).time
+            column = content.read(columns=["hour" if held else time])[0]
+            self._hours[file.path] = sorted(
+                set(pc.unique(column if held else pc.strftime(column, HOUR_FORMAT)).to_pylist())
+            )
+        return self._hours[file.path]
 
 
 def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str] | None:
@@ -89,9 +188,9 @@ def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str
 
 
 def _around(hours: Sequence[str]) -> list[str]:
-    times = [datetime.strptime(hour, _HOUR).replace(tzinfo=UTC) for hour in hours]
+    times = [datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) for hour in hours]
     steps = range(-HOURS_AROUND, HOURS_AROUND + 1)
-    return sorted({f"{time + timedelta(hours=step):{_HOUR}}" for time in times for step in steps})
+    return sorted({f"{time + timedelta(hours=step):{HOUR_FORMAT}}" for time in times for step in steps})
 
 
 def _of_hour(rows: Any, hour: str) -> Any:

@@ -25,9 +25,7 @@ p.note{color:#666} svg text{font:11px system-ui,sans-serif;fill:#444}
 
 def rows_of(store: Store, name: str) -> list[dict[str, Any]]:
     """Return all rows of a gold table."""
-    import pyarrow.parquet as pq
-
-    return [row for path in store.gold_files(name).values() for row in pq.ParquetFile(path).read().to_pylist()]
+    return store.rows(name)
 
 
 def names_of(nodes: Iterable[Mapping[str, Any]]) -> dict[int, str]:

@@ -27,7 +27,8 @@ NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",  # spark.md §2: without it, a reader with pushFilters fails
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.maxConcurrentOutputFileWriters": "8",  # a batch has few hours, so Spark need not sort by them
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as in the files of logs; other engines expect it
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # a job costs more than looking at some files
     "spark.sql.streaming.stopTimeout": "60s",  # stopping a query that hangs must not hang
 }
 """Settings that the tables and the data source require everywhere."""

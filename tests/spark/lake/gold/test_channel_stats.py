@@ -8,14 +8,15 @@ from pyspark.sql import SparkSession
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.channel_stats import TABLE
 from tests.spark import oracle
-from tests.spark.oracle import as_set
+from tests.spark.counted import counted
+from tests.spark.oracle import assert_alike
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 
 
 def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
     expected = oracle.channel_stats(read["silver.events"], read["bronze.events"])
-    assert as_set(read["gold.channel_stats"]) == as_set(expected)
+    assert_alike(read["gold.channel_stats"], expected)
     assert {row["latency_p50_us"] is None for row in expected} == {True, False}
 
 
@@ -28,8 +29,7 @@ def test_times_at_their_limits_fail_no_query(spark: SparkSession) -> None:
         for ts_ns in (-(2**63), 5)
         for recv_ts_ns in (-(2**63), -1, 0, 2**63 - 1)
     ]  # fmt: skip
-    frame = spark.createDataFrame(rows, struct)
-    (row,) = TABLE.rows([frame, frame]).collect()
+    (row,) = TABLE.rows(counted(TABLE.sources, spark.createDataFrame(rows, struct))).collect()
     assert row["events"] == 8
 
 
@@ -44,8 +44,8 @@ def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is(spar
         {**row, "channel": "both", "ts_ns": 9_000},
         {**row, "channel": "both", "ts_ns": 4_000, "session_id": 1},
     ]
-    frame = spark.createDataFrame(rows, struct)
-    found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows([frame, frame]).collect()}
+    frames = counted(TABLE.sources, spark.createDataFrame(rows, struct))
+    found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows(frames).collect()}
     assert found == {"plain": None, "own": None, "both": 5.0}
 
 

@@ -1,5 +1,6 @@
 """Dropped packets equal those of plain Python, and codes of later versions are kept."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -8,6 +9,7 @@ from meshbus.policy.fate import Fate
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.denials import TABLE
 from tests.spark import oracle
+from tests.spark.counted import counted
 from tests.spark.oracle import as_set
 from tests.spark.world import World
 
@@ -19,8 +21,9 @@ def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]], world: W
 def test_an_unknown_reason_is_shown_by_its_code(spark: SparkSession) -> None:
     struct = CATALOG["bronze.packets"].struct()
     blank = {field.name: None for field in struct}
-    row = {**blank, "verdict": int(Fate.DROPPED), "reason": 9_999, "sampling_rate": 4, "payload_len": 10}
-    (found,) = TABLE.rows([spark.createDataFrame([row], struct)]).collect()
+    known = {"ts": datetime(2026, 11, 15, 23, 0, tzinfo=UTC)}
+    row = {**blank, **known, "verdict": int(Fate.DROPPED), "reason": 9_999, "sampling_rate": 4, "payload_len": 10}
+    (found,) = TABLE.rows(counted(TABLE.sources, spark.createDataFrame([row], struct))).collect()
     assert (found["reason"], found["packets"], found["bytes"]) == ("code_9999", 4, 40)
 
 

@@ -43,7 +43,7 @@ def test_numbers_at_their_limits_fail_no_query(spark: SparkSession) -> None:
         {**blank, "channel": "a", "log_id": b"L" * 16, "seq": place, "origin": number, "pub_seq": other}
         for place, (number, other) in enumerate(product([-(2**63), 5], extremes))
     ]
-    runs = runs_of(spark.createDataFrame(rows, struct).select(*COLUMNS).toArrow(), [])
+    runs = runs_of("a", b"L" * 16, spark.createDataFrame(rows, struct).select(*COLUMNS).toArrow(), {})
     assert TABLE.rows([spark.createDataFrame(runs, RUNS.struct())]).count() == 3
 
 
@@ -54,7 +54,7 @@ def measured(spark: SparkSession, rows: list[dict[str, Any]]) -> list[tuple[obje
     whole = [
         {**blank, "channel": "a", "log_id": b"L" * 16, "seq": seq, "origin": 5, **row} for seq, row in enumerate(rows)
     ]
-    runs = runs_of(spark.createDataFrame(whole, struct).select(*COLUMNS).toArrow(), [])
+    runs = runs_of("a", b"L" * 16, spark.createDataFrame(whole, struct).select(*COLUMNS).toArrow(), {})
     # Spark reads a table of Arrow only up to its first chunk without rows.
     found = TABLE.rows([spark.createDataFrame(runs.combine_chunks(), RUNS.struct())]).collect()
     return sorted((row["kind"], row["events"], row["missing"]) for row in found if row["kind"] != "log")

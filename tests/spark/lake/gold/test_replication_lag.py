@@ -2,12 +2,29 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 
 from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.replication_lag import TABLE
+from tests.spark.counted import counted, unreadable
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
+
+
+def test_no_row_is_read_if_no_log_has_replicas(spark: SparkSession) -> None:
+    struct = CATALOG["bronze.events"].struct()
+    row = {field.name: None for field in struct} | {
+        "channel": "a",
+        "log_id": b"A" * 16,
+        "recorder": 1,
+        "recv_ts": START,
+    }
+    bronze = spark.createDataFrame([row], struct)
+    assert TABLE.rows([*counted(TABLE.sources[:1], bronze), unreadable(bronze)]).collect() == []
+    with pytest.raises(SparkRuntimeException, match="read"):
+        unreadable(bronze).collect()
 
 
 def test_replicas_are_compared_with_the_first(spark: SparkSession) -> None:
@@ -21,7 +38,8 @@ def test_replicas_are_compared_with_the_first(spark: SparkSession) -> None:
                 {**blank, "channel": "a", "log_id": log, "seq": seq, "recorder": recorder, "recv_ts": at,
                  "recv_ts_ns": int(at.timestamp()) * 10**9 + delay_us * 1000, "hour": "2026-11-15T23"}
             )  # fmt: skip
-    found = TABLE.rows([spark.createDataFrame(rows, struct)]).collect()
+    bronze = spark.createDataFrame(rows, struct)
+    found = TABLE.rows([*counted(TABLE.sources[:1], bronze), bronze]).collect()
     assert sorted(
         (
             row["window_start"].minute,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
-from meshbus.spark.lake.goldtable import WINDOW_S, WINDOW_START, GoldTable, Rows, Section
-from meshbus.spark.lake.receipts import named_percentiles, percentiles, received
-from meshbus.spark.lake.tableschema import CHANNEL
+from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles, percentiles
+from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_S, WINDOW_START
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -17,26 +17,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def channel_stats(events: DataFrame, receipts: DataFrame) -> DataFrame:
-    """Aggregate events by minute and channel: each event once, but its latency at every node that logged its arrival."""
+def channel_stats(events: DataFrame, latencies: DataFrame) -> DataFrame:
+    """Add up events by minute and channel: each event once, but its latency at every node that logged its arrival."""
     from pyspark.sql import functions as F
 
     # By the recorder's clock, which is also that of the hour: a window never spans two hours.
     keys = ["hour", "window_start", "channel"]
-    start = F.window("recv_ts", f"{WINDOW_S} seconds")["start"]
-    size = F.octet_length("payload")
-    stats = (
-        events.withColumn("window_start", start)
-        .groupBy(*keys)
-        .agg(
-            F.count("*").alias("events"),
-            F.sum(size).cast("bigint").alias("bytes"),
-            F.countDistinct("origin").alias("publishers"),
-            (F.count("*") / WINDOW_S).alias("events_per_s"),
-            (F.sum(size) / WINDOW_S).alias("bytes_per_s"),
-        )
+    stats = events.groupBy(*keys).agg(
+        F.sum("events").alias("events"),
+        F.sum("bytes").alias("bytes"),
+        F.countDistinct("origin").alias("publishers"),
+        (F.sum("events") / WINDOW_S).alias("events_per_s"),
+        (F.sum("bytes") / WINDOW_S).alias("bytes_per_s"),
     )
-    timed = received(receipts).withColumn("window_start", start).groupBy(*keys).agg(percentiles(F.col("_latency")))
+    timed = latencies.groupBy(*keys).agg(percentiles(F.col("latency_us"), F.col("rows")))
     return stats.join(timed, keys, "left").withColumns(named_percentiles("latency"))
 
 
@@ -71,13 +65,13 @@ TABLE = GoldTable(
             "latency_p50_us",
             ColumnType.DOUBLE,
             "Median time from publication (publisher's clock) to receipt (recorder's clock), in microseconds; null if no"
-            " row has both. gold.latency has it without the difference of the clocks.",
+            f" row has both; {ROUNDED}. gold.latency has it without the difference of the clocks.",
             nullable=True,
         ),
         Column("latency_p95_us", ColumnType.DOUBLE, "95th percentile of the same.", nullable=True),
         Column("latency_p99_us", ColumnType.DOUBLE, "99th percentile of the same.", nullable=True),
     ),
-    sources=("silver.events", "bronze.events"),
+    sources=("silver.event_counts", "silver.latency_counts"),
     compute=channel_stats,
     question="Which channels had the highest rate in a minute?",
     query="""\

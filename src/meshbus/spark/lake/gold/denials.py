@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 def denials(packets: DataFrame) -> DataFrame:
-    """Add up dropped packets, each multiplied by its sampling rate."""
+    """Add up the counts of dropped packets."""
     from pyspark.sql import functions as F
 
     names = F.create_map(*(F.lit(part) for code, reason in RECORDED.items() for part in (code, reason.word)))
     # A recorder of a later version may use codes that this version cannot name.
     reason = F.coalesce(names[F.col("_reason").cast("int")], F.concat(F.lit("code_"), F.col("_reason")))
-    dropped = packets.where(F.col("verdict") == int(Fate.DROPPED)).withColumnsRenamed(
-        {"reason": "_reason", "previous_hop": "peer"}
-    )
+    dropped = packets.where(F.col("verdict") == int(Fate.DROPPED)).withColumnRenamed("reason", "_reason")
     summed = dropped.groupBy("hour", "recorder", "_reason", "peer", "channel", "origin").agg(
-        F.sum("sampling_rate").cast("bigint").alias("packets"),
-        F.sum(F.col("payload_len").cast("bigint") * F.col("sampling_rate")).alias("bytes"),
+        F.sum("packets").alias("packets"), F.sum("bytes").alias("bytes")
     )
     return summed.withColumn("reason", reason)
 
@@ -59,7 +56,7 @@ TABLE = GoldTable(
         Column("packets", ColumnType.BIGINT, "Recorded packets, multiplied by the sampling rate."),
         Column("bytes", ColumnType.BIGINT, "Payload bytes in these packets."),
     ),
-    sources=("bronze.packets",),
+    sources=("silver.packet_counts",),
     compute=denials,
     question="What was dropped, and why?",
     query="""\

@@ -13,40 +13,57 @@ from typing import TYPE_CHECKING
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
+from meshbus.spark.lake.counts import MINUTE_NS
 from meshbus.spark.lake.goldtable import GoldTable, Section
-from meshbus.spark.lake.receipts import named_percentiles, percentiles, received
+from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles, percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, ORIGIN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def latency(receipts: DataFrame, census: DataFrame) -> DataFrame:
-    """Aggregate receipts by channel, publisher and recorder."""
+def latency(receipts: DataFrame, latencies: DataFrame, census: DataFrame) -> DataFrame:
+    """Add up receipts by channel, publisher and recorder."""
     from pyspark.sql import functions as F
 
-    rows = _with_clocks(received(receipts), census)
-    rows = rows.withColumn("_delay", F.col("_latency") + F.col("clock_offset_ns") / 1000)
-    stats = rows.groupBy("hour", "channel", "origin", "recorder").agg(
-        F.count("*").alias("events"),
-        F.count("_latency").alias("timed"),
-        percentiles(F.col("_latency"), "_latencies"),
-        percentiles(F.col("_delay"), "_delays"),
-        (F.percentile("clock_offset_ns", 0.5) / 1000).alias("clock_offset_us"),
-        (F.max("clock_error_ns") / 1000).alias("clock_error_us"),
+    received = receipts.where("received")
+    clocks = _clocks_by_minute(received, census)
+    which = ["hour", "channel", "origin", "recorder"]
+    minute = ["window_start", "origin", "recorder"]
+    arrived = (
+        received.join(clocks, minute, "left")
+        .groupBy(*which)
+        .agg(
+            F.sum("rows").alias("events"),
+            F.sum("timed").alias("timed"),
+            (F.percentile("clock_offset_ns", 0.5, F.col("rows")) / 1000).alias("clock_offset_us"),
+            (F.max("clock_error_ns") / 1000).alias("clock_error_us"),
+        )
     )
-    return stats.withColumns(named_percentiles("latency", "_latencies") | named_percentiles("delay", "_delays"))
+    took, rows = F.col("latency_us"), F.col("rows")
+    timed = (
+        latencies.join(clocks, minute, "left")
+        .groupBy(*which)
+        .agg(
+            percentiles(took, rows, "_latencies"),
+            percentiles(took + F.col("clock_offset_ns") / 1000, rows, "_delays"),
+        )
+    )
+    named = named_percentiles("latency", "_latencies") | named_percentiles("delay", "_delays")
+    return arrived.join(timed, which, "left").withColumns(named)
 
 
-def _with_clocks(rows: DataFrame, census: DataFrame) -> DataFrame:
-    """Add the offset of the publisher's clock that its recorder knew last, or if it knew none yet, then next."""
+def _clocks_by_minute(received: DataFrame, census: DataFrame) -> DataFrame:
+    """Return the offset of the publisher's clock for each minute of receipt.
+
+    It is the one that the recorder knew at the end of the minute, or if it knew none yet, the next.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
     clock = ["clock_offset_ns", "clock_error_ns"]
-    arrived = rows.select(
-        "hour", "channel", "origin", "recorder", "_latency", F.col("recv_ts_ns").alias("_at"), F.lit(True).alias("_row")
-    )
+    minutes = received.select("origin", "recorder", "window_start").distinct()
+    end = (F.unix_micros("window_start") * 1000 + MINUTE_NS - 1).alias("_at")
     known = census.where((F.col("kind") == FactKind.NODE.value) & F.col("clock_offset_ns").isNotNull()).select(
         "origin", "recorder", F.col("ts_ns").alias("_at"), *clock
     )
@@ -57,10 +74,11 @@ def _with_clocks(rows: DataFrame, census: DataFrame) -> DataFrame:
         name: F.coalesce(F.last(name, ignorenulls=True).over(before), F.first(name, ignorenulls=True).over(after))
         for name in clock
     }
-    return arrived.unionByName(known, allowMissingColumns=True).withColumns(nearest).where("_row")
+    both = minutes.select("*", end).unionByName(known, allowMissingColumns=True)
+    return both.withColumns(nearest).where("window_start IS NOT NULL").drop("_at")
 
 
-_MEASURED = "in microseconds; null if no event carries the time of its publication"
+_MEASURED = f"in microseconds; null if no event carries the time of its publication; {ROUNDED}"
 
 TABLE = GoldTable(
     name="latency",
@@ -82,20 +100,22 @@ TABLE = GoldTable(
         Column(
             "clock_offset_us",
             ColumnType.DOUBLE,
-            "The publisher's clock minus the recorder's, as the recorder measured it; null if it did not.",
+            "The publisher's clock minus the recorder's, as the recorder measured it: the median over events, each with the"
+            " offset that was known at the end of the minute of its receipt, or else next; null if it was not measured.",
             nullable=True,
         ),
         Column("clock_error_us", ColumnType.DOUBLE, "The offset is wrong by at most this much.", nullable=True),
         Column(
             "delay_p50_us",
             ColumnType.DOUBLE,
-            "Median of latency plus clock offset: the time on the way, by one clock; null if the offset is unknown.",
+            "Median of latency plus clock offset: the time on the way, by one clock; null if the offset is unknown. It is"
+            " rounded as the latency is: within half a percent of the latency, and within 0.05 ms.",
             nullable=True,
         ),
         Column("delay_p95_us", ColumnType.DOUBLE, "95th percentile of the same.", nullable=True),
         Column("delay_p99_us", ColumnType.DOUBLE, "99th percentile of the same.", nullable=True),
     ),
-    sources=("bronze.events", "bronze.census"),
+    sources=("silver.receipt_counts", "silver.latency_counts", "bronze.census"),
     around=("bronze.census",),
     compute=latency,
     question="How long are events on the way, and how far apart are the clocks?",

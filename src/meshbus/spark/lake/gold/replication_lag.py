@@ -5,28 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake.goldtable import WINDOW_S, WINDOW_START, GoldTable, Section
-from meshbus.spark.lake.tableschema import CHANNEL
+from meshbus.spark.lake.counts import start_of_minute
+from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake.narrow import near_names
+from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_START
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def replication_lag(bronze: DataFrame) -> DataFrame:
+def replication_lag(receipts: DataFrame, bronze: DataFrame) -> DataFrame:
     """Compare the rows of all replicas; only bronze has them, because silver keeps each event once."""
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
+    # Most logs have one replica: counts tell which rows need not be read.
+    replicated = receipts.groupBy("hour", "channel", "log_id").agg(F.countDistinct("recorder").alias("_replicas"))
+    replicated = replicated.where("_replicas > 1").drop("_replicas")
+    channels = [row["channel"] for row in replicated.select("channel").distinct().collect()]
     slim = bronze.select("hour", "channel", "log_id", "seq", "recorder", "recv_ts", "recv_ts_ns")
-    # Most logs have one replica; leave them out before the sort by sequence.
-    replicated = (
-        slim.groupBy("hour", "log_id").agg(F.countDistinct("recorder").alias("_replicas")).where("_replicas > 1")
+    # Files hold few channels, so that a filter by channel leaves out most of them.
+    rows = slim.where(near_names(F.col("channel"), channels)).join(
+        F.broadcast(replicated), ["hour", "channel", "log_id"]
     )
-    rows = slim.join(F.broadcast(replicated), ["hour", "log_id"])
     first = F.min("recv_ts_ns").over(Window.partitionBy("hour", "log_id", "seq"))
-    rows = rows.withColumn("_delay", (F.col("recv_ts_ns") - first) / 1000).withColumn(
-        "window_start", F.window("recv_ts", f"{WINDOW_S} seconds")["start"]
-    )
+    start = F.timestamp_micros(start_of_minute(F.unix_micros("recv_ts")))
+    rows = rows.withColumns({"_delay": (F.col("recv_ts_ns") - first) / 1000, "window_start": start})
     stats = rows.groupBy("hour", "window_start", "channel", "log_id", "recorder").agg(
         F.count("*").alias("events"),
         F.max("seq").alias("last_seq"),
@@ -56,7 +60,8 @@ TABLE = GoldTable(
         Column("delay_p50_us", ColumnType.DOUBLE, "Median delay behind the first replica, in microseconds."),
         Column("delay_p99_us", ColumnType.DOUBLE, "99th percentile of the same."),
     ),
-    sources=("bronze.events",),
+    sources=("silver.receipt_counts", "bronze.events"),
+    filtered=("bronze.events",),
     compute=replication_lag,
     question="Which replicas are behind?",
     query="""\

@@ -11,7 +11,6 @@ from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 
@@ -20,28 +19,19 @@ def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     keys = ["hour", "src", "dst", "channel"]
-    arrived = events.groupBy(*keys).agg(
-        F.count("*").alias("events"), F.sum(F.octet_length("payload")).cast("bigint").alias("bytes")
-    )
+    arrived = events.groupBy(*keys).agg(F.sum("events").alias("events"), F.sum("bytes").alias("bytes"))
     # Packets without recorded subnets have no place in the matrix.
     judged = (
         packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull())
         .groupBy(*keys)
         .agg(
-            _sampled(F.col("verdict") == int(Fate.FORWARDED)).alias("forwarded"),
-            _sampled(F.col("verdict") == int(Fate.DROPPED)).alias("dropped"),
+            F.sum(F.when(F.col("verdict") == int(Fate.FORWARDED), F.col("packets"))).alias("forwarded"),
+            F.sum(F.when(F.col("verdict") == int(Fate.DROPPED), F.col("packets"))).alias("dropped"),
         )
     )
     counts = ["events", "bytes", "forwarded", "dropped"]
     both = arrived.unionByName(judged, allowMissingColumns=True)
     return both.groupBy(*keys).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts))
-
-
-def _sampled(condition: SparkColumn) -> SparkColumn:
-    """Count the packets that meet a condition; a recorded packet stands for `sampling_rate` packets."""
-    from pyspark.sql import functions as F
-
-    return F.sum(F.when(condition, F.col("sampling_rate")).otherwise(0)).cast("bigint")
 
 
 def _draw(rows: Rows) -> str:
@@ -88,7 +78,7 @@ TABLE = GoldTable(
         ),
         Column("dropped", ColumnType.BIGINT, "Packets that gateways dropped, in the same unit."),
     ),
-    sources=("silver.events", "bronze.packets"),
+    sources=("silver.event_counts", "silver.packet_counts"),
     compute=traffic_matrix,
     question="Between which subnets were most packets dropped?",
     query="""\

@@ -1,0 +1,314 @@
+"""Claim: on the way from a log to gold tables, no stage is much slower than Spark reading and writing the same files.
+
+    python -m bench funnel                                 8 and 32 million events, and the chain for a minute
+    python -m bench funnel --events 1 --json 0.2           other sizes, in millions
+    python -m bench funnel --published                     rows without latency, see below
+    python -m bench funnel --slope                         the cost per row from 1 to 64 million rows
+    PYTHONPATH=<other>/src python -m bench funnel          another version of meshbus, with the same benchmark
+
+Stages: *append* is `append_batch` of an Arrow column with all columns that a node writes about received events. *Seal* is
+the upkeep of the log, which turns hot blocks into Parquet: in turns with appends, as when it keeps up, and in the
+background thread while appends run at full speed, until everything is sealed. *Log to gold* is a whole run of the pipeline
+over the sealed logs (`once`), with Spark started and warmed up by a small run before. *Log to silver* is the part of the
+same run that its lines of progress assign to batches of events: each line ends the time since the line before it, and the
+time belongs to its query. The last refresh of gold tables is therefore not part of it. If a version refreshes gold between
+batches, that time is not part of it either; what a version does for gold before it reports a batch of events is.
+
+References: Spark and DuckDB scan the same sealed files and copy all rows (bench/funnel/bare.py), on the same cores; the
+best of two, one before and one after the pipeline. The pipeline itself runs once, which favors the references. MB/s are
+payload bytes.
+
+Bias: files are in the system's page cache as far as they fit. Random payloads do not compress, which favors whoever
+copies files without looking at them; JSON compresses well. Four channels and sixteen publishers are few, batches are
+large, there are no duplicates, packets or census, and no rows arrive late. Rows are those of received events, and gold
+measures their latency; with `--published` they are those of a publisher's own log, for versions that compute latencies
+too slowly. The cost of a batch is the difference between runs with one new event and with none, so it includes a
+refresh of gold, and neither a wait for the next turn nor the start of a run. Freshness is from the return of `append`
+to the line of progress of the refresh after which the table has the event, with a pipeline that looks for rows every
+50 ms and has no other load. The chain runs with the default settings of a pipeline and of a node;
+bench/funnel/chain.py says when it keeps up.
+
+Every count is checked (sealed rows, copies, silver, the sum over gold); a wrong one ends the benchmark with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+import meshbus
+from bench.funnel import slope
+from bench.funnel.bare import COPY, DUCK_COPY, DUCK_SCAN, SCAN, ZSTD, best_seconds, jobs
+from bench.funnel.chain import ALLOWED_S, Chain, Probe, search
+from bench.funnel.flow import available_formats, batch_cost, config_for, freshness, source, through
+from bench.funnel.load import Filled, Load, fill, fill_behind
+from bench.harness import Cell, Table
+from meshbus.spark.run.sparksession import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY = {"spark.driver.memory": "4g"}
+DISK_BYTES = 400
+"""Space per event that must be free: hot blocks and segments, two tables with all rows, and a copy."""
+WARM_EVENTS = 4_000
+BACKLOG_BYTES = 512_000_000
+"""Payloads of the backlog for the sealing thread: 8 million events of 64 bytes. They are prepared in memory."""
+APPEND, APPEND_BEHIND = "append", "append, thread behind"
+SEAL, SEAL_BEHIND = "seal in turns", "seal, thread behind"
+SILVER, GOLD = "log to silver", "log to gold"
+ORDER = (APPEND, SEAL, APPEND_BEHIND, SEAL_BEHIND, SCAN, COPY, ZSTD, DUCK_SCAN, DUCK_COPY, SILVER, GOLD)
+CLAIMS = (
+    ("raw", SILVER, COPY, 0.6),
+    ("raw", GOLD, COPY, 0.5),
+    ("raw", GOLD, SCAN, 0.5),
+    ("JSON", GOLD, COPY, 0.3),
+)
+"""Payloads, stage, reference, and the least ratio of their rates."""
+SEAL_LEAST = {64: ("M rows/s", 3.0), 1024: ("MB/s", 800.0)}
+"""By payload bytes: the least rate of sealing."""
+FRESH_S, BATCH_S = 2.0, 0.3
+LOOK_S = 0.05
+"""How often a pipeline looks for rows and refreshes gold when freshness is measured."""
+
+
+class Plan(NamedTuple):
+    """What a run measures."""
+
+    events: list[int]
+    """Numbers of raw events."""
+    json: list[int]
+    """Numbers of events with JSON."""
+    seconds: float
+    """Duration of the long run of the chain; 0 leaves it out."""
+    probe_s: float
+    first_rate: float
+    samples: int
+    """Events for freshness; a third of them for the cost of a batch."""
+
+
+QUICK = Plan([16_000], [8_000], seconds=4.0, probe_s=3.0, first_rate=500.0, samples=3)
+FULL = Plan([8_000_000, 32_000_000], [1_000_000, 4_000_000], seconds=60.0, probe_s=10.0, first_rate=1_000.0, samples=20)
+SLOPE, QUICK_SLOPE = [1_000_000, 4_000_000, 16_000_000, 64_000_000], [4_000, 16_000]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--events", type=millions, help="millions of raw events, separated by commas: 8,32; 0 for none")
+    parser.add_argument("--json", type=millions, help="millions of JSON events, separated by commas: 1,4; 0 for none")
+    parser.add_argument("--seconds", type=float, help="duration of the chain; 0 leaves it out")
+    parser.add_argument(
+        "--published", action="store_true", help="write logs like a publisher's own, whose rows have no latency"
+    )
+    parser.add_argument("--slope", action="store_true", help="measure only the cost per row at growing sizes")
+
+
+def millions(text: str) -> list[int]:
+    """Parse sizes in millions of events."""
+    return [round(float(part) * 1e6) for part in text.split(",") if float(part)]
+
+
+def run(quick: bool, options: argparse.Namespace | None = None) -> Iterator[Table]:
+    """Measure every stage, one event, and the chain; or, with `--slope`, the cost per row."""
+    given = {key: value for key, value in vars(options or argparse.Namespace()).items() if value is not None}
+    published = given.pop("published", False)
+    if given.pop("slope", False):
+        plan = Plan(QUICK_SLOPE if quick else SLOPE, [], 0.0, 0.0, 0.0, 0)._replace(**given)
+        yield from slope_tables(loads_of(plan, published))
+    else:
+        plan = (QUICK if quick else FULL)._replace(**given)
+        yield from funnel_tables(plan, loads_of(plan, published))
+
+
+def loads_of(plan: Plan, published: bool) -> list[Load]:
+    """Return the loads of a plan, the raw ones first."""
+    return [
+        Load(events, json=json, received=not published)
+        for json, sizes in ((False, plan.events), (True, plan.json))
+        for events in sizes
+    ]
+
+
+@contextmanager
+def warmed(loads: Sequence[Load]) -> Iterator[tuple[SparkSession, Path]]:
+    """Yield a Spark that has run everything once, and a folder that is removed at the end.
+
+    Raises RuntimeError if the disk has too little space for the largest load.
+    """
+    events = max((load.events for load in loads), default=0)
+    with tempfile.TemporaryDirectory(prefix="bench-funnel-") as name:
+        folder = Path(name)
+        free, needed = shutil.disk_usage(folder).free, events * DISK_BYTES
+        told = f"{needed / 1e9:.1f} GB for {events:,} events, {free / 1e9:.1f} GB are free in {folder.parent}"
+        if free < needed:
+            raise RuntimeError(f"the benchmark may need {told}; set TMPDIR to a larger disk, or measure fewer --events")
+        print(f"meshbus of {Path(meshbus.__file__).parent}; may need {told}\n", flush=True)
+        spark = session(settings=MEMORY)
+        try:
+            for load in (Load(WARM_EVENTS), Load(WARM_EVENTS, json=True)):
+                stages(spark, folder, load)
+            yield spark, folder
+        finally:
+            spark.stop()
+
+
+def funnel_tables(plan: Plan, loads: Sequence[Load]) -> Iterator[Table]:
+    """Measure the stages of all loads, then single events, then the chain."""
+    found: dict[Load, dict[str, float]] = {}
+    with warmed(loads) as (spark, folder):
+        for load in loads:
+            found[load] = stages(spark, folder, load)
+            yield stage_table(load, found[load])
+        if found:
+            yield ratio_table(found)
+            yield sealing_table(folder, max(load.events for load in loads))
+        yield event_table(spark, folder, plan.samples)
+        if plan.seconds:
+            chain = Chain(spark, folder)
+            light = chain.measure_light(plan.probe_s)
+            probes = search(chain.probe, first=plan.first_rate, short_s=plan.probe_s, long_s=plan.seconds)
+            yield chain_table(light, probes)
+
+
+def slope_tables(loads: Sequence[Load]) -> Iterator[Table]:
+    """Measure growing loads of each kind."""
+    with warmed(loads) as (spark, folder):
+        for kind, group in groupby(loads, key=lambda load: load.kind):
+            yield from slope.tables_of([slope.measure(spark, folder, load) for load in group], kind)
+
+
+def stages(spark: SparkSession, folder: Path, load: Load) -> dict[str, float]:
+    """Return the rows per second of each stage and each reference."""
+    logs, place, aside = (folder / name for name in ("logs", "tables", "aside"))
+    try:
+        filled = fill(logs, load)
+        references = jobs(spark, filled.paths, load.events, aside)
+        best = best_seconds(references, 1)
+        spent = through(spark, config_for(logs, place, load), load.events)
+        best = best_seconds(references, 1, best)
+    finally:
+        for path in (logs, place):
+            shutil.rmtree(path, ignore_errors=True)
+    took = {
+        APPEND: filled.append.seconds,
+        SEAL: filled.seal.seconds,
+        SILVER: spent.silver_s,
+        GOLD: spent.gold_s,
+        **best,
+    }
+    return {name: load.events / seconds for name, seconds in took.items()} | behind(folder, load)
+
+
+def behind(folder: Path, load: Load) -> dict[str, float]:
+    """Return the rows per second of appends at full speed, and of the thread that seals them meanwhile."""
+    backlog = msgspec.structs.replace(load, events=min(load.events, BACKLOG_BYTES // load.event_bytes))
+    filled = fill_aside(fill_behind, folder, backlog)
+    return {APPEND_BEHIND: backlog.events / filled.append.seconds, SEAL_BEHIND: backlog.events / filled.seal.seconds}
+
+
+def fill_aside(how: Callable[[Path, Load], Filled], folder: Path, load: Load) -> Filled:
+    """Fill logs that are only measured and not read."""
+    try:
+        return how(folder / "filled", load)
+    finally:
+        shutil.rmtree(folder / "filled", ignore_errors=True)
+
+
+def sealing_table(folder: Path, events: int) -> Table:
+    """Measure the sealing of small and of large events, in turns with appends and in the thread."""
+    rows: list[list[Cell]] = []
+    for size, (unit, least) in SEAL_LEAST.items():
+        load = Load(min(events, BACKLOG_BYTES // size), raw_bytes=size)
+        for name, how in ((SEAL, fill), (SEAL_BEHIND, fill_behind)):
+            rate = load.events / fill_aside(how, folder, load).seal.seconds
+            rates = {"M rows/s": rate / 1e6, "MB/s": rate * size / 1e6}
+            met = "yes" if rates[unit] >= least else "no"
+            rows.append([size, load.events, name, *rates.values(), f"≥ {least:g} {unit}", met])
+    return Table("Sealing", ["bytes", "events", "form", "M rows/s", "MB/s", "target", "met"], rows)
+
+
+def stage_table(load: Load, rates: Mapping[str, float]) -> Table:
+    """Show the rates of one load."""
+    cells: list[list[Cell]] = [
+        [name, rates[name] / 1e6, rates[name] * load.event_bytes / 1e6, rates[name] / rates[COPY]] for name in ORDER
+    ]
+    return Table(
+        f"{load.events:,} {load.kind} events of {load.event_bytes} bytes",
+        ["stage", "M rows/s", "MB/s", f"of {COPY}"],
+        cells,
+        [
+            f"thread behind: {min(load.events, BACKLOG_BYTES // load.event_bytes):,} events",
+            "references: best of two; stages: one run",
+        ],
+    )
+
+
+def ratio_table(found: Mapping[Load, Mapping[str, float]]) -> Table:
+    """Show what is claimed, and whether it is so."""
+    rows: list[list[Cell]] = []
+    for kind, stage, reference, least in CLAIMS:
+        for load, rates in found.items():
+            if load.kind == kind:
+                rows.append(
+                    _claim(f"{load.events:,} {kind}", f"{stage} / {reference}", rates[stage] / rates[reference], least)
+                )
+    return Table("Funnel: ratios of rates", ["events", "claim", "measured", "target", "met"], rows)
+
+
+def _claim(events: str, what: str, measured: float, least: float) -> list[Cell]:
+    return [events, what, measured, f"≥ {least:g}", "yes" if measured >= least else "no"]
+
+
+def event_table(spark: SparkSession, folder: Path, samples: int) -> Table:
+    """Measure the cost of a batch with one event, and how soon an event is visible, in each format."""
+    rows: list[list[Cell]] = []
+    for name in available_formats():
+        logs, place = folder / f"live-{name}", folder / f"live-tables-{name}"
+        config = config_for(logs, place, Load(1), name, trigger_s=LOOK_S, refresh_s=LOOK_S)
+        with source(logs) as events:
+            cost = batch_cost(spark, config, events, max(samples // 3, 2))
+            waits = freshness(spark, config, events, samples)
+        p50, p95 = statistics.median(waits), waits[min(round(0.95 * len(waits)), len(waits) - 1)]
+        met = "yes" if p50 <= FRESH_S and cost.seconds <= BATCH_S else "no"
+        rows.append([name, cost.seconds, cost.cpu_s, cost.reported_ms / 1e3, len(waits), p50, p95, met])
+    return Table(
+        "One event: cost of its batch and refresh, and time from append to gold",
+        ["format", "batch s", "CPU s", "reported s", "samples", "fresh p50 s", "p95 s", "met"],
+        rows,
+        [
+            f"target: batch at most {BATCH_S:g} s, freshness p50 at most {FRESH_S:g} s",
+            "batch: runs with one new event minus runs with none; reported: by lines of progress",
+        ],
+    )
+
+
+def chain_table(light: Probe, probes: Sequence[Probe]) -> Table:
+    """Show all runs of the chain; the last one is the result."""
+    rows: list[list[Cell]] = [
+        [
+            round(probe.rate), probe.seconds, probe.published.events / probe.published.seconds, probe.behind,
+            "later" if probe.caught_up_s is None else probe.caught_up_s, "yes" if probe.kept_up else "no",
+        ]
+        for probe in (light, *probes)
+    ]  # fmt: skip
+    last = probes[-1]
+    result = f"{last.published.events / last.published.seconds:,.0f} events/s sustained for {last.seconds:g} s"
+    return Table(
+        f"Node, log and pipeline on the same cores: {result if last.kept_up else 'no rate was sustained'}",
+        ["asked events/s", "seconds", "published events/s", "rows behind", "caught up s", "kept up"],
+        rows,
+        [
+            "first line: light load; last line: the result",
+            f"caught up: from the last event to gold with every event, at most {ALLOWED_S:g} s more than at light load",
+            "rows behind: not in silver when the last event was acknowledged",
+        ],
+    )

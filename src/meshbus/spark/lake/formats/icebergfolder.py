@@ -1,0 +1,130 @@
+"""An Iceberg table that is found by its directory alone, without a catalog service or database.
+
+    <table>/metadata/v12.metadata.json     the table as it is since its twelfth commit
+    <table>/metadata/version-hint.text     12
+
+This is the layout of Iceberg's Hadoop catalog, so Spark reads the tables with `type = hadoop` and the root of the tables as
+warehouse, and PyIceberg, polars and DuckDB by the path of a table. A commit is made by creating the next metadata file, which
+fails if it exists; the hint only says where to begin to look. So a writer that dies before the hint is written has
+committed, and readers of the hint see the state before, which is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import load_file_io
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import update_table_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.typedef import Identifier
+
+_HINT = "version-hint.text"
+
+
+class QuickTransaction(Transaction):
+    """A transaction that computes its metadata once per change; PyIceberg copies all of it at each of twenty uses."""
+
+    _computed: tuple[object, object, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """Return the metadata with all changes so far, which must not be modified."""
+        base, updates = self._table.metadata, self._updates
+        if self._computed is None or self._computed[0] is not base or self._computed[1] is not updates:
+            self._computed = base, updates, super().table_metadata
+        return self._computed[2]
+
+
+class FolderCatalog(NoopCatalog):
+    """The catalog of one table, which is all that PyIceberg needs to commit to it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder.name)
+        self._folder = folder
+        self._identifier = folder.parent.name, folder.name
+
+    def exists(self) -> bool:
+        """Return whether the table has been created."""
+        return self._version() > 0
+
+    def create(self, schema: Schema, properties: Mapping[str, str]) -> Table:
+        """Create the table without rows."""
+        (self._folder / "metadata").mkdir(parents=True, exist_ok=True)
+        metadata = new_table_metadata(
+            schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, f"file://{self._folder}", dict(properties)
+        )
+        self._publish(1, metadata)
+        return self.load_table(self._identifier)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Return the table as it is now; raises NoSuchTableError if it does not exist."""
+        if not (version := self._version()):
+            raise NoSuchTableError(f"{self._folder} has no Iceberg table")
+        location = self._location(version)
+        io = load_file_io(location=location)
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+        return Table(self.identifier_to_tuple(identifier), metadata, location, io, self)
+
+    def current(self, table: Table | None) -> Table:
+        """Return the table as it is now, which may be the given one."""
+        known = table is not None and table.metadata_location == self._location(self._version())
+        return table if table is not None and known else self.load_table(self._identifier)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Apply updates to the newest version; raises CommitFailedException if another writer was faster."""
+        version = self._version()
+        base = self.current(table)
+        for requirement in requirements:
+            requirement.validate(base.metadata)
+        metadata = update_table_metadata(base.metadata, updates, metadata_location=base.metadata_location)
+        self._publish(version + 1, metadata)
+        answer = {"metadata": metadata, "metadata-location": self._location(version + 1)}
+        return CommitTableResponse.model_validate(answer)
+
+    def _version(self) -> int:
+        """Return the number of the newest version; 0 if there is none."""
+        try:
+            version = int((self._folder / "metadata" / _HINT).read_bytes())
+        except (FileNotFoundError, ValueError):
+            names = (path.name.partition(".")[0] for path in (self._folder / "metadata").glob("v*.metadata.json"))
+            version = max((int(name[1:]) for name in names if name[1:].isdecimal()), default=0)
+        while self._path(version + 1).exists():
+            version += 1
+        return version
+
+    def _path(self, version: int) -> Path:
+        return self._folder / "metadata" / f"v{version}.metadata.json"
+
+    def _location(self, version: int) -> str:
+        return f"file://{self._path(version)}"
+
+    def _publish(self, version: int, metadata: TableMetadata) -> None:
+        path = self._path(version)
+        aside = path.with_name(f"{uuid.uuid4().hex}.tmp")
+        aside.write_text(metadata.model_dump_json(), encoding="utf-8")
+        try:
+            os.link(aside, path)  # unlike a rename, it fails if another writer has made this version
+        except FileExistsError:
+            raise CommitFailedException(f"{path} has been written by another process") from None
+        finally:
+            aside.unlink()
+        hint = path.with_name(f"{uuid.uuid4().hex}.tmp")
+        hint.write_text(str(version), encoding="utf-8")
+        hint.replace(path.with_name(_HINT))

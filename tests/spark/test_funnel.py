@@ -1,0 +1,63 @@
+"""The funnel benchmark with few events: every stage runs and is counted."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.bench_funnel import GOLD, ORDER, SILVER, ratio_table, stage_table, stages
+from bench.funnel.bare import COPY, DUCK_COPY, jobs
+from bench.funnel.flow import batch_cost, config_for, freshness, gold_events, source, through
+from bench.funnel.load import Load, fill
+from tests.children import child
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_stage_has_a_rate_and_its_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+    load = Load(700)
+    rates = stages(spark, tmp_path, load)
+    assert set(rates) == set(ORDER)
+    assert all(rate > 0 for rate in rates.values())
+    assert rates[SILVER] >= rates[GOLD]
+    assert not list(tmp_path.iterdir())
+    assert [row[0] for row in stage_table(load, rates).rows] == list(ORDER)
+    assert {row[4] for row in ratio_table({load: rates}).rows} <= {"yes", "no"}
+
+
+def test_json_events_are_decoded_and_a_wrong_count_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    load = Load(300, json=True)
+    filled = fill(tmp_path / "logs", load)
+    wrong = jobs(spark, filled.paths, load.events + 1, tmp_path / "aside")
+    for name in (COPY, DUCK_COPY):
+        with pytest.raises(RuntimeError, match="rows of a copy: found 300, expected 301"):
+            wrong[name]()
+    config = config_for(tmp_path / "logs", tmp_path / "tables", load)
+    spent = through(spark, config, load.events)
+    assert 0 < spent.silver_s <= spent.gold_s
+    assert gold_events(spark, config.tables) == load.events
+
+
+def test_a_single_event_is_followed_into_gold(spark: SparkSession, tmp_path: Path) -> None:
+    config = config_for(tmp_path / "logs", tmp_path / "tables", Load(1))
+    with source(tmp_path / "logs") as events:
+        cost = batch_cost(spark, config, events, 1)
+        waits = freshness(spark, config, events, 1, warm=0)
+        assert gold_events(spark, config.tables) == events.events == 1 + 1 + 1 + 1
+    assert cost.reported_ms > 0
+    assert len(waits) == 1
+    assert waits[0] > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("options", [[], ["--slope"]], ids=["funnel", "slope"])
+def test_the_benchmark_ends_by_itself(options: list[str]) -> None:
+    command = [sys.executable, "-m", "bench", "funnel", "--quick", *options]
+    with child(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        printed, _ = process.communicate(timeout=900)
+    assert process.returncode == 0
+    wanted = "Cost per million raw rows" if options else "events/s sustained for 4 s|no rate was sustained"
+    assert re.search(wanted, printed)
