@@ -308,8 +308,7 @@ def test_tables_of_every_format_say_the_same_to_every_engine(
     read |= {"duckdb": by_duckdb(store.paths("silver.events")), "files": by_polars_files(store.paths("silver.events"))}
     (ours,) = store.read(spark, "silver.events").selectExpr("count(*)", "sum(octet_length(payload))").collect()
     assert {**read, "spark": tuple(ours)} == dict.fromkeys((*read, "spark"), expected)
-    assert write_report(store) == told.report
-    for name in ("gold.channel_stats", "gold.gaps", "gold.fan_out", "gold.denials"):
+    for name in told.gold:
         assert in_order(store.rows(name)) == in_order(told.gold[name]), name
 
 

@@ -1,15 +1,21 @@
 """Gold is made anew where something changed, and nowhere else."""
 
 import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.log.schema import arrow_schema
+from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.refresh import Refresher
@@ -77,3 +83,41 @@ def test_each_batch_is_counted_once(spark: SparkSession, tmp_path: Path) -> None
     assert store.table("silver.event_counts").last("events") == 2
     (hour,) = store.read(spark, "gold.channel_stats", ["2026-11-15T02"]).collect()
     assert (hour["events"], hour["bytes"]) == (4, 20)
+
+
+def test_a_table_that_takes_long_delays_no_other(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, released = Refresher._replace, threading.Event()
+
+    def slowly(self: Refresher, table: GoldTable, due: Mapping[str, str]) -> None:
+        if table.name == "top_talkers":
+            released.wait(300)
+        replace(self, table, due)
+
+    monkeypatch.setattr(Refresher, "_replace", slowly)
+    store = Store(tmp_path)
+    add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        made: dict[str, int] = {}
+        while "gold.channel_stats" not in made:
+            made |= refresher.begin()
+            time.sleep(0.05)
+        assert "gold.top_talkers" not in made
+        assert refresher.running
+        released.set()
+        assert refresher.refresh()["gold.top_talkers"] == 1
+    assert store.table("gold.top_talkers").hours() == ["2026-11-15T01"]
+
+
+def test_a_table_rests_after_it_was_computed(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        refresher.refresh()
+        refresher._rest_until = dict.fromkeys(refresher._rest_until, float("inf"))
+        add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+        assert refresher.begin() == {}
+        assert not refresher.running
+        assert refresher.busy, "what rests may be out of date"
+        assert refresher.refresh()["gold.top_talkers"] == 1

@@ -222,3 +222,10 @@ def test_hours_that_have_expired_are_removed_and_not_computed_again(
         hours = {row["hour"] for row in found[name].select("hour").distinct().collect()}
         assert hours, name
         assert min(hours) >= oldest, name
+
+
+def test_a_progress_file_that_cannot_be_written_ends_no_run(spark: SparkSession, config: PipelineConfig) -> None:
+    (Path(config.tables) / "_progress.ndjson").mkdir(parents=True)
+    lines: list[dict[str, Any]] = []
+    assert run(spark, config, once=True, on_progress=lines.append)["state"] == "stopped"
+    assert sum(line.get("rows", 0) for line in lines) == 10

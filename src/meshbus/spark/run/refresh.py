@@ -66,6 +66,10 @@ class Refresher:
         wait(self._running.values())
         return hours | self._ended()
 
+    def close(self) -> None:
+        """Wait for what is being computed: nobody may write to the tables afterwards."""
+        self._pool.shutdown(cancel_futures=True)
+
     def begin(self, since: str = "", *, rested: bool = True) -> dict[str, int]:
         """Count new batches, begin to recompute what is due, and return what has ended since the last call.
 

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -124,7 +124,7 @@ class _Pipeline:
         """Run until there is nothing more to do, and return the last status."""
         root = self._store.root
         clear_stop(root)
-        with self._status_kept():
+        with self._status_kept(), closing(self._refresher):
             self._sweep()
             finish_rebuild(self._spark, self._store)
             self._take_all()
@@ -144,9 +144,9 @@ class _Pipeline:
 
         def keep() -> None:
             while not ended.wait(_STATUS_S):
-                write_status(self._store.root, self._status())
+                self._write_status()
 
-        write_status(self._store.root, self._status())
+        self._write_status()
         thread = threading.Thread(target=keep, name="meshbus-status", daemon=True)
         thread.start()
         outcome = "failed"
@@ -160,6 +160,10 @@ class _Pipeline:
             ended.set()
             thread.join()
             self._state = outcome
+            self._write_status()
+
+    def _write_status(self) -> None:
+        with suppress(OSError):  # a full disk: the batches themselves are tried again, and the status is written later
             write_status(self._store.root, self._status())
 
     def _take_all(self) -> None:
@@ -171,12 +175,14 @@ class _Pipeline:
         while not stop_requested(self._store.root):
             now = time.monotonic()
             took = self._turn(now)
+            self._look(now)
             if self._once and not took and not any(query.state is State.WAITING for query in self._queries):
                 return
             if not self._once and now - self._refreshed_at >= self._config.refresh_s:
                 self._refresh(now, rested=True)
             if not took:
-                self._idle()
+                self._doing = "waiting for new rows", time.monotonic()
+                time.sleep(self._config.trigger_s)
 
     def _turn(self, now: float) -> bool:
         """Let each query do a batch; returns whether any did. Raises PipelineError if one has failed for good."""
@@ -193,14 +199,12 @@ class _Pipeline:
                 raise PipelineError(PipelineFault.FAILED, f"query {query.name}: {query.problem}")
         return took
 
-    def _idle(self) -> None:
-        self._doing = "waiting for new rows", time.monotonic()
-        now = time.monotonic()
+    def _look(self, now: float) -> None:
+        """Measure how far the queries are behind, if that is due."""
         if now - self._looked_at >= _STATUS_S:
             self._looked_at = now
             for query in self._queries:
                 query.look()
-        time.sleep(self._config.trigger_s)
 
     def _try(self, query: Ingest, step: Callable[[], Any]) -> Any:
         try:
@@ -280,10 +284,11 @@ class _Pipeline:
     def _report(self, line: dict[str, Any]) -> None:
         line = {"at": _now(), **line}
         path = self._store.root / PROGRESS
-        if path.exists() and path.stat().st_size > _PROGRESS_BYTES:
-            path.replace(path.with_suffix(".1.ndjson"))
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(line) + b"\n")
+        with suppress(OSError):  # a full disk must not end the run: what is reported may be just that
+            if path.exists() and path.stat().st_size > _PROGRESS_BYTES:
+                path.replace(path.with_suffix(".1.ndjson"))
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
         self._on_progress(line)
 
     def _status(self) -> dict[str, Any]:
