@@ -118,6 +118,10 @@ def test_a_table_rests_after_it_was_computed(spark: SparkSession, tmp_path: Path
         refresher._rest_until = dict.fromkeys(refresher._rest_until, float("inf"))
         add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
         assert refresher.begin() == {}
-        assert not refresher.running
+        assert set(refresher._running) == set()
         assert refresher.busy, "what rests may be out of date"
+        refresher._rest_until = dict.fromkeys(refresher._rest_until, 0.0)
+        assert refresher.busy, "and still may when its rest has ended, until it was looked at"
+        refresher.begin()
+        assert refresher.running
         assert refresher.refresh()["gold.top_talkers"] == 1

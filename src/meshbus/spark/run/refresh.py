@@ -53,6 +53,8 @@ class Refresher:
         self._running: dict[str, Future[int]] = {}
         self._rest_until: dict[str, float] = {}
         """When each table may be computed again, by the monotonic clock."""
+        self._resting: set[str] = set()
+        """Tables that were not looked at last time, because they rest: new rows may have put them out of date."""
         self.failing: set[str] = set()
         """Tables whose last computation failed."""
 
@@ -80,8 +82,9 @@ class Refresher:
         with self._store.reading():
             list(self._pool.map(self._count, COUNTS))
         now, hours = time.monotonic(), self._ended()
+        self._resting = {name for name, until in self._rest_until.items() if rested and now < until}
         for name, table in self._store.catalog.gold.items():
-            if name not in self._running and (not rested or now >= self._rest_until.get(name, now)):
+            if name not in self._running and name not in self._resting:
                 due = self._due(table)
                 if due:
                     self._running[name] = self._pool.submit(self._recompute, table, due)
@@ -95,8 +98,7 @@ class Refresher:
     @property
     def busy(self) -> bool:
         """Whether a table is being computed, or may be out of date because it rests."""
-        now = time.monotonic()
-        return bool(self._running) or any(until > now for until in self._rest_until.values())
+        return bool(self._running or self._resting)
 
     def _ended(self) -> dict[str, int]:
         ended = {name: job for name, job in self._running.items() if job.done()}
