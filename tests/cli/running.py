@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.children import child
+from tests.patience import PATIENCE_S
 
 SCRIPT = Path(sys.executable).with_name("meshbus")
 QUICK = "handshake_timeout_s = 0.5\n"
@@ -47,7 +48,7 @@ class Running(NamedTuple):
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """End it; gives its exit code and what it said beside its results."""
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=20)
+        _, err = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, err
 
 

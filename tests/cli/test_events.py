@@ -19,6 +19,7 @@ from meshbus.keyfile import create_psk
 from tests.children import child
 from tests.cli.conftest import Meshbus
 from tests.cli.running import QUICK, SCRIPT, Running, running
+from tests.patience import PATIENCE_S
 
 CHANNEL = "test/events"
 
@@ -47,7 +48,7 @@ class Subscriber(NamedTuple):
     """Its first line on standard error."""
 
     def end(self) -> tuple[int, bytes]:
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, out
 
 
@@ -228,7 +229,7 @@ def test_ctrl_c_ends_at_once_and_quietly(mesh: Path, arguments: list[str]) -> No
             assert process.stdout is not None
             process.stdout.readline()  # it has published, and waits for the next line
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == Exit.INTERRUPTED
+        assert process.wait(timeout=PATIENCE_S) == Exit.INTERRUPTED
         assert process.stderr.read() == b""
 
 

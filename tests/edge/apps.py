@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 
 import zmq
 
-WAIT_S = 20.0
+from tests.patience import PATIENCE_S
+
 """Timeout in seconds: longer than anything here takes, so only a failure waits for it."""
 
 
@@ -34,7 +35,7 @@ class App:
     async def next(self) -> list[str]:
         """Wait for its next line of output."""
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), WAIT_S)
+        line = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
         assert line, "the application ended"
         message: list[str] = json.loads(line)
         return message
@@ -69,7 +70,7 @@ async def app(*arguments: str) -> AsyncIterator[App]:
 
 async def until(holds: Callable[[], object]) -> None:
     """Poll until a condition holds."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110 - it happens in another process
             await asyncio.sleep(0.01)
 

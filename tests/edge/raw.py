@@ -7,8 +7,8 @@ from typing import Self
 
 from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
+from tests.patience import PATIENCE_S
 
-WAIT_S = 10.0
 """Timeout in seconds: longer than anything here takes, so only a failure waits for it."""
 GREETING = encode_greeting(b"NULL")
 READY = encode_command(b"READY")
@@ -42,12 +42,12 @@ class RawPeer:
         self._writer.write(data)
 
     async def read(self, count: int) -> bytes:
-        return await asyncio.wait_for(self._reader.readexactly(count), WAIT_S)
+        return await asyncio.wait_for(self._reader.readexactly(count), PATIENCE_S)
 
     async def closed(self) -> bytes:
         """Wait until the other side closes the connection, and return what it sent before."""
         try:
-            return await asyncio.wait_for(self._reader.read(), WAIT_S)
+            return await asyncio.wait_for(self._reader.read(), PATIENCE_S)
         except ConnectionError:
             return b""
 

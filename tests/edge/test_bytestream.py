@@ -5,7 +5,8 @@ from typing import Any, Self
 import pytest
 
 from meshbus.edge.bytestream import LARGE_BYTES, MAX_BUFFERS, Stream
-from tests.edge.raw import WAIT_S, run_loop
+from tests.edge.raw import run_loop
+from tests.patience import PATIENCE_S
 
 
 class Ends:
@@ -26,7 +27,7 @@ class Ends:
     async def read(self, count: int) -> bytes:
         loop, data = asyncio.get_running_loop(), bytearray()
         while len(data) < count:
-            data += await asyncio.wait_for(loop.sock_recv(self.other, 1 << 20), WAIT_S)
+            data += await asyncio.wait_for(loop.sock_recv(self.other, 1 << 20), PATIENCE_S)
         return bytes(data)
 
     def __enter__(self) -> Self:

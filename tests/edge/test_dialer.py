@@ -11,7 +11,7 @@ from meshbus.edge.connection import Connection
 from meshbus.edge.dialer import Backoff, Dialer
 from meshbus.edge.zmtp.closereason import CloseReason
 from meshbus.edge.zmtp.protocol import Closed
-from tests.edge.raw import WAIT_S
+from tests.patience import PATIENCE_S
 
 QUICK = Backoff(first_s=0.001, longest_s=0.002)
 
@@ -51,7 +51,7 @@ async def test_it_retries_until_the_peer_is_there(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
-        assert await asyncio.wait_for(opened, WAIT_S) == f"ipc://{path}"
+        assert await asyncio.wait_for(opened, PATIENCE_S) == f"ipc://{path}"
     await dialer.close()
     with pytest.raises((TimeoutError, asyncio.CancelledError)):
         await dialer.wait_ready(0.01)

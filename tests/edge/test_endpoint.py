@@ -17,13 +17,14 @@ from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Verdict
 from meshbus.errors import ConfigError, HandshakeError, HandshakeFault, Timeout
-from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, run_loop
+from tests.edge.raw import GREETING, READY, RawPeer, run_loop
+from tests.patience import PATIENCE_S
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
 
 async def ended(endpoint: Endpoint, reason: str) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while reason not in endpoint.counters.get("closed", {}):  # noqa: ASYNC110 - a peer in this loop is waited for
             await asyncio.sleep(0.001)
 
@@ -42,8 +43,8 @@ async def test_several_addresses_at_once(tmp_path: Path) -> None:
     async with Pub() as pub, Sub() as sub:
         sub.subscribe()
         for address in (LOOPBACK, LOOPBACK, f"ipc://{tmp_path}/s"):
-            await sub.connect(await pub.bind(address), timeout_s=WAIT_S)
-        await pub.wait_subscribed(b"x", peers=3, timeout_s=WAIT_S)
+            await sub.connect(await pub.bind(address), timeout_s=PATIENCE_S)
+        await pub.wait_subscribed(b"x", peers=3, timeout_s=PATIENCE_S)
         assert [info.peer_type for info in pub.connections] == ["SUB"] * 3
         assert pub.publish(b"x") == 3
         assert [await sub.receive() for _ in range(3)] == [(b"x",)] * 3
@@ -53,7 +54,7 @@ async def test_connecting_twice_is_once() -> None:
     async with Pub() as pub, Sub() as sub:
         address = await pub.bind(LOOPBACK)
         for _ in range(2):
-            await sub.connect(address, timeout_s=WAIT_S)
+            await sub.connect(address, timeout_s=PATIENCE_S)
         assert len(sub.connections) == 1
         await sub.disconnect(address)
         await sub.disconnect(address)
@@ -135,7 +136,7 @@ async def test_a_refusal_has_a_fault_and_a_cause() -> None:
         async with server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(HandshakeError, match="mechanism_mismatch") as caught:
-                await sub.connect(f"tcp://127.0.0.1:{port}", timeout_s=WAIT_S)
+                await sub.connect(f"tcp://127.0.0.1:{port}", timeout_s=PATIENCE_S)
     assert caught.value.fault is HandshakeFault.REFUSED
 
 

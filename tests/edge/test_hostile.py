@@ -9,7 +9,8 @@ import pytest
 from meshbus.edge.pub import Pub
 from meshbus.edge.sub import Sub
 from meshbus.edge.zmtp.framing import encode_command, encode_message
-from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer
+from tests.edge.raw import GREETING, READY, RawPeer
+from tests.patience import PATIENCE_S
 
 LOOPBACK = "tcp://127.0.0.1:*"
 NESTED = 4096
@@ -43,17 +44,17 @@ async def test_prefixes_within_prefixes() -> None:
     async with Pub() as pub, Sub() as other:
         address = await pub.bind(LOOPBACK)
         other.subscribe("a")
-        await other.connect(address, timeout_s=WAIT_S)
+        await other.connect(address, timeout_s=PATIENCE_S)
         async with await RawPeer.connect(address) as peer:
             peer.send(b"".join(encode_command(b"SUBSCRIBE", b"a" * length) for length in range(NESTED)))
-            await pub.wait_subscribed(b"a" * NESTED, peers=2, timeout_s=WAIT_S)
+            await pub.wait_subscribed(b"a" * NESTED, peers=2, timeout_s=PATIENCE_S)
             while pub.stats.subscriptions <= NESTED:  # noqa: ASYNC110 - the last prefix is waited for
                 await asyncio.sleep(0.001)
             topic = b"a" * (NESTED // 2) + b"b"
             assert pub.publish(topic) == 2
             message = encode_message([topic])
             assert (await peer.read(27 + len(message)))[27:] == message
-            assert await asyncio.wait_for(other.receive(), WAIT_S) == (topic,)
+            assert await asyncio.wait_for(other.receive(), PATIENCE_S) == (topic,)
         while len(pub.connections) > 1:  # noqa: ASYNC110 - the end of a peer is waited for
             await asyncio.sleep(0.001)
         assert (pub.stats.prefixes, pub.stats.subscriptions) == (1, 1)

@@ -9,7 +9,8 @@ from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_messa
 from meshbus.edge.zmtp.protocol import Interest, Upstream
 from meshbus.errors import Timeout
 from meshbus.policy.reason import Reason
-from tests.edge.raw import WAIT_S, RawPeer, run_loop
+from tests.edge.raw import RawPeer, run_loop
+from tests.patience import PATIENCE_S
 
 LOOPBACK = "tcp://127.0.0.1:*"
 OUR_READY = 27
@@ -24,7 +25,7 @@ def cancel(prefix: bytes) -> bytes:
 
 
 async def until_subscriptions(pub: Pub, count: int) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while pub.stats.subscriptions != count:  # noqa: ASYNC110 - there is no event for an end
             await asyncio.sleep(0.001)
 
@@ -34,7 +35,7 @@ async def test_a_prefix_is_held_once_per_connection_in_both_forms() -> None:
         address = await pub.bind(LOOPBACK)
         async with await RawPeer.connect(address) as peer:
             peer.send(subscribe(b"D") + encode_frame(b"\x01D") + subscribe(b"D") + subscribe(b"end"))
-            await pub.wait_subscribed(b"end", timeout_s=WAIT_S)
+            await pub.wait_subscribed(b"end", timeout_s=PATIENCE_S)
             assert pub.stats.subscriptions == 2
             assert pub.publish("D1") == 1
             peer.send(encode_frame(b"\x00D"))
@@ -48,7 +49,7 @@ async def test_a_prefix_is_held_once_per_connection_in_both_forms() -> None:
 async def test_every_kind_of_part_is_taken_and_kept() -> None:
     async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b""))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         changing = bytearray(b"before")
         pub.publish("tö", changing, memoryview(b"view"))
         pub.publish_batch([("tö", changing), (b"plain",)])
@@ -61,14 +62,14 @@ async def test_every_kind_of_part_is_taken_and_kept() -> None:
 async def test_a_message_that_is_no_subscription_is_ignored_and_counted() -> None:
     async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(encode_message([b"hello", b"you"]) + subscribe(b"end"))
-        await pub.wait_subscribed(b"end", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"end", timeout_s=PATIENCE_S)
         assert pub.counters["ignore"] == {Reason.IGNORE_UPSTREAM_MESSAGE.why: 1}
 
 
 async def test_what_is_published_in_one_turn_leaves_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b""))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         (connection,) = pub._connections.values()
         writes: list[int] = []
         send = connection.send
@@ -92,7 +93,7 @@ async def test_a_stalled_peer_loses_the_newest_and_closing_does_not_wait_for_eve
     pub = Pub(high_water=10, linger_s=0.05)
     async with await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b""))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         for _ in range(100):
             pub.publish(b"x", bytes(1_000_000))
         (info,) = pub.connections
@@ -113,7 +114,7 @@ async def test_a_peer_that_keeps_up_loses_nothing_to_a_burst_or_a_batch(limits: 
     """The kernel accepts a few hundred kilobytes at once; the queue is far smaller than what is published."""
     async with Pub(**limits) as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:  # type: ignore[arg-type]
         peer.send(subscribe(b""))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         messages = [(b"%04d" % number, bytes(50)) for number in range(2_000)]
         assert pub.publish_batch(messages) == len(messages)
         for message in messages:
@@ -125,7 +126,7 @@ async def test_a_peer_that_keeps_up_loses_nothing_to_a_burst_or_a_batch(limits: 
 async def test_closing_lets_messages_leave() -> None:
     async with await make_pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b""))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         message = [b"x", bytes(3_000_000)]
         pub.publish(*message)
         closing = asyncio.ensure_future(pub.close())
@@ -134,7 +135,7 @@ async def test_closing_lets_messages_leave() -> None:
 
 
 async def make_pub() -> Pub:
-    return Pub(linger_s=WAIT_S)
+    return Pub(linger_s=PATIENCE_S)
 
 
 async def test_waiting_for_subscribers_ends() -> None:
@@ -162,7 +163,7 @@ async def test_a_peer_that_asks_for_too_much_is_closed(limits: dict[str, int], p
 async def test_an_xpub_receives_subscriptions_and_messages() -> None:
     async with XPub() as xpub, await RawPeer.connect(await xpub.bind(LOOPBACK)) as peer:
         peer.send(subscribe(b"a") + subscribe(b"a") + encode_message([b"hello", b"you"]) + cancel(b"a") + cancel(b"b"))
-        heard = [await asyncio.wait_for(xpub.next_event(), WAIT_S) for _ in range(3)]
+        heard = [await asyncio.wait_for(xpub.next_event(), PATIENCE_S) for _ in range(3)]
         assert heard == [Interest(b"a", subscribe=True), Upstream((b"hello", b"you")), Interest(b"a", subscribe=False)]
 
 

@@ -6,7 +6,8 @@ from meshbus.edge.pub import Pub, XPub
 from meshbus.edge.sub import Sub, XSub
 from meshbus.edge.zmtp.framing import encode_command, encode_message
 from meshbus.edge.zmtp.protocol import Upstream
-from tests.edge.raw import GREETING, READY, WAIT_S, RawPeer, run_loop
+from tests.edge.raw import GREETING, READY, RawPeer, run_loop
+from tests.patience import PATIENCE_S
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -20,7 +21,7 @@ async def test_messages_without_a_subscription_are_left_out() -> None:
     async with Sub() as sub, await publisher_of(sub) as peer:
         sub.subscribe("a")
         peer.send(encode_message([b"b"]) + encode_message([b"ab", b"c"]) + encode_message([b""]))
-        assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"ab", b"c")
+        assert await asyncio.wait_for(sub.receive(), PATIENCE_S) == (b"ab", b"c")
         assert sub.counters["drop"] == {"not_subscribed": 2}
         assert sub.counters["message"] == {"received": 1}
 
@@ -31,7 +32,7 @@ async def test_what_was_on_the_way_when_a_prefix_was_cancelled_is_left_out() -> 
         sub.subscribe("b")
         sub.unsubscribe("a")
         peer.send(encode_message([b"a"]) + encode_message([b"b"]))
-        assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"b",)
+        assert await asyncio.wait_for(sub.receive(), PATIENCE_S) == (b"b",)
 
 
 async def test_each_new_publisher_gets_each_prefix_once_in_byte_order() -> None:
@@ -72,7 +73,7 @@ async def test_reading_stops_at_the_high_water_mark_also_for_newcomers() -> None
                 assert sub.pending < 4  # what a newcomer sends right behind its handshake may be read with it
                 got = await sub.receive_batch()
                 while len(got) < 4:
-                    got.append(await asyncio.wait_for(sub.receive(), WAIT_S))
+                    got.append(await asyncio.wait_for(sub.receive(), PATIENCE_S))
                 assert got[:2] == [(b"1",), (b"2",)]
                 assert set(got[2:]) == {(b"3",), (b"4",)}
 
@@ -81,8 +82,8 @@ async def test_iteration_ends_with_the_endpoint_and_gives_what_has_arrived() -> 
     async with Pub() as pub:
         sub = Sub()
         sub.subscribe()
-        await sub.connect(await pub.bind(LOOPBACK), timeout_s=WAIT_S)
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await sub.connect(await pub.bind(LOOPBACK), timeout_s=PATIENCE_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         pub.publish_batch([(b"%d" % number,) for number in range(3)])
         while sub.pending < 3:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.001)
@@ -105,17 +106,17 @@ async def test_a_message_above_the_limit_ends_the_connection_by_name() -> None:
 async def test_a_message_upstream() -> None:
     async with XPub() as xpub, XSub() as xsub:
         assert xsub.send("nobody there") == 0
-        await xsub.connect(await xpub.bind(LOOPBACK), timeout_s=WAIT_S)
+        await xsub.connect(await xpub.bind(LOOPBACK), timeout_s=PATIENCE_S)
         assert xsub.send("hello", b"upstream") == 1
-        assert await asyncio.wait_for(xpub.next_event(), WAIT_S) == Upstream((b"hello", b"upstream"))
+        assert await asyncio.wait_for(xpub.next_event(), PATIENCE_S) == Upstream((b"hello", b"upstream"))
 
 
 async def test_an_xsub_does_not_filter_and_a_sub_does() -> None:
     for kind, count in ((XSub, 2), (Sub, 1)):
         async with XPub() as xpub, kind() as sub:
             sub.subscribe("asked")
-            await sub.connect(await xpub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
-            await xpub.wait_subscribed("asked", timeout_s=WAIT_S)
+            await sub.connect(await xpub.bind("tcp://127.0.0.1:*"), timeout_s=PATIENCE_S)
+            await xpub.wait_subscribed("asked", timeout_s=PATIENCE_S)
             connection = next(iter(sub._connections.values()))
             sub.on_messages(connection, [(b"given", b"1"), (b"asked", b"2")])
             assert sub.pending == count

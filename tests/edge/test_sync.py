@@ -9,21 +9,20 @@ from meshbus import edge
 from meshbus.edge.endpoint import Endpoint
 from meshbus.edge.sync import Pub, Sub, XPub, XSub
 from meshbus.errors import ConfigError, Timeout
+from tests.patience import PATIENCE_S
 from tests.twins import differences
-
-WAIT_S = 10.0
 
 
 def test_publish_and_receive_without_await() -> None:
     with Pub() as pub, Sub() as sub:
         address = pub.bind("tcp://127.0.0.1:*")
         sub.subscribe("a")
-        sub.connect(address, timeout_s=WAIT_S)
-        pub.wait_subscribed("a", timeout_s=WAIT_S)
+        sub.connect(address, timeout_s=PATIENCE_S)
+        pub.wait_subscribed("a", timeout_s=PATIENCE_S)
         assert pub.publish("a", b"1") == 1
         assert pub.publish_batch([("a", b"2"), ("b", b"no"), ("a", b"3")]) == 2
-        pub.flush(timeout_s=WAIT_S)
-        assert [sub.receive(WAIT_S)[1] for _ in range(3)] == [b"1", b"2", b"3"]
+        pub.flush(timeout_s=PATIENCE_S)
+        assert [sub.receive(PATIENCE_S)[1] for _ in range(3)] == [b"1", b"2", b"3"]
         sub.unsubscribe("a")
         with pytest.raises(Timeout):
             sub.receive(timeout_s=0.01)
@@ -37,13 +36,13 @@ def test_publish_and_receive_without_await() -> None:
 def test_messages_come_in_batches_or_one_by_one() -> None:
     with Pub() as pub, Sub() as sub:
         sub.subscribe()
-        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
-        pub.wait_subscribed("x", timeout_s=WAIT_S)
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=PATIENCE_S)
+        pub.wait_subscribed("x", timeout_s=PATIENCE_S)
         pub.publish_batch([(b"%d" % number,) for number in range(100)])
-        first = sub.receive(WAIT_S)
+        first = sub.receive(PATIENCE_S)
         rest = list[tuple[bytes, ...]]()
         while len(rest) < 50:
-            rest += sub.receive_batch(WAIT_S)
+            rest += sub.receive_batch(PATIENCE_S)
         for message in sub if len(rest) < 99 else ():
             rest.append(message)
             if len(rest) == 99:
@@ -55,8 +54,8 @@ def test_no_message_is_lost_when_the_reader_times_out() -> None:
     sent, got = 1500, list[bytes]()
     with Pub(high_water=0) as pub, Sub() as sub:
         sub.subscribe()
-        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
-        pub.wait_subscribed("x", timeout_s=WAIT_S)
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=PATIENCE_S)
+        pub.wait_subscribed("x", timeout_s=PATIENCE_S)
         publishing = threading.Thread(target=lambda: [pub.publish(b"%d" % number) for number in range(sent)])
         publishing.start()
         while publishing.is_alive() or sub.pending:
@@ -72,12 +71,12 @@ def test_no_message_is_lost_when_the_reader_times_out() -> None:
 def test_subscriptions_and_upstream_messages_arrive_without_await() -> None:
     with XPub() as pub, XSub() as sub:
         sub.subscribe("a")
-        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=WAIT_S)
-        assert pub.next_event(WAIT_S) == edge.Interest(b"a", subscribe=True)
+        sub.connect(pub.bind("tcp://127.0.0.1:*"), timeout_s=PATIENCE_S)
+        assert pub.next_event(PATIENCE_S) == edge.Interest(b"a", subscribe=True)
         assert sub.send(b"hello") == 1
-        assert pub.next_event(WAIT_S) == edge.Upstream((b"hello",))
+        assert pub.next_event(PATIENCE_S) == edge.Upstream((b"hello",))
         assert pub.publish("a", b"1") == 1
-        assert sub.receive(WAIT_S) == (b"a", b"1")
+        assert sub.receive(PATIENCE_S) == (b"a", b"1")
         with pytest.raises(Timeout):
             pub.next_event(timeout_s=0.01)
         sub.unsubscribe("a")
@@ -109,7 +108,7 @@ def test_a_reader_ends_when_the_endpoint_is_closed() -> None:
         reader = threading.Thread(target=lambda: read.extend([*sub, sub.receive_batch()]))
         reader.start()
         sub.close()
-        reader.join(WAIT_S)
+        reader.join(PATIENCE_S)
         assert read == [[]]
         with pytest.raises(RuntimeError, match="closed"):
             sub.receive()

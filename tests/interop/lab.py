@@ -15,11 +15,11 @@ from meshbus.node.subscription import Subscription
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.testing.realpeer import RealPeer
 from tests.interop.tap import Seen, Tap
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
 
 PSK = bytes(range(32))
-PATIENCE_S = 10.0
 """How long anything may take on a busy machine; what is waited for usually takes milliseconds."""
 PROFILE = frozenset({0x0600, 0x0601, 0x0800, 0x0801})
 PROFILE_FROM = 0x4D00

@@ -11,7 +11,8 @@ import zmq
 
 import meshbus.edge
 from meshbus.edge import Pub, Sub
-from tests.interop.zmqlab import WAIT_S, Lab, until
+from tests.interop.zmqlab import Lab, until
+from tests.patience import PATIENCE_S
 
 CYCLES = 300
 HERE = str(Path(meshbus.edge.__file__).parent.parent / "*")
@@ -31,14 +32,14 @@ async def test_churn_leaves_nothing_behind(lab: Lab) -> None:
         steady = lab.socket(zmq.SUB, rcvhwm=0)
         steady.subscribe(b"")
         steady.connect(address)
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
 
         async def cycle(number: int) -> None:
             socket = lab.socket(zmq.SUB)
             socket.subscribe(b"own/%d" % number)
             socket.subscribe(b"shared/")
             socket.connect(address)
-            await pub.wait_subscribed(b"own/%d" % number, peers=2, timeout_s=WAIT_S)
+            await pub.wait_subscribed(b"own/%d" % number, peers=2, timeout_s=PATIENCE_S)
             assert pub.publish(b"shared/%d" % number) >= 2
             socket.close()
             await until(lambda: len(pub.connections) == 1)
@@ -61,7 +62,7 @@ async def test_churn_leaves_nothing_behind(lab: Lab) -> None:
         assert (ended.peers, ended.remembered, ended.prefixes, ended.subscriptions) == (1, 1, 1, 1)
         assert pub.counters["closed"] == {"eof": CYCLES}
         assert sum(trace.size for trace in ours.traces) < 50_000, "what was allocated since and is still held"
-        seen = [await asyncio.wait_for(steady.recv(), WAIT_S) for _ in range(CYCLES)]
+        seen = [await asyncio.wait_for(steady.recv(), PATIENCE_S) for _ in range(CYCLES)]
         assert seen == [b"shared/%d" % number for number in range(CYCLES)]
 
 
@@ -73,7 +74,7 @@ async def test_a_stalled_subscriber_delays_nobody_and_every_loss_is_counted(lab:
         fast = lab.socket(zmq.SUB, rcvhwm=0)
         fast.subscribe(b"")
         fast.connect(address)
-        await pub.wait_subscribed(b"x", peers=1, timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", peers=1, timeout_s=PATIENCE_S)
         (quick,) = pub.connections
         theirs = lab.socket(zmq.SUB, rcvhwm=1, rcvbuf=4096)
         if subscriber == "libzmq":
@@ -82,7 +83,7 @@ async def test_a_stalled_subscriber_delays_nobody_and_every_loss_is_counted(lab:
         else:
             ours.subscribe()
             await ours.connect(address)
-        await pub.wait_subscribed(b"x", peers=2, timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", peers=2, timeout_s=PATIENCE_S)
         (slow,) = [info for info in pub.connections if info != quick]
 
         numbers: list[int] = []
@@ -90,9 +91,9 @@ async def test_a_stalled_subscriber_delays_nobody_and_every_loss_is_counted(lab:
             pub.publish(b"%06d" % number, bytes(2000))
             if number % (high_water // 2) == 0:  # the fast one reads; the stalled one never does
                 while len(numbers) < number:
-                    numbers.append(int((await asyncio.wait_for(fast.recv_multipart(), WAIT_S))[0]))
+                    numbers.append(int((await asyncio.wait_for(fast.recv_multipart(), PATIENCE_S))[0]))
         while len(numbers) < count:
-            numbers.append(int((await asyncio.wait_for(fast.recv_multipart(), WAIT_S))[0]))
+            numbers.append(int((await asyncio.wait_for(fast.recv_multipart(), PATIENCE_S))[0]))
         assert numbers == list(range(count)), "the fast one got everything, in order"
 
         stats = pub.peer_stats(slow.number)
@@ -105,12 +106,12 @@ async def test_a_stalled_subscriber_delays_nobody_and_every_loss_is_counted(lab:
         received: list[int] = []
         while len(received) < count - dropped:
             message = await asyncio.wait_for(
-                theirs.recv_multipart() if subscriber == "libzmq" else ours.receive(), WAIT_S
+                theirs.recv_multipart() if subscriber == "libzmq" else ours.receive(), PATIENCE_S
             )
             assert len(message) == 2, "all parts or none"
             received.append(int(message[0]))
         pub.publish(b"999999", b"last")
-        last = await asyncio.wait_for(theirs.recv_multipart() if subscriber == "libzmq" else ours.receive(), WAIT_S)
+        last = await asyncio.wait_for(theirs.recv_multipart() if subscriber == "libzmq" else ours.receive(), PATIENCE_S)
         assert int(last[0]) == 999999, "nothing beyond what was counted"
         assert received == sorted(set(received)), "a subset in order, nothing twice"
         after = pub.peer_stats(slow.number)

@@ -14,12 +14,12 @@ from tests.interop.zmqlab import (
     STRANGER_PUBLIC,
     STRANGER_SECRET,
     TRANSPORTS,
-    WAIT_S,
     Lab,
     arrivals,
     our_server,
     until,
 )
+from tests.patience import PATIENCE_S
 from tests.vectors import load
 
 CAPTURES = {capture["name"]: capture for capture in load("pubsub")["zmtp"]["captures"]}
@@ -125,9 +125,9 @@ async def test_a_callback_may_take_its_time_and_may_judge_by_address(lab: Lab) -
         socket.subscribe(b"")
         socket.connect(await pub.bind(lab.address("tcp")))
         received = asyncio.ensure_future(socket.recv())  # libzmq asks again only while its thread is inside
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)  # turned away once, it came back
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)  # turned away once, it came back
         pub.publish(b"x")
-        assert await asyncio.wait_for(received, WAIT_S) == b"x"
+        assert await asyncio.wait_for(received, PATIENCE_S) == b"x"
         assert len(seen) == 2
         assert all(address.startswith("tcp://127.0.0.1:") for address in seen)
 
@@ -147,7 +147,7 @@ async def test_heartbeats_both_ways(lab: Lab, mechanism: str) -> None:
         socket = lab.client(zmq.SUB, mechanism, heartbeat_ivl=50, heartbeat_ttl=5000, heartbeat_timeout=5000)
         socket.subscribe(b"")
         socket.connect(await pub.bind(lab.address("tcp")))
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         await asyncio.sleep(0.4)  # several of each
         assert pub.publish(b"still there") == 1
         assert await socket.recv() == b"still there"
@@ -164,11 +164,11 @@ async def test_a_publisher_that_restarts_gets_its_subscribers_back(lab: Lab) -> 
         async with Pub() as pub:
             await pub.bind(address)
             received = asyncio.ensure_future(socket.recv())  # libzmq asks again only while its thread is inside
-            await pub.wait_subscribed(b"a", timeout_s=WAIT_S)
-            await pub.wait_subscribed(b"b", timeout_s=WAIT_S)
+            await pub.wait_subscribed(b"a", timeout_s=PATIENCE_S)
+            await pub.wait_subscribed(b"b", timeout_s=PATIENCE_S)
             assert pub.stats.subscriptions == 2
             pub.publish(life)
-            assert await asyncio.wait_for(received, WAIT_S) == life
+            assert await asyncio.wait_for(received, PATIENCE_S) == life
 
 
 async def test_our_publisher_may_be_the_one_that_connects(lab: Lab) -> None:
@@ -176,11 +176,11 @@ async def test_our_publisher_may_be_the_one_that_connects(lab: Lab) -> None:
     socket.subscribe(b"")
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     async with Pub() as pub:
-        await pub.connect(f"tcp://127.0.0.1:{port}", timeout_s=WAIT_S)
+        await pub.connect(f"tcp://127.0.0.1:{port}", timeout_s=PATIENCE_S)
         received = asyncio.ensure_future(socket.recv())  # libzmq asks only while its thread is inside
-        await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+        await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
         pub.publish(b"x")
-        assert await asyncio.wait_for(received, WAIT_S) == b"x"
+        assert await asyncio.wait_for(received, PATIENCE_S) == b"x"
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,14 @@ async def test_the_application_behind_an_xpub_hears_what_libzmq_tells(
                 (socket.subscribe if verb == "sub T" else socket.unsubscribe)(b"T")
                 barrier = b"barrier %d" % number
                 socket.subscribe(barrier)
-                while (event := await asyncio.wait_for(xpub.next_event(), WAIT_S)) != Interest(barrier, subscribe=True):
+                while (event := await asyncio.wait_for(xpub.next_event(), PATIENCE_S)) != Interest(
+                    barrier, subscribe=True
+                ):
                     assert isinstance(event, Interest)
                     heard.append(event)
             expected += [Interest(bytes.fromhex(text)[1:], subscribe=text.startswith("01")) for text in events]
         while len([event for event in heard if event.prefix == b"T"]) < len(expected):
-            event = await asyncio.wait_for(xpub.next_event(), WAIT_S)
+            event = await asyncio.wait_for(xpub.next_event(), PATIENCE_S)
             assert isinstance(event, Interest)
             heard.append(event)
         assert [event for event in heard if event.prefix == b"T"] == expected
@@ -232,5 +234,5 @@ async def test_messages_from_an_xsub(lab: Lab) -> None:
             socket = lab.socket(zmq.XSUB)
             socket.connect(await endpoint.bind(lab.address("tcp")))
             await socket.send_multipart([b"hello", b"upstream"])
-        assert await asyncio.wait_for(xpub.next_event(), WAIT_S) == Upstream((b"hello", b"upstream"))
+        assert await asyncio.wait_for(xpub.next_event(), PATIENCE_S) == Upstream((b"hello", b"upstream"))
         await until(lambda: pub.counters.get("ignore") == {"upstream_message": 1})

@@ -16,12 +16,12 @@ from tests.interop.zmqlab import (
     STRANGER_PUBLIC,
     STRANGER_SECRET,
     TRANSPORTS,
-    WAIT_S,
     Lab,
     bound,
     our_client,
     until,
 )
+from tests.patience import PATIENCE_S
 
 QUICK = Backoff(first_s=0.01, longest_s=0.05)
 
@@ -34,14 +34,14 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
 
 async def received(sub: Sub, last: bytes) -> list[list[bytes]]:
     found: list[list[bytes]] = []
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while (message := await sub.receive())[0] != last:
             found.append(list(message))
     return found
 
 
 async def heard(xpub: zmq.asyncio.Socket, count: int) -> list[bytes]:
-    return [await asyncio.wait_for(xpub.recv(), WAIT_S) for _ in range(count)]
+    return [await asyncio.wait_for(xpub.recv(), PATIENCE_S) for _ in range(count)]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -55,7 +55,7 @@ async def test_prefixes_parts_and_sizes(lab: Lab, mechanism: str, transport: str
             nested.subscribe(prefix)
         everything.subscribe()
         for sub in (nested, everything):
-            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+            await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
         assert sorted(await heard(publisher, 5)) == [b"\x01", b"\x01a", b"\x01ab", b"\x01abc", b"\x01end"]
         messages = [
             [b"abcd", b"nested three times, one copy"],
@@ -77,7 +77,7 @@ async def test_subscriptions_are_counted_and_cancelled_once(lab: Lab, mechanism:
     publisher = lab.server(zmq.XPUB, mechanism, xpub_verboser=True)
     publisher.bind(lab.address("tcp"))
     async with Sub(security=our_client(mechanism)) as sub:
-        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
         for change, prefix in [
             (sub.subscribe, "T"),
             (sub.subscribe, "T"),
@@ -111,7 +111,7 @@ async def test_we_are_refused_with_a_named_cause(
     publisher.bind(lab.address("tcp"))
     async with Sub(security=security) as sub:
         with pytest.raises(HandshakeError, match=cause):
-            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+            await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
         assert sub.connections == []
 
 
@@ -133,7 +133,7 @@ async def test_a_publisher_that_restarts_is_asked_again_once_per_prefix(lab: Lab
             publisher.bind(address)
             assert await heard(publisher, 3) == [b"\x01a", b"\x01ab", b"\x01b"]
             await publisher.send(life)
-            assert await asyncio.wait_for(sub.receive(), WAIT_S) == (life,)
+            assert await asyncio.wait_for(sub.receive(), PATIENCE_S) == (life,)
             publisher.close()
             await until(lambda: sub.connections == [])
         assert sub.counters["connection"]["ready"] == 3
@@ -145,10 +145,10 @@ async def test_several_publishers_and_one_that_is_left(lab: Lab) -> None:
         sub.subscribe("x")
         for publisher in publishers:
             publisher.bind(lab.address("tcp"))
-            await sub.connect(bound(publisher), timeout_s=WAIT_S)
+            await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
             assert await heard(publisher, 1) == [b"\x01x"]
             await publisher.send(b"x")
-            assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"x",)
+            assert await asyncio.wait_for(sub.receive(), PATIENCE_S) == (b"x",)
         await sub.disconnect(bound(publishers[0]))
         assert await heard(publishers[0], 1) == [b"\x00x"]
         assert len(sub.connections) == 2
@@ -161,7 +161,7 @@ async def test_our_subscriber_may_be_the_one_that_listens(lab: Lab) -> None:
         publisher.connect(await sub.bind(lab.address("tcp")))
         assert await heard(publisher, 1) == [b"\x01"]
         await publisher.send(b"x")
-        assert await asyncio.wait_for(sub.receive(), WAIT_S) == (b"x",)
+        assert await asyncio.wait_for(sub.receive(), PATIENCE_S) == (b"x",)
 
 
 async def test_an_xsub_speaks_to_the_application_behind_an_xpub(lab: Lab) -> None:
@@ -169,9 +169,9 @@ async def test_an_xsub_speaks_to_the_application_behind_an_xpub(lab: Lab) -> Non
     publisher.bind(lab.address("tcp"))
     async with XSub() as xsub:
         assert xsub.send("nobody there") == 0
-        await xsub.connect(bound(publisher), timeout_s=WAIT_S)
+        await xsub.connect(bound(publisher), timeout_s=PATIENCE_S)
         assert xsub.send("hello", b"upstream") == 1
-        assert await asyncio.wait_for(publisher.recv_multipart(), WAIT_S) == [b"hello", b"upstream"]
+        assert await asyncio.wait_for(publisher.recv_multipart(), PATIENCE_S) == [b"hello", b"upstream"]
 
 
 async def test_a_dead_publisher_is_noticed_by_heartbeat(lab: Lab) -> None:
@@ -180,7 +180,7 @@ async def test_a_dead_publisher_is_noticed_by_heartbeat(lab: Lab) -> None:
     heartbeat = Heartbeat(interval_s=0.05, timeout_s=5.0)
     async with Sub(heartbeat=heartbeat) as sub:
         sub.subscribe()
-        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
         assert await heard(publisher, 1) == [b"\x01"]
         await asyncio.sleep(0.3)
         assert "closed" not in sub.counters, "libzmq answers our PINGs"
@@ -192,7 +192,7 @@ async def test_a_slow_application_makes_the_publisher_wait(lab: Lab) -> None:
     publisher.bind(lab.address("tcp"))
     async with Sub(high_water=10) as sub:
         sub.subscribe()
-        await sub.connect(bound(publisher), timeout_s=WAIT_S)
+        await sub.connect(bound(publisher), timeout_s=PATIENCE_S)
         await heard(publisher, 1)
         count = 20_000
         for number in range(count):
@@ -201,7 +201,7 @@ async def test_a_slow_application_makes_the_publisher_wait(lab: Lab) -> None:
         held = sub.pending
         await asyncio.sleep(0.05)
         assert sub.pending == held, "reading has stopped"
-        numbers = [int((await asyncio.wait_for(sub.receive(), WAIT_S))[0][:6]) for _ in range(count)]
+        numbers = [int((await asyncio.wait_for(sub.receive(), PATIENCE_S))[0][:6]) for _ in range(count)]
         assert numbers == list(range(count))
 
 
@@ -214,14 +214,14 @@ async def test_an_xsub_delivers_what_an_xpub_sends_under_other_topics(lab: Lab, 
         theirs = lab.socket(zmq.XSUB)
         if ours:
             xsub.subscribe(b"asked")
-            await xsub.connect(bound(publisher), timeout_s=WAIT_S)
+            await xsub.connect(bound(publisher), timeout_s=PATIENCE_S)
         else:
             theirs.connect(bound(publisher))
             await theirs.send(b"\x01asked")
         assert await heard(publisher, 1) == [b"\x01asked"]
         publisher.setsockopt(zmq.SUBSCRIBE, b"given")
         await publisher.send_multipart([b"given", b"1"])
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert list(await xsub.receive() if ours else await theirs.recv_multipart()) == [b"given", b"1"]
 
 
@@ -234,8 +234,8 @@ async def test_keys_are_taken_as_pyzmq_gives_them(lab: Lab) -> None:
         address = await pub.bind("tcp://127.0.0.1:*")
         async with Sub(security=CurveClient(public, client_secret)) as sub:
             sub.subscribe()
-            await sub.connect(address, timeout_s=WAIT_S)
-            await pub.wait_subscribed(b"x", timeout_s=WAIT_S)
+            await sub.connect(address, timeout_s=PATIENCE_S)
+            await pub.wait_subscribed(b"x", timeout_s=PATIENCE_S)
             pub.publish(b"x")
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 assert await sub.receive() == (b"x",)

@@ -14,10 +14,10 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 
 from meshbus.edge import CurveClient, CurveServer, Null, PlainClient, PlainServer, curve_keypair, known_keys, passwords
 from meshbus.edge.security import Security
+from tests.patience import PATIENCE_S
 
 MECHANISMS = ["NULL", "PLAIN", "CURVE"]
 TRANSPORTS = ["tcp", "ipc"]
-WAIT_S = 10.0
 """Longer than anything here takes; only a failure waits for it."""
 
 SERVER_PUBLIC, SERVER_SECRET = curve_keypair()
@@ -127,7 +127,7 @@ def bound(socket: zmq.asyncio.Socket) -> str:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that the other side of a real socket brings about."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another thread
             await asyncio.sleep(0.002)
 
@@ -135,7 +135,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def arrivals(socket: zmq.asyncio.Socket, last: bytes) -> list[list[bytes]]:
     """Receive until a message with this topic, and give what came before it."""
     found: list[list[bytes]] = []
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while (message := await socket.recv_multipart())[0] != last:
             found.append(message)
     return found

@@ -15,6 +15,16 @@ def test_the_newest_position_of_a_consumer_is_found(tmp_path: Path) -> None:
     assert [lags(found, channel, 9) for channel in ("a", "b", "c")] == [{"gold": 0, "silver": 2}, {"silver": 8}, {}]
 
 
+def test_any_name_has_a_file_of_its_own(tmp_path: Path) -> None:
+    names = ["events of /srv/a", "events of /srv/b", "../outside", "", "." * 300, "plain"]
+    (tmp_path / "logs").mkdir()
+    for number, name in enumerate(names):
+        publish_consumer(tmp_path / "logs", name, {"a": number}, 0)
+    found = {consumer.consumer: consumer.next["a"] for consumer in list_consumers(tmp_path / "logs")}
+    assert found == {name: number for number, name in enumerate(names)}
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"]
+
+
 def test_a_log_that_began_anew_has_no_negative_lag(tmp_path: Path) -> None:
     publish_consumer(tmp_path, "silver", {"a": 100}, 0)
     assert lags(list_consumers(tmp_path), "a", 5) == {"silver": 0}

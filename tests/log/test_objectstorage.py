@@ -19,11 +19,10 @@ from meshbus.log.objectstore import delete_object, list_objects
 from meshbus.log.reader import LogReader, read_split
 from tests.log.making import CHANNEL, payloads
 from tests.objectserver import ObjectServer, SlowProxy, object_server, serving
+from tests.patience import PATIENCE_S
 
 __all__ = ["object_server"]
 pytestmark = pytest.mark.slow
-
-PATIENCE_S = 120.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -94,7 +93,7 @@ def test_segments_move_in_the_background_and_every_reader_follows(run: Run) -> N
     run.log.append(b"hot")
     run.appended.append(b"hot")
     run.check()
-    until(run.all_moved, "the rest has moved")
+    until(lambda: run.all_moved() and len(run.places()) == 5, "the hot event is sealed, and has moved")
     assert run.log.verify() == []
     segments = run.log.snapshot().segments
     assert run.log.stats.copied == len(segments) == 5

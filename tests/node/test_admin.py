@@ -21,6 +21,7 @@ from meshbus.node.admin import Admin, event_row, peer_row, report_row, status_ro
 from meshbus.node.node import Node
 from meshbus.node.unix import MAX_LINE, LineClient
 from meshbus.wire.messages.token import PermissionToken, Scope
+from tests.patience import PATIENCE_S
 
 PSK = "77" * 32
 LIDAR = "sensors/lidar"
@@ -45,7 +46,7 @@ class Talk:
         return await self.hear()
 
     async def hear(self) -> dict[str, Any]:
-        answer: dict[str, Any] = msgspec.json.decode(await asyncio.wait_for(self.client.receive(), 10))
+        answer: dict[str, Any] = msgspec.json.decode(await asyncio.wait_for(self.client.receive(), PATIENCE_S))
         return answer
 
     async def get(self, **request: object) -> Any:

@@ -13,6 +13,7 @@ from meshbus.node.answer import Answers, answer_of
 from meshbus.node.live import Live
 from meshbus.node.node import Node
 from tests.node.test_node import QUICK
+from tests.patience import PATIENCE_S
 
 CHANNEL = ChannelName("planner/plan")
 
@@ -69,7 +70,7 @@ async def test_a_reply_that_cannot_be_sent_reaches_the_asker_as_an_error_at_once
 
     async with Node.open(**QUICK) as responder, Node.open(**QUICK) as asker, responder.respond(CHANNEL, handler):
         await asker.connect(responder.address, public_key=responder.public_key)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(ChannelError, match=f"failed: {problem}"):
                 await asker.request(responder.node_id, CHANNEL, b"", timeout_s=600.0)
 
@@ -77,7 +78,7 @@ async def test_a_reply_that_cannot_be_sent_reaches_the_asker_as_an_error_at_once
 async def test_a_request_to_a_plain_peer_is_refused_at_once() -> None:
     async with Node.open(**QUICK, profile=False) as plain, Node.open(**QUICK) as asker:
         await asker.connect(plain.address, public_key=plain.public_key)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(PeerError, match="does not accept requests"):
                 await asker.request(plain.node_id, CHANNEL, b"", timeout_s=600.0)
 
@@ -100,7 +101,7 @@ async def test_a_handler_that_runs_when_its_node_closes_is_cancelled() -> None:
         asking = asyncio.ensure_future(asker.request(responder.node_id, CHANNEL, b"", timeout_s=600.0))
         await running.wait()
         await responder.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(ChannelError, match="peer_gone"):
                 await asking
         assert ended == ["cancelled"]

@@ -18,6 +18,7 @@ from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
 from meshbus.wire.messages.address import parse_address
 from tests.node.test_node import until
+from tests.patience import PATIENCE_S
 
 PSK = "5a" * 32
 
@@ -35,7 +36,7 @@ async def town() -> AsyncIterator[list[Node]]:
 
 async def eventually(node: Node, other: Node, kind: Nat) -> None:
     """Wait until a node has heard what kind of NAT another is behind."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found = node.live.engine.traversal.addresses.get(other.node_id, Driver.now())
             if found is not None and found.nat is kind and node.mesh.nat.nat is not Nat.UNKNOWN:
@@ -98,7 +99,7 @@ async def test_where_no_punch_can_work_a_neighbor_relays(town: list[Node]) -> No
         await here.publisher("town/news").publish(b"hello")
         assert (await anext(aiter(news))).payload == b"hello"
     notices = here.notices()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not isinstance(notice := await anext(notices), Reached):
             pass
     assert notice == Reached(there.node_id, Path.RELAYED)

@@ -14,6 +14,7 @@ from meshbus.engine.base.packets import Output, PacketBatch, Train
 from meshbus.node import driver as driver_module
 from meshbus.node.driver import Driver
 from meshbus.node.udp import UdpSocket
+from tests.patience import PATIENCE_S
 
 
 class ScriptedForwarder:
@@ -91,7 +92,7 @@ async def test_datagrams_reach_the_engine_and_its_reports_come_back(
     _, engine, socket, reported = desk
     with UdpSocket.bind("127.0.0.1", 0) as other:
         other.send([Train(socket.address, b"hello", 5)])
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             while not engine.batches:  # noqa: ASYNC110 - the kernel delivers
                 await asyncio.sleep(0.001)
     assert engine.batches == [1]
@@ -134,12 +135,12 @@ async def test_an_exception_in_the_engine_stops_neither_packets_nor_timers(
     engine.timer = driver.now() + 0.001
     driver.apply(Output())
     with UdpSocket.bind("127.0.0.1", 0) as other:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while engine.counters.get("exception", "ZeroDivisionError") < 4:
                 other.send([Train(socket.address, b"hello", 5)])
                 await asyncio.sleep(0.001)
         monkeypatch.undo()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (engine.ticks and engine.batches):
                 other.send([Train(socket.address, b"hello", 5)])
                 await asyncio.sleep(0.001)
@@ -156,7 +157,7 @@ async def test_what_the_kernel_refuses_goes_later_and_in_order(
         driver.apply(out)
     assert socket.sent == []
     socket.full = False
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         while len(socket.sent) < 3:  # noqa: ASYNC110 - the loop tells the driver
             await asyncio.sleep(0.001)
     assert [bytes(sent.data) for sent in socket.sent] == [b"\0", b"\1", b"\2"]
@@ -175,7 +176,7 @@ async def test_packets_for_others_wait_while_the_kernel_is_full_and_follow(
     assert engine.mesh.forwarder.held
     engine.mesh.forwarder.waiting = [train(number) for number in range(5)]
     socket.full = False
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         while engine.mesh.forwarder.held:  # noqa: ASYNC110 - the loop tells the driver
             await asyncio.sleep(0.001)
     assert contents(socket.sent) == [7, 0, 1, 2, 3, 4]
@@ -242,7 +243,7 @@ async def test_the_engine_is_ticked_when_it_asks(desk: tuple[Driver, Any, Stubbo
     driver, engine, _, _ = desk
     engine.timer = driver.now() + 0.01
     driver.apply(Output())
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         while not engine.ticks:  # noqa: ASYNC110 - the loop ticks
             await asyncio.sleep(0.001)
     assert engine.ticks == 1

@@ -19,6 +19,7 @@ from meshbus.node.historyreader import FIRST, HistoryReader
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 from tests.node.test_node import QUICK, take, until
+from tests.patience import PATIENCE_S
 
 LIDAR = "sensors/lidar"
 LOGGED: dict[str, Any] = {"name": LIDAR, "log": "published"}
@@ -46,7 +47,7 @@ async def publish(node: Node, first: int, stop: int) -> None:
 
 async def numbers(subscription: Subscription, count: int) -> list[int | None]:
     got: list[int | None] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in subscription:
             assert event.pub_seq is not None
             assert event.ts_ns is not None
@@ -140,7 +141,7 @@ async def test_a_start_that_is_gone_names_the_first_that_is_left(tmp_path: Path)
             assert await numbers(subscription, 100) == list(range(400, 500))
             assert subscription.stats.missed == 400
         notices = subscriber.notices()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             gaps = [notice async for notice in _first_gap(notices)]
         assert (gaps[0].expected, gaps[0].first_available) == (0, 400)
 
@@ -214,7 +215,7 @@ async def test_losing_the_permission_ends_the_subscription_with_a_reason(tmp_pat
             closed = Node.open(channels=[{"name": LIDAR, "require_token": True}], **QUICK).config.channel_registry()
             publisher.set_channel_configs(closed)
             with pytest.raises(ChannelError, match="unauthorized"):
-                await asyncio.wait_for(subscription.next_batch(), 5)
+                await asyncio.wait_for(subscription.next_batch(), PATIENCE_S)
 
 
 async def test_a_slow_reader_is_waited_for_and_loses_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.token import PermissionToken, Scope, encode_chain
 from tests.node.test_node import QUICK, take, until
+from tests.patience import PATIENCE_S
 
 MEMBERSHIP, INTEREST = Subprotocol.MEMBERSHIP, Subprotocol.INTEREST
 
@@ -151,7 +152,7 @@ async def test_a_publisher_that_leaves_is_not_waited_for() -> None:
         await asyncio.sleep(0.05)
         assert not entering.done()
         await publisher.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises((PeerError, ChannelError), match="left"):
                 await entering
         assert subscriber.peers == []

@@ -15,6 +15,7 @@ from meshbus.node.node import Node
 from meshbus.node.waiting import Kind
 from meshbus.wire.constants import Subprotocol
 from tests.node.test_node import QUICK, until
+from tests.patience import PATIENCE_S
 
 A = ChannelName("a")
 
@@ -86,7 +87,7 @@ async def test_it_waits_for_the_negotiation_that_a_new_session_begins_with() -> 
     async with Node.open(**QUICK) as here, Node.open(**QUICK) as there:
         await here.live.settled(60.0)  # without peers there is nothing to wait for
         await here.connect(there.address, public_key=there.public_key)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await here.live.settled(60.0)
         assert here.peers[0].profile
         assert await here.live.agreed(there.node_id, Subprotocol.REQUEST, 60.0)
@@ -99,7 +100,7 @@ async def test_a_plain_peer_is_not_waited_for() -> None:
         await until(
             lambda: here.peers and here.live.engine.negotiator.is_plain(here.live.engine.peers.require(plain.node_id))
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await plain.live.settled(60.0)
             await here.live.settled(60.0)
             assert not await here.live.agreed(plain.node_id, Subprotocol.REQUEST, 60.0)
@@ -111,6 +112,6 @@ async def test_who_waits_for_the_agreement_of_a_peer_that_leaves_is_told() -> No
         await here.live.settled(60.0)
         waiting = asyncio.ensure_future(here.live.agreed(there.node_id, 0x7777, 600.0))
         await there.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(PeerError):
                 await waiting

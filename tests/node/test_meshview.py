@@ -10,6 +10,7 @@ from meshbus.engine.routes.tap import Passed
 from meshbus.errors import PeerError
 from meshbus.node.node import Node
 from meshbus.policy.fate import Fate
+from tests.patience import PATIENCE_S
 
 PSK = bytes(32).hex()
 
@@ -28,7 +29,7 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
         async with right.subscribe("sensors/lidar", publisher=left.node_id) as subscription:
             await left.publisher("sensors/lidar", reliable=True).publish_batch([b"over", b"the", b"middle"])
             events: list[bytes] = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(events) < 3:
                     batch = await subscription.next_batch()
                     assert batch is not None
@@ -36,7 +37,7 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
         assert events == [b"over", b"the", b"middle"]
         async with right.inbox() as inbox:
             left.send(right.node_id, b"straight to you")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await anext(aiter(inbox))).payload == b"straight to you"
         assert [node.node_id for node in left.mesh.nodes if node.hops == 2] == [right.node_id]
         assert {route.metric for route in left.mesh.routes} == {1}

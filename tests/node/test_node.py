@@ -19,6 +19,7 @@ from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken, Scope
+from tests.patience import PATIENCE_S
 
 PSK = "5a" * 32
 QUICK: dict[str, Any] = {"psk": PSK, "ephemeral": True, "handshake_timeout_s": 0.2, "membership_ack_timeout_s": 1.0}
@@ -32,7 +33,7 @@ async def nodes() -> AsyncIterator[tuple[Node, Node]]:
         yield publisher, subscriber
 
 
-async def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(holds: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Wait until something holds that nobody tells us about."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 - it happens in another node
@@ -41,7 +42,7 @@ async def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
 
 async def take(subscription: object, count: int) -> list[bytes]:
     got: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         async for batch in subscription.batches():  # type: ignore[attr-defined]
             got += batch.payloads()
             if len(got) >= count:
@@ -96,7 +97,7 @@ async def test_later_peers_are_asked_too() -> None:
         publisher, subscriber = [await stack.enter_async_context(Node.open(**QUICK)) for _ in range(2)]
         subscription = await stack.enter_async_context(subscriber.subscribe("sensors/lidar"))
         await subscriber.connect(publisher.address, public_key=publisher.public_key)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             async for notice in publisher.notices():
                 if isinstance(notice, Subscribed):
                     break
@@ -262,7 +263,7 @@ async def test_a_restarted_node_gets_its_port_and_its_subscribers_back() -> None
 
 async def test_notices_tell_what_happens(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         async for notice in publisher.notices():
             if isinstance(notice, SessionUp):
                 assert notice.node_id == subscriber.node_id
@@ -379,7 +380,7 @@ async def test_a_publish_that_waits_for_credit_ends_with_an_error_when_its_node_
         await asyncio.sleep(0.2)
         assert not stuck.done()
         await publisher.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(LocalProtocolError, match="the node was closed"):
                 await stuck
 

@@ -11,6 +11,7 @@ import pytest
 from meshbus.errors import ChannelError, LogError, LogFault
 from tests.node.test_historyreader import LIDAR, numbered, pair, publish
 from tests.node.test_node import take, until
+from tests.patience import PATIENCE_S
 
 
 async def test_pages_that_nobody_can_wait_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,7 @@ async def test_a_log_that_cannot_be_read_is_counted_and_tried_again(
         opening = asyncio.ensure_future(subscriber.subscribe(LIDAR, since=0).__aenter__())
         await until(lambda: publisher.counters.get("refuse", {}).get("history_closed"))
         broken = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             subscription = await opening  # the reader tried again
         assert await take(subscription, 3) == numbered(0, 3)
         await subscription.close()

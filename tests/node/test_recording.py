@@ -32,6 +32,7 @@ from meshbus.policy.reason import BEFORE_GATEWAY, RECORDED
 from meshbus.policy.verdict import VERDICTS
 from tests.engine.fleet import subscribed
 from tests.engine.test_gateway_packets import CHANNELS, FINE, READERS, SPENT, WORN, Fleet, with_hops
+from tests.patience import PATIENCE_S
 
 PSK = bytes(32).hex()
 OPEN, CLOSED = "fleet/open", "fleet/closed"
@@ -104,7 +105,7 @@ async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) ->
     """Publish on a channel that may cross and on one that may not; gives what arrived."""
     for outer in (left, right):
         await outer.connect(middle.address, public_key=middle.public_key)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while right.node_id not in {route.node_id for route in left.mesh.routes}:  # noqa: ASYNC110 - pingwaves tell
             await asyncio.sleep(0.01)
     await left.connect(public_key=right.public_key)
@@ -113,7 +114,7 @@ async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) ->
         right.subscribe(OPEN, publisher=left.node_id) as subscription,
         right.subscribe(CLOSED, publisher=left.node_id) as nothing,
     ):
-        async with asyncio.timeout(10):  # announcements tell the gateway who is where
+        async with asyncio.timeout(PATIENCE_S):  # announcements tell the gateway who is where
             while not arrived:
                 await left.publisher(OPEN).publish(b"first")
                 await asyncio.sleep(0.02)
@@ -123,7 +124,7 @@ async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) ->
         await left.publisher(CLOSED).publish_batch([b"stays"] * 50)
         due = len(arrived) + EVENTS
         await left.publisher(OPEN).publish_batch([b"%d" % n + b"." * padding for n in range(EVENTS)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(arrived) < due:
                 batch = await subscription.next_batch()
                 assert batch is not None

@@ -16,9 +16,9 @@ from meshbus.node.node import Node
 from meshbus.node.redial import FIRST_PAUSE_S, MAX_PAUSE_S, DialState, PeerUnreachable, pauses
 from meshbus.node.udp import UdpSocket
 from tests.node.test_node import PSK, take, until
+from tests.patience import PATIENCE_S
 
 QUICK: dict[str, Any] = {"psk": PSK, "heartbeat_s": 0.1, "session_timeout_s": 1.0, "membership_ack_timeout_s": 1.0}
-PATIENCE_S = 30.0
 """For what takes a second or two, on a busy machine."""
 
 

@@ -11,6 +11,7 @@ from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.subscription import Subscription
 from tests.node.slow import assert_memory_stays_bounded
 from tests.node.test_node import PSK
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize("policy", list(WhenFull))
@@ -72,7 +73,7 @@ async def test_a_blocking_inbox_holds_the_sender_back_and_loses_nothing() -> Non
             # One window of 64 KiB is on the way at most: about 680 of these packets.
             assert inbox.stats.pending < 50 + 2 * 700
             got: list[bytes] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(got) < len(sent):
                     batch = await inbox.next_batch()
                     assert batch is not None

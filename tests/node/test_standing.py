@@ -9,9 +9,9 @@ from meshbus.log.reader import LogReader
 from meshbus.node import standing as subject
 from meshbus.node.node import Node
 from tests.node.test_node import PSK, until
+from tests.patience import PATIENCE_S
 
 QUICK: dict[str, Any] = {"psk": PSK, "ephemeral": True, "heartbeat_s": 0.1, "session_timeout_s": 1.0}
-PATIENCE_S = 30.0
 
 
 def recorded(folder: Path, channel: str) -> list[bytes]:

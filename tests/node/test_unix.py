@@ -11,6 +11,7 @@ import pytest
 from meshbus.errors import ConfigError
 from meshbus.node import unix
 from meshbus.node.unix import MAX_LINE, LineClient, LineServer, Stream
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ async def test_a_stream_ends_when_the_client_leaves(place: Path, server: LineSer
     async with await LineClient.connect(place) as client:
         await client.send(b"count\n")
         assert [await client.receive() for _ in range(3)] == [b"0\n", b"1\n", b"2\n"]
-    await asyncio.wait_for(echo.ended.wait(), 5)
+    await asyncio.wait_for(echo.ended.wait(), PATIENCE_S)
 
 
 async def test_a_stream_ends_with_the_next_line(place: Path, server: LineServer, echo: Echo) -> None:

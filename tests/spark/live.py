@@ -16,6 +16,7 @@ from meshbus.config.node import NodeConfig
 from meshbus.names.identity import Identity
 from meshbus.node.node import Node
 from meshbus.policy.channels import Visibility
+from tests.patience import PATIENCE_S
 
 PSK = bytes(32).hex()
 CHANNELS = [f"plant/{word}" for word in ("open", "home", "up", "out", "bosses", "late", "unlisted")]
@@ -74,7 +75,7 @@ async def run_fleet(folder: Path, rules: Rules, *, name: str, publishes: int, se
             gateway, nodes = await _start(stack, keys, fleet.log_dir, rules)
             await _meet(gateway, nodes)
             await _publish(nodes, random.Random(seed + number), publishes, fleet.published)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await _settle(gateway)
     return fleet
 
@@ -115,7 +116,7 @@ async def _start(
 
 async def _meet(gateway: Node, nodes: Mapping[str, Node]) -> None:
     """Connect everybody through the gateway, and subscribe the readers to every channel of both publishers."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         for node in nodes.values():
             await node.connect(gateway.address, public_key=gateway.public_key)
         known = {node.node_id for node in nodes.values()}

@@ -25,6 +25,7 @@ from meshbus.names.identity import Identity
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 from meshbus.node.tasks import TaskOwner
+from tests.patience import PATIENCE_S
 
 PSK = bytes(32).hex()
 SUBNETS = {
@@ -169,7 +170,7 @@ class Fleet:
         return payload
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 self._changed.clear()
                 try:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from meshbus.testing.realnode import RealNode, Reply, Request, read_frame, serve, write_frame
+from tests.patience import PATIENCE_S
 
 
 class Full(Exception):
@@ -176,7 +177,7 @@ async def test_serving_overlaps_requests_and_ends_with_its_input() -> None:
         assert answers[2].error == "TypeError"
         assert answers[3].result == [["event", "0:0"]]
         ask_at.close()
-        await asyncio.wait_for(serving, 5)
+        await asyncio.wait_for(serving, PATIENCE_S)
     finally:
         for stream in (requests, ask_at, answer_at, replies):
             stream.close()

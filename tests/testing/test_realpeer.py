@@ -15,6 +15,7 @@ from meshbus.names.identity import Identity
 from meshbus.node.udp import UdpSocket
 from meshbus.testing import realnode
 from meshbus.testing.realpeer import PeerEvent, RealPeer, RealPeerError
+from tests.patience import PATIENCE_S
 
 PSK = bytes(range(32))
 
@@ -83,7 +84,7 @@ def test_a_refusal_keeps_its_kind(publisher: RealPeer, subscriber: RealPeer) -> 
 
 def test_an_announced_capability_is_found_and_opens_a_channel(publisher: RealPeer, subscriber: RealPeer) -> None:
     subscriber.announce_capabilities({"tags": ["gpu"]})
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while subscriber.node_id not in publisher.find_nodes({"require_tags": ["gpu"]}):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -1,6 +1,8 @@
 """How far consumers have read the logs: one small file each, beside the logs, so that others can see their lag.
 
-    <root>/_consumers/<name>.json      {"consumer": …, "next": {channel: sequence}, "at_ns": …}
+    <root>/_consumers/<file>.json      {"consumer": …, "next": {channel: sequence}, "at_ns": …}
+
+The file is named after the consumer, or after a hash of its name if that is not fit for a file.
 
 A consumer of a node's whole `log_dir` keeps its file there and prefixes channels with `published:` or `received:`.
 
@@ -11,12 +13,15 @@ that cannot be parsed is ignored.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from hashlib import blake2s
 from pathlib import Path
 
 import msgspec
 
 CONSUMERS = "_consumers"
+_FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}", re.ASCII)
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -31,7 +36,7 @@ class Consumer(msgspec.Struct, frozen=True):
 
 def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns: int) -> None:
     """Write how far a consumer has read; a failure to write is ignored."""
-    place = root / CONSUMERS / f"{name}.json"
+    place = root / CONSUMERS / f"{_stem(name)}.json"
     # Unique for each process: two runs of one consumer must not write the same temporary file.
     aside = place.with_name(f"_{place.name}.{os.getpid()}")
     try:
@@ -40,6 +45,10 @@ def publish_consumer(root: Path, name: str, next_seqs: Mapping[str, int], now_ns
         aside.replace(place)
     except OSError:
         return  # a consumer may have read access only, and its lag is then not shown
+
+
+def _stem(name: str) -> str:
+    return name if _FILE_NAME.fullmatch(name) else blake2s(name.encode(), digest_size=8).hexdigest()
 
 
 def list_consumers(root: Path) -> list[Consumer]:

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.errors import LogError, MeshError, PipelineError, PipelineFault
+from meshbus.log.consumers import lags, list_consumers
 from meshbus.log.log import Redex
 from meshbus.log.packets.recorder import PacketRecorder
 from meshbus.spark.lake.tables import tables
@@ -53,11 +55,11 @@ def test_the_world_was_read_in_capped_batches_and_told(world: World) -> None:
 
 def test_the_committed_offset_is_published_beside_the_logs(world: World) -> None:
     log = Path(world.config.logs[0])
-    published = json.loads((log / "_consumers" / "events.json").read_text())
+    (published,) = [one for one in list_consumers(log) if one.consumer == f"events of {world.tables}"]
     counts: dict[str, int] = {}
     for row in rows_of_logs(log):
         counts[row["channel"]] = counts.get(row["channel"], 0) + 1
-    assert published["next"] == counts
+    assert published.next == counts
 
 
 def test_a_second_run_reads_only_what_is_new(spark: SparkSession, config: PipelineConfig) -> None:
@@ -66,6 +68,24 @@ def test_a_second_run_reads_only_what_is_new(spark: SparkSession, config: Pipeli
     found = run(spark, config, once=True)
     assert found["queries"][0]["rows"] == 3
     assert tables(spark, config.tables)["silver.events"].count() == 13
+
+
+def test_two_pipelines_over_one_log_do_not_know_of_each_other(
+    spark: SparkSession, config: PipelineConfig, tmp_path: Path
+) -> None:
+    other = msgspec.structs.replace(config, tables=str(tmp_path / "other"), format="delta", max_rows_per_batch=4)
+    log = Path(config.logs[0])
+    run(spark, config, once=True)
+    make_log(log, 3)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: run(spark, one, once=True), (config, other)))
+    make_log(log, 2)
+    run(spark, other, once=True)
+    assert lags(list_consumers(log), "a", 15) == {f"events of {config.tables}": 2, f"events of {other.tables}": 0}
+    for one, expected in ((config, 13), (other, 15)):
+        found = tables(spark, one.tables)
+        assert sorted(row["seq"] for row in found["silver.events"].collect()) == list(range(expected))
+        assert found["gold.channel_stats"].groupBy().sum("events").collect()[0][0] == expected
 
 
 def test_tables_whose_plans_are_gone_are_not_filled_again(spark: SparkSession, config: PipelineConfig) -> None:

@@ -75,6 +75,8 @@ class Ingest:
         self.problem = ""
         self.restarts = 0
         self._path, self._source, self._plans, self._writer = path, source, plans, writer
+        # Several pipelines may read a log: the tables tell whose query it is.
+        self._consumer = f"{name} of {plans.root.absolute()}"
         self._limit, self._fail_on_gap = rows, fail_on_gap
         self._until: dict[str, int] | None = None
         self._newest: Plan | None = None
@@ -111,7 +113,7 @@ class Ingest:
         taken = self._ranges(self._newest, found)
         self._writer.write(self._newest.batch, taken)
         position = next_of(self._newest.end)
-        publish_consumer(Path(self._path), self.name, position, time.time_ns())
+        publish_consumer(Path(self._path), self._consumer, position, time.time_ns())
         self._attempts, self.state, self._batch = 0, State.RUNNING, self._newest.batch
         rows, took = sum(one.end - one.first for one in taken), time.monotonic() - begun
         self._rows += rows

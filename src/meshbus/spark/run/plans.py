@@ -35,6 +35,7 @@ class Plans:
     """The plans of one query."""
 
     def __init__(self, root: Path, query: str) -> None:
+        self.root = root
         self._folder = root / PLANS / query
         self._checkpoint = root / _CHECKPOINTS / query
 
