@@ -15,7 +15,6 @@ from meshbus.engine.session.candidate import (
     MAX_PER_NODE,
     PROBE_S,
     Candidates,
-    confirmed,
     same_place,
     straight_from,
 )
@@ -68,10 +67,10 @@ def proved(candidates: Candidates, pair: Pair, now: float = 0.0) -> None:
 
 def test_a_session_is_confirmed_by_message_2_or_by_a_packet() -> None:
     ours, theirs = Pair("a", role=Role.INITIATOR), Pair("b")
-    assert confirmed(ours.link)
-    assert not confirmed(theirs.link)
+    assert ours.link.proved
+    assert not theirs.link.proved
     theirs.speak()
-    assert confirmed(theirs.link)
+    assert theirs.link.proved
 
 
 def test_what_came_through_a_relay_is_not_straight_from_its_address() -> None:

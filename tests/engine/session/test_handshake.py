@@ -8,7 +8,7 @@ import pytest
 
 from meshbus.engine.base.notices import HandshakeFailed, HandshakeUnanswered, SessionUp
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.budget import SOURCE_BURST, TOTAL_BURST
+from meshbus.engine.session.budget import HOST_BURST, TOTAL_BURST
 from meshbus.engine.session.handshake import MAX_TRIES
 from meshbus.engine.session.service import Established
 from meshbus.engine.settings import HandshakeConfig, LivenessConfig
@@ -756,16 +756,38 @@ def flood(hub: Side, count: int, source: Callable[[int], tuple[str, int]], now: 
         hub.receive(source(number), junk, now)
 
 
-def test_a_source_has_a_limit_and_others_are_not_hurt() -> None:
+def test_a_host_has_a_limit_and_others_are_not_hurt() -> None:
     client, hub = Side(1), Side(9)
-    burst = int(SOURCE_BURST)
-    flood(hub, burst + 5, lambda _: ELSEWHERE, 0.0)
+    burst = int(HOST_BURST)
+    flood(hub, burst + 5, lambda number: (ELSEWHERE[0], number), 0.0)
     assert hub.counters.snapshot() == {"drop": {"handshake_rate": 5, "handshake_unverified": burst}}
     (first,) = client.connect(hub, 0.0).trains
     assert hub.receive(ELSEWHERE, bytes(first.data), 0.0).trains == []
     assert hub.receive(client.address, bytes(first.data), 0.0).trains
     flood(hub, 1, lambda _: ELSEWHERE, 1.0)
     assert hub.counters.get("drop", "handshake_unverified") == burst + 1
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_peers_that_were_there_come_back_through_a_flood(failed: bool) -> None:
+    clients = [Side(number, address=("10.0.0.1", 9000 + number)) for number in range(1, 31)]
+    hub = Side(99)
+    net = Net(*clients, hub)
+    for client in clients:
+        net.emit(client.address, client.connect(hub, 0.0))
+    net.run(1.0)
+    for client in clients:
+        net.emit(client.address, client.say(hub, b"here"))
+    net.run(60.0 if failed else 2.0)
+    now = net.now
+    back = 0
+    for number, client in enumerate(clients, 1):
+        flood(hub, 700, lambda junk, turn=number: (f"10.{turn}.{junk}", 1), now + number / 30)
+        again = Side(number, seed=5, now=now, address=client.address)
+        (first,) = again.connect(hub, now).trains
+        back += bool(hub.receive(client.address, bytes(first.data), now + number / 30).trains)
+    assert hub.counters.get("drop", "handshake_rate") > 15_000
+    assert back == 30
 
 
 def test_all_sources_together_have_a_limit_that_spares_our_own_attempts() -> None:

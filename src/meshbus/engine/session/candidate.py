@@ -33,7 +33,6 @@ from meshbus.errors import BadTag, RemoteProtocolError, Replayed, UnknownVersion
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
-from meshbus.wire.keys import Role
 from meshbus.wire.messages.reflex import ReflexRequest, encode_reflex
 from meshbus.wire.replaywindow import ReplayWindow
 from meshbus.wire.seal import Opener
@@ -48,12 +47,6 @@ MAX_HELD = 64
 """Packets kept for one candidate. Our choice: as many as one full train has (session/link.py)."""
 MAX_HELD_BYTES = 4 << 20
 """Bytes kept for all candidates. Our choice: eight candidates with 64 packets of the largest size."""
-
-
-def confirmed(link: Link) -> bool:
-    """Return whether the peer has proved that it has the keys of a session."""
-    # transport.md §11: message 2 proves it to the initiator, the first packet that verifies to the responder.
-    return link.role is Role.INITIATOR or link.opener.window.next > 0
 
 
 def straight_from(link: Link, address: Address) -> bool:
@@ -117,7 +110,7 @@ class Candidate:
     def contested(self, peer: Peer, now: float, contest_s: float, out: Output) -> bool:
         """Return whether the peer's current session stays for now; probe it if a probe is due."""
         rival = peer.link
-        if not confirmed(rival) or peer.health is Health.FAILED:
+        if not rival.proved or peer.health is Health.FAILED:
             return False
         # The peer after a restart: only a node that receives at the current address could read our message 2.
         if not rival.route and straight_from(self.link, rival.address):

@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.attempt import Attempt, Carry, Phase, Target, carry_routed
-from meshbus.engine.session.budget import HandshakeBudget
+from meshbus.engine.session.budget import HandshakeBudget, Standing
 from meshbus.engine.session.candidate import (
     Candidate,
     Candidates,
-    confirmed,
     reason_of,
     same_place,
     straight_from,
@@ -149,6 +149,7 @@ class Handshakes(Service):
         )
         attempt.send(now, out)
         self._attempts[key] = attempt
+        self._budget.remember(address)
 
     def redirect(self, node_id: int, address: Address) -> None:
         """Change the address of an attempt that follows the routing table."""
@@ -201,7 +202,8 @@ class Handshakes(Service):
             message = decode_handshake(datagram)
         except RemoteProtocolError as error:
             return self._drop(_reason(error))
-        if not self._worth_reading(message, source, now):
+        standing = self._standing(message, source, now)
+        if standing is Standing.REFUSED:
             return []
         tried = [a for a in self._attempts.values() if not a.target.routed and same_place(a.target.address, source)]
         for attempt in tried:
@@ -213,7 +215,7 @@ class Handshakes(Service):
         if len(message) != MIN_MESSAGE_BYTES or not self._expected:
             return self._unread(tried)
         for node_id in list(self._expected)[:MAX_TRIES]:
-            if not self._budget.afford_direct(now):
+            if not self._budget.afford_direct(standing, now):
                 return self._drop(Reason.HANDSHAKE_RATE)
             expected = self._expected.pop(node_id)
             self._expected[node_id] = expected  # move it to the end, so that the next message tries others first
@@ -235,7 +237,8 @@ class Handshakes(Service):
             return self._drop(_reason(error))
         if route.dest_id != self.node_id:
             return self._drop(Reason.HANDSHAKE_MISROUTED)
-        if not self._worth_reading(message, source, now):
+        standing = self._standing(message, source, now)
+        if standing is Standing.REFUSED:
             return []
         # transport.md §10.3: nothing marks a message 2, so a pending attempt to this source tries to read it first.
         # Unlike a 0.23 node, we then try it as a message 1: both sides may have begun at the same time.
@@ -250,7 +253,7 @@ class Handshakes(Service):
                 return self._finish(attempt, keys, self._route(target.node_id) if relayed else None, now)
         if len(message) < _ROUTED_FIRST_BYTES:
             return self._unread(tried)
-        if not self._budget.afford_routed(now):
+        if not self._budget.afford_routed(standing, now):
             return self._drop(Reason.HANDSHAKE_RATE)
         responder = self._responder(route.src_id)
         payload = _read(responder, message)
@@ -283,6 +286,12 @@ class Handshakes(Service):
             return self._drop(reason_of(error))
         candidate = self._candidates.claim(session_id, source, datagram)
         return [] if candidate is None else self._judge(candidate, now, out)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Remember the address of a peer that proved itself: it will come back from there."""
+        peer = self._peers.get(down.node_id)
+        if peer is not None and peer.link.proved and peer.link.home is not None:
+            self._budget.remember(peer.link.home)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
@@ -359,7 +368,7 @@ class Handshakes(Service):
         if node_id in self._expected:
             self._expected[node_id].link = link
         # Nothing of value would be lost: no attempt of ours, and no session that its peer ever proved.
-        if self._attempt(node_id) is None and (peer is None or not confirmed(peer.link)):
+        if self._attempt(node_id) is None and (peer is None or not peer.link.proved):
             return [self._establish(node_id, link, now, initiated=False)]
         self._candidates.add(node_id, link, now)
         return []
@@ -408,7 +417,7 @@ class Handshakes(Service):
         peer = self._peers.get(node_id)
         if initiated and self.node_id < node_id:
             self._candidates.drop(node_id)
-        elif peer is not None and not confirmed(peer.link):
+        elif peer is not None and not peer.link.proved:
             # The peer may use the old session and not the new one; its first packet will show which.
             self._candidates.add(node_id, peer.link, now)
         return Established(node_id, link, initiated, held)
@@ -445,17 +454,21 @@ class Handshakes(Service):
         for node_id in used:
             del self._expected[node_id]
 
-    def _worth_reading(self, message: bytes, source: Address, now: float) -> bool:
-        """Return whether a message deserves a curve operation; count and drop it otherwise."""
+    def _standing(self, message: bytes, source: Address, now: float) -> Standing:
+        """Return what a message may cost; count it if it deserves no curve operation."""
         if len(message) < MIN_MESSAGE_BYTES:
             self._drop(Reason.HANDSHAKE_TRUNCATED)
         elif message[:KEY_BYTES] in self._ephemerals:
             self._drop(Reason.HANDSHAKE_REPLAY)
-        elif not self._budget.admit(source, now):
-            self._drop(Reason.HANDSHAKE_RATE)
         else:
-            return True
-        return False
+            peer = self._peers.by_address(source)
+            if peer is not None and peer.link.proved:
+                self._budget.remember(source)
+            standing = self._budget.admit(source, now)
+            if standing is Standing.REFUSED:
+                self._drop(Reason.HANDSHAKE_RATE)
+            return standing
+        return Standing.REFUSED
 
     def _unread(self, tried: list[Attempt], *, unverified: bool = False) -> list[Established]:
         """Count and drop a message that no attempt and no responder could read."""
@@ -480,7 +493,7 @@ class _Expected:
 
     @property
     def used(self) -> bool:
-        return self.once and self.link is not None and confirmed(self.link)
+        return self.once and self.link is not None and self.link.proved
 
 
 def _read(responder: Responder, message: bytes) -> bytes | None:
