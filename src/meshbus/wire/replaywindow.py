@@ -22,7 +22,7 @@ COUNTER_LIMIT = 0xFFFFFFFFFFFFFFFF
 class ReplayWindow:
     """Which packet counters of one direction of a session were seen."""
 
-    __slots__ = ("_bitmap", "_mask", "_max_jump", "_next", "_size")
+    __slots__ = ("_bitmap", "_mask", "_max_jump", "_next", "_size", "overrun")
 
     def __init__(self, size: int = REPLAY_WINDOW, max_jump: int = MAX_REPLAY_JUMP) -> None:
         self._size = size
@@ -31,6 +31,8 @@ class ReplayWindow:
         self._next = 0
         self._bitmap = 0
         """Bit `age` is set when counter `_next - 1 - age` was accepted; never wider than the window."""
+        self.overrun = False
+        """Whether a counter was too far ahead: the sender never counts back, so all that follow will be, too."""
 
     @property
     def next(self) -> int:
@@ -47,6 +49,7 @@ class ReplayWindow:
         ahead = counter - self._next + 1
         if ahead > 0:
             if ahead > self._max_jump:
+                self.overrun = True
                 return False
             self._advance(ahead, 1)
             return True

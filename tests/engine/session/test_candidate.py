@@ -14,8 +14,8 @@ from meshbus.engine.session.candidate import (
     MAX_HELD_BYTES,
     MAX_PER_NODE,
     PROBE_S,
+    PROOF_PROBES,
     Candidates,
-    confirmed,
     same_place,
     straight_from,
 )
@@ -68,10 +68,10 @@ def proved(candidates: Candidates, pair: Pair, now: float = 0.0) -> None:
 
 def test_a_session_is_confirmed_by_message_2_or_by_a_packet() -> None:
     ours, theirs = Pair("a", role=Role.INITIATOR), Pair("b")
-    assert confirmed(ours.link)
-    assert not confirmed(theirs.link)
+    assert ours.link.proved
+    assert not theirs.link.proved
     theirs.speak()
-    assert confirmed(theirs.link)
+    assert theirs.link.proved
 
 
 def test_what_came_through_a_relay_is_not_straight_from_its_address() -> None:
@@ -306,3 +306,17 @@ def test_kept_packets_are_bounded_for_one_and_for_all() -> None:
     candidates.add(NODE + 1, many[0].link, 0.0)  # the room is given back
     assert candidates.claim(many[0].link.session_id, HOME, many[0].far.heartbeat()) is not None
     assert candidates.of(NODE + 1)[0].held
+
+
+def test_a_candidate_is_asked_twice_for_its_proof() -> None:
+    candidates, pair, out = Candidates(Counters()), Pair("a"), Output()
+    candidate = candidates.add(NODE, pair.link, 0.0)
+    assert candidates.begun_since(0.0) == [NODE]
+    for now in (0.0, PROBE_S):
+        candidate.ask_for_proof(now, out)
+        assert candidates.expire(now) == []
+        assert candidates.expire(now + PROBE_S) == [candidate]
+    candidate.ask_for_proof(2 * PROBE_S, out)
+    assert candidate.due == candidate.expires_at
+    assert [unpack_header(train.data).subprotocol_id for train in out.trains] == [Subprotocol.REFLEX] * PROOF_PROBES
+    assert candidates.begun_since(0.1) == []

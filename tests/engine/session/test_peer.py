@@ -9,6 +9,7 @@ from meshbus.errors import LocalProtocolError, PeerError
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import MAX_EVENT, STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import unpack_frames
+from meshbus.wire.header import Header
 from meshbus.wire.keys import Role, derive_keys
 
 
@@ -73,3 +74,20 @@ def test_the_profile_is_used_only_after_negotiation() -> None:
     assert not peer.uses(Subprotocol.RELIABLE)
     peer.negotiated = NegotiatedSet(frozenset({Subprotocol.RELIABLE}))
     assert peer.uses(Subprotocol.RELIABLE)
+
+
+def test_a_place_belongs_to_the_newest_that_proved_itself_there() -> None:
+    peers = PeerTable()
+    honest = peers.establish(5, link(1), 0.0)
+    claimed = peers.establish(6, link(2, Role.RESPONDER), 1.0)
+    assert peers.by_address("there") is honest, "anybody can write an address into the header of a datagram"
+    assert peers.neighbors() == [honest]
+    claimed.link.opener.open(link(2).seal(Header(), b"").data)
+    assert peers.by_address("there") is claimed, "only who receives there can have the keys"
+    claimed.health = Health.FAILED
+    assert peers.by_address("there") is honest
+    peers.remove(5)
+    assert peers.by_address("there") is claimed
+    peers.remove(6)
+    assert peers.by_address("there") is None
+    assert peers.neighbors() == []

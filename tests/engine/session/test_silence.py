@@ -8,6 +8,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilitySet
 from meshbus.testing.fakenet import FakePath
 from meshbus.testing.simulation import Simulation
+from meshbus.wire.constants import MAX_REPLAY_JUMP
 
 NOWHERE = FakePath(loss=1.0)
 
@@ -65,3 +66,18 @@ def test_who_waits_for_the_answer_of_a_peer_that_leaves_is_told_at_once() -> Non
     told = [(at, event) for at, event in here.control if isinstance(event, Acked)]
     assert [event for _, event in told] == [Acked(request, there.node_id, channel, accepted=False, gone=True)]
     assert told[0][0] - asked_at < 1.0
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_after_a_million_lost_packets_there_is_a_new_session(sender: int) -> None:
+    sim = pair()
+    here, there = sim.node(sender), sim.node(1 - sender)
+    peer = here.engine.peers.require(there.node_id)
+    old = peer.link.session_id
+    peer.link.sealer.take(MAX_REPLAY_JUMP + 1)  # as if so many had been sent, and none had arrived
+    sim.run(for_s=20.0)
+    new = here.engine.peers.require(there.node_id).link.session_id
+    assert new != old
+    assert there.engine.peers.require(here.node_id).link.session_id == new
+    assert [gone.reason for gone in there.happened(PeerGone)] == [DownReason.OVERRUN]
+    assert there.engine.counters.get("drop", "replayed") > 0

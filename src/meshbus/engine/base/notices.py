@@ -50,6 +50,8 @@ class DownReason(StrEnum):
     """This node disconnected it."""
     LEFT = "left"
     """It said goodbye."""
+    OVERRUN = "overrun"
+    """More than a million of its packets in a row were lost, so that its session cannot go on; connect again."""
 
 
 class PeerFailed(msgspec.Struct, frozen=True):

@@ -32,6 +32,11 @@ def place_of(address: Address) -> Address:
     return address[:2] if isinstance(address, tuple) else address
 
 
+def host_of(address: Address) -> Address:
+    """Return the host of an address, whatever the port."""
+    return address[0] if isinstance(address, tuple) else address
+
+
 class PacketBatch(msgspec.Struct, frozen=True):
     """Datagrams of one drain: one buffer, where each datagram starts, and runs of datagrams from one source."""
 

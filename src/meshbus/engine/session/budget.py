@@ -1,26 +1,34 @@
 """Rate limits for handshake messages: each costs curve operations before anything is known about its sender.
 
-A source address can be forged, so only the limit on all sources together is a real bound; the limit per source keeps
-one noisy node from using it up. A direct message costs one try for each expected node (it does not say which node sent
-it), so direct and routed messages have separate limits: neither kind can exhaust the other's.
+A source address can be forged, so only the limit on all strangers together is a real bound; the limit per host keeps one
+noisy machine from using it up, whatever its ports. A direct message costs one try for each expected node (it does not say
+which node sent it), so direct and routed messages have separate limits: neither kind can exhaust the other's.
+
+Messages from an address where a peer has proved itself, or that this node is trying to reach, do not count as those of
+strangers: each such address has a small limit of its own, so that a flood does not keep peers from coming back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.packets import Address
+from meshbus.engine.base.packets import Address, host_of, place_of
 from meshbus.policy.limits import TokenBucket
 
-MAX_SOURCES = 4096
-"""Sources with a rate of their own. Our choice; beyond it the one that was quiet longest is forgotten."""
-SOURCE_RATE, SOURCE_BURST = 20.0, 40.0
-"""Messages per second from one source. Our choice; the 0.23 point-to-point adapter allows 5 (transport.md §17)."""
+MAX_HOSTS = 4096
+"""Hosts with a rate of their own. Our choice; beyond it the one that was quiet longest is forgotten."""
+HOST_RATE, HOST_BURST = 100.0, 200.0
+"""Messages per second from one host: a fifth of the total. Many nodes may share a host, or an address behind a NAT."""
+MAX_KNOWN = 4096
+"""Addresses that are remembered because a peer proved itself there. Our choice: those of a large fleet."""
+KNOWN_RATE, KNOWN_BURST = 2.0, 8.0
+"""Messages per second from one such address: several handshakes, each with three tries, and few enough that all of them
+together cost little."""
 TOTAL_RATE, TOTAL_BURST = 500.0, 1000.0
 """Tries per second, for direct and for routed messages each. Our choice: it costs about a tenth of a core."""
-
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -46,25 +54,44 @@ class Rates(Generic[Key]):
         return bucket.take(1, now)
 
 
+class Standing(Enum):
+    """What a message may cost, by its source."""
+
+    KNOWN = auto()
+    """Within the limit of an address where a peer has proved itself."""
+    STRANGER = auto()
+    """Within the limit of its host; it counts for the total as well."""
+    REFUSED = auto()
+
+
 class HandshakeBudget:
     """How much work on handshakes is still allowed."""
 
-    __slots__ = ("_direct", "_routed", "_sources")
+    __slots__ = ("_direct", "_hosts", "_known", "_routed")
 
     def __init__(self) -> None:
         # Two totals: a flood of one kind must not keep the other kind from being read.
-        self._sources: Rates[Address] = Rates(SOURCE_RATE, SOURCE_BURST, MAX_SOURCES)
+        self._hosts: Rates[Address] = Rates(HOST_RATE, HOST_BURST, MAX_HOSTS)
+        self._known: BoundedMap[Address, TokenBucket] = BoundedMap(MAX_KNOWN)
         self._direct = TokenBucket(TOTAL_RATE, TOTAL_BURST)
         self._routed = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 
-    def admit(self, source: Address, now: float) -> bool:
-        """Return whether a message from this source may be read."""
-        return self._sources.take(source, now)
+    def remember(self, address: Address) -> None:
+        """Reserve a limit for an address; the one that was remembered longest ago loses it if there are too many."""
+        place = place_of(address)
+        self._known.put(place, self._known.get(place) or TokenBucket(KNOWN_RATE, KNOWN_BURST))
 
-    def afford_direct(self, now: float) -> bool:
+    def admit(self, source: Address, now: float) -> Standing:
+        """Return how a message from this source may be read."""
+        own = self._known.get(place_of(source))
+        if own is not None and own.take(1, now):
+            return Standing.KNOWN
+        return Standing.STRANGER if self._hosts.take(host_of(source), now) else Standing.REFUSED
+
+    def afford_direct(self, standing: Standing, now: float) -> bool:
         """Return whether a direct message may be tried for one expected node."""
-        return self._direct.take(1, now)
+        return standing is Standing.KNOWN or self._direct.take(1, now)
 
-    def afford_routed(self, now: float) -> bool:
+    def afford_routed(self, standing: Standing, now: float) -> bool:
         """Return whether a routed message may be tried."""
-        return self._routed.take(1, now)
+        return standing is Standing.KNOWN or self._routed.take(1, now)

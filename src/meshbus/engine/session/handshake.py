@@ -3,8 +3,9 @@
     we begin      engine/session/attempt.py sends message 1 and waits. Message 2 proves that the peer has its private
                   key, so the session is established at once and replaces any other
     they begin    a routed message 1 is answered for every node that the policy admits, a direct one for nodes that
-                  `accept` named. The session is established at once if the node has no session, or none that was ever
-                  proved; otherwise it becomes a candidate beside the current one (engine/session/candidate.py)
+                  `accept` named. The session is a candidate until its first packet verifies
+                  (engine/session/candidate.py). If it was begun through a relay and there is no session that was ever
+                  proved, it is established at once: a 0.23 node cannot send through a relay
     both begin    each side answers the other, so the order of arrival does not matter. The session of the lower node id
                   wins: the higher id, having answered, holds back its own session for `YIELD_S`; the lower id drops the
                   other session when its own is established. A 0.23 node mistakes our message 1 for a message 2 here and
@@ -24,13 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.notices import PeerFailed, PeerGone
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.attempt import Attempt, Carry, Phase, Target, carry_routed
-from meshbus.engine.session.budget import HandshakeBudget
+from meshbus.engine.session.budget import HandshakeBudget, Standing
 from meshbus.engine.session.candidate import (
     Candidate,
     Candidates,
-    confirmed,
     reason_of,
     same_place,
     straight_from,
@@ -149,6 +150,7 @@ class Handshakes(Service):
         )
         attempt.send(now, out)
         self._attempts[key] = attempt
+        self._budget.remember(address)
 
     def redirect(self, node_id: int, address: Address) -> None:
         """Change the address of an attempt that follows the routing table."""
@@ -201,7 +203,8 @@ class Handshakes(Service):
             message = decode_handshake(datagram)
         except RemoteProtocolError as error:
             return self._drop(_reason(error))
-        if not self._worth_reading(message, source, now):
+        standing = self._standing(message, source, now)
+        if standing is Standing.REFUSED:
             return []
         tried = [a for a in self._attempts.values() if not a.target.routed and same_place(a.target.address, source)]
         for attempt in tried:
@@ -213,7 +216,7 @@ class Handshakes(Service):
         if len(message) != MIN_MESSAGE_BYTES or not self._expected:
             return self._unread(tried)
         for node_id in list(self._expected)[:MAX_TRIES]:
-            if not self._budget.afford_direct(now):
+            if not self._budget.afford_direct(standing, now):
                 return self._drop(Reason.HANDSHAKE_RATE)
             expected = self._expected.pop(node_id)
             self._expected[node_id] = expected  # move it to the end, so that the next message tries others first
@@ -235,7 +238,8 @@ class Handshakes(Service):
             return self._drop(_reason(error))
         if route.dest_id != self.node_id:
             return self._drop(Reason.HANDSHAKE_MISROUTED)
-        if not self._worth_reading(message, source, now):
+        standing = self._standing(message, source, now)
+        if standing is Standing.REFUSED:
             return []
         # transport.md §10.3: nothing marks a message 2, so a pending attempt to this source tries to read it first.
         # Unlike a 0.23 node, we then try it as a message 1: both sides may have begun at the same time.
@@ -250,7 +254,7 @@ class Handshakes(Service):
                 return self._finish(attempt, keys, self._route(target.node_id) if relayed else None, now)
         if len(message) < _ROUTED_FIRST_BYTES:
             return self._unread(tried)
-        if not self._budget.afford_routed(now):
+        if not self._budget.afford_routed(standing, now):
             return self._drop(Reason.HANDSHAKE_RATE)
         responder = self._responder(route.src_id)
         payload = _read(responder, message)
@@ -272,6 +276,15 @@ class Handshakes(Service):
         """Return whether a session that is no peer's current one is a candidate; its packets go to `claim`."""
         return session_id in self._candidates
 
+    def expected_up(self, since: float) -> list[int]:
+        """Return the nodes without a session that have begun one since a time, and have not proved it."""
+        begun = self._candidates.begun_since(since)
+        return [node_id for node_id in begun if self._peers.get(node_id) is None]
+
+    def adopt(self, node_id: int, now: float) -> list[Established]:
+        """Return the newest session that a node has begun, to establish it although it is not proved, if there is one."""
+        return [self._promote(candidate, now) for candidate in self._candidates.of(node_id)[-1:]]
+
     def claim(self, source: Address, datagram: bytes, now: float, out: Output) -> list[Established]:
         """Handle a packet, without its routing header, of a session that is no peer's current one.
 
@@ -283,6 +296,12 @@ class Handshakes(Service):
             return self._drop(reason_of(error))
         candidate = self._candidates.claim(session_id, source, datagram)
         return [] if candidate is None else self._judge(candidate, now, out)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """Remember the address of a peer that proved itself: it will come back from there."""
+        peer = self._peers.get(down.node_id)
+        if peer is not None and peer.link.proved and peer.link.home is not None:
+            self._budget.remember(peer.link.home)
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
@@ -316,6 +335,9 @@ class Handshakes(Service):
                 out.control.append(attempt.failure())
                 established += self._fall_back(target.node_id, now)
         for candidate in self._candidates.expire(now):
+            if not candidate.proved:
+                candidate.ask_for_proof(now, out)
+                continue
             # A session that was established in this call has decided the contest for its node.
             if candidate.node_id not in {done.node_id for done in established}:
                 established += self._judge(candidate, now, out)
@@ -358,10 +380,13 @@ class Handshakes(Service):
         link.ephemeral = ephemeral
         if node_id in self._expected:
             self._expected[node_id].link = link
-        # Nothing of value would be lost: no attempt of ours, and no session that its peer ever proved.
-        if self._attempt(node_id) is None and (peer is None or not confirmed(peer.link)):
+        # mesh.md §2.2: a 0.23 node behind a relay can never prove itself. Nothing of value would be lost: no attempt of
+        # ours, and no session that its peer ever proved.
+        if relayed and self._attempt(node_id) is None and (peer is None or not peer.link.proved):
             return [self._establish(node_id, link, now, initiated=False)]
-        self._candidates.add(node_id, link, now)
+        candidate = self._candidates.add(node_id, link, now)
+        if not relayed:
+            candidate.ask_for_proof(now, out)
         return []
 
     def _judge(self, candidate: Candidate, now: float, out: Output) -> list[Established]:
@@ -408,7 +433,7 @@ class Handshakes(Service):
         peer = self._peers.get(node_id)
         if initiated and self.node_id < node_id:
             self._candidates.drop(node_id)
-        elif peer is not None and not confirmed(peer.link):
+        elif peer is not None and not peer.link.proved:
             # The peer may use the old session and not the new one; its first packet will show which.
             self._candidates.add(node_id, peer.link, now)
         return Established(node_id, link, initiated, held)
@@ -445,17 +470,21 @@ class Handshakes(Service):
         for node_id in used:
             del self._expected[node_id]
 
-    def _worth_reading(self, message: bytes, source: Address, now: float) -> bool:
-        """Return whether a message deserves a curve operation; count and drop it otherwise."""
+    def _standing(self, message: bytes, source: Address, now: float) -> Standing:
+        """Return what a message may cost; count it if it deserves no curve operation."""
         if len(message) < MIN_MESSAGE_BYTES:
             self._drop(Reason.HANDSHAKE_TRUNCATED)
         elif message[:KEY_BYTES] in self._ephemerals:
             self._drop(Reason.HANDSHAKE_REPLAY)
-        elif not self._budget.admit(source, now):
-            self._drop(Reason.HANDSHAKE_RATE)
         else:
-            return True
-        return False
+            peer = self._peers.by_address(source)
+            if peer is not None and peer.link.proved:
+                self._budget.remember(source)
+            standing = self._budget.admit(source, now)
+            if standing is Standing.REFUSED:
+                self._drop(Reason.HANDSHAKE_RATE)
+            return standing
+        return Standing.REFUSED
 
     def _unread(self, tried: list[Attempt], *, unverified: bool = False) -> list[Established]:
         """Count and drop a message that no attempt and no responder could read."""
@@ -480,7 +509,7 @@ class _Expected:
 
     @property
     def used(self) -> bool:
-        return self.once and self.link is not None and confirmed(self.link)
+        return self.once and self.link is not None and self.link.proved
 
 
 def _read(responder: Responder, message: bytes) -> bytes | None:

@@ -66,6 +66,7 @@ class Link:
         "ephemeral",
         "home",
         "opener",
+        "probes",
         "role",
         "route",
         "sealer",
@@ -93,9 +94,17 @@ class Link:
         """Whether packets carry the publisher's time: both sides negotiated presence."""
         self.ephemeral = b""
         """The initiator's ephemeral key of the handshake, to recognize a replay of message 1."""
+        self.probes = 0
+        """Reflex requests that asked for a proof of the session and are not answered."""
         self.used_at = now
         """When a packet was last verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))
+
+    @property
+    def proved(self) -> bool:
+        """Whether the peer has proved that it has the keys of the session."""
+        # transport.md §11: message 2 proves it to the initiator, the first packet that verifies to the responder.
+        return self.role is Role.INITIATOR or self.opener.window.next > 0
 
     def follow(self, address: Address, route: RouteHeader | None) -> None:
         """Change the address: to a next hop, with a routing header, or to the peer itself, without one."""

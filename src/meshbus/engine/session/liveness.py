@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerRecovered
 from meshbus.engine.base.packets import Output
-from meshbus.engine.session.candidate import confirmed
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer
+from meshbus.engine.session.presence import Presence
 from meshbus.engine.session.service import Context, Service
 from meshbus.wire.constants import CONTROL_STREAM, Subprotocol
 from meshbus.wire.header import Header
@@ -93,7 +93,7 @@ class Liveness(Service):
         self._excuse(now)
         # Stay on the grid of intervals, and skip the ones that were missed while the process was stopped.
         self._beat_at += interval * ((now - self._beat_at) // interval + 1)
-        verdicts = [verdict for peer in self._peers for verdict in self._judge(peer, now)]
+        verdicts = [verdict for peer in self._peers for verdict in self._judge(peer, now, out)]
         out.control += verdicts
         wave = self.pingwave(now) if len(self._peers) else b""
         for peer in self._peers:
@@ -121,13 +121,17 @@ class Liveness(Service):
             for peer in self._peers:
                 peer.heard_at = min(peer.heard_at + late_s, now)
 
-    def _judge(self, peer: Peer, now: float) -> list[PeerFailed | PeerGone]:
+    def _judge(self, peer: Peer, now: float, out: Output) -> list[PeerFailed | PeerGone]:
+        if peer.link.opener.window.overrun:
+            # Only a new session can go on. Whoever began this one begins the next, and is told that it has ended.
+            self._services[Presence].say_goodbye(peer, out)
+            return self._remove(peer, DownReason.OVERRUN)
         timeout = self._config.session_timeout_s
         idle = now - peer.link.used_at >= EVICTED_AFTER * timeout
-        proved = confirmed(peer.link)
+        proved = peer.link.proved
         # A relayed peer that was never heard may be a 0.23 node, which cannot answer from there.
         if peer.link.route and not peer.link.opener.window.next:
-            return self._remove(peer) if idle else []
+            return self._remove(peer, DownReason.EVICTED) if idle else []
         verdicts: list[PeerFailed | PeerGone] = []
         silent_s = now - peer.heard_at
         if silent_s >= timeout:
@@ -135,15 +139,15 @@ class Liveness(Service):
                 peer.health = Health.FAILED
                 verdicts.append(PeerFailed(peer.node_id, DownReason.SILENT))
             if idle or not proved:
-                verdicts += self._remove(peer)
+                verdicts += self._remove(peer, DownReason.EVICTED)
         elif silent_s >= SUSPECTED_AFTER * timeout:
             peer.health = Health.SUSPECTED
         return verdicts
 
-    def _remove(self, peer: Peer) -> list[PeerFailed | PeerGone]:
+    def _remove(self, peer: Peer, reason: DownReason) -> list[PeerFailed | PeerGone]:
         self._peers.remove(peer.node_id)
         self._opening.pop(peer.node_id, None)
-        return [PeerGone(peer.node_id, DownReason.EVICTED)]
+        return [PeerGone(peer.node_id, reason)]
 
     def _repeat_openings(self, now: float, out: Output) -> None:
         for node_id, opening in list(self._opening.items()):

@@ -156,7 +156,8 @@ class PeerTable:
     def __init__(self) -> None:
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
-        self._by_place: dict[Address, Peer] = {}
+        self._by_place: dict[Address, list[Peer]] = {}
+        """Usually one; a session is begun from any address that its sender claims, so several may claim the same."""
         self.version = 0
         """Increases when a peer is added or removed or gets a new session."""
 
@@ -183,12 +184,16 @@ class PeerTable:
         return self._by_session.get(session_id)
 
     def by_address(self, address: Address) -> Peer | None:
-        """Return the neighbor with this address, or None; peers behind a relay have no address of their own."""
-        return self._by_place.get(place_of(address))
+        """Return the neighbor with this address, or None; peers behind a relay have no address of their own.
+
+        If several claim it, it is the newest that has proved itself and did not fail: the others may have invented it.
+        """
+        claiming = self._by_place.get(place_of(address))
+        return None if claiming is None else _holder(claiming)
 
     def neighbors(self) -> list[Peer]:
-        """Return the peers that are reached without a relay."""
-        return list(self._by_place.values())
+        """Return the peers that are reached without a relay, one for each address."""
+        return [_holder(claiming) for claiming in self._by_place.values()]
 
     def establish(self, node_id: int, link: Link, now: float) -> Peer:
         """Record a new session with a node, and return its peer; the streams of a known peer continue in it."""
@@ -209,7 +214,7 @@ class PeerTable:
         self._by_session[link.session_id] = peer
         # A peer behind a relay has the relay's address, which must keep leading to the relay.
         if link.home is not None:
-            self._by_place[place_of(link.home)] = peer
+            self._by_place.setdefault(place_of(link.home), []).append(peer)
         return peer
 
     def remove(self, node_id: int) -> Peer | None:
@@ -222,9 +227,19 @@ class PeerTable:
     def _unlink(self, peer: Peer) -> None:
         self.version += 1
         self._by_session.pop(peer.link.session_id, None)
-        # Another peer may have a session from the same address by now; then the entry is not ours to remove.
-        if peer.link.home is not None and self.by_address(peer.link.home) is peer:
-            del self._by_place[place_of(peer.link.home)]
+        if peer.link.home is not None:
+            place = place_of(peer.link.home)
+            self._by_place[place].remove(peer)
+            if not self._by_place[place]:
+                del self._by_place[place]
+
+
+def _holder(claiming: Sequence[Peer]) -> Peer:
+    if len(claiming) > 1:
+        for peer in reversed(claiming):
+            if peer.link.proved and peer.health is not Health.FAILED:
+                return peer
+    return claiming[0]
 
 
 def _make_room(streams: dict[int, TxStream] | dict[int, RxStream]) -> None:
