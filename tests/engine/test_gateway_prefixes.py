@@ -29,7 +29,8 @@ ROOT = Identity.from_seed(b"\x07" * 32)
 WEST, EAST = SubnetId.new([3, 1]), SubnetId.new([3, 2])
 POLICY = SubnetPolicy(
     rules=tuple(
-        SubnetRule(match_tags=(f"site:{name}",), target_subnet=subnet) for name, subnet in (("west", WEST), ("east", EAST))
+        SubnetRule(match_tags=(f"site:{name}",), target_subnet=subnet)
+        for name, subnet in (("west", WEST), ("east", EAST))
     )
 )
 SECRET, FREE, LOCAL, ELSE = (ChannelName(name) for name in ("secret/a", "free/a", "local/a", "else/a"))
@@ -43,9 +44,7 @@ class Site:
         registry = ChannelConfigRegistry()
         registry.insert_prefix("secret/", ChannelConfig(name=ChannelName("secret/x"), require_token=True))
         registry.insert_prefix("free/", ChannelConfig(name=ChannelName("free/x")))
-        registry.insert_prefix(
-            "local/", ChannelConfig(name=ChannelName("local/x"), visibility=Visibility.SUBNET_LOCAL)
-        )
+        registry.insert_prefix("local/", ChannelConfig(name=ChannelName("local/x"), visibility=Visibility.SUBNET_LOCAL))
         self.gateway = self.net.create(
             "gateway",
             subnet=SubnetId.new([3]),

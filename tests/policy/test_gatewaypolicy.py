@@ -170,7 +170,9 @@ def test_a_second_name_on_a_stream_closes_it_unless_the_first_is_configured(monk
 
 
 def test_a_policy_that_was_recorded_before_there_were_prefixes_is_read_as_it_was() -> None:
-    old = b'{"local_subnet":7,"peer_subnets":[8],"forward_unknown":false,"channels":[{"name":"a","visibility":"global"}]}'
+    old = (
+        b'{"local_subnet":7,"peer_subnets":[8],"forward_unknown":false,"channels":[{"name":"a","visibility":"global"}]}'
+    )
     policy = msgspec.json.decode(old, type=GatewayPolicy)
     assert policy == GatewayPolicy(local_subnet=7, peer_subnets=(8,), channels=(rule("a"),))
     assert policy.unknown_verdict == DropReason.SUBNET_LOCAL

@@ -80,9 +80,14 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.publish_caps is not None or self.require_token
 
     @property
+    def restricts_subscribers(self) -> bool:
+        """Whether a subscriber needs capabilities or a token."""
+        return self.subscribe_caps is not None or self.require_token
+
+    @property
     def is_open(self) -> bool:
         """Whether every node may publish and subscribe."""
-        return self.publish_caps is None and self.subscribe_caps is None and not self.require_token
+        return not self.restricts_publishers and not self.restricts_subscribers
 
     def can_publish(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float

@@ -269,7 +269,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
         hop_ttl, hop_count = (hops >> 8) & 0xFF, (hops >> 16) & 0xFF
         ids = jit.load_u32(at + _IDS_AT)  # subprotocol_id, channel_hash
         stream = jit.load_u64(at + _STREAM_AT)
-        verdict = 0
+        verdict: Any = 0
         if (len(ttl) and ttl[i] == 0) or (hop_ttl > 0 and hop_count >= hop_ttl):
             verdict = _TTL_EXPIRED
         elif ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:

@@ -227,7 +227,7 @@ class Announcer(Service):
         if wanted is NamedChannels.ALL:
             return config.visibility is not Visibility.SUBNET_LOCAL
         # docs/wire/profile.md, interest: a channel is not named to a peer that may not see it.
-        return config.visibility is Visibility.GLOBAL and config.subscribe_caps is None and not config.require_token
+        return config.visibility is Visibility.GLOBAL and not config.restricts_subscribers
 
     def _broadcast_or_defer(self, now: float, out: Output) -> None:
         opens = now if self._broadcast_at is None else self._broadcast_at + self.config.min_interval_s

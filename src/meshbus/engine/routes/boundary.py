@@ -161,7 +161,14 @@ class Boundary:
     def versions(self) -> tuple[object, ...]:
         """Return a value that changes whenever a verdict may change for another reason than the time."""
         rules = self._rules_version()
-        return self.version, self._index.version, len(self._nodes), self.gateway.version, self._publishers.version, rules
+        return (
+            self.version,
+            self._index.version,
+            len(self._nodes),
+            self.gateway.version,
+            self._publishers.version,
+            rules,
+        )
 
     def holds_until(self, origin: int, dest: int, stream: int) -> float:
         """Return until when a verdict about an origin, a destination and a stream is valid if no version changes."""

@@ -60,7 +60,7 @@ class LearnedNames:
         return lost
 
     def forget(self, node_id: int) -> int:
-        """Forget the names of a node, and return how many it had."""
+        """Remove the names of a node, and return how many it had."""
         via, names = self._nodes.pop(node_id, (None, ()))
         self._total -= len(names)
         self._add(names, -1)
@@ -72,7 +72,7 @@ class LearnedNames:
         return len(names)
 
     def keep(self, known: Callable[[int], bool]) -> None:
-        """Forget the names of the nodes that are no longer known."""
+        """Remove the names of the nodes that are no longer known."""
         for node_id in [node_id for node_id in self._nodes if not known(node_id)]:
             self.forget(node_id)
 

@@ -112,7 +112,7 @@ def load_policy(path: Path) -> GatewayPolicy:
             if isinstance(content, bytes)
             else _policy_of(msgspec.convert(content, _Node))
         )
-        names = Counter(ChannelName(channel.name) for channel in policy.channels)
+        names = Counter(str(ChannelName(channel.name)) for channel in policy.channels)
         names += Counter(f"prefix {rule.name!r}" for rule in policy.prefixes)
     except (msgspec.MsgspecError, MeshError, ValueError) as error:
         raise ConfigError("policy", str(error), source=str(path)) from None
@@ -141,7 +141,8 @@ def _policy_of(node: _Node) -> GatewayPolicy:
     exports = {entry.channel: tuple(map(SubnetId.parse, entry.subnets)) for entry in node.exports}
     named = {name: rule for name in exports if name not in by_name and (rule := policy.rule_of(name)) is not None}
     channels = (
-        msgspec.structs.replace(rule, exports=exports.get(rule.name, ())) for rule in (*policy.channels, *named.values())
+        msgspec.structs.replace(rule, exports=exports.get(rule.name, ()))
+        for rule in (*policy.channels, *named.values())
     )
     return msgspec.structs.replace(policy, channels=tuple(channels))
 
