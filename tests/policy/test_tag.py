@@ -17,10 +17,11 @@ from meshbus.policy.tag import (
     canonical,
     chain_range_tag,
     chain_tag,
-    channel_tags,
+    channel_tag,
     fork_tag,
     heat_tag,
     is_reserved,
+    nameable,
     region_tag,
     tenant_tag,
     text_list,
@@ -119,15 +120,16 @@ def test_one_text_is_not_taken_for_a_list() -> None:
 
 def test_channels_are_named_in_tags_and_read_from_them() -> None:
     channels = [ChannelName("b/c"), ChannelName("a")]
-    assert channel_tags(channels) == ["publishes:b/c", "publishes:a"]
-    assert announced_channels(["x", *channel_tags(channels), "publishes:", "publishes:Not Valid"]) == ("a", "b/c")
+    tags = [channel_tag(channel) for channel in channels]
+    assert tags == ["publishes:b/c", "publishes:a"]
+    assert announced_channels(["x", *tags, "publishes:", "publishes:Not Valid"]) == ("a", "b/c")
 
 
 def test_an_announcement_names_a_limited_number_of_channels_and_bytes() -> None:
     many = [ChannelName(f"c/{number:03}") for number in range(MAX_CHANNEL_TAGS + 9)]
-    assert channel_tags(many) == [f"publishes:{name}" for name in many[:MAX_CHANNEL_TAGS]]
+    assert list(nameable(many)) == many[:MAX_CHANNEL_TAGS]
     long = [ChannelName(f"{number:03}".rjust(200, "x")) for number in range(20)]
     fitting = MAX_CHANNEL_BYTES // 200
-    assert channel_tags(long) == [f"publishes:{name}" for name in long[:fitting]]
+    assert list(nameable(long)) == long[:fitting]
     assert announced_channels(f"publishes:{name}" for name in many) == tuple(many[:MAX_CHANNEL_TAGS])
     assert announced_channels(f"publishes:{name}" for name in long) == tuple(long[:fitting])

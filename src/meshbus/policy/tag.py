@@ -130,15 +130,25 @@ def region_tag(region: str) -> str:
     return REGION_PREFIX + region
 
 
-def channel_tags(channels: Iterable[ChannelName]) -> list[str]:
-    """Return the tags that name channels, as many as one announcement may carry; the first channels come first."""
-    return [CHANNEL_PREFIX + channel for channel in _within_limits(channels)]
+def channel_tag(channel: ChannelName) -> str:
+    """Return the tag of a node that publishes on a channel."""
+    return CHANNEL_PREFIX + channel
+
+
+def nameable(channels: Iterable[ChannelName]) -> Iterator[ChannelName]:
+    """Return the first channels, as many as one announcement may name."""
+    size = 0
+    for channel in islice(channels, MAX_CHANNEL_TAGS):
+        size += len(channel)
+        if size > MAX_CHANNEL_BYTES:
+            return
+        yield channel
 
 
 def announced_channels(tags: Iterable[str]) -> tuple[ChannelName, ...]:
     """Return the channels that tags name, sorted; invalid names, and those beyond the limits, are left out."""
     named = sorted(tag.removeprefix(CHANNEL_PREFIX) for tag in tags if tag.startswith(CHANNEL_PREFIX))
-    return tuple(_within_limits(channel for name in named if (channel := _channel(name)) is not None))
+    return tuple(nameable(channel for name in named if (channel := _channel(name)) is not None))
 
 
 def _channel(name: str) -> ChannelName | None:
@@ -146,15 +156,6 @@ def _channel(name: str) -> ChannelName | None:
         return ChannelName(name)
     except ChannelError:
         return None
-
-
-def _within_limits(channels: Iterable[ChannelName]) -> Iterator[ChannelName]:
-    size = 0
-    for channel in islice(channels, MAX_CHANNEL_TAGS):
-        size += len(channel)
-        if size > MAX_CHANNEL_BYTES:
-            return
-        yield channel
 
 
 def _need(what: str, text: str) -> None:

@@ -20,7 +20,7 @@ Announcements of other nodes are handled in engine/directory/directory.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 import msgspec
@@ -36,7 +36,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.reason import Reason
-from meshbus.policy.tag import channel_tags
+from meshbus.policy.tag import channel_tag, nameable
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.capability import MAX_HOPS, Announcement, encode_announcement
 
@@ -70,8 +70,8 @@ class Announcer(Service):
         self._channels: ChannelConfigRegistry | None = None
         self._published: Counter[ChannelName] = Counter()
         """Number of publishers of each channel, in the order in which the channels were opened."""
-        self._named: list[str] = []
-        """The tags that name channels, as the next version carries them."""
+        self._named: list[ChannelName] = []
+        """The channels that the next version names."""
         self._content = CapabilitySet()
         self._nat = initial_status(context.settings.nat)
         self._message = b""
@@ -116,8 +116,8 @@ class Announcer(Service):
         self._published[channel] += 1
         if self._published[channel] > 1 or not self._may_name(channel):
             return
-        self._rename(now)
-        if channel_tags([channel])[0] not in self._named:
+        self._name([*self._named, channel], now)
+        if channel not in self._named:
             self._counters.count(Reason.CHANNEL_NOT_NAMED)
 
     def close_channel(self, channel: ChannelName) -> None:
@@ -125,12 +125,13 @@ class Announcer(Service):
         self._published[channel] -= 1
         if self._published[channel] <= 0:
             del self._published[channel]
-        self._named = self._names()
+            if channel in self._named:
+                self._named = list(nameable(filter(self._may_name, self._published)))
 
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
         """Use new channel configurations: they say which channels may be named."""
         self._channels = registry
-        self._rename(now)
+        self._name(filter(self._may_name, self._published), now)
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Announce to a peer that had failed: it has dropped our announcement (policy.md §5.1)."""
@@ -176,7 +177,7 @@ class Announcer(Service):
         """Make and sign the next version; on an error nothing changes."""
         announced = self._enriched(content, nat)
         version = max(self._version + 1, self._wall(now) // _MS)
-        announcement = self._sign(announced.with_tags(self._named), version, nat, now)
+        announcement = self._sign(announced.with_tags(map(channel_tag, self._named)), version, nat, now)
         try:
             # With a hop count: the names must not keep the capabilities from being forwarded.
             encode_announcement(msgspec.structs.replace(announcement, hop_count=MAX_HOPS))
@@ -207,17 +208,14 @@ class Announcer(Service):
         told = plain.with_tags([NAT_TAG + nat.nat])
         return self._registry.enrich_capabilities(told) if self.config.enrich else told
 
-    def _rename(self, now: float) -> None:
-        """Choose the channels to name, and announce them soon if they changed."""
-        before, self._named = self._named, self._names()
+    def _name(self, channels: Iterable[ChannelName], now: float) -> None:
+        """Name the first of these channels, and announce them soon if they changed."""
+        before, self._named = self._named, list(nameable(channels))
         if self._named == before or self.current is None:
             return
         # Issued by `tick`, so that one version names all channels that are opened together.
         due = now if self._broadcast_at is None else max(now, self._broadcast_at + self.config.min_interval_s)
         self._due, self._deferred = due if self._due is None else min(self._due, due), False
-
-    def _names(self) -> list[str]:
-        return channel_tags(filter(self._may_name, self._published))
 
     def _may_name(self, channel: ChannelName) -> bool:
         wanted = self.config.channels

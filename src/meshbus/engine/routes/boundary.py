@@ -160,15 +160,9 @@ class Boundary:
 
     def versions(self) -> tuple[object, ...]:
         """Return a value that changes whenever a verdict may change for another reason than the time."""
-        rules = self._rules_version()
-        return (
-            self.version,
-            self._index.version,
-            len(self._nodes),
-            self.gateway.version,
-            self._publishers.version,
-            rules,
-        )
+        kept = self.version, self._index.version, len(self._nodes), self.gateway.version
+        # Channels with a rule by name are in the version of the gateway.
+        return (*kept, self._publishers.version, self._rules_version()) if self._registry.prefixes else kept
 
     def holds_until(self, origin: int, dest: int, stream: int) -> float:
         """Return until when a verdict about an origin, a destination and a stream is valid if no version changes."""

@@ -51,7 +51,7 @@ class Publishers:
         self._tokens = context.tokens
         self._wall = context.wall
         self._registry = ChannelConfigRegistry()
-        self._by_name: tuple[ChannelName, ...] = ()
+        self._by_name: dict[ChannelName, None] = {}
         """Channels with a rule by name that restricts publishers."""
         self._restricted: Mapping[int, ChannelName] = {}
         """The same by stream id, and those of which a rule by prefix is known to apply."""
@@ -68,7 +68,7 @@ class Publishers:
         """Set the channels that restrict publishers, by stream id; again after names were learned."""
         self._restricted = restricted
         by_name = {config.name for config in self._registry}
-        self._by_name = tuple(name for name in restricted.values() if name in by_name)
+        self._by_name = dict.fromkeys(name for name in restricted.values() if name in by_name)
 
     def heard(self, node_id: int, entity_id: bytes, now: float) -> int:
         """Record the entity of a signed announcement and check what it may publish on; return its origin hash."""
