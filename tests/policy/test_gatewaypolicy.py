@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.subnet import SubnetId
+from meshbus.policy import gatewaypolicy
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.gateway import SubnetGateway
@@ -161,12 +162,13 @@ def test_an_unknown_channel_passes_only_if_no_rule_by_prefix_could_stop_it(
 
 
 def test_a_second_name_on_a_stream_closes_it_unless_the_first_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ChannelName, "stream_id", property(lambda _name: 5))
+    monkeypatch.setattr(gatewaypolicy, "hash_name", lambda _name: 5)
     learned = GatewayPolicy(local_subnet=0, prefixes=(rule(""),), names=("a", "b"))
-    assert learned.resolved() == {5: None}
-    assert learned.rules()[5].visibility == LOCAL
+    stream = 5 | PUBLISH_STREAM_BIT
+    assert learned.resolved() == {stream: None}
+    assert learned.rules()[stream].visibility == LOCAL
     configured = msgspec.structs.replace(learned, channels=(rule("c"),))
-    assert configured.resolved() == {5: rule("c")}
+    assert configured.resolved() == {stream: rule("c")}
 
 
 def test_a_policy_that_was_recorded_before_there_were_prefixes_is_read_as_it_was() -> None:

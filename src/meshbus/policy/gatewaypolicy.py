@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName, hash_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.guard import AuthVerdict
@@ -103,7 +103,7 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the rule of each stream id; if two names share it, the rule is that of a SUBNET_LOCAL channel."""
         # Fail closed: a stream id that does not tell the channel must not choose the more permissive rule.
         return {
-            stream: ChannelRule(0, LOCAL) if channel is None else _rule(channel, ChannelName(channel.name))
+            stream: ChannelRule(0, LOCAL) if channel is None else _rule(channel)
             for stream, channel in self.resolved().items()
         }
 
@@ -177,7 +177,8 @@ class GatewayPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def _by_stream(channels: Iterable[ChannelPolicy]) -> dict[int, ChannelPolicy | None]:
     found: dict[int, ChannelPolicy | None] = {}
     for channel in channels:
-        stream = ChannelName(channel.name).stream_id
+        # Not by ChannelName, which checks the name again: a gateway with many names does this once a second.
+        stream = hash_name(channel.name) | PUBLISH_STREAM_BIT
         # policy.md §1.2: names whose hashes differ only in bit 48 share a stream id.
         found[stream] = None if stream in found else channel
     return found
@@ -187,9 +188,9 @@ def _is_open(rule: ChannelPolicy) -> bool:
     return rule.visibility is Visibility.GLOBAL and not rule.enforced
 
 
-def _rule(channel: ChannelPolicy, name: ChannelName) -> ChannelRule:
+def _rule(channel: ChannelPolicy) -> ChannelRule:
     return ChannelRule(
-        canonical=name.hash,
+        canonical=hash_name(channel.name),
         visibility=_VISIBILITY[channel.visibility],
         enforced=channel.enforced,
         exports=tuple(SubnetId(subnet) for subnet in channel.exports),
