@@ -255,17 +255,21 @@ def test_a_flood_of_names_rebuilds_the_policy_once_a_second() -> None:
     assert setup.judge(ChannelName("free/39"), now=due)[0] == 0
 
 
-def test_the_names_of_a_node_that_is_gone_are_forgotten() -> None:
+def test_the_names_of_nodes_that_are_gone_make_room_before_any_other() -> None:
     setup = by_prefix()
-    setup.announce(READER, "east", f"publishes:{FREE}", version=2, now=0.0)
-    assert setup.judge(FREE)[0] == 0
-    setup.announce(LATER, "west", now=1.0)
+    setup.boundary._names = LearnedNames(max_names=2)
+    setup.announce(READER, "east", "publishes:free/a", version=2)
+    setup.announce(PUBLISHER, "west", "publishes:free/b", version=2)
     setup.index.remove(READER.node_id)
-    setup.boundary.recheck(2.0)
-    assert setup.boundary.gateway.names == ()
+    setup.announce(LATER, "east", "publishes:free/c", now=5.0)
+    setup.boundary.tick(6.0)
+    assert setup.boundary.gateway.names == ("free/b", "free/c")
+    assert setup.counters.get("evict", "channel_names") == 0
+    setup.announce(LATER, "east", "publishes:free/c", "publishes:free/d", version=2, now=6.5)
+    assert setup.counters.get("evict", "channel_names") == 2, "refused: both nodes are there and spoke for themselves"
 
 
-def test_names_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beyond_the_limit_are_counted() -> None:
     setup = by_prefix()
     setup.boundary._names = LearnedNames(max_names=1)
     setup.announce(READER, "east", "publishes:free/a", "publishes:free/b", version=2)

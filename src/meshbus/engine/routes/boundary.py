@@ -80,6 +80,8 @@ class Boundary:
         """The version of the names that the gateway knows."""
         self._names_at = 0.0
         """From when on the gateway may learn names again."""
+        self._sweep_at = 0.0
+        """From when on names of nodes that are gone may be looked for again."""
         self._own: tuple[NameSource, ...] = ()
         self._rules_applied: tuple[int, ...] = ()
         """The version of the rules, and of this node's own channels, that the gateway knows."""
@@ -108,12 +110,15 @@ class Boundary:
         self._nodes.put(node_id, self._publishers.heard(node_id, entity_id, now))
         entry = self._index.get(node_id)
         if self.config is not None and entry is not None:
-            lost = self._names.hear(node_id, announced_channels(entry.capabilities.tags), entry.via)
-            self._counters.count(Reason.EVICT_CHANNEL_NAMES, lost)
+            names = announced_channels(entry.capabilities.tags)
+            # Names of nodes that are gone are true as well; they go when there is no room, before any other.
+            if len(names) > self._names.room and now >= self._sweep_at:
+                self._sweep_at = now + NAMES_S
+                self._names.keep(self._index.__contains__)
+            self._counters.count(Reason.EVICT_CHANNEL_NAMES, self._names.hear(node_id, names, entry.via))
 
     def recheck(self, now: float) -> None:
         """Check again what each publisher may publish on."""
-        self._names.keep(self._index.__contains__)
         self._learn(now)
         self._publishers.recheck(now)
 

@@ -41,6 +41,11 @@ class LearnedNames:
     def __iter__(self) -> Iterator[ChannelName]:
         return iter(self._holders)
 
+    @property
+    def room(self) -> int:
+        """How many more names can be kept."""
+        return self._max_names - self._total
+
     def hear(self, node_id: int, names: tuple[ChannelName, ...], via: int | None) -> int:
         """Replace the names of a node; return how many names were forgotten or refused because there was no room."""
         self.forget(node_id)
