@@ -98,8 +98,7 @@ class Recording:
         if policy is self._policy and self._joined.version == self._known:
             return
         self._policy, self._known = policy, self._joined.version
-        gateway = self._boundary.gateway
-        self.recorder.set_policy(gateway.snapshot(), [*self._joined, *gateway.names])
+        self.recorder.set_policy(self._boundary.gateway.snapshot(), self._joined)
         self._models.clear()
 
     def _prepare(self, decided: Decided, header: NDArray[np.uint8]) -> NDArray[np.uint64]:

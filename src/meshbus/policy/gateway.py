@@ -121,11 +121,6 @@ class SubnetGateway:
             self._changes += 1
 
     @property
-    def names(self) -> tuple[ChannelName, ...]:
-        """The names that were learned."""
-        return self._names
-
-    @property
     def stats(self) -> GatewayStats:
         """The numbers of decisions so far, of single packets and batches together."""
         counts = self._counts.tolist()

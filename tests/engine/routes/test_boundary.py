@@ -263,7 +263,7 @@ def test_the_names_of_nodes_that_are_gone_make_room_before_any_other() -> None:
     setup.index.remove(READER.node_id)
     setup.announce(LATER, "east", "publishes:free/c", now=5.0)
     setup.boundary.tick(6.0)
-    assert setup.boundary.gateway.names == ("free/b", "free/c")
+    assert setup.boundary.gateway.snapshot().names == ("free/b", "free/c")
     assert setup.counters.get("evict", "channel_names") == 0
     setup.announce(LATER, "east", "publishes:free/c", "publishes:free/d", version=2, now=6.5)
     assert setup.counters.get("evict", "channel_names") == 2, "refused: both nodes are there and spoke for themselves"
@@ -294,5 +294,17 @@ def test_a_plain_relay_learns_nothing() -> None:
     engine.index.apply(READER.node_id, CapabilitySet([f"publishes:{LAB}"]), 1, 300, 0.0)
     boundary.heard(READER.node_id, READER.entity_id, 0.0)
     boundary.tick(5.0)
-    assert boundary.gateway.names == ()
+    assert boundary.gateway.snapshot().names == ()
     assert boundary.next_timer() is None
+
+
+def test_without_rules_by_prefix_names_change_no_decision() -> None:
+    setup = announced_rig()
+    setup.judge(OPEN)
+    version = setup.boundary.gateway.version
+    setup.announce(READER, "east", f"publishes:{FREE}", version=2)
+    assert setup.boundary.next_timer() == RECHECK_S
+    assert setup.judge(FREE)[0] == DropReason.SUBNET_LOCAL
+    assert setup.boundary.gateway.version == version
+    setup.boundary._registry.insert_prefix("free/", ChannelConfig(name=ChannelName("free/x")))
+    assert setup.judge(FREE)[0] == 0, "the name was kept for a rule that comes later"

@@ -125,7 +125,7 @@ class Boundary:
     def next_timer(self) -> float | None:
         """Return the time of the next check of publishers, or at which learned names are applied, or None."""
         check = self._publishers.next_timer()
-        if self._names.version == self._names_applied or not self._registry.prefixes:
+        if not self._unapplied():
             return check
         return self._names_at if check is None else min(check, self._names_at)
 
@@ -225,15 +225,22 @@ class Boundary:
     def _learn(self, now: float) -> None:
         """Apply changed rules and names to the gateway; names of other nodes at most once in NAMES_S."""
         rules = self._rules_version()
-        told = self._names.version != self._names_applied and now >= self._names_at
+        told = self._unapplied() and now >= self._names_at
         if self.config is None or (rules == self._rules_applied and not told):
             return
-        self._rules_applied, self._names_applied = rules, self._names.version
+        self._rules_applied = rules
         if told:
             self._names_at = now + NAMES_S
-        own = islice((name for source in self._own for name in source), MAX_NAMES)
-        self.gateway.learn({*self._names, *own})
+        # Without rules by prefix, names decide nothing.
+        if self._registry.prefixes:
+            self._names_applied = self._names.version
+            own = islice((name for source in self._own for name in source), MAX_NAMES)
+            self.gateway.learn({*self._names, *own})
         self._publishers.restrict(self.gateway.restricted())
+
+    def _unapplied(self) -> bool:
+        """Return whether names of other nodes were learned that the gateway does not know yet, and needs."""
+        return self._names.version != self._names_applied and bool(self._registry.prefixes)
 
     def _rules_version(self) -> tuple[int, ...]:
         """Return a value that changes with the channel configurations, and with this node's own channels."""
