@@ -120,3 +120,38 @@ def test_the_edge_is_checked_with_its_files(meshbus: Meshbus, good: Path) -> Non
     assert result.code == Exit.FAILED
     assert _found(result.rows)["edge[0]"] == Result.BAD
     assert "the file does not exist" in result.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "result", "part"),
+    [
+        ('[[channels]]\nname = "a"\n', Result.GOOD, "1 rule"),
+        ('[[channels]]\nprefix = "a/"\n', Result.GOOD, "names for rules by prefix are learned"),
+        ('announce_channels = "none"\n[[channels]]\nprefix = "a/"\n', Result.ADVICE, "under 'a/' cannot be learned"),
+        ('announce_channels = "none"\n[[channels]]\nprefix = "a/"\nnames = ["a/b"]\n', Result.GOOD, "configured"),
+        (
+            'announce_channels = "none"\n[[channels]]\nprefix = "a/"\n[[channels]]\nname = "a/b"\n',
+            Result.GOOD,
+            "configured",
+        ),
+        (
+            'announce_channels = "none"\n[[channels]]\nprefix = "a/"\nvisibility = "subnet-local"\n',
+            Result.GOOD,
+            "1 rule",
+        ),
+        ('[[channels]]\nprefix = "a/"\nrequire_token = true\n', Result.ADVICE, "announce restricted channels"),
+        (
+            'announce_channels = "all"\n[[channels]]\nprefix = "a/"\nrequire_token = true\n',
+            Result.GOOD,
+            "names for rules by prefix are learned",
+        ),
+    ],
+)
+def test_rules_by_prefix_that_a_gateway_cannot_apply_are_reported(
+    meshbus: Meshbus, good: Path, settings: str, result: Result, part: str
+) -> None:
+    good.write_text(f"{GOOD}gateway = true\n{settings}", "utf-8")
+    (row,) = [row for row in meshbus("check", good).rows if row["check"] == "gateway"]
+    assert row["result"] == result
+    assert part in row["found"]
+    assert bool(row["to_do"]) == (result is Result.ADVICE)

@@ -42,6 +42,7 @@ max_channels_per_peer = 16
 token_sweep_s = 10
 trusted_issuers = ["{HEX}"]
 compat_any_issuer = false
+announce_channels = "all"
 require_signed_announcements = true
 pingwave_radius = 16
 gateway = true
@@ -175,7 +176,8 @@ def test_a_file_sets_everything(file: Path) -> None:
         enforce_publishers=False,
     )
     unset = {
-        "ephemeral", "psk", "level_rules", "compat_any_issuer", "compat_open_relay", "require_signed_announcements"
+        "ephemeral", "psk", "level_rules", "compat_any_issuer", "compat_open_relay", "require_signed_announcements",
+        "compat_unannounced_global",
     }  # fmt: skip
     assert set(config.changed()) == set(NodeConfig.__struct_fields__) - unset
 
@@ -509,3 +511,32 @@ def test_a_node_that_may_connect_directly_is_named_by_its_id() -> None:
     assert _load(accept=["00000000000000ff"]).accept == (255,)
     with pytest.raises(ConfigError, match="expected a node id"):
         _load(accept=["robot"])
+
+
+def test_names_in_a_prefix_entry_are_entries_of_their_own() -> None:
+    config = NodeConfig(channels=(ChannelEntry(prefix="s/", names=(ChannelName("s/a"),), require_token=True),))
+    registry = config.channel_registry()
+    assert registry is not None
+    assert [(one.name, one.require_token) for one in registry] == [("s/a", True)]
+    assert list(registry.prefixes) == ["s/"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        ([{"name": "a", "names": ["b"]}], "only allowed with 'prefix'"),
+        ([{"prefix": "s/", "names": ["t/a"]}], "'t/a' does not begin with the prefix 's/'"),
+        ([{"prefix": "s/", "names": ["s/a"]}, {"name": "s/a"}], "'s/a' is configured twice"),
+        ([{"prefix": "s/"}, {"prefix": "s/"}], "'s/' is configured twice"),
+    ],
+)
+def test_names_in_a_prefix_entry_are_checked(entries: list[dict[str, Any]], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        NodeConfig.load(env={}, channels=entries)
+
+
+def test_channels_that_are_open_by_default_give_a_gateway_no_rule() -> None:
+    registry = NodeConfig(channels=(ChannelEntry(name=ChannelName("a")),)).channel_registry()
+    assert registry is not None
+    assert registry.get_by_name("else") is not None
+    assert registry.rule_of("else") is None

@@ -36,6 +36,13 @@ async def test_it_hears_when_what_we_can_do_changes(lab: Lab) -> None:
     assert await asyncio.to_thread(peer.find_nodes, {"require_tags": ["lidar"]}) == []
 
 
+async def test_it_takes_the_names_of_our_channels_for_ordinary_tags(lab: Lab) -> None:
+    peer, node = await lab.pair(node_settings={"tags": ["lidar"]})
+    async with node.publisher("site/hall-3/lidar_0.front"):
+        wanted = {"require_tags": ["lidar", "publishes:site/hall-3/lidar_0.front"]}
+        await eventually_there(peer.find_nodes, wanted, gives=lambda found: found == [node.node_id])
+
+
 async def test_we_find_it_by_what_it_announces(lab: Lab) -> None:
     """The binding announces to nobody who joined by a routed handshake (mesh §3), so this is about direct ones."""
     peer, node = await lab.pair()

@@ -28,7 +28,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.node.node import Node
 from meshbus.node.recording import Recording, sampling_seed
 from meshbus.policy.fate import Fate
-from meshbus.policy.reason import BEFORE_GATEWAY, RECORDED
+from meshbus.policy.reason import BEFORE_GATEWAY, RECORDED, DropReason
 from meshbus.policy.verdict import VERDICTS
 from tests.engine.fleet import subscribed
 from tests.engine.test_gateway_packets import CHANNELS, FINE, READERS, SPENT, WORN, Fleet, with_hops
@@ -86,14 +86,17 @@ class Both:
             recorder.crossed(at, data, begin, size, count, decided)
 
 
-def nodes(log_dir: Path, **options: Any) -> list[Node]:
+BY_NAME = ({"name": OPEN, "visibility": "global"}, {"name": CLOSED, "visibility": "subnet-local"})
+BY_PREFIX = ({"prefix": "fleet/o", "visibility": "global"}, {"prefix": "fleet/", "visibility": "subnet-local"})
+
+
+def nodes(log_dir: Path, channels: tuple[dict[str, str], ...] = BY_NAME, **options: Any) -> list[Node]:
     """Make a publisher, a gateway and a subscriber, in three subnets, that all record."""
     rules = [{"match_tags": [f"at:{place}"], "target_subnet": place} for place in ("1", "2", "3")]
     common = {
         "psk": PSK, "ephemeral": True, "heartbeat_s": 0.05, "session_timeout_s": 5.0, "subnet_rules": rules,
         "log_dir": log_dir, "record_packets": True, **options,
     }  # fmt: skip
-    channels = [{"name": OPEN, "visibility": "global"}, {"name": CLOSED, "visibility": "subnet-local"}]
     return [
         Node.open(tags=["at:1"], subnet="1", **common),
         Node.open(tags=["at:2"], subnet="2", gateway=True, peer_subnets=["1", "3"], channels=channels, **common),
@@ -208,6 +211,21 @@ async def test_every_node_samples_the_same_packets(tmp_path: Path) -> None:
     assert set(relayed) <= seen
     assert counters["unsampled"] > 0
     assert counters["taken"] > 0
+
+
+async def test_rules_by_prefix_are_recorded_with_the_names_that_were_learned(tmp_path: Path) -> None:
+    left, middle, right = nodes(tmp_path, BY_PREFIX)
+    async with left, middle, right:
+        gateway = middle.node_id
+        assert len(await cross(left, middle, right)) > EVENTS
+        drops = middle.mesh.gateway.drops
+    rows = table_of(tmp_path, gateway).to_pylist()
+    assert any(row["channel"] == OPEN and row["verdict"] == Fate.FORWARDED for row in rows)
+    # Whether the second name was announced in time or not, its events did not cross.
+    assert drops[DropReason.UNRESOLVED_CHANNEL] + drops[DropReason.SUBNET_LOCAL] > 0
+    policies = load_policies(PacketReader(tmp_path, gateway).folder).values()
+    assert OPEN in {name for policy in policies for name in policy.names}
+    assert judged_again(tmp_path, gateway) > 0
 
 
 @pytest.mark.parametrize("publisher_known", [True, False])

@@ -351,3 +351,25 @@ def test_only_tokens_of_trusted_issuers_open_a_channel_by_default() -> None:
     observed = {row["case"] for row in OBSERVED_TOKENS if row["accepted"] and row["case"] in PRESENTED}
     self_issued = {case for case in observed if "self-issued" in case}
     assert {case for case, token in PRESENTED.items() if decide(token, trusting)} == observed - self_issued
+
+
+def test_the_default_applies_where_nothing_else_does_and_is_no_rule() -> None:
+    registry = ChannelConfigRegistry()
+    registry.insert(config("own"))
+    registry.insert_prefix("lab/", config("lab/any"))
+    before = registry.version
+    registry.default = config("rest")
+    assert registry.version > before
+    assert [registry.get_by_name(name) for name in ("own", "lab/a", "else")] == [
+        config("own"), config("lab/any"), config("rest"),
+    ]  # fmt: skip
+    assert registry.rule_of("else") is None
+    assert registry.rule_of("lab/a") == config("lab/any")
+    assert (dict(registry.prefixes), registry.default) == ({"lab/": config("lab/any")}, config("rest"))
+
+
+def test_publishers_are_restricted_by_capabilities_or_a_token() -> None:
+    some = CapabilityFilter(require_tags=("x",))
+    assert not config("a", subscribe_caps=some).restricts_publishers
+    assert config("a", publish_caps=some).restricts_publishers
+    assert config("a", require_token=True).restricts_publishers

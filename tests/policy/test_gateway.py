@@ -253,16 +253,24 @@ policies = st.dictionaries(names, st.tuples(st.sampled_from(Visibility), st.list
 packets = st.lists(st.tuples(names, subnets, subnets, st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30)
 
 
-@given(policies, st.lists(subnets, max_size=8), subnets, packets, st.booleans())
+prefixes = st.dictionaries(st.sampled_from(["", "fleet/", "fleet/1", "else/"]), st.sampled_from(Visibility))
+
+
+@given(policies, st.lists(subnets, max_size=8), subnets, packets, st.booleans(), prefixes, st.sets(names))
 def test_batch_equals_scalar_on_random_policies(
     policy: dict[ChannelName, tuple[Visibility, list[SubnetId]]],
     peers: list[SubnetId],
     local: SubnetId,
     traffic: list[tuple[ChannelName, SubnetId, SubnetId, int, int]],
     forward_unknown: bool,
+    prefixes: dict[str, Visibility],
+    learned: set[ChannelName],
 ) -> None:
     registry = ChannelConfigRegistry()
     gateway = SubnetGateway(local, peers, channels=registry, forward_unknown=forward_unknown)
+    gateway.learn(learned)
+    for prefix, visibility in prefixes.items():
+        registry.insert_prefix(prefix, ChannelConfig(name=ChannelName("label"), visibility=visibility))
     for name, (visibility, targets) in policy.items():
         registry.insert(ChannelConfig(name=name, visibility=visibility))
         gateway.export(name, targets)
@@ -277,3 +285,41 @@ def test_batch_equals_scalar_on_random_policies(
     dest = [dest for _, _, dest, _, _ in traffic]
     assert decide_all(gateway, headers, dest) == scalar
     assert decide_all(gateway, headers, dest, source=headers["subnet_id"]) == scalar
+
+
+def test_a_learned_name_gets_the_rule_of_its_prefix_at_once() -> None:
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), visibility=Visibility.GLOBAL))
+    gateway = SubnetGateway(0, channels=registry)
+    headers = publications(1)
+    headers["stream_id"], headers["channel_hash"] = ChannelName("lab/a").stream_id, ChannelName("lab/a").wire_hash
+    assert decide_all(gateway, headers, [0]) == [DropReason.UNRESOLVED_CHANNEL]
+    before = gateway.version
+    gateway.learn([ChannelName("lab/a")])
+    assert gateway.version != before
+    assert decide_all(gateway, headers, [0]) == [0]
+    settled = gateway.version
+    gateway.learn([ChannelName("lab/a")])
+    assert (gateway.version, gateway.snapshot().names) == (settled, ("lab/a",)), "nothing new, so decisions stay"
+
+
+def test_an_export_names_a_channel_to_which_a_rule_by_prefix_applies() -> None:
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), visibility=Visibility.EXPORTED))
+    gateway = SubnetGateway(0, [OTHER], channels=registry)
+    gateway.export("lab/a", [OTHER])
+    gateway.export("elsewhere", [OTHER])
+    assert gateway.decide(ChannelName("lab/a").hash, 0, OTHER, ttl=1) == FORWARD
+    assert gateway.decide(ChannelName("lab/b").hash, 0, OTHER, ttl=1) == Drop(DropReason.UNRESOLVED_CHANNEL)
+    assert [rule.name for rule in gateway.snapshot().channels] == ["lab/a"]
+
+
+def test_restricted_channels_are_those_whose_rule_asks_for_publishers() -> None:
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(name=ChannelName("own"), require_token=True))
+    registry.insert(ChannelConfig(name=ChannelName("free")))
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), require_token=True))
+    gateway = SubnetGateway(0, channels=registry, publishers=AuthGuard())
+    gateway.learn([ChannelName("lab/a"), ChannelName("other")])
+    assert set(gateway.restricted().values()) == {"own", "lab/a"}
+    assert SubnetGateway(0, channels=registry).restricted() == {}, "without a guard nobody is asked"

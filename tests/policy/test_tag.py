@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import ConfigError
+from meshbus.names.channel import ChannelName
 from meshbus.policy.tag import (
+    MAX_CHANNEL_BYTES,
+    MAX_CHANNEL_TAGS,
     Tag,
     TagKind,
+    announced_channels,
     canonical,
     chain_range_tag,
     chain_tag,
+    channel_tag,
     fork_tag,
     heat_tag,
     is_reserved,
+    nameable,
     region_tag,
     tenant_tag,
     text_list,
@@ -110,3 +116,20 @@ def test_one_text_is_not_taken_for_a_list() -> None:
     assert text_list("tags", ["a", "b"]) == ("a", "b")
     with pytest.raises(ConfigError, match="tags: must be a list of texts, got the text 'gpu'"):
         text_list("tags", "gpu")
+
+
+def test_channels_are_named_in_tags_and_read_from_them() -> None:
+    channels = [ChannelName("b/c"), ChannelName("a")]
+    tags = [channel_tag(channel) for channel in channels]
+    assert tags == ["publishes:b/c", "publishes:a"]
+    assert announced_channels(["x", *tags, "publishes:", "publishes:Not Valid"]) == ("a", "b/c")
+
+
+def test_an_announcement_names_a_limited_number_of_channels_and_bytes() -> None:
+    many = [ChannelName(f"c/{number:03}") for number in range(MAX_CHANNEL_TAGS + 9)]
+    assert list(nameable(many)) == many[:MAX_CHANNEL_TAGS]
+    long = [ChannelName(f"{number:03}".rjust(200, "x")) for number in range(20)]
+    fitting = MAX_CHANNEL_BYTES // 200
+    assert list(nameable(long)) == long[:fitting]
+    assert announced_channels(f"publishes:{name}" for name in many) == tuple(many[:MAX_CHANNEL_TAGS])
+    assert announced_channels(f"publishes:{name}" for name in long) == tuple(long[:fitting])

@@ -459,3 +459,16 @@ def test_a_presented_chain_is_proven_and_its_revocation_counts() -> None:
             cache.present([stranger])
     with pytest.raises(AuthError):
         cache.present([])
+
+
+def test_a_permission_lasts_as_long_as_the_last_token_that_gives_it() -> None:
+    cache = TokenCache([ROOT.entity_id], skew_s=5)
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == 0
+    cache.insert(issue(ttl_s=50))
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == NOW + 55
+    cache.insert(issue(scope=Scope.SUBSCRIBE | Scope.PUBLISH, ttl_s=80, nonce=2))
+    cache.insert(issue(scope=Scope.PUBLISH, ttl_s=99, nonce=3))
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == NOW + 85
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW + 85) == 0
+    cache.revoke_below(ROOT.entity_id, 1)
+    assert cache.permitted_until(ALICE.entity_id, Scope.SUBSCRIBE, HASH, NOW) == 0

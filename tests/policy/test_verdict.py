@@ -20,7 +20,7 @@ streams = st.sets(st.one_of(st.integers(1, 2**64 - 1), st.integers(1, 40).map(la
 
 @given(streams, st.sets(st.integers(0, 2**32 - 1), max_size=60))
 def test_a_policy_finds_every_stream_it_has_a_rule_for(chosen: set[int], subnets: set[int]) -> None:
-    policy = build_policy({key: ChannelRule(key ^ 5, LOCAL) for key in chosen}, subnets, forward_unknown=False)
+    policy = build_policy({key: ChannelRule(key ^ 5, LOCAL) for key in chosen}, subnets, unknown_verdict=1)
     found = canonical_of(np.array(sorted(chosen), np.uint64), policy)
     assert found.tolist() == [key ^ 5 for key in sorted(chosen)]
 

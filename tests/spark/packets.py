@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -65,14 +66,33 @@ def random_policy(rng: np.random.Generator) -> GatewayPolicy:
     )
 
 
+def prefix_policy(rng: np.random.Generator) -> GatewayPolicy:
+    """A random policy with rules by prefix, of which some channels are known by name."""
+    policy = random_policy(rng)
+    longer = ("plant/", "plant/line1", "plant/line2/")
+    return msgspec.structs.replace(
+        policy,
+        channels=policy.channels[:3],
+        prefixes=tuple(
+            msgspec.structs.replace(rule, name=prefix, exports=())
+            for rule, prefix in zip(policy.channels[3:], longer[int(rng.integers(0, 2)) :], strict=False)
+        ),
+        names=tuple(sorted(rng.choice(CHANNELS[3:], 6, replace=False).tolist())),
+    )
+
+
 def gateway_of(policy: GatewayPolicy) -> SubnetGateway:
     """The gateway of a node with this policy; its guard knows the first origin where a channel lists nobody."""
     registry, guard = ChannelConfigRegistry(), AuthGuard()
     for channel in policy.channels:
         name = ChannelName(channel.name)
         registry.insert(ChannelConfig(name=name, visibility=channel.visibility, require_token=channel.enforced))
+    for rule in policy.prefixes:
+        config = ChannelConfig(name=ChannelName("x"), visibility=rule.visibility, require_token=rule.enforced)
+        registry.insert_prefix(rule.name, config)
+    for channel in filter(None, policy.resolved().values()):
         for origin in ORIGINS[:1] if channel.publishers is None else channel.publishers:
-            guard.authorize(origin, name.hash)
+            guard.authorize(origin, ChannelName(channel.name).hash)
     gateway = SubnetGateway(
         policy.local_subnet,
         policy.peer_subnets,
@@ -82,6 +102,7 @@ def gateway_of(policy: GatewayPolicy) -> SubnetGateway:
     )
     for channel in policy.channels:
         gateway.export(channel.name, channel.exports)
+    gateway.learn(map(ChannelName, policy.names))
     return gateway
 
 
@@ -173,9 +194,15 @@ def said(row: dict[str, Any]) -> int | None:
     return 0 if row["reason"] == Reason.CROWDED.code else int(row["reason"])
 
 
-def recorded(log_dir: Path, rng: np.random.Generator, count: int = 20_000, recorder: int = 7) -> GatewayPolicy:
-    """Record random packets by a random policy, and give it."""
-    gateway = gateway_of(random_policy(rng))
+def recorded(
+    log_dir: Path,
+    rng: np.random.Generator,
+    count: int = 20_000,
+    recorder: int = 7,
+    policy: GatewayPolicy | None = None,
+) -> GatewayPolicy:
+    """Record random packets by a policy, by default a random one, and return what the recorder was told of it."""
+    gateway = gateway_of(random_policy(rng) if policy is None else policy)
     record(log_dir, recorder, gateway, rng, count)
     return gateway.snapshot()
 

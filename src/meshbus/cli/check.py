@@ -75,6 +75,8 @@ def check_files(settings: NodeConfig) -> Iterator[Finding]:
     yield _mesh_key(settings)
     yield from map(_token, settings.tokens)
     yield _channels(settings)
+    if settings.gateway:
+        yield _gateway(settings)
     yield from (_edge(number, entry) for number, entry in enumerate(settings.edge))
     if settings.compat_any_issuer:
         to_do = "set trusted_issuers instead of compat_any_issuer"
@@ -137,6 +139,36 @@ def _channels(settings: NodeConfig) -> Finding:
     # Nothing in the file says so: it follows from an entry that restricts a channel.
     to_do = 'set unlisted_channels to "refuse" if that is intended, otherwise to "open"'
     return Finding("channels", Result.ADVICE, found, to_do)
+
+
+def _gateway(settings: NodeConfig) -> Finding:
+    from meshbus.engine.settings import NamedChannels
+    from meshbus.policy.channels import Visibility
+
+    names = [entry.name for entry in settings.channels if entry.name is not None]
+    prefixes = [entry for entry in settings.channels if entry.prefix is not None]
+    # A channel that stays in its subnet is dropped with or without its name.
+    bare = [
+        entry
+        for entry in prefixes
+        if entry.visibility is not Visibility.SUBNET_LOCAL
+        and not entry.names
+        and not any(name.startswith(entry.prefix or "") for name in names)
+    ]
+    hidden = [
+        entry for entry in bare if entry.visibility is not Visibility.GLOBAL or entry.config().restricts_subscribers
+    ]
+    to_do = "set announce_channels to {} on the publishers, or list the channels in `names` of the entry"
+    if bare and settings.announce_channels is NamedChannels.NONE:
+        found = (
+            f"names under {bare[0].prefix!r} cannot be learned: announce_channels is none, and no name is configured"
+        )
+        return Finding("gateway", Result.ADVICE, f"{found}; packets are dropped", to_do.format("open or all"))
+    if hidden and settings.announce_channels is NamedChannels.OPEN:
+        found = f"names under {hidden[0].prefix!r} are learned only from publishers that announce restricted channels"
+        return Finding("gateway", Result.ADVICE, f"{found}; others are dropped", to_do.format("all"))
+    learned = "; names for rules by prefix are learned or configured" if prefixes else ""
+    return Finding("gateway", Result.GOOD, f"{plural(len(settings.channels), 'rule')}{learned}")
 
 
 def _edge(number: int, entry: EdgeEntry) -> Finding:

@@ -39,7 +39,7 @@ from meshbus.config.spelling import (
 )
 from meshbus.config.subscription import SubscriptionEntry
 from meshbus.engine.session.negotiate import Profile
-from meshbus.engine.settings import GatewayConfig
+from meshbus.engine.settings import GatewayConfig, NamedChannels
 from meshbus.errors import ChannelError, ConfigError, MeshError
 from meshbus.keyfile import load_or_create, load_psk, load_tokens
 from meshbus.log.durability import Fsync, LogConfig, Retention, Tiering
@@ -120,6 +120,9 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the channel."""
     prefix: str | None = None
     """Instead of `name`; the empty prefix matches every channel."""
+    names: tuple[ChannelName, ...] = ()
+    """With `prefix`: channels that are configured as if each had an entry of its own with these settings. A gateway
+    recognizes their packets without having to learn the names."""
     visibility: Visibility = Visibility.GLOBAL
     """How far its packets go between subnets."""
     publish_caps: CapabilityFilter | None = None
@@ -164,6 +167,11 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
             raise ConfigError("channel", "set exactly one of 'name' and 'prefix'")
+        if self.prefix is None and self.names:
+            raise ConfigError("names", "only allowed with 'prefix'; write one entry for each name, or a prefix")
+        for name in self.names:
+            if not name.startswith(self.prefix or ""):
+                raise ConfigError("names", f"{str(name)!r} does not begin with the prefix {self.prefix!r}")
         # Build the policy now, so that an invalid entry is reported when the file is read.
         try:
             self.config()
@@ -295,6 +303,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Accept tokens of any issuer, as net-mesh 0.23 does. Unsafe."""
     require_signed_announcements: bool = True
     """Ignore capability announcements without a valid signature."""
+    announce_channels: NamedChannels = NamedChannels.OPEN
+    """Channels of this node that are announced by name, so that gateways can apply rules by prefix to them: `none`,
+    `open` (those that every node may subscribe to), or `all` (also those that need a token or capabilities)."""
+    compat_unannounced_global: bool = False
+    """Treat peers that never announced themselves as members of the global subnet, as net-mesh 0.23 does. Unsafe."""
     pingwave_radius: Hops = 4
     """How many hops this node's pingwaves travel; net-mesh 0.23 uses four."""
     compat_open_relay: bool = False
@@ -449,17 +462,15 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.refuses_unlisted:
             if not self.channels:
                 return None
-            registry.insert_prefix("", ChannelConfig(name=ChannelName("x")))  # an entry with this prefix replaces it
-        seen: set[tuple[str | None, str | None]] = set()
+            # Not a rule by prefix: a gateway must not take it for a permission to forward.
+            registry.default = ChannelConfig(name=ChannelName("x"))
         for entry in self.channels:
-            if (entry.name, entry.prefix) in seen:
-                problem = f"{str(entry.name or entry.prefix)!r} is configured twice; remove one of the entries"
-                raise ConfigError("channels", problem)
-            seen.add((entry.name, entry.prefix))
-            if entry.prefix is None:
-                registry.insert(entry.config())
-            else:
-                registry.insert_prefix(entry.prefix, entry.config())
+            config, names = entry.config(), entry.names if entry.name is None else (entry.name,)
+            twice = [str(name) for name in names if registry.insert(msgspec.structs.replace(config, name=name))]
+            if entry.prefix is not None and registry.insert_prefix(entry.prefix, config):
+                twice.append(entry.prefix)
+            if twice:
+                raise ConfigError("channels", f"{twice[0]!r} is configured twice; remove one of the entries")
         return registry
 
     def log_config(self, channel: str, what: Logged) -> LogConfig | None:

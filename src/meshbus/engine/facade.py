@@ -73,6 +73,7 @@ class Facade:
         self.replays = services[Replays]
         self.history = services[History]
         self.publications = services[Publications]
+        self.mesh.boundary.watch(self.interests.channels, self.joined)
 
     @property
     def node_id(self) -> int:
@@ -132,10 +133,12 @@ class Facade:
     def open_channel(self, channel: ChannelName, now: float, out: Output) -> None:
         """Offer a channel to peers that follow a prefix of its name."""
         self.interests.open_channel(channel, now, out)
+        self.announcer.open_channel(channel, now)
 
     def close_channel(self, channel: ChannelName, out: Output) -> None:
         """Stop offering a channel to peers that follow a prefix of its name."""
         self.interests.close_channel(channel, out)
+        self.announcer.close_channel(channel)
 
     def recheck(self, now: float, out: Output) -> None:
         """Check all subscribers again, for example after tokens were revoked."""

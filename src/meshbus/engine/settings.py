@@ -67,6 +67,16 @@ class LivenessConfig(msgspec.Struct, frozen=True, kw_only=True):
         return ROUTED_TTL if self.radius <= ROUTED_TTL else HANDSHAKE_TTL
 
 
+class NamedChannels(StrEnum):
+    """Which of the channels that it publishes on a node announces by name."""
+
+    NONE = "none"
+    OPEN = "open"
+    """Those that every node may subscribe to."""
+    ALL = "all"
+    """All but those that do not leave their subnet."""
+
+
 class AnnounceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Announcements of this node about itself."""
 
@@ -76,6 +86,8 @@ class AnnounceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Shortest time between two broadcasts."""
     enrich: bool = True
     """Add a tag for each subprotocol that this node handles; without the tags no peer offers the meshbus profile."""
+    channels: NamedChannels = NamedChannels.OPEN
+    """The channels of this node that are announced by name, so that gateways can apply rules by prefix to them."""
 
     def __post_init__(self) -> None:
         if not 0 < self.ttl_s <= 0xFFFFFFFF:
@@ -156,6 +168,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Entity ids whose tokens are accepted, besides this node's own."""
     any_issuer: bool = False
     """Accept tokens of any issuer, as a 0.23 node does (policy.md §7.5)."""
+    unannounced_global: bool = False
+    """Count a peer that never announced itself as a member of GLOBAL, as a 0.23 node does (policy.md §2.3)."""
     window: int = PROFILE_WINDOW
     """Byte credit of a stream between meshbus nodes."""
     profile: bool = True

@@ -13,6 +13,7 @@ from meshbus.config.edge import EdgeEntry
 from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
 from meshbus.config.subscription import SubscriptionEntry
+from meshbus.engine.settings import NamedChannels
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelRule, SubnetRule
 
@@ -43,6 +44,8 @@ class NodeOptions(TypedDict, total=False):
     trusted_issuers: Sequence[bytes | str] | None
     compat_any_issuer: bool | None
     require_signed_announcements: bool | None
+    announce_channels: NamedChannels | str | None
+    compat_unannounced_global: bool | None
     pingwave_radius: int | None
     compat_open_relay: bool | None
     gateway: bool | None

@@ -10,7 +10,7 @@ ordinary node towards one peer; visibility at the boundary of a subnet is policy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Protocol
 
@@ -75,9 +75,19 @@ class ChannelConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("max_rate_pps", f"must be in [1, {_MAX_U32}], got {self.max_rate_pps}")
 
     @property
+    def restricts_publishers(self) -> bool:
+        """Whether a publisher needs capabilities or a token."""
+        return self.publish_caps is not None or self.require_token
+
+    @property
+    def restricts_subscribers(self) -> bool:
+        """Whether a subscriber needs capabilities or a token."""
+        return self.subscribe_caps is not None or self.require_token
+
+    @property
     def is_open(self) -> bool:
         """Whether every node may publish and subscribe."""
-        return self.publish_caps is None and self.subscribe_caps is None and not self.require_token
+        return not self.restricts_publishers and not self.restricts_subscribers
 
     def can_publish(
         self, channel: str, capabilities: CapabilitySet, entity: bytes | None, tokens: TokenCheck | None, now: float
@@ -125,6 +135,7 @@ class ChannelConfigRegistry:
         self._prefixes: dict[str, ChannelConfig] = {}
         self._prefix_lengths: list[int] = []
         """The lengths that occur among the prefixes, longest first."""
+        self._default: ChannelConfig | None = None
         # Sets: a name that is configured twice must not make its own hash ambiguous (policy.md §2.2).
         self._by_hash: dict[int, set[ChannelName]] = {}
         self._by_wire_hash: dict[int, set[ChannelName]] = {}
@@ -135,6 +146,21 @@ class ChannelConfigRegistry:
     def __iter__(self) -> Iterator[ChannelConfig]:
         """Iterate over the configurations of single channels, without those of prefixes."""
         return iter(self._exact.values())
+
+    @property
+    def prefixes(self) -> Mapping[str, ChannelConfig]:
+        """The configurations by prefix; a view, do not change it."""
+        return self._prefixes
+
+    @property
+    def default(self) -> ChannelConfig | None:
+        """The configuration of names that have no other one at this node; a gateway does not judge packets by it."""
+        return self._default
+
+    @default.setter
+    def default(self, config: ChannelConfig | None) -> None:
+        self._default = config
+        self.version += 1
 
     def insert(self, config: ChannelConfig) -> ChannelConfig | None:
         """Set the configuration of one channel, and return the one that it had, or None."""
@@ -159,7 +185,12 @@ class ChannelConfigRegistry:
         return previous
 
     def get_by_name(self, name: str) -> ChannelConfig | None:
-        """Return the configuration of a name: its own, or that of the longest prefix, or None (policy.md §2.2)."""
+        """Return the configuration of a name: its own, that of the longest prefix, or the default (policy.md §2.2)."""
+        found = self.rule_of(name)
+        return self._default if found is None else found
+
+    def rule_of(self, name: str) -> ChannelConfig | None:
+        """Return the configuration of a name: its own, or that of the longest prefix, or None."""
         exact = self._exact.get(name)
         if exact is not None:
             return exact
@@ -219,8 +250,7 @@ class ChannelConfigRegistry:
 def visible(visibility: Visibility, source: int, dest: int) -> bool:
     """Return whether a channel of a publisher in subnet `source` is visible to a peer in `dest`.
 
-    A peer that never announced itself is in GLOBAL, the ancestor of every subnet, so it passes PARENT_VISIBLE
-    (policy.md §2.3).
+    GLOBAL is the ancestor of every subnet, so a peer that is in GLOBAL passes PARENT_VISIBLE (policy.md §2.3).
     """
     match visibility:
         case Visibility.GLOBAL:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from meshbus.names.channel import ChannelName
+from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.channels import ChannelConfigRegistry, Visibility
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.policy.guard import AuthGuard, AuthVerdict
 from meshbus.policy.reason import DropReason
@@ -78,6 +78,8 @@ class SubnetGateway:
         self._publishers = publishers
         self._verify_publisher = verify_publisher
         self._exports: dict[ChannelName, tuple[SubnetId, ...]] = {}
+        self._names: tuple[ChannelName, ...] = ()
+        """Sorted names of channels that were learned."""
         self._counts = np.zeros(VERDICTS, np.int64)
         self._changes = 0
         self._policy: NDArray[np.uint64] | None = None
@@ -109,6 +111,14 @@ class SubnetGateway:
     def exports_of(self, channel: str) -> tuple[SubnetId, ...]:
         """Return the subnets to which an EXPORTED channel is exported."""
         return self._exports.get(ChannelName(channel), ())
+
+    def learn(self, names: Iterable[ChannelName]) -> None:
+        """Apply rules by prefix to these channels too, replacing the names that were learned before."""
+        learned = tuple(sorted(set(names)))
+        if learned != self._names:
+            self._names = learned
+            self._policy = None
+            self._changes += 1
 
     @property
     def stats(self) -> GatewayStats:
@@ -204,17 +214,34 @@ class SubnetGateway:
         by_wire_hash = channel_hash <= 0xFFFF
         find = self._channels.get_by_wire_hash if by_wire_hash else self._channels.get
         config = find(channel_hash)
-        if config is None:
-            # docs/decisions/0003: 16 bits are shared by several channels too often to forward by them.
-            return FORWARD if self._forward_unknown and not by_wire_hash else Drop(DropReason.SUBNET_LOCAL)
-        match config.visibility:
+        if config is not None:
+            return self._cross(config.visibility, config.name, source, dest)
+        # docs/decisions/0003: 16 bits are shared by several channels too often to forward by them.
+        return Drop(DropReason.SUBNET_LOCAL) if by_wire_hash else self._decide_learned(channel_hash, source, dest)
+
+    def _decide_learned(self, canonical: int, source: SubnetId, dest: SubnetId) -> ForwardDecision:
+        """Return the decision about a channel that has no configuration of its own."""
+        policy = self.snapshot()
+        known, stream = policy.resolved(), canonical | PUBLISH_STREAM_BIT
+        if stream not in known:
+            verdict = policy.unknown_verdict
+            return Drop(DropReason(verdict)) if verdict else FORWARD
+        rule = known[stream]
+        return (
+            Drop(DropReason.SUBNET_LOCAL)
+            if rule is None
+            else self._cross(rule.visibility, ChannelName(rule.name), source, dest)
+        )
+
+    def _cross(self, visibility: Visibility, name: ChannelName, source: SubnetId, dest: SubnetId) -> ForwardDecision:
+        match visibility:
             case Visibility.GLOBAL:
                 return FORWARD
             case Visibility.PARENT_VISIBLE:
                 return FORWARD if dest.contains(source) else Drop(DropReason.NOT_ANCESTOR)
             case Visibility.EXPORTED:
                 # policy.md §6.3: an export to GLOBAL exports to all subnets, because GLOBAL contains them.
-                exported = any(target.contains(dest) for target in self._exports.get(config.name, ()))
+                exported = any(target.contains(dest) for target in self._exports.get(name, ()))
                 return FORWARD if exported else Drop(DropReason.NOT_EXPORTED)
             # policy.md §6.3: even between nodes of one subnet, so a plain relay must not apply this rule
             # (docs/decisions/0013).
@@ -227,22 +254,37 @@ class SubnetGateway:
 
     def snapshot(self) -> GatewayPolicy:
         """Return the policy of the gateway as a value."""
-        channels = [
-            ChannelPolicy(
-                str(config.name),
-                config.visibility,
-                enforced=self._publishers is not None and (config.publish_caps is not None or config.require_token),
-                exports=tuple(int(subnet) for subnet in self._exports.get(config.name, ())),
-            )
-            # Sorted, so that equal policies are equal values: the recorder numbers them (log/packets/policies.py).
-            for config in sorted(self._channels, key=lambda config: config.name)
-        ]
+        by_name = {config.name: config for config in self._channels}
+        # An export names its channel, so a rule by prefix is applied to it without learning the name.
+        for name in self._exports:
+            if (config := self._channels.rule_of(name)) is not None:
+                by_name[name] = config
+        # Sorted, so that equal policies are equal values: the recorder numbers them (log/packets/policies.py).
         return GatewayPolicy(
             local_subnet=int(self.local_subnet),
             peer_subnets=tuple(int(subnet) for subnet in self.peer_subnets),
             forward_unknown=self._forward_unknown,
-            channels=tuple(channels),
+            channels=tuple(self._rule(name, by_name[name], self.exports_of(name)) for name in sorted(by_name)),
+            prefixes=tuple(self._rule(prefix, config) for prefix, config in sorted(self._channels.prefixes.items())),
+            names=tuple(str(name) for name in self._names if name not in by_name) if self._channels.prefixes else (),
         )
+
+    def _rule(self, name: str, config: ChannelConfig, exports: Iterable[int] = ()) -> ChannelPolicy:
+        """Return the rule for a channel or a prefix."""
+        return ChannelPolicy(
+            str(name),
+            config.visibility,
+            enforced=self._publishers is not None and config.restricts_publishers,
+            exports=tuple(map(int, exports)),
+        )
+
+    def restricted(self) -> dict[int, ChannelName]:
+        """Return the channels that restrict their publishers, by stream id."""
+        return {
+            stream: ChannelName(rule.name)
+            for stream, rule in self.snapshot().resolved().items()
+            if rule is not None and rule.enforced
+        }
 
     def continue_from(self, earlier: SubnetGateway) -> None:
         """Add the counts of an earlier gateway, which this one replaces."""

@@ -55,6 +55,8 @@ class Reason(Enum):
         "The packet has used up its hops; look for a routing loop, or for a path longer than its TTL.")
     UNAUTHORIZED_PUBLISHER = 6, "drop", "transit_unauthorized_publisher", (
         "The channel restricts its publishers, and the packet's origin is not one of them; check its capabilities and its token.")
+    UNRESOLVED_CHANNEL = 7, "drop", "transit_unresolved_channel", (
+        "The gateway has rules by prefix and does not know the name of the packet's channel; let the publisher announce its channels, or configure the name at the gateway.")
 
     # ── forwarding: packets for other nodes that never reach the gateway, or have to wait ───
 
@@ -355,10 +357,14 @@ class Reason(Enum):
         "The node id was announced with another key before; restart this node if the key was changed on purpose.")
     ANNOUNCEMENT_INDEX_FULL = 0, "drop", "announcement_index_full", (
         "The index of announced nodes is full; the fleet is larger than it holds.")
+    EVICT_CHANNEL_NAMES = 0, "evict", "channel_names", (
+        "A gateway had learned as many channel names as it keeps, so those of the oldest node that the most talkative neighbor told of were forgotten; configure the names that matter.")
     EVICT_ANNOUNCEMENT = 0, "evict", "announcement", (
         "The index of announced nodes was full, so the oldest node that the most talkative neighbor told of was forgotten; look at the neighbors.")
     ANNOUNCEMENT_STALE = 0, "drop", "announcement_stale", (
         "A newer announcement of the node is known, which is normal when paths differ in length.")
+    CHANNEL_NOT_NAMED = 0, "drop", "channel_not_named", (
+        "This node publishes on more channels than an announcement names; configure the name at gateways that have rules by prefix.")
     ANNOUNCEMENT_FORWARD_TOO_LARGE = 0, "drop", "announcement_forward_too_large", (
         "The announcement does not fit a packet any more when passed on; announce fewer capabilities.")
 
@@ -471,6 +477,7 @@ class DropReason(IntEnum):
     UNKNOWN_SUBNET = Reason.UNKNOWN_SUBNET.code
     TTL_EXPIRED = Reason.TTL_EXPIRED.code
     UNAUTHORIZED_PUBLISHER = Reason.UNAUTHORIZED_PUBLISHER.code
+    UNRESOLVED_CHANNEL = Reason.UNRESOLVED_CHANNEL.code
 
 
 RECORDED: Final[dict[int, Reason]] = {reason.code: reason for reason in Reason if reason.code}

@@ -8,12 +8,14 @@ the same claim. Sets of tags, and filters over them, are in policy/capability.py
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import islice
 
 import msgspec
 
-from meshbus.errors import ConfigError
+from meshbus.errors import ChannelError, ConfigError
+from meshbus.names.channel import ChannelName
 
 # policy.md §8.1.
 RESERVED_PREFIXES = ("causal:", "dataforts:", "fork-of:", "heat:", "scope:")
@@ -22,6 +24,13 @@ AXES = frozenset({"hardware", "software", "devices", "dataforts"})
 SUBNET_LOCAL_TAG = "scope:subnet-local"
 TENANT_PREFIX = "scope:tenant:"
 REGION_PREFIX = "scope:region:"
+
+CHANNEL_PREFIX = "publishes:"
+"""Before the name of a channel that a node publishes on; meshbus nodes announce such tags (docs/wire/profile.md)."""
+MAX_CHANNEL_TAGS = 64
+"""Channels that one announcement names. Our choice: those of most nodes."""
+MAX_CHANNEL_BYTES = 2048
+"""Bytes of these names together. Our choice: a quarter of an announcement of the largest size."""
 
 
 class TagKind(StrEnum):
@@ -119,6 +128,34 @@ def region_tag(region: str) -> str:
     """Return the tag of a node that is available to one region."""
     _need("region", region)
     return REGION_PREFIX + region
+
+
+def channel_tag(channel: ChannelName) -> str:
+    """Return the tag of a node that publishes on a channel."""
+    return CHANNEL_PREFIX + channel
+
+
+def nameable(channels: Iterable[ChannelName]) -> Iterator[ChannelName]:
+    """Return the first channels, as many as one announcement may name."""
+    size = 0
+    for channel in islice(channels, MAX_CHANNEL_TAGS):
+        size += len(channel)
+        if size > MAX_CHANNEL_BYTES:
+            return
+        yield channel
+
+
+def announced_channels(tags: Iterable[str]) -> tuple[ChannelName, ...]:
+    """Return the channels that tags name, sorted; invalid names, and those beyond the limits, are left out."""
+    named = sorted(tag.removeprefix(CHANNEL_PREFIX) for tag in tags if tag.startswith(CHANNEL_PREFIX))
+    return tuple(nameable(channel for name in named if (channel := _channel(name)) is not None))
+
+
+def _channel(name: str) -> ChannelName | None:
+    try:
+        return ChannelName(name)
+    except ChannelError:
+        return None
 
 
 def _need(what: str, text: str) -> None:

@@ -95,6 +95,15 @@ class TokenCache:
                 return True
         return False
 
+    def permitted_until(self, subject: bytes, action: int, channel_hash: int, now: float) -> int:
+        """Return the time at which the last of the tokens that permit the action now expires, or 0 if there is none."""
+        ends = (
+            chain[-1].not_after + self.skew_s
+            for chain in self._candidates(subject, channel_hash)
+            if chain[-1].authorizes(action, channel_hash) and self._counts(chain, now)
+        )
+        return max(ends, default=0)
+
     def get(self, subject: bytes, channel_hash: int, now: float) -> PermissionToken | None:
         """Return the first valid token of this exact subject and channel, or else the first one, or None."""
         chains = self._slots.get((subject, channel_hash))

@@ -6,7 +6,7 @@ applies to them.
 
     1  routing ttl is 0, or the inner hop_count has reached a non-zero hop_ttl      TTL_EXPIRED
     2  source or destination is neither GLOBAL, local, nor a registered peer        UNKNOWN_SUBNET
-    3  the channel has no configuration                                             SUBNET_LOCAL, or forward
+    3  the channel has no rule                 SUBNET_LOCAL, or UNRESOLVED_CHANNEL if its name might have one, or forward
     4  by the visibility of the channel                     SUBNET_LOCAL, NOT_ANCESTOR, NOT_EXPORTED
     5  the channel restricts its publishers                                         ask the auth guard
 
@@ -87,17 +87,17 @@ _HOPS_AT, _IDS_AT, _STREAM_AT, _SUBNET_AT = 4, 8, 32, 56
 # A policy is one array of words, because each further array adds more to a kernel call than judging a packet costs. It
 # contains a head, the channel table, the export list (target | mask << 32), and the set of known subnets.
 _HEAD_WORDS = 5
-_CHANNEL_ROWS, _EXPORTS_AT, _KNOWN_AT, _KNOWN_ROWS, _FORWARD_UNKNOWN = range(_HEAD_WORDS)
+_CHANNEL_ROWS, _EXPORTS_AT, _KNOWN_AT, _KNOWN_ROWS, _UNKNOWN_VERDICT = range(_HEAD_WORDS)
 # A row of the channel table, which uses open addressing by stream id; key 0 marks a free row.
 _ROW_WORDS = 4
 _KEY, _CANONICAL, _RULE, _SPAN = range(_ROW_WORDS)
 """_RULE is visibility | enforced << 8; _SPAN is first | count << 32, a range of the export list."""
 
 
-def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], *, forward_unknown: bool) -> Words:
+def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], *, unknown_verdict: int) -> Words:
     """Return a policy in the form that the kernel reads: rules by stream id, and the known subnets.
 
-    `forward_unknown` forwards publications on channels without a rule.
+    `unknown_verdict` is the verdict on publications on channels without a rule: 0 to forward, or the code of a reason.
     """
     rows, subnet_rows = _table_size(len(rules)), _table_size(len(known_subnets))
     channels = np.zeros((rows, _ROW_WORDS), np.uint64)
@@ -118,7 +118,7 @@ def build_policy(rules: dict[int, ChannelRule], known_subnets: Collection[int], 
             row = row + 1 & (subnet_rows - 1)
         known[row] = subnet
     exports_at = _HEAD_WORDS + channels.size
-    head = [rows, exports_at, exports_at + len(exports), subnet_rows, int(forward_unknown)]
+    head = [rows, exports_at, exports_at + len(exports), subnet_rows, unknown_verdict]
     return np.concatenate([np.array(head, np.uint64), channels.reshape(-1), np.array(exports, np.uint64), known])
 
 
@@ -180,7 +180,8 @@ def _judge_reference(
     # -1 for unknown channels also selects a row, the last one; `found` masks what is read from it.
     row = _rows_of(stream, channels)
     found = row >= 0
-    rule = np.where(found, channels[row, _RULE], np.uint64(GLOBAL if policy[_FORWARD_UNKNOWN] else LOCAL))
+    rule = np.where(found, channels[row, _RULE], np.uint64(GLOBAL))
+    unknown_verdict = np.int64(policy[_UNKNOWN_VERDICT])
     visibility = rule & np.uint64(0xFF)
     ancestor = (source ^ dest) & _depth_masks(dest) == 0
     exported = _exported(np.where(found, channels[row, _SPAN], np.uint64(0)), dest, policy)
@@ -189,6 +190,7 @@ def _judge_reference(
             expired,
             opaque,
             unknown_subnet,
+            ~found,
             visibility == LOCAL,
             (visibility == PARENT) & ~ancestor,
             (visibility == EXPORTED) & ~exported,
@@ -198,6 +200,7 @@ def _judge_reference(
             _TTL_EXPIRED,
             0,
             _UNKNOWN_SUBNET,
+            unknown_verdict,
             _SUBNET_LOCAL,
             _NOT_ANCESTOR,
             _NOT_EXPORTED,
@@ -266,7 +269,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
         hop_ttl, hop_count = (hops >> 8) & 0xFF, (hops >> 16) & 0xFF
         ids = jit.load_u32(at + _IDS_AT)  # subprotocol_id, channel_hash
         stream = jit.load_u64(at + _STREAM_AT)
-        verdict = 0
+        verdict: Any = 0
         if (len(ttl) and ttl[i] == 0) or (hop_ttl > 0 and hop_count >= hop_ttl):
             verdict = _TTL_EXPIRED
         elif ids & 0xFFFF == 0 and stream & _PUBLISH_BIT and stream & _WIRE_MASK == ids >> 16:
@@ -281,7 +284,7 @@ def judge(  # noqa: C901 - one branch per rule; a call with an array costs more 
             if not (_is_known(origin, policy) and _is_known(target, policy)):
                 verdict = _UNKNOWN_SUBNET
             elif policy[row] == 0:
-                verdict = 0 if policy[_FORWARD_UNKNOWN] else _SUBNET_LOCAL
+                verdict = np.int64(policy[_UNKNOWN_VERDICT])
             else:
                 rule = policy[row + np.uint64(_RULE)]
                 visibility = rule & np.uint64(0xFF)

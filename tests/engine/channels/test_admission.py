@@ -17,6 +17,7 @@ from meshbus.policy.guard import AuthVerdict
 from meshbus.policy.limits import FailureThrottle
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.membership import AckReason
+from meshbus.wire.messages.token import Scope, decode_chain
 from tests.engine.stage import ROOT, Stage, channel_config, configs, entity, token
 from tests.vectors import load
 
@@ -357,6 +358,29 @@ def test_a_reader_is_judged_as_a_subscriber_and_is_not_in_the_roster() -> None:
     assert scene.counters.get("refuse", "capability") == 1
     answers = [scene.admission.vet(peer, SKILLED, 0.0) for _ in range(100)]
     assert answers[-1] is Reason.REFUSE_THROTTLED
+
+
+@pytest.mark.parametrize(
+    ("scope", "answer"),
+    [
+        (Scope.SUBSCRIBE, AckReason.UNAUTHORIZED),
+        (Scope.PUBLISH, AckReason.UNAUTHORIZED),
+        (Scope.SUBSCRIBE | Scope.PUBLISH, AckReason.NONE),
+    ],
+)
+def test_a_requester_must_be_allowed_to_subscribe_and_to_publish(scope: Scope, answer: AckReason) -> None:
+    scene = Stage(configs(channel_config(SECRET, require_token=True)))
+    peer = scene.peer(7)
+    scene.tokens.insert_chain(decode_chain(token(entity(7), SECRET, scope=scope)))
+    assert scene.admission.may_request(peer, SECRET, 0.0) is answer
+
+
+def test_a_requester_needs_the_capabilities_of_a_publisher() -> None:
+    scene = Stage(configs(channel_config(SECRET, publish_caps=CapabilityFilter(require_tags=("radar",)))))
+    peer = scene.peer(7)
+    assert scene.admission.may_request(peer, SECRET, 0.0) is AckReason.UNAUTHORIZED
+    scene.announce(peer, 7, ["radar"])
+    assert scene.admission.may_request(peer, SECRET, 0.0) is AckReason.NONE
 
 
 def test_questions_are_judged_by_the_policy_of_their_channel() -> None:

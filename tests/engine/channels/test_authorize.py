@@ -78,7 +78,8 @@ def test_the_first_failure_is_the_answer() -> None:
     good = token(ALICE, SECRET)
     assert judge(channel=OTHER) is Reason.REFUSE_UNKNOWN_CHANNEL
     assert judge(good, claims=PeerClaims(alice, capable, elsewhere)) is Reason.REFUSE_NOT_VISIBLE
-    assert judge(good, claims=PeerClaims(None, capable, here)) is Reason.REFUSE_UNPINNED
+    assert judge(good, claims=PeerClaims(None, capable, here)) is Reason.REFUSE_NOT_VISIBLE
+    assert gated()(good, claims=PeerClaims(None, capable, here)) is Reason.REFUSE_UNPINNED
     assert judge(good, claims=PeerClaims(alice, CapabilitySet(), here)) is Reason.REFUSE_CAPABILITY
     assert judge(claims=PeerClaims(alice, capable, here)) is Reason.REFUSE_TOKEN
     assert judge(good, claims=PeerClaims(alice, capable, here)) is None
@@ -104,12 +105,24 @@ def test_capabilities_alone_need_no_entity() -> None:
 def test_visibility_decides_as_observed() -> None:
     assert len(VISIBILITY["rows"]) == 144
     for publisher, peer, visibility, accepted, reason in VISIBILITY["rows"]:
-        judge = Judge(configs(channel_config(SECRET, visibility=visibility)), subnet=SubnetId.new(publisher))
-        # A peer that never announced itself is nowhere, which is GLOBAL.
+        judge = Judge(
+            configs(channel_config(SECRET, visibility=visibility)),
+            subnet=SubnetId.new(publisher),
+            unannounced_global=True,
+        )
+        # A 0.23 node counts a peer that never announced itself as a member of GLOBAL.
         claims = PeerClaims() if isinstance(peer, str) else PeerClaims(ALICE.entity_id, subnet=SubnetId.new(peer))
         refusal = judge(claims=claims)
         assert (refusal is None) == accepted, (publisher, peer, visibility)
         assert (AckReason.NONE if refusal is None else ack_of(refusal)).name.lower() == reason
+
+
+@pytest.mark.parametrize("visibility", Visibility)
+@pytest.mark.parametrize("here", [SubnetId.GLOBAL, SubnetId.new([3])])
+def test_a_peer_that_never_announced_is_in_no_subnet(visibility: Visibility, here: SubnetId) -> None:
+    judge = Judge(configs(channel_config(SECRET, visibility=visibility)), subnet=here)
+    refusal = None if visibility is Visibility.GLOBAL else Reason.REFUSE_NOT_VISIBLE
+    assert judge(claims=PeerClaims()) is refusal
 
 
 # ── tokens as observed, where anyone may issue ──────────────────────────────────────────────

@@ -1,5 +1,7 @@
 """The channels of a node: channels that appear and vanish, and lookups by prefix."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +49,12 @@ def test_a_prefix_finds_what_a_scan_finds(names: set[str], prefix: str) -> None:
     for name in names:
         channels.open(ChannelName(name))
     assert channels.under(prefix) == sorted(name for name in names if name.startswith(prefix))
+
+
+def test_the_version_changes_when_a_channel_appears_or_vanishes() -> None:
+    channels = LocalChannels()
+    versions = [channels.version]
+    for step in (channels.open, channels.open, channels.close, channels.close):
+        step(ChannelName("a"))
+        versions.append(channels.version)
+    assert [after > before for before, after in pairwise(versions)] == [True, False, False, True]

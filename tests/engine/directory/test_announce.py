@@ -5,10 +5,13 @@ import pytest
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.announce import MAX_VERSION, REPEATS_S
 from meshbus.engine.directory.reachability import Nat, NatStatus
-from meshbus.engine.settings import AnnounceConfig
+from meshbus.engine.settings import AnnounceConfig, NamedChannels
 from meshbus.errors import ConfigError, LocalProtocolError
+from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
+from meshbus.policy.tag import MAX_CHANNEL_TAGS
 from meshbus.testing.rig import rig
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.address import Address
@@ -32,7 +35,7 @@ class World:
         self.wall_ns = wall_ns
         engine = rig(identity, wall=lambda now: self.wall_ns + int(now * 1e9), announce=config or AnnounceConfig())
         self.peers, self.index, self.registry = engine.peers, engine.index, engine.registry
-        self.announcer = engine.announcer
+        self.announcer, self.counters = engine.announcer, engine.counters
 
     def announce(self, capabilities: CapabilitySet, now: float) -> Output:
         out = Output()
@@ -284,3 +287,104 @@ def test_a_peer_that_had_failed_is_told_again() -> None:
     world.announcer.recovered(far.peer, 100.0, out)
     [again] = heard(far, out)
     assert again.version > known.version, "it has dropped what it knew of us"
+
+
+# ── names of channels ───────────────────────────────────────────────────────────────────────
+
+
+def named(announcement: Announcement) -> list[str]:
+    return [tag.removeprefix("publishes:") for tag in announcement.tags if tag.startswith("publishes:")]
+
+
+def test_channels_that_are_opened_together_are_named_in_one_version() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    world.announce(ONE, 0.0)
+    for name in ("b", "a", "b"):
+        world.announcer.open_channel(ChannelName(name), 20.0)
+    assert world.announcer.next_timer() == 20.0
+    [announcement] = heard(far, world.tick(20.0))
+    assert named(announcement) == ["a", "b"]
+    assert "one" in announcement.tags
+
+
+def test_a_channel_that_is_opened_soon_after_waits_for_the_interval() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    world.announce(ONE, 0.0)
+    world.announcer.open_channel(ChannelName("a"), 3.0)
+    assert heard(far, world.tick(9.9)) == heard(far, Output())
+    assert world.announcer.next_timer() == 10.0
+    [announcement] = heard(far, world.tick(10.0))
+    assert named(announcement) == ["a"]
+
+
+def test_a_closed_channel_is_not_named_in_the_next_version() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    for name in ("a", "b", "b"):
+        world.announcer.open_channel(ChannelName(name), 0.0)
+    assert [named(one) for one in heard(far, world.announce(ONE, 0.0))] == [["a", "b"]]
+    for name in ("a", "b"):
+        world.announcer.close_channel(ChannelName(name))
+    assert [named(one) for one in heard(far, world.announce(TWO, 20.0))] == [["b"]]
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected"),
+    [
+        (NamedChannels.NONE, []),
+        (NamedChannels.OPEN, ["else", "free", "skilled"]),
+        (NamedChannels.ALL, ["else", "exported", "free", "secret", "skilled"]),
+    ],
+)
+def test_only_channels_that_may_be_known_are_named(channels: NamedChannels, expected: list[str]) -> None:
+    world = World(config=AnnounceConfig(channels=channels))
+    far = FarEnd(world.peers, 7)
+    registry = ChannelConfigRegistry()
+    for config in (
+        ChannelConfig(name=ChannelName("free")),
+        ChannelConfig(name=ChannelName("skilled"), publish_caps=CapabilityFilter(require_tags=("x",))),
+        ChannelConfig(name=ChannelName("secret"), require_token=True),
+        ChannelConfig(name=ChannelName("local"), visibility=Visibility.SUBNET_LOCAL),
+        ChannelConfig(name=ChannelName("exported"), visibility=Visibility.EXPORTED),
+    ):
+        registry.insert(config)
+        world.announcer.open_channel(config.name, 0.0)
+    world.announcer.open_channel(ChannelName("else"), 0.0)
+    world.announcer.channels_configured(registry, 0.0, Output())
+    [announcement] = heard(far, world.announce(ONE, 0.0))
+    assert named(announcement) == expected
+
+
+def test_a_channel_that_becomes_open_is_announced() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    registry = ChannelConfigRegistry()
+    registry.insert(ChannelConfig(name=ChannelName("a"), require_token=True))
+    world.announcer.channels_configured(registry, 0.0, Output())
+    world.announcer.open_channel(ChannelName("a"), 0.0)
+    world.announce(ONE, 0.0)
+    world.announcer.channels_configured(None, 20.0, Output())
+    assert [named(one) for one in heard(far, world.tick(20.0))] == [["a"]]
+
+
+def test_channels_beyond_the_limit_are_counted_and_not_named() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    for number in range(MAX_CHANNEL_TAGS + 2):
+        world.announcer.open_channel(ChannelName(f"c/{number:03}"), 0.0)
+    [announcement] = heard(far, world.announce(ONE, 0.0))
+    assert named(announcement) == [f"c/{number:03}" for number in range(MAX_CHANNEL_TAGS)]
+    assert world.counters.get("drop", "channel_not_named") == 2
+
+
+def test_names_that_do_not_fit_beside_the_capabilities_are_left_out() -> None:
+    world = World()
+    far = FarEnd(world.peers, 7)
+    world.announcer.open_channel(ChannelName("x" * 200), 0.0)
+    [announcement] = heard(far, world.announce(CapabilitySet(["y" * 7_300]), 0.0))
+    assert named(announcement) == []
+    assert world.counters.get("drop", "channel_not_named") == 1
+    with pytest.raises(LocalProtocolError):
+        world.announce(CapabilitySet(["y" * 9_000]), 20.0)

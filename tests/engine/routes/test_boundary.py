@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE, RECHECK_S
+from meshbus.engine.routes.boundary import NOT_ASKED, NOWHERE
+from meshbus.engine.routes.learnednames import LearnedNames
+from meshbus.engine.routes.publishers import RECHECK_S
 from meshbus.engine.settings import GatewayConfig
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
@@ -22,7 +24,7 @@ from meshbus.wire.header import HEADER_DTYPE, Header, pack_header
 from meshbus.wire.headerbatch import HeaderBatch
 from meshbus.wire.messages.token import PermissionToken, Scope
 
-NODE, PUBLISHER, READER, ROOT = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3, 4))
+NODE, PUBLISHER, READER, ROOT, LATER = (Identity.from_seed(bytes([n]) * 32) for n in (1, 2, 3, 4, 5))
 HERE, WEST, EAST, LOST = (SubnetId.new([level]) for level in (1, 2, 3, 9))
 OPEN, LIMITED, TOKENED = ChannelName("open"), ChannelName("limited"), ChannelName("tokened")
 POLICY = SubnetPolicy(
@@ -45,6 +47,7 @@ class BoundaryRig:
             trusted_issuers=(ROOT.entity_id,),
             gateway=GatewayConfig(peer_subnets=(WEST, EAST)) if config is None else config,
         )
+        self.engine = engine
         self.counters, self.index, self.tokens = engine.counters, engine.index, engine.tokens
         self.boundary = engine.mesh.boundary
         registry = ChannelConfigRegistry()
@@ -143,8 +146,18 @@ def test_publishers_are_let_through_by_token_while_it_holds() -> None:
     assert due == RECHECK_S
     setup.boundary.tick(due)
     assert setup.judge(TOKENED, now=due)[0] == 0
-    setup.boundary.tick(2 * RECHECK_S)
-    assert setup.judge(TOKENED, now=2 * RECHECK_S)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+    assert setup.judge(TOKENED, now=49.9)[0] == 0
+    assert setup.judge(TOKENED, now=50.0)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+
+
+def test_a_kept_verdict_ends_with_the_token_that_it_rests_on() -> None:
+    setup = announced_rig()
+    token = PermissionToken.issue(ROOT, PUBLISHER.entity_id, Scope.PUBLISH, TOKENED, ttl_s=50, now=1_000, entropy=bytes)
+    setup.tokens.insert(token)
+    setup.boundary.recheck(0.0)
+    until = setup.boundary.holds_until(PUBLISHER.origin_hash, READER.node_id, TOKENED.stream_id)
+    assert 49.9 < until < 50.0
+    assert setup.boundary.holds_until(PUBLISHER.origin_hash, READER.node_id, OPEN.stream_id) == 300.0
 
 
 def test_publishers_need_not_be_asked_for() -> None:
@@ -180,3 +193,118 @@ def test_counts_continue_over_a_change_of_policy() -> None:
     setup.judge(OPEN)
     stats = setup.boundary.gateway.stats
     assert (stats.forwarded, stats.drops[DropReason.SUBNET_LOCAL]) == (1, 1)
+
+
+# ── rules by prefix ─────────────────────────────────────────────────────────────────────────
+
+LAB, FREE = ChannelName("lab/a"), ChannelName("free/a")
+
+
+def by_prefix(**options: Any) -> BoundaryRig:
+    """A gateway with a rule by prefix that asks for a token, and one that does not."""
+    setup = announced_rig(config=GatewayConfig(peer_subnets=(WEST, EAST), **options))
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), require_token=True))
+    registry.insert_prefix("free/", ChannelConfig(name=ChannelName("free/x")))
+    setup.boundary.set_channels(registry, 0.0)
+    return setup
+
+
+@pytest.mark.parametrize("forward_unknown", [False, True])
+def test_a_channel_whose_name_is_not_known_is_dropped_for_its_own_reason(forward_unknown: bool) -> None:
+    setup = by_prefix(forward_unknown=forward_unknown)
+    for channel in (LAB, FREE, ChannelName("else")):
+        assert setup.judge(channel) == (DropReason.UNRESOLVED_CHANNEL, NOT_ASKED)
+    assert setup.boundary.gateway.stats.drops[DropReason.UNRESOLVED_CHANNEL] == 3
+
+
+def test_names_are_learned_from_signed_announcements_of_any_node() -> None:
+    setup = by_prefix(forward_unknown=True)
+    setup.announce(READER, "east", f"publishes:{LAB}", f"publishes:{FREE}", "publishes:else", version=2)
+    assert setup.judge(FREE) == (0, NOT_ASKED)
+    assert setup.judge(LAB)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+    assert setup.judge(ChannelName("else")) == (0, NOT_ASKED), "known to have no rule"
+    token = PermissionToken.issue(ROOT, PUBLISHER.entity_id, Scope.PUBLISH, LAB, ttl_s=50, now=1_000, entropy=bytes)
+    setup.tokens.insert(token)
+    assert setup.judge(LAB) == (0, AuthVerdict.ALLOWED)
+    assert setup.judge(LAB, now=50.0)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+
+
+def test_the_channels_of_this_node_are_known_to_it() -> None:
+    setup = by_prefix()
+    with_name = setup.boundary.versions()
+    setup.engine.joined.add(PUBLISHER.node_id, FREE)
+    assert setup.boundary.versions() != with_name, "so that kept decisions are dropped"
+    assert setup.judge(FREE)[0] == 0
+    setup.engine.interests.channels.open(LAB)
+    assert setup.judge(LAB)[0] == DropReason.UNAUTHORIZED_PUBLISHER
+
+
+def test_a_flood_of_names_rebuilds_the_policy_once_a_second() -> None:
+    setup = by_prefix()
+    rebuilt = []
+    for step in range(40):
+        setup.announce(READER, "east", f"publishes:free/{step}", version=step + 2, now=step / 10)
+        setup.boundary.tick(step / 10)
+        rebuilt.append(setup.boundary.gateway.version)
+    assert len(set(rebuilt)) <= 5
+    due = setup.boundary.next_timer()
+    assert due is not None
+    assert due <= 4.9, "what waits is applied by the timer"
+    setup.boundary.tick(due)
+    assert setup.judge(ChannelName("free/39"), now=due)[0] == 0
+
+
+def test_the_names_of_nodes_that_are_gone_make_room_before_any_other() -> None:
+    setup = by_prefix()
+    setup.boundary._names = LearnedNames(max_names=2)
+    setup.announce(READER, "east", "publishes:free/a", version=2)
+    setup.announce(PUBLISHER, "west", "publishes:free/b", version=2)
+    setup.index.remove(READER.node_id)
+    setup.announce(LATER, "east", "publishes:free/c", now=5.0)
+    setup.boundary.tick(6.0)
+    assert setup.boundary.gateway.snapshot().names == ("free/b", "free/c")
+    assert setup.counters.get("evict", "channel_names") == 0
+    setup.announce(LATER, "east", "publishes:free/c", "publishes:free/d", version=2, now=6.5)
+    assert setup.counters.get("evict", "channel_names") == 2, "refused: both nodes are there and spoke for themselves"
+
+
+def test_names_beyond_the_limit_are_counted() -> None:
+    setup = by_prefix()
+    setup.boundary._names = LearnedNames(max_names=1)
+    setup.announce(READER, "east", "publishes:free/a", "publishes:free/b", version=2)
+    assert setup.counters.get("evict", "channel_names") == 2
+
+
+def test_a_rule_that_is_added_later_applies_at_once() -> None:
+    setup = announced_rig()
+    registry = setup.boundary._registry
+    late = ChannelName("late")
+    registry.insert(ChannelConfig(name=late, publish_caps=CapabilityFilter(require_tags=("sensor",))))
+    setup.announce(PUBLISHER, "west", "sensor", version=2)
+    assert setup.judge(late) == (0, AuthVerdict.ALLOWED)
+
+
+def test_a_plain_relay_learns_nothing() -> None:
+    engine = rig(NODE, gateway=None)
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("lab/", ChannelConfig(name=ChannelName("lab/x"), require_token=True))
+    boundary = engine.mesh.boundary
+    boundary.set_channels(registry, 0.0)
+    engine.index.apply(READER.node_id, CapabilitySet([f"publishes:{LAB}"]), 1, 300, 0.0)
+    boundary.heard(READER.node_id, READER.entity_id, 0.0)
+    boundary.tick(5.0)
+    assert boundary.gateway.snapshot().names == ()
+    assert boundary.next_timer() is None
+
+
+def test_without_rules_by_prefix_names_change_no_decision() -> None:
+    setup = announced_rig()
+    setup.judge(OPEN)
+    version = setup.boundary.gateway.version
+    setup.announce(READER, "east", f"publishes:{FREE}", version=2)
+    assert setup.boundary.next_timer() == RECHECK_S
+    assert setup.judge(FREE)[0] == DropReason.SUBNET_LOCAL
+    assert setup.boundary.gateway.version == version
+    setup.boundary._registry.insert_prefix("free/", ChannelConfig(name=ChannelName("free/x")))
+    assert setup.judge(FREE)[0] == 0, "the name was kept for a rule that comes later"

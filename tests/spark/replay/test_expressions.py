@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
+from meshbus.policy.reason import DropReason
 from meshbus.spark.replay.expressions import judge_frame, judge_versions
 from meshbus.spark.replay.kernelgateway import COLUMNS
 from tests.seeds import for_each_seed
-from tests.spark.packets import SUBNETS, by_kernel, random_policy, read_record, recorded, said
+from tests.spark.packets import SUBNETS, by_kernel, prefix_policy, random_policy, read_record, recorded, said
 
 READ = [*COLUMNS, "recorder", "policy_version"]
 
@@ -79,3 +80,31 @@ def test_without_policies_nothing_is_recomputed(spark: SparkSession, tmp_path: P
     table = read_record(tmp_path)
     frame = frame_of(spark, tmp_path, table)
     assert judge_versions(frame, {}).toArrow().column("judged").null_count == len(table) > 0
+
+
+@for_each_seed(range(3))
+def test_rules_by_prefix_are_judged_as_by_the_kernel_and_as_recorded(
+    seed: int, compiled: SparkSession, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    folder = tmp_path / str(seed)
+    own = recorded(folder, rng, 6_000, policy=prefix_policy(rng))
+    table, other = read_record(folder), prefix_policy(rng)
+    frame = frame_of(compiled, folder, table)
+    judged = judge_frame(frame, other).toArrow().column("judged").to_pylist()
+    assert judged == by_kernel(other, table)
+    assert DropReason.UNRESOLVED_CHANNEL in judged
+    again = judge_versions(frame, {(7, 1): own}).toArrow().column("judged").to_pylist()
+    assert again == [said(row) for row in table.to_pylist()]
+    assert DropReason.UNRESOLVED_CHANNEL in again
+
+
+def test_open_rules_by_prefix_forward_what_they_cannot_resolve(spark: SparkSession, tmp_path: Path) -> None:
+    recorded(tmp_path, np.random.default_rng(6), 400)
+    table = read_record(tmp_path)
+    mild = GatewayPolicy(
+        local_subnet=SUBNETS[1], forward_unknown=True, prefixes=(ChannelPolicy("plant/", Visibility.GLOBAL),)
+    )
+    judged = judge_frame(frame_of(spark, tmp_path, table), mild).toArrow().column("judged").to_pylist()
+    assert judged == by_kernel(mild, table)
+    assert set(judged) == {None, 0, DropReason.UNKNOWN_SUBNET, DropReason.TTL_EXPIRED}

@@ -58,6 +58,19 @@ def test_another_policy_gives_its_own_verdicts(spark: SparkSession, world: World
     assert all(sample["recorded"] != sample["proposed"] for sample in replay.samples)
 
 
+def test_a_proposed_rule_by_prefix_applies_to_the_channels_that_the_records_name(
+    spark: SparkSession, world: World
+) -> None:
+    prefix = ChannelPolicy("plant/", Visibility.GLOBAL)
+    proposed = msgspec.structs.replace(world.policy, channels=(), prefixes=(prefix,), forward_unknown=False)
+    named = tuple(sorted(set(world.packets.column("channel").drop_null().to_pylist())))
+    replay = replay_packets(spark, Store(world.tables), proposed)
+    assert told(replay) == expected(world.packets, msgspec.structs.replace(proposed, names=named))
+    verdicts = Counter((change.channel in named, change.proposed) for change in replay.changes)
+    assert verdicts[True, "forward"] > 0
+    assert verdicts[True, "unresolved_channel"] == 0
+
+
 def test_a_time_span_can_be_chosen(spark: SparkSession, world: World) -> None:
     middle = int(world.packets.column("ts_ns").to_numpy()[1_000])
     end = datetime.fromtimestamp(middle // 1_000_000_000, UTC)
@@ -77,6 +90,10 @@ def test_events_are_matched_and_guarded_by_the_proposal(spark: SparkSession) -> 
         local_subnet=0, channels=(ChannelPolicy("a/b", Visibility.GLOBAL, enforced=True, publishers=(5,)),)
     )
     before, after = [PrefixSubscription(1, "a/")], [PrefixSubscription(1, "a/"), PrefixSubscription(2, "")]
+    by_prefix = msgspec.structs.replace(
+        policy, channels=(), prefixes=(msgspec.structs.replace(policy.channels[0], name="a/"),)
+    )
+    assert replay_events(events, by_prefix, before, after) == replay_events(events, policy, before, after)
     found = [msgspec.to_builtins(change) for change in replay_events(events, policy, before, after)]
     assert [
         (row["channel"], row["origin"], row["events"], row["deliveries"], row["proposed_deliveries"], row["allowed"])

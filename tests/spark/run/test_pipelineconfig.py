@@ -5,11 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from meshbus.config.node import NodeConfig
+from meshbus.engine.base.packets import Output
 from meshbus.errors import ConfigError
 from meshbus.policy.channels import Visibility
 from meshbus.policy.gatewaypolicy import ChannelPolicy, GatewayPolicy
 from meshbus.spark.lake.codec import Codec
 from meshbus.spark.run.pipelineconfig import PipelineConfig, load_config, load_policy
+from meshbus.testing.rig import rig
 
 PIPELINE = """
 logs = ["log"]
@@ -86,12 +89,58 @@ def test_a_nodes_configuration_is_a_policy(tmp_path: Path) -> None:
             ChannelPolicy(name="out/state", visibility=Visibility.EXPORTED, exports=(0x04000000,)),
             ChannelPolicy(name="in/state", visibility=Visibility.PARENT_VISIBLE, enforced=True, publishers=(255,)),
         ),
+        prefixes=(ChannelPolicy(name="any/", visibility=Visibility.GLOBAL),),
     )
+
+
+def test_names_and_exports_of_a_prefix_are_rules_of_their_own(tmp_path: Path) -> None:
+    text = """
+subnet = "3"
+[[exports]]
+channel = "out/b"
+subnets = ["4"]
+[[exports]]
+channel = "without/rule"
+subnets = ["4"]
+[[channels]]
+prefix = "out/"
+names = ["out/a"]
+visibility = "exported"
+require_token = true
+"""
+    rule = ChannelPolicy(name="out/", visibility=Visibility.EXPORTED, enforced=True)
+    policy = load_policy(write(tmp_path, text))
+    assert policy.prefixes == (rule,)
+    assert policy.channels == (
+        msgspec.structs.replace(rule, name="out/a"),
+        msgspec.structs.replace(rule, name="out/b", exports=(0x04000000,)),
+    )
+
+
+def test_the_policy_of_a_file_is_that_of_the_node_that_reads_it(tmp_path: Path) -> None:
+    entries = """
+[[channels]]
+prefix = "out/"
+names = ["out/a"]
+visibility = "parent-visible"
+require_token = true
+[[channels]]
+name = "b"
+"""
+    path = write(tmp_path, "gateway = true\n" + entries)
+    config = NodeConfig.load(path, env={})
+    engine = rig(subnet=config.subnet, gateway=config.gateway_config())
+    engine.set_channel_configs(config.channel_registry(), 0.0, Output())
+    node = engine.mesh.boundary.gateway.snapshot()
+    policy = load_policy(path)
+    assert (policy.prefixes, set(policy.channels)) == (node.prefixes, set(node.channels))
 
 
 def test_two_rules_for_a_channel_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a/b has 2 rules"):
         load_policy(write(tmp_path, "[[channels]]\nname = 'a/b'\n" * 2))
+    with pytest.raises(ConfigError, match="prefix 'a/' has 2 rules"):
+        load_policy(write(tmp_path, "[[channels]]\nprefix = 'a/'\n" * 2))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"local_subnet":"x"}', '{"local_subnet":0,"channels":[{"name":1}]}'])

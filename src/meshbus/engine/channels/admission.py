@@ -113,9 +113,14 @@ class Admission(Service):
         return self._note(peer, refusal, now)
 
     def may_request(self, peer: Peer, channel: ChannelName, now: float) -> AckReason:
-        """Return the reason to refuse a request on a channel, or AckReason.NONE."""
+        """Return the reason to refuse a request on a channel, or AckReason.NONE.
+
+        A requester sends and receives on the channel, so it must be allowed to subscribe and to publish (profile.md §7).
+        """
         refusal = self.authorizer.judge(peer.claims, channel, now)
-        return AckReason.NONE if refusal is None else ack_of(refusal)
+        if refusal is not None:
+            return ack_of(refusal)
+        return AckReason.NONE if self.authorizer.can_publish(peer.claims, channel, now) else AckReason.UNAUTHORIZED
 
     def _note(self, peer: Peer, refusal: Reason | None, now: float) -> Reason | None:
         """Record the outcome in the throttle, and return it."""

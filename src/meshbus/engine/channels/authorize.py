@@ -59,6 +59,7 @@ class Authorizer:
         """Configurations of this node's channels, or None."""
         self.default_visibility = Visibility.GLOBAL
         """Visibility of channels without a configuration (policy.md §2.3)."""
+        self._unannounced_global = context.settings.unannounced_global
         self._counters = context.counters
         self._wall = context.wall
 
@@ -100,9 +101,16 @@ class Authorizer:
         return Reason.LAPSE_TOKEN if config.require_token and not self.holds_token(claims, channel, now) else None
 
     def sees(self, claims: PeerClaims, config: ChannelConfig | None) -> bool:
-        """Return whether a channel of this node is visible from the peer's subnet."""
+        """Return whether a channel of this node is visible from the peer's subnet.
+
+        A peer that never announced itself is in no subnet (docs/decisions/0034), unless `unannounced_global` is set: for
+        a 0.23 node it is in GLOBAL, which contains them all (policy.md §2.3).
+        """
         visibility = self.default_visibility if config is None else config.visibility
-        return visibility is Visibility.GLOBAL or visible(visibility, self.own.subnet, claims.subnet)
+        if visibility is Visibility.GLOBAL:
+            return True
+        announced = claims.entity_id is not None or self._unannounced_global
+        return announced and visible(visibility, self.own.subnet, claims.subnet)
 
     def holds_token(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
         """Return whether a cached token lets the peer subscribe to a channel now."""
@@ -111,10 +119,14 @@ class Authorizer:
 
     def can_publish_locally(self, channel: ChannelName, now: float) -> bool:
         """Return whether this node itself may publish on a channel."""
+        return self.can_publish(self.own, channel, now)
+
+    def can_publish(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
+        """Return whether a node with these claims may publish on a channel."""
         config = self.config_of(channel)
         if config is None:
             return True
-        return config.can_publish(channel, self.own.capabilities, self.own.entity_id, self.tokens, self._unix(now))
+        return config.can_publish(channel, claims.capabilities, claims.entity_id, self.tokens, self._unix(now))
 
     def present(self, claims: PeerClaims, token: bytes) -> Presented | None:
         """Verify a token once, to use it for many channels; count and return None if this peer cannot use it."""

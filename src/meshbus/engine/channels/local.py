@@ -20,6 +20,8 @@ class LocalChannels:
     """The channels of this node: those configured by name, and those with an open publisher."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Increases whenever a channel appears or vanishes."""
         self._names: list[ChannelName] = []
         """Sorted."""
         self._reasons: Counter[ChannelName] = Counter()
@@ -41,6 +43,7 @@ class LocalChannels:
         appeared = self._reasons[channel] == 1
         if appeared:
             insort(self._names, channel)
+            self.version += 1
         return appeared
 
     def close(self, channel: ChannelName) -> bool:
@@ -52,6 +55,7 @@ class LocalChannels:
         if vanished:
             del self._reasons[channel]
             del self._names[bisect_left(self._names, channel)]
+            self.version += 1
         return vanished
 
     def configure(self, registry: ChannelConfigRegistry | None) -> tuple[list[ChannelName], list[ChannelName]]:

@@ -9,6 +9,8 @@ Rules (policy.md §8.4):
   is sent at the end of the interval, in its latest form. (A 0.23 node does not send it at all.)
 * A peer with a new session, or one that recovered, gets the announcement at once. If it may know the current version, a
   new one is made, because a peer ignores versions that it has seen, even if it has dropped their content.
+* The channels that this node publishes on are named in tags, so that gateways can apply rules by prefix to their packets
+  (docs/wire/profile.md). A new name is a change like any other; one that is no longer needed goes with the next version.
 * Announcements are not acknowledged and may be lost, so they are repeated a few times on a new session; the receiver
   drops the copies.
 
@@ -17,17 +19,26 @@ Announcements of other nodes are handled in engine/directory/directory.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+
+import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.packets import Output
 from meshbus.engine.directory.reachability import NAT_TAG, NatStatus, initial_status
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
+from meshbus.engine.settings import NamedChannels
+from meshbus.errors import LocalProtocolError
+from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilitySet
+from meshbus.policy.channels import ChannelConfigRegistry, Visibility
+from meshbus.policy.reason import Reason
+from meshbus.policy.tag import channel_tag, nameable
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.capability import Announcement, encode_announcement
+from meshbus.wire.messages.capability import MAX_HOPS, Announcement, encode_announcement
 
 REPEATS_S = (0.5, 2.0, 5.0)
 """When the announcement is repeated on a new session, in seconds after its start. Our choice."""
@@ -55,6 +66,12 @@ class Announcer(Service):
         self._index = context.index
         self._registry = context.registry
         self._wall = context.wall
+        self._counters = context.counters
+        self._channels: ChannelConfigRegistry | None = None
+        self._published: Counter[ChannelName] = Counter()
+        """Number of publishers of each channel, in the order in which the channels were opened."""
+        self._named: list[ChannelName] = []
+        """The channels that the next version names."""
         self._content = CapabilitySet()
         self._nat = initial_status(context.settings.nat)
         self._message = b""
@@ -93,6 +110,28 @@ class Announcer(Service):
         """Announce again, as after a change of the registry; do nothing before the first announcement."""
         if self.current is not None:
             self.announce(self._content, now, out)
+
+    def open_channel(self, channel: ChannelName, now: float) -> None:
+        """Count one more publisher of a channel, and announce the channel if it is new and may be named."""
+        self._published[channel] += 1
+        if self._published[channel] > 1 or not self._may_name(channel):
+            return
+        self._name([*self._named, channel], now)
+        if channel not in self._named:
+            self._counters.count(Reason.CHANNEL_NOT_NAMED)
+
+    def close_channel(self, channel: ChannelName) -> None:
+        """Undo one `open_channel`; the next version no longer names the channel."""
+        self._published[channel] -= 1
+        if self._published[channel] <= 0:
+            del self._published[channel]
+            if channel in self._named:
+                self._named = list(nameable(filter(self._may_name, self._published)))
+
+    def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
+        """Use new channel configurations: they say which channels may be named."""
+        self._channels = registry
+        self._name(filter(self._may_name, self._published), now)
 
     def recovered(self, peer: Peer, now: float, out: Output) -> None:
         """Announce to a peer that had failed: it has dropped our announcement (policy.md §5.1)."""
@@ -137,28 +176,56 @@ class Announcer(Service):
     def _issue(self, content: CapabilitySet, nat: NatStatus, now: float) -> None:
         """Make and sign the next version; on an error nothing changes."""
         announced = self._enriched(content, nat)
-        wall_ns = self._wall(now)
-        version = max(self._version + 1, wall_ns // _MS)
-        announcement = Announcement(
+        version = max(self._version + 1, self._wall(now) // _MS)
+        announcement = self._sign(announced.with_tags(map(channel_tag, self._named)), version, nat, now)
+        try:
+            # With a hop count: the names must not keep the capabilities from being forwarded.
+            encode_announcement(msgspec.structs.replace(announcement, hop_count=MAX_HOPS))
+        except LocalProtocolError:
+            self._counters.count(Reason.CHANNEL_NOT_NAMED, len(self._named))
+            announcement = self._sign(announced, version, nat, now)
+        self._message = encode_announcement(announcement)
+        self.current, self._version = announcement, version
+        self._content, self._nat = content, nat
+        named = CapabilitySet(announcement.tags, announcement.metadata)
+        self._index.apply(self._identity.node_id, named, version, self.config.ttl_s, now)
+
+    def _sign(self, announced: CapabilitySet, version: int, nat: NatStatus, now: float) -> Announcement:
+        return Announcement(
             node_id=self._identity.node_id,
             entity_id=self._identity.entity_id,
             version=version,
-            timestamp_ns=wall_ns,
+            timestamp_ns=self._wall(now),
             ttl_secs=self.config.ttl_s,
             tags=tuple(announced.tags),
             metadata=dict(announced.metadata),
             reflex_addr=None if nat.reflex is None else str(nat.reflex),
         ).sign(self._identity)
-        self._message = encode_announcement(announcement)
-        self.current, self._version = announcement, version
-        self._content, self._nat = content, nat
-        self._index.apply(self._identity.node_id, announced, version, self.config.ttl_s, now)
 
     def _enriched(self, content: CapabilitySet, nat: NatStatus) -> CapabilitySet:
         # mesh.md §8.2: a `nat:` tag of the application is replaced by the detected one.
         plain = content.without_tags([tag for tag in content.tags if tag.startswith(NAT_TAG)])
         told = plain.with_tags([NAT_TAG + nat.nat])
         return self._registry.enrich_capabilities(told) if self.config.enrich else told
+
+    def _name(self, channels: Iterable[ChannelName], now: float) -> None:
+        """Name the first of these channels, and announce them soon if they changed."""
+        before, self._named = self._named, list(nameable(channels))
+        if self._named == before or self.current is None:
+            return
+        # Issued by `tick`, so that one version names all channels that are opened together.
+        due = now if self._broadcast_at is None else max(now, self._broadcast_at + self.config.min_interval_s)
+        self._due, self._deferred = due if self._due is None else min(self._due, due), False
+
+    def _may_name(self, channel: ChannelName) -> bool:
+        wanted = self.config.channels
+        config = None if self._channels is None else self._channels.get_by_name(channel)
+        if wanted is NamedChannels.NONE or config is None:
+            return wanted is not NamedChannels.NONE
+        if wanted is NamedChannels.ALL:
+            return config.visibility is not Visibility.SUBNET_LOCAL
+        # docs/wire/profile.md, interest: a channel is not named to a peer that may not see it.
+        return config.visibility is Visibility.GLOBAL and not config.restricts_subscribers
 
     def _broadcast_or_defer(self, now: float, out: Output) -> None:
         opens = now if self._broadcast_at is None else self._broadcast_at + self.config.min_interval_s

@@ -1,7 +1,8 @@
 """Subnet gateway of a node: prepares the inputs of the gateway decision for forwarded packets (profile.md §9).
 
 The decision itself is policy/gateway.py, over columns. This file supplies its inputs: the subnets of origin and
-destination, which come from signed announcements and never from the packet, and the publishers that a channel allows.
+destination, which come from signed announcements and never from the packet, the publishers that a channel allows
+(engine/routes/publishers.py), and the names of channels, to which rules by prefix apply (engine/routes/learnednames.py).
 A node that never announced itself is in the subnet `NOWHERE`, which no gateway knows.
 
 Without a gateway configuration a node is a plain relay: it counts and limits hops, and judges nothing else.
@@ -9,32 +10,33 @@ Without a gateway configuration a node is a plain relay: it counts and limits ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.routes.learnednames import MAX_NAMES, LearnedNames
+from meshbus.engine.routes.publishers import MAX_ORIGINS, Publishers
 from meshbus.engine.session.service import Context
-from meshbus.names.identity import derive_origin_hash
+from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
-from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
+from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.gateway import SubnetGateway
-from meshbus.policy.guard import AuthGuard
+from meshbus.policy.reason import Reason
+from meshbus.policy.tag import announced_channels
 from meshbus.wire.headerbatch import HeaderBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MAX_ORIGINS = 65_536
-"""Nodes whose entity is known: as many as the index of announcements holds."""
 NOWHERE = 0xFFFFFFFF
 """Subnet of a node without a signed announcement; no gateway has it in its list, so it becomes UNKNOWN_SUBNET."""
-RECHECK_S = 30.0
-"""Interval between checks of all publishers, whose tokens and announcements expire: that of policy.md §4.6."""
+NAMES_S = 1.0
+"""Shortest time between two rebuilds of the policy for learned names: members of the mesh can cause one at any time."""
 
-_NANOSECONDS = 1_000_000_000
 _U32, _U8 = np.dtype(np.uint32), np.dtype(np.uint8)
 
 
@@ -50,6 +52,14 @@ class Judgment(NamedTuple):
     """AuthVerdict codes, or NOT_ASKED where the guard was not consulted."""
 
 
+class NameSource(Protocol):
+    """Names of channels, and a version that changes with them."""
+
+    version: int
+
+    def __iter__(self) -> Iterator[ChannelName]: ...
+
+
 class Boundary:
     """Judges the packets that one node forwards."""
 
@@ -61,52 +71,68 @@ class Boundary:
         self._subnet = context.settings.subnet
         self._assignment = context.settings.assignment
         self._index = context.index
-        self._tokens = context.tokens
         self._counters = context.counters
-        self._wall = context.wall
-        self._origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(MAX_ORIGINS)
-        """Node id and entity by origin hash, of nodes with a signed announcement."""
         self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS)
         """Origin hash by node id."""
-        self._publishers = AuthGuard()
+        self._publishers = Publishers(context)
+        self._names = LearnedNames()
+        self._names_applied = 0
+        """The version of the names that the gateway knows."""
+        self._names_at = 0.0
+        """From when on the gateway may learn names again."""
+        self._sweep_at = 0.0
+        """From when on names of nodes that are gone may be looked for again."""
+        self._own: tuple[NameSource, ...] = ()
+        self._rules_applied: tuple[int, ...] = ()
+        """The version of the rules, and of this node's own channels, that the gateway knows."""
         self._registry = ChannelConfigRegistry()
         self._now = 0.0
-        self._recheck_at: float | None = None
         self.gateway = self._build()
 
     def set_channels(self, registry: ChannelConfigRegistry | None, now: float) -> None:
         """Use these channel configurations, and keep the gateway's counters."""
         self._registry = ChannelConfigRegistry() if registry is None else registry
-        self._publishers = AuthGuard()
+        self._publishers.reset(self._registry)
         # A new gateway, because its guard and rules are built from the registry; the counters must continue.
         counted = self.gateway
         self.gateway = self._build()
         self.gateway.continue_from(counted)
+        self._rules_applied = ()  # a new gateway has learned no names
         self.recheck(now)
+
+    def watch(self, *sources: NameSource) -> None:
+        """Take the names of channels that this node itself publishes and receives from these sources."""
+        self._own = sources
 
     def heard(self, node_id: int, entity_id: bytes, now: float) -> None:
         """Record the entity of a signed announcement, and what it may publish on."""
-        origin = derive_origin_hash(entity_id)
-        self._origins.put(origin, (node_id, entity_id))
-        self._nodes.put(node_id, origin)
-        self._now = now
-        self._admit(origin)
+        self._learn(now)
+        self._nodes.put(node_id, self._publishers.heard(node_id, entity_id, now))
+        entry = self._index.get(node_id)
+        if self.config is not None and entry is not None:
+            names = announced_channels(entry.capabilities.tags)
+            # Names of nodes that are gone are true as well; they go when there is no room, before any other.
+            if len(names) > self._names.room and now >= self._sweep_at:
+                self._sweep_at = now + NAMES_S
+                self._names.keep(self._index.__contains__)
+            self._counters.count(Reason.EVICT_CHANNEL_NAMES, self._names.hear(node_id, names, entry.via))
 
     def recheck(self, now: float) -> None:
         """Check again what each publisher may publish on."""
-        self._now = now
-        for origin in list(self._origins):
-            self._admit(origin)
-        self._recheck_at = now + RECHECK_S if self._enforced() else None
+        self._learn(now)
+        self._publishers.recheck(now)
 
     def next_timer(self) -> float | None:
-        """Return the time of the next check of publishers, or None."""
-        return self._recheck_at
+        """Return the time of the next check of publishers, or at which learned names are applied, or None."""
+        check = self._publishers.next_timer()
+        if not self._unapplied():
+            return check
+        return self._names_at if check is None else min(check, self._names_at)
 
     def tick(self, now: float) -> None:
-        """Check all publishers if that is due."""
-        if self._recheck_at is not None and now >= self._recheck_at:
-            self.recheck(now)
+        """Check the publishers and apply learned names, as far as that is due."""
+        self._learn(now)
+        self._publishers.tick(now)
 
     def judge(self, headers: HeaderBatch, dests: NDArray[np.uint64], ttl: NDArray[np.uint8], now: float) -> Judgment:
         """Judge packets by their inner headers, their destinations, and the ttl of their routing headers.
@@ -119,7 +145,10 @@ class Boundary:
             verdicts = self.gateway.judge_batch(headers, nowhere, nowhere, ttl)
             return Judgment(verdicts, nowhere, nowhere, asked)
         self._now = now
+        self.tick(now)
         columns = headers.columns
+        if self._registry.prefixes:
+            self._publishers.admit(zip(columns["origin_hash"].tolist(), columns["stream_id"].tolist(), strict=True))
         sources = _spread(columns["origin_hash"], self._subnet_of_origin)
         where = _spread(dests, self._subnet_of)
         # profile.md §9: the packet's own subnet_id counts only if the announcement confirms it. 0 means none (0.23).
@@ -136,16 +165,19 @@ class Boundary:
 
     def versions(self) -> tuple[object, ...]:
         """Return a value that changes whenever a verdict may change for another reason than the time."""
-        return self.version, self._index.version, len(self._nodes), self.gateway.version
+        kept = self.version, self._index.version, len(self._nodes), self.gateway.version
+        # Channels with a rule by name are in the version of the gateway.
+        return (*kept, self._publishers.version, self._rules_version()) if self._registry.prefixes else kept
 
-    def holds_until(self, origin: int, dest: int) -> float:
-        """Return until when a verdict about an origin and a destination is valid if no version changes."""
+    def holds_until(self, origin: int, dest: int, stream: int) -> float:
+        """Return until when a verdict about an origin, a destination and a stream is valid if no version changes."""
         if self.config is None:
             return inf
-        known = self._origins.get(origin)
+        known = self._publishers.origins.get(origin)
         ends = [self._index.get(node_id) for node_id in ((dest,) if known is None else (dest, known[0]))]
-        # An announcement that expires changes the subnet without changing a version.
-        return min((entry.expires_at for entry in ends if entry is not None), default=inf)
+        # An announcement that expires changes the subnet without changing a version, and so does a token.
+        permitted = self._publishers.permitted_until(origin, stream)
+        return min((permitted, *(entry.expires_at for entry in ends if entry is not None)))
 
     def subnet_of(self, node_id: int, now: float) -> int:
         """Return the subnet of a node, or NOWHERE if nothing signed is known of it."""
@@ -167,7 +199,7 @@ class Boundary:
     def _subnet_of_origin(self, origin: int) -> int:
         if origin == self._identity.origin_hash:
             return self._subnet
-        known = self._origins.get(origin)
+        known = self._publishers.origins.get(origin)
         if known is None:
             return SubnetId.GLOBAL if self._assignment is None else NOWHERE
         return self._subnet_of(known[0])
@@ -183,37 +215,38 @@ class Boundary:
             config.peer_subnets,
             channels=self._registry,
             forward_unknown=config.forward_unknown,
-            publishers=self._publishers if config.enforce_publishers else None,
-            verify_publisher=self._may_publish,
+            publishers=self._publishers.guard if config.enforce_publishers else None,
+            verify_publisher=self._publishers.may_publish,
         )
         for channel, subnets in config.exports.items():
             gateway.export(channel, subnets)
         return gateway
 
-    def _enforced(self) -> list[ChannelConfig]:
-        if self.config is None or not self.config.enforce_publishers:
-            return []
-        return [config for config in self._registry if config.publish_caps is not None or config.require_token]
+    def _learn(self, now: float) -> None:
+        """Apply changed rules and names to the gateway; names of other nodes at most once in NAMES_S."""
+        rules = self._rules_version()
+        told = self._unapplied() and now >= self._names_at
+        if self.config is None or (rules == self._rules_applied and not told):
+            return
+        self._rules_applied = rules
+        if told:
+            self._names_at = now + NAMES_S
+        # Without rules by prefix, names decide nothing.
+        if self._registry.prefixes:
+            self._names_applied = self._names.version
+            own = islice((name for source in self._own for name in source), MAX_NAMES)
+            self.gateway.learn({*self._names, *own})
+        self._publishers.restrict(self.gateway.restricted())
 
-    def _admit(self, origin: int) -> None:
-        """Authorize a publisher for the channels that it may publish on, and revoke the others."""
-        for config in self._enforced():
-            channel = config.name.hash
-            if self._may_publish(origin, channel):
-                self._publishers.authorize(origin, channel)
-            # Only what was authorized: each revocation changes the version and drops all kept decisions.
-            elif self._publishers.is_authorized(origin, channel):
-                self._publishers.revoke(origin, channel)
+    def _unapplied(self) -> bool:
+        """Return whether names of other nodes were learned that the gateway does not know yet, and needs."""
+        return self._names.version != self._names_applied and bool(self._registry.prefixes)
 
-    def _may_publish(self, origin: int, channel: int) -> bool:
-        """Return whether a publisher passes the full check: a valid announcement, capabilities and token."""
-        config, known = self._registry.get(channel), self._origins.get(origin)
-        entry = None if known is None else self._index.get(known[0])
-        if config is None or known is None or entry is None or entry.expired(self._now):
-            return False
-        # Tokens are valid by wall clock, in whole seconds (policy.md §7.2).
-        unix = self._wall(self._now) // _NANOSECONDS
-        return config.can_publish(config.name, entry.capabilities, known[1], self._tokens, unix)
+    def _rules_version(self) -> tuple[int, ...]:
+        """Return a value that changes with the channel configurations, and with this node's own channels."""
+        if not self._registry.prefixes:
+            return (self._registry.version,)
+        return (self._registry.version, *(source.version for source in self._own))
 
 
 NOT_ASKED = 0xFF

@@ -218,13 +218,14 @@ class Forwarder:
             verdicts, sources, where, guard = self._boundary.judge(
                 HeaderBatch(table, headers.status[asked]), judged["dest_id"], ttl, now
             )
-            origins = headers.columns["origin_hash"].tolist()
+            origins, streams = (headers.columns[name].tolist() for name in ("origin_hash", "stream_id"))
             by_subnet = self._boundary.config is not None
             for row, number in enumerate(asked):
                 reason, hop = verdicts.item(row), hops[number]
                 subnets = (sources.item(row), where.item(row), guard.item(row)) if by_subnet else None
                 until = min(
-                    self._table.stale_at(dests[number]), self._boundary.holds_until(origins[number], dests[number])
+                    self._table.stale_at(dests[number]),
+                    self._boundary.holds_until(origins[number], dests[number], streams[number]),
                 )
                 decided = self._tap.decided(reason, source, hop, subnets)
                 decisions[number] = _Decision(reason, hop, True, until, decided)

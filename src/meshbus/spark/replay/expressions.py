@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from meshbus.log.schema import signed
-from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
+from meshbus.names.channel import PUBLISH_STREAM_BIT
 from meshbus.names.subnet import SubnetId, depth_mask
 from meshbus.policy.fate import Fate
 from meshbus.policy.gatewaypolicy import GatewayPolicy
@@ -81,11 +81,15 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
     if tables.lists:
         lists = ", ".join(map(array_sql, tables.lists))
         listed = f"array_contains(get(array({lists}), CAST(shiftright(_rule, 4) AS INT)), _origin)"
+    # LOCAL, PARENT, EXPORTED are dropped for reason 1, 2, 3. A channel without a rule has a row of its own.
+    stays = f"WHEN shiftright({word}, _dest & 63) & 1 = 0 THEN (_rule & 3) + 1"
+    if policy.unknown_verdict:
+        stays = f"WHEN _row = {others} THEN {int(policy.unknown_verdict)} {stays}"
     judged = _judged(
         found,
         name,
         known=f"{subnets.holds_sql('_from', '_source')} AND {subnets.holds_sql('_to', '_dest')}",
-        stays=f"WHEN shiftright({word}, _dest & 63) & 1 = 0 THEN (_rule & 3) + 1",  # LOCAL, PARENT, EXPORTED are dropped for reason 1, 2, 3
+        stays=stays,
         refused=_refused("shiftright(_rule, 2) & 3", listed),
     )
     return judged.select(*packets.columns, name)
@@ -93,6 +97,7 @@ def judge_frame(packets: DataFrame, policy: GatewayPolicy, name: str = "judged")
 
 def _build_tables(policy: GatewayPolicy) -> _LookupTables:
     # Tables store unsigned numbers bit-cast, so the keys must be too (spark.md §3).
+    # Channels without a rule are treated by `judge_frame`: their row only stands for "everywhere".
     rules = {_signed64([stream])[0]: rule for stream, rule in policy.rules().items()}
     known = [SubnetId(subnet) for subnet in {0, policy.local_subnet, *policy.peer_subnets}]
     channels, subnets = build_hash(rules), build_hash(known)
@@ -101,8 +106,8 @@ def _build_tables(policy: GatewayPolicy) -> _LookupTables:
     publishers = _publishers(policy)
     lists = tuple(dict.fromkeys(publishers.values()))
     others = len(channels.table)
-    rows = [0] * others + [_without_rule(policy)]
-    reach = [0] * others + [everywhere if policy.forward_unknown else 0] + [0] * len(subnets.table)
+    rows = [0] * others + [GLOBAL]
+    reach = [0] * others + [everywhere] + [0] * len(subnets.table)
     for stream, rule in rules.items():
         row, listed = channels.where(stream), publishers.get(stream)
         rows[row] = rule.visibility | _asks(rule, listed) << 2 | (lists.index(listed) << 4 if listed is not None else 0)
@@ -135,7 +140,7 @@ def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged")
         packets.sparkSession,
         {"_recorder": pa.int64(), "_version": pa.int64(), "_known": pa.list_(pa.int32()), "_unknown": pa.int32()},
         [
-            (*whose, _signed32({0, policy.local_subnet, *policy.peer_subnets}), _without_rule(policy))
+            (*whose, _signed32({0, policy.local_subnet, *policy.peer_subnets}), int(policy.unknown_verdict))
             for whose, policy in policies.items()
         ],
     )
@@ -143,16 +148,17 @@ def judge_versions(packets: DataFrame, policies: Versions, name: str = "judged")
     keys = (F.col("recorder") == F.col("_recorder")) & (F.col("policy_version") == F.col("_version"))
     joined = _without_nulls(packets).join(F.broadcast(heads), keys, "left").drop("_recorder", "_version")
     joined = joined.join(F.broadcast(rules), keys & (F.col("_stream_id") == F.col("_stream")), "left")
-    joined = joined.selectExpr("*", "coalesce(_rule, _unknown) AS _visibility", f"coalesce(_asks, {_NOBODY}) AS _asked")
+    joined = joined.selectExpr("*", f"coalesce(_asks, {_NOBODY}) AS _asked")
     # `<=>` is never null: channels with fewer targets have nulls in the other columns.
     exported = " OR ".join(f"((_target{place} ^ _dst) & _mask{place}) <=> 0" for place in range(targets)) or "false"
     judged = _judged(
         joined,
         name,
         known="array_contains(_known, _src) AND array_contains(_known, _dst)",
-        stays=f"""WHEN _visibility = {LOCAL} THEN {Reason.SUBNET_LOCAL.code}
-            WHEN _visibility = {PARENT} AND (_src ^ _dst) & {_DEPTH_MASK} <> 0 THEN {Reason.NOT_ANCESTOR.code}
-            WHEN _visibility = {EXPORTED} AND NOT ({exported}) THEN {Reason.NOT_EXPORTED.code}""",
+        stays=f"""WHEN _rule IS NULL THEN _unknown
+            WHEN _rule = {LOCAL} THEN {Reason.SUBNET_LOCAL.code}
+            WHEN _rule = {PARENT} AND (_src ^ _dst) & {_DEPTH_MASK} <> 0 THEN {Reason.NOT_ANCESTOR.code}
+            WHEN _rule = {EXPORTED} AND NOT ({exported}) THEN {Reason.NOT_EXPORTED.code}""",
         # The list occurs once in the expression: otherwise Spark would unpack it for every row.
         refused=_refused("_asked", "array_contains(_publishers, _origin)"),
     )
@@ -220,18 +226,9 @@ def _without_nulls(packets: DataFrame) -> DataFrame:
     return packets.selectExpr("*", *(f"coalesce({name}, {stand_in}) AS _{name}" for name, stand_in in FOR_NULL.items()))
 
 
-def _without_rule(policy: GatewayPolicy) -> int:
-    """Return the visibility of channels that a policy does not know."""
-    return GLOBAL if policy.forward_unknown else LOCAL
-
-
 def _publishers(policy: GatewayPolicy) -> dict[int, tuple[int, ...]]:
     """Return the lists of publishers by stream id, both as tables store them."""
-    return {
-        _signed64([ChannelName(channel.name).stream_id])[0]: tuple(_signed64(channel.publishers))
-        for channel in policy.channels
-        if channel.publishers is not None
-    }
+    return {_signed64([stream])[0]: tuple(_signed64(listed)) for stream, listed in policy.publishers().items()}
 
 
 def _asks(rule: ChannelRule, listed: Sequence[int] | None) -> int:

@@ -67,15 +67,28 @@ def replay_packets(
     start: datetime | None = None,
     end: datetime | None = None,
 ) -> Replay:
-    """Judge recorded packets by a policy and compare; optionally those of one recorder, or from `start` until `end`."""
+    """Judge recorded packets by a policy and compare; optionally those of one recorder, or from `start` until `end`.
+
+    Rules by prefix apply to the channels that are named in the records or in the policy.
+    """
     with store.reading():
         files = [Path(path) for path in store.paths("bronze.packets")]
+        if policy.prefixes:
+            policy = msgspec.structs.replace(policy, names=(*policy.names, *_names_in(spark, files)))
         # Persisted, because the summary runs two queries over it.
         counted = judge_files(spark, files, policy, Chosen(recorder, start, end)).persist()
         try:
             return _summarize(counted)
         finally:
             counted.unpersist()
+
+
+def _names_in(spark: SparkSession, files: Sequence[Path]) -> list[str]:
+    """Return the channels that the recorders knew by name: rules by prefix apply to their packets."""
+    if not files:
+        return []
+    found = spark.read.parquet(*map(str, files)).where("channel IS NOT NULL").select("channel").distinct()
+    return sorted(row["channel"] for row in found.collect())
 
 
 def judge_files(
@@ -175,8 +188,8 @@ def replay_events(
     before, after = count_subscribers(names, subscriptions), count_subscribers(names, proposed)
     # Channels without a list of publishers are judged by tokens, which a log does not have: they count as allowed.
     guard, enforced = AuthGuard(), set()
-    for rule in policy.channels:
-        if rule.enforced and rule.publishers is not None:
+    for rule in map(policy.rule_of, names):
+        if rule is not None and rule.enforced and rule.publishers is not None:
             enforced.add(rule.name)
             for origin in rule.publishers:
                 guard.authorize(origin, ChannelName(rule.name).hash)

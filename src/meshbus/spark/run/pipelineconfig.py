@@ -83,6 +83,8 @@ class _Export(msgspec.Struct, frozen=True):
 
 class _Channel(msgspec.Struct, frozen=True):
     name: str | None = None
+    prefix: str = ""
+    names: tuple[str, ...] = ()
     visibility: Visibility = Visibility.GLOBAL
     publish_caps: dict[str, Any] | None = None
     require_token: bool = False
@@ -110,7 +112,8 @@ def load_policy(path: Path) -> GatewayPolicy:
             if isinstance(content, bytes)
             else _policy_of(msgspec.convert(content, _Node))
         )
-        names = Counter(ChannelName(channel.name) for channel in policy.channels)
+        names = Counter(str(ChannelName(channel.name)) for channel in policy.channels)
+        names += Counter(f"prefix {rule.name!r}" for rule in policy.prefixes)
     except (msgspec.MsgspecError, MeshError, ValueError) as error:
         raise ConfigError("policy", str(error), source=str(path)) from None
     # A node refuses such a configuration; a recorded policy is not checked elsewhere.
@@ -121,22 +124,35 @@ def load_policy(path: Path) -> GatewayPolicy:
 
 
 def _policy_of(node: _Node) -> GatewayPolicy:
-    return GatewayPolicy(
+    rules = [(channel, _rule(channel, node)) for channel in node.channels]
+    policy = GatewayPolicy(
         local_subnet=SubnetId.parse(node.subnet),
         peer_subnets=tuple(map(SubnetId.parse, node.peer_subnets)),
         forward_unknown=node.unknown_channels == "forward",
-        channels=tuple(_rule(channel, node) for channel in node.channels if channel.name is not None),
+        channels=tuple(
+            msgspec.structs.replace(rule, name=name)
+            for channel, rule in rules
+            for name in (channel.names if channel.name is None else (channel.name,))
+        ),
+        prefixes=tuple(rule for channel, rule in rules if channel.name is None),
     )
+    # An export names its channel, so a rule by prefix is applied to it as to one that is listed.
+    by_name = {channel.name: channel for channel in policy.channels}
+    exports = {entry.channel: tuple(map(SubnetId.parse, entry.subnets)) for entry in node.exports}
+    named = {name: rule for name in exports if name not in by_name and (rule := policy.rule_of(name)) is not None}
+    channels = (
+        msgspec.structs.replace(rule, exports=exports.get(rule.name, ()))
+        for rule in (*policy.channels, *named.values())
+    )
+    return msgspec.structs.replace(policy, channels=tuple(channels))
 
 
 def _rule(channel: _Channel, node: _Node) -> ChannelPolicy:
     # Any of the three makes a node ask its guard about publishers.
     named = channel.publish_caps is not None or channel.require_token or channel.publishers is not None
-    exports = {entry.channel: entry.subnets for entry in node.exports}
     return ChannelPolicy(
-        name=channel.name or "",
+        name=channel.prefix if channel.name is None else channel.name,
         visibility=channel.visibility,
-        exports=tuple(map(SubnetId.parse, exports.get(channel.name or "", ()))),
         enforced=named and node.enforce_publishers,
         publishers=None if channel.publishers is None else tuple(int(origin, 16) for origin in channel.publishers),
     )
