@@ -8,6 +8,7 @@ random, or JSON of a declared form.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -44,6 +45,8 @@ _LATENCY_NS = 400_000
 """Mean time from publication to receipt; drawn for each packet, exponentially distributed."""
 _POLL_S = 0.005
 SEAL_TIMEOUT_S = 900.0
+_WRITE_BYTES, _FILE_BYTES = 1 << 20, 64 << 20
+"""What is written at once, and the size of a file, as in sealing."""
 
 JSON = b'{"sensor":"s-####","reading":@#######,"temp":@#.###,"pressure":@###.##,"state":"running","line":@#,"ok":true}'
 """A payload: `#` is a random digit, `@` one that is not zero."""
@@ -217,6 +220,19 @@ def fill_behind(root: Path, load: Load) -> Filled:
             for log in logs.values():
                 log.seal()
         return Filled(_sealed(logs.values(), load), append, seal)
+
+
+def write_plainly(path: Path, size: int) -> float:
+    """Return the seconds that the disk needs for so many bytes, without anything of ours: in files, one after the other."""
+    part = np.random.default_rng(1).bytes(_WRITE_BYTES)
+    began = time.perf_counter()
+    for start in range(0, size, _FILE_BYTES):
+        with path.open("wb", buffering=0) as file:
+            for _ in range(start, min(start + _FILE_BYTES, size), len(part)):
+                file.write(part)
+            os.fdatasync(file.fileno())
+        path.unlink()
+    return time.perf_counter() - began
 
 
 def _hot_bytes(log: RedexFile) -> float:

@@ -62,7 +62,7 @@ def kill(log: RedexFile) -> None:
     """Release a log as the end of a process does: nothing is synced."""
     writer = writer_of(log)
     writer.closed = True
-    for handle in (*writer._debts, writer._handle, writer._lock_handle):
+    for handle in (*(debt.handle for debt in writer._debts), writer._handle, writer._lock_handle):
         writer.files.close(handle)
 
 

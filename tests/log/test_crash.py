@@ -71,8 +71,9 @@ def live(recorder: Recorder, root: Path, fsync: Fsync) -> None:
             say(kept=log.next_seq)
         log.compact()
         append(log, 9)
-        append(log, 9)  # the hot file before it is full: a new one begins
-        append(log, 2)
+        append(log, 40)
+        append(log, 2)  # the hot file before it is full: a new one begins
+        assert len(in_files(log).hot) > 1
         say(expired=log.next_seq - 14)
         clock.forward(10)
         log.keep()

@@ -2,6 +2,9 @@
 
 import threading
 
+import pytest
+
+from meshbus.log import keeper as module
 from meshbus.log.keeper import Keeper
 
 
@@ -27,6 +30,17 @@ def test_every_log_is_kept_until_the_end() -> None:
     calls = [log.calls for log in logs]
     assert not any(thread.name == "meshbus-log-keeper" for thread in threading.enumerate())
     assert calls == [log.calls for log in logs]
+
+
+def test_a_log_that_has_something_to_do_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PERIOD_S", 3600.0)
+    first, second = Kept(1), Kept(2)
+    keeper = Keeper(lambda: [first.keep, second.keep])
+    keeper.watch(None)
+    assert first.enough.wait(10)
+    keeper.wake()
+    assert second.enough.wait(10)
+    keeper.stop()
 
 
 def test_stopping_waits_only_so_long_for_a_call_that_does_not_end() -> None:

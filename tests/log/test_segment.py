@@ -17,7 +17,15 @@ from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import Files
 from meshbus.log.folder import aside, old_path, segment_name
 from meshbus.log.objectstore import put_object
-from meshbus.log.segment import group_rows, new_segment, read_segment, segment_path, write_segment
+from meshbus.log.segment import (
+    SYNC_STEP,
+    describe_segment,
+    group_rows,
+    new_segment,
+    read_segment,
+    segment_path,
+    write_segment,
+)
 from tests.log.making import in_files, numbered, open_log
 
 
@@ -99,14 +107,19 @@ def test_a_new_segment_begins_to_sync_what_is_new_and_is_synced_at_the_end(tmp_p
         def fsync(self, handle: int) -> None:
             steps.append(("fsync", 0, os.fstat(handle).st_size))
 
+    large = bytes(SYNC_STEP)
     with new_segment(Watched(), tmp_path / segment_name(0, 1)) as sink:
         sink.put([b"PAR1", memoryview(b"page")])
         sink.begin_sync()
-        assert sink.put([b"more"]) == 4
+        assert steps == [], "too little for the disk"
+        assert sink.put([large]) == SYNC_STEP
+        sink.begin_sync()
+        sink.begin_sync()
+        sink.put([large, large])
         sink.begin_sync()
         sink.put([b"end"])
-    assert steps == [("begin", 0, 8), ("begin", 8, 4), ("fsync", 0, 15)]
-    assert aside(tmp_path / segment_name(0, 1)).read_bytes() == b"PAR1pagemoreend"
+    assert steps == [("begin", 0, SYNC_STEP), ("begin", SYNC_STEP, 2 * SYNC_STEP), ("fsync", 0, 3 * SYNC_STEP + 11)]
+    assert aside(tmp_path / segment_name(0, 1)).read_bytes() == b"PAR1page" + 3 * large + b"end"
 
 
 def test_a_replaced_segment_is_found_where_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +132,22 @@ def test_a_replaced_segment_is_found_where_it_waits(tmp_path: Path, monkeypatch:
     waiting.unlink()
     with pytest.raises(FileNotFoundError):
         list(read_segment(snapshot.folder, segment, wanted(["seq"]), 0, 5))
+
+
+def test_a_segment_is_described_as_its_manifest_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = sealed(tmp_path / "log", 11, 4, monkeypatch)
+    (segment,), log_id = snapshot.manifest.segments, snapshot.manifest.id_bytes
+    path = snapshot.folder / segment.name
+    found = describe_segment(path, log_id)
+    assert found is not None
+    assert msgspec.structs.replace(found, written_ns=segment.written_ns) == segment
+    assert describe_segment(path, b"another log") is None
+    other = path.rename(path.with_name(segment_name(0, 12)))
+    assert describe_segment(other, log_id) is None, "it has fewer rows than its name says"
+    other.write_bytes(other.read_bytes()[:-9])
+    assert describe_segment(other, log_id) is None
+    monkeypatch.setattr(module, "has_arrow", lambda: False)
+    assert describe_segment(path, log_id) is None
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "flipped"])

@@ -223,6 +223,10 @@ class Backend(Reader, Protocol):
         """Make everything durable, wake waiting threads and release the lock; does nothing if already closed."""
 
 
+def _nothing() -> None:
+    """Do nothing: whoever opens the log calls `keep` by itself."""
+
+
 class OpenOptions(msgspec.Struct, frozen=True):
     """How to open a log for appending."""
 
@@ -236,6 +240,8 @@ class OpenOptions(msgspec.Struct, frozen=True):
     """File operations; tests replace them. Of no use to a backend without files."""
     monotonic: Callable[[], float] = time.monotonic
     """Seconds for durations; a change of the wall clock does not change them."""
+    due: Callable[[], None] = _nothing
+    """To be called when `keep` has something to do before its next turn; returns at once."""
 
 
 class Factory(Protocol):

@@ -5,7 +5,7 @@ policy decides what a crash of the machine can lose:
 
     NEVER            everything since the last `sync`, seal or close that the system had not written by itself
     every_n(n)       fewer than n events: append waits for the disk when n are unsynced; every_n(1) loses nothing
-    interval(s)      what was appended in the last s seconds, and while the disk was busy
+    interval(s)      what was appended in the last s seconds, and while the disk was busy with a sync or a seal
 
 In each case, what remains is a prefix of what was appended. docs/guide/durability.md has the table.
 """

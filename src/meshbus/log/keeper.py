@@ -34,6 +34,10 @@ class Keeper:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
+    def wake(self) -> None:
+        """Begin the next round now, or as soon as the current one is done."""
+        self._woken.set()
+
     def stop(self, wait_s: float | None = None) -> None:
         """End the thread after its current call, for which this waits, for at most `wait_s` seconds if given."""
         self._stopped.set()

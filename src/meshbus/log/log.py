@@ -318,6 +318,8 @@ class Redex:
                 return log
             defaults = Defaults(recorder=self._recorder, origin=origin)
             options = OpenOptions(name, chosen, defaults, self._clock, self._files, self._monotonic)
+            if self._keeper is not None:
+                options = msgspec.structs.replace(options, due=self._keeper.wake)
             log = RedexFile(options, self._factory.open(self.path, options))
             self._open = {channel: known for channel, known in self._open.items() if not known.closed}
             self._open[name] = log

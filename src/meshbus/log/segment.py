@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.arrow import Wanted, wanted
-from meshbus.log.folder import aside, old_path, segment_name
+from meshbus.log.arrow import Wanted, has_arrow, wanted
+from meshbus.log.folder import aside, old_path, segment_name, segment_range
 from meshbus.log.objectstore import StoredObject, explain, open_object, show_uri
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
 
@@ -34,6 +34,9 @@ GROUP_BYTES = 16 << 20
 """Target size of a row group: large enough to compress and scan well, small enough for one task."""
 _BUFFER = 1 << 20
 """Size of the write buffer: pyarrow writes many small pieces, and each system call costs."""
+SYNC_STEP = 4 << 20
+"""What a disk is asked to write at once: large enough for its full speed, and small enough that it starts soon and that
+little is left to wait for at the end. A multiple of the block size: a block that is being written should not change."""
 _AT_ONCE = 4
 """Row groups that are read together: enough for Arrow's threads, and about 64 MiB of memory."""
 _FEWEST, _MOST = 1_024, 131_072
@@ -94,9 +97,11 @@ class Sink(io.RawIOBase):
         return self.size - before
 
     def begin_sync(self) -> None:
-        """Start writing to the disk what is new, while more is being encoded."""
-        self._files.begin_sync(self._handle, self._begun, self.size - self._begun)
-        self._begun = self.size
+        """Start writing to the disk what is new, as far as it is whole steps, while more is being encoded."""
+        size = (self.size - self._begun) // SYNC_STEP * SYNC_STEP
+        if size:
+            self._files.begin_sync(self._handle, self._begun, size)
+            self._begun += size
 
 
 @contextmanager
@@ -176,6 +181,29 @@ def _groups(batches: Iterable[Any], per_group: int) -> Iterator[list[Any]]:
             rows += len(batch)
     if held:
         yield held
+
+
+def describe_segment(path: Path, log_id: bytes) -> Segment | None:
+    """Return what a manifest says about a segment, from the file itself.
+
+    Returns None if it is no whole segment of this log, or without pyarrow.
+    """
+    if not has_arrow():
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    span = segment_range(path.name)
+    try:
+        with pq.ParquetFile(path) as file:
+            group, rows = file.read_row_group(0, columns=["log_id"]), file.metadata.num_rows
+        known = path.stat()
+        whose = group["log_id"][0].as_py()
+    except (pa.ArrowException, OSError, IndexError, KeyError):
+        return None
+    if span is None or whose != log_id or rows != span[1] - span[0]:
+        return None
+    return Segment(path.name, *span, known.st_size, len(group), known.st_mtime_ns)
 
 
 def segment_path(folder: Path, name: str) -> Path:

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.funnel.load import BATCH_EVENTS, CHANNELS, JSON, PACKET_EVENTS, Load, batches, expect, fill, fill_behind
+from bench.funnel.load import (
+    BATCH_EVENTS,
+    CHANNELS,
+    JSON,
+    PACKET_EVENTS,
+    Load,
+    batches,
+    expect,
+    fill,
+    fill_behind,
+    write_plainly,
+)
 from meshbus.log.schema import EVENTS
 from tests.spark.world import rows_of_logs
 
@@ -62,6 +73,11 @@ def test_a_thread_that_is_behind_seals_everything_too(tmp_path: Path) -> None:
     assert len(filled.paths) == len(CHANNELS)
     assert len(rows_of_logs(tmp_path)) == load.events
     assert filled.seal.seconds >= filled.append.seconds
+
+
+def test_a_plain_write_leaves_nothing(tmp_path: Path) -> None:
+    assert write_plainly(tmp_path / "plain", 3 << 20) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_count_ends_a_measurement() -> None:

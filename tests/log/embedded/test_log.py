@@ -1,5 +1,6 @@
 """When the embedded log seals, compacts and expires; the rest of it is tests/log/test_log.py and test_backend.py."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from meshbus.errors import LogError, LogFault
 from meshbus.log.durability import Retention, interval
 from meshbus.log.embedded import log as module
 from meshbus.log.embedded.upkeep import seal
+from meshbus.log.files import Files
 from meshbus.log.reader import LogReader
 from tests.log.making import CHANNEL, NOW, Clock, in_files, numbered, open_log, payloads
 from tests.log.smalldisk import SmallDisk
@@ -178,6 +180,50 @@ def test_what_expires_on_a_full_disk_goes_although_the_manifest_needs_room_first
         log.keep()
         assert log.stats.upkeep_failures == 0
         assert (next(tmp_path.iterdir()) / "_spare").exists()
+
+
+def test_complete_hot_files_are_sealed_before_the_rest_is_synced(tmp_path: Path) -> None:
+    clock = Clock()
+    steps: list[str] = []
+    names: dict[int, str] = {}
+
+    class Watched(Files):
+        def create(self, path: Path) -> int:
+            handle = super().create(path)
+            names[handle] = path.name.partition(".")[2]
+            return handle
+
+        def fsync(self, handle: int) -> None:
+            steps.append(names[handle])
+            super().fsync(handle)
+
+    with open_log(tmp_path, clock=clock, files=Watched(), fsync=interval(1), seal_bytes=300) as log:
+        for number in range(3):
+            log.append_batch(numbered(3 * number, 3), src=1)
+        assert len(in_files(log).hot) == 2
+        clock.forward(2)
+        steps.clear()
+        log.keep()
+        assert steps == ["parquet.aside", "json.aside", "hot"]
+        assert log.durable_seq == log.next_seq == 9
+
+
+@pytest.mark.parametrize("waiting", [1, 2])
+def test_the_interval_of_the_policy_holds_although_sealing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    clock = Clock()
+    with open_log(tmp_path, clock=clock, fsync=interval(1), seal_bytes=300) as log:
+        for number in range(waiting + 1):
+            log.append_batch(numbered(3 * number, 3), src=1)
+        monkeypatch.setattr("meshbus.log.embedded.log.seal", fail)
+        clock.forward(2)
+        log.keep()
+        assert log.durable_seq == log.next_seq
+        assert log.stats.upkeep_failures == 1
 
 
 def test_a_wall_clock_that_is_set_back_delays_neither_sync_nor_seal_nor_sweep(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import xxhash
 
 from meshbus.errors import LogError, LogFault
+from meshbus.log.durability import NEVER
 from meshbus.log.embedded.block import BlockHeader, BlockKey, block_key, unpack_block
 from meshbus.log.embedded.logmanifest import load_manifest
 from meshbus.log.embedded.recovery import create_hot, recover
@@ -148,6 +149,32 @@ def test_a_segment_without_manifest_goes_when_its_rows_are_elsewhere_and_stays_o
         assert log.report.foreign == (uncovered.name,)
         assert payloads(log.read_range(0, 8)) == numbered(0, 8)
     assert uncovered.exists()
+
+
+def test_a_segment_whose_hot_file_lost_rows_becomes_part_of_the_log(tmp_path: Path) -> None:
+    with open_log(tmp_path, fsync=NEVER, seal_bytes=300) as log:
+        log.append_batch(numbered(0, 4))
+        folder = folder_in(tmp_path)
+        (hot,) = folder.glob("_hot/*.hot")
+        whole = hot.stat().st_size
+        log.append_batch(numbered(4, 4))
+        log.append_batch(numbered(8, 2))  # in the next file
+        cut, manifest = hot.read_bytes()[:whole], (folder / MANIFEST).read_bytes()
+        log.keep()
+        assert not hot.exists()
+    # As if neither the manifest nor the end of the hot file had reached the disk.
+    hot.write_bytes(cut)
+    (folder / MANIFEST).write_bytes(manifest)
+    with open_log(tmp_path) as log:
+        assert log.report.removed == (hot.name,)
+        assert log.report.foreign == ()
+        (segment,) = load_manifest(folder).segments
+        assert (segment.first, segment.end, segment.group_rows) == (0, 8, 8)
+        assert payloads(log.read_range(0, 10)) == numbered(0, 10)
+        assert log.verify() == []
+        assert log.append(b"next") == 10
+    with open_log(tmp_path) as log:
+        assert log.report.clean
 
 
 def test_retired_segments_leave_the_sight_of_plain_readers(tmp_path: Path) -> None:

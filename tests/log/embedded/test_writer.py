@@ -1,6 +1,7 @@
 """The writer: refused appends use no sequence, failures stop it, waiting threads share a sync."""
 
 import errno
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -195,6 +196,47 @@ def test_files_are_synced_in_their_order(tmp_path: Path) -> None:
         log.sync()
         assert files.calls.count("fsync") == rolled, "there is nothing to sync"
         assert log.durable_seq == log.next_seq == 6
+
+
+def test_a_complete_file_is_due_at_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+    with open_log(tmp_path, fsync=NEVER, seal_bytes=300) as log:
+        writer = writer_of(log)
+        writer._due = lambda: calls.append(log.next_seq)
+        for first in range(0, 12, 4):
+            log.append_batch(numbered(first, 4))
+        assert len(in_files(log).hot) == 2
+        assert calls == [8]
+
+
+def test_what_is_sealed_is_durable_and_its_hot_file_is_never_synced(tmp_path: Path) -> None:
+    synced: list[int] = []
+
+    class Watched(Files):
+        def fsync(self, handle: int) -> None:
+            synced.append(os.fstat(handle).st_ino)
+            super().fsync(handle)
+
+        def fsync_folder(self, path: Path) -> None:
+            synced.append(path.stat().st_ino)
+            super().fsync_folder(path)
+
+    with open_log(tmp_path, files=Watched(), fsync=NEVER) as log:
+        log.append_batch(numbered(0, 4))
+        (hot,) = in_files(log).hot
+        number = hot.path.stat().st_ino
+        synced.clear()
+        log.seal()
+        assert number not in synced
+        assert log.durable_seq == log.next_seq == 4
+        log.append(b"in the next hot file")
+        assert log.durable_seq == 4
+        log.sync()
+        (hot,) = in_files(log).hot
+        assert synced[-2:] == [hot.path.parent.stat().st_ino, hot.path.stat().st_ino], "its name, and its content"
+        log.append(b"more")
+        log.sync()
+        assert synced[-2:] == [hot.path.stat().st_ino] * 2, "the name once"
 
 
 def test_threads_that_wait_share_a_sync(tmp_path: Path) -> None:

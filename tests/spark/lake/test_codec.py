@@ -7,7 +7,17 @@ import pytest
 from meshbus.errors import ConfigError
 from meshbus.log.payload import parse_fields
 from meshbus.log.schemas import Version, declare
-from meshbus.spark.lake.codec import Codec, Declaration, Form, Stored, form_of, in_order, is_raw, stored_in
+from meshbus.spark.lake.codec import (
+    Codec,
+    Declaration,
+    Form,
+    Stored,
+    codec_of,
+    declared_for,
+    form_of,
+    in_order,
+    stored_in,
+)
 
 
 def test_the_longest_prefix_or_the_name_itself_decides() -> None:
@@ -27,7 +37,7 @@ def applies(declaration: Declaration, channel: str) -> bool:
     return declaration.name == channel or (declaration.prefix is not None and channel.startswith(declaration.prefix))
 
 
-def test_events_are_raw_unless_something_else_is_declared_for_them() -> None:
+def test_a_range_of_events_has_the_declarations_of_all_of_them() -> None:
     log = b"L" * 16
     declared: list[Declaration | Stored] = [
         Declaration(prefix="a/", codec=Codec.JSON),
@@ -35,16 +45,19 @@ def test_events_are_raw_unless_something_else_is_declared_for_them() -> None:
         Stored("b", log, Version(10, Codec.UTF8), 20),
         Stored("b", log, Version(20, Codec.RAW)),
     ]
-    assert not is_raw(declared, "a/x", log, 0, 5)
-    assert is_raw(declared, "a/raw", log, 0, 5)
-    assert is_raw(declared, "z", log, 0, 5)
-    assert [is_raw(declared, "b", log, *span) for span in ((0, 10), (9, 11), (19, 25), (20, 25))] == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert is_raw(declared, "b", b"M" * 16, 10, 20), "another log of the channel"
+
+    def codecs(channel: str, first: int, end: int, of: bytes = log) -> list[Codec | None]:
+        return [None if one is None else codec_of(one) for one in declared_for(declared, channel, of, first, end)]
+
+    assert codecs("a/x", 0, 5) == [Codec.JSON]
+    assert codecs("a/raw", 0, 5) == [Codec.RAW]
+    assert codecs("z", 0, 5) == [None]
+    assert codec_of(None) is Codec.RAW
+    spans = ((0, 10), (9, 11), (10, 20), (19, 25), (20, 25))
+    assert [codecs("b", *span) for span in spans] == [
+        [None], [Codec.UTF8, None], [Codec.UTF8], [Codec.UTF8, Codec.RAW], [Codec.RAW],
+    ]  # fmt: skip
+    assert codecs("b", 10, 20, b"M" * 16) == [None], "another log of the channel"
 
 
 def test_what_is_stored_comes_last() -> None:

@@ -91,6 +91,24 @@ def test_events_of_a_declared_channel_are_decoded_and_bad_ones_are_in_quarantine
     assert len(store.rows("bronze.events")) == 10
 
 
+def test_ordinary_json_becomes_silver_without_spark(tmp_path: Path) -> None:
+    def log(name: str, first: int, end: int, *, seal: bool) -> None:
+        numbers = list(range(first, end))
+        payloads = [b'{"n":%d}' % number for number in numbers]
+        fill(tmp_path / name, "a", payloads, seal=seal, origin=5, pub_seq=numbers)
+
+    store = Store(tmp_path / "tables")
+    log("here", 0, 5, seal=True)
+    log("here", 5, 6, seal=False)
+    log("there", 3, 8, seal=True)
+    known = Known(store)
+    for query in ("here", "there"):
+        EventWriter(None, store, query, known, lambda: JSON).write(0, ranges(tmp_path / query))  # type: ignore[arg-type]
+    found = [(row["pub_seq"], row["codec"], row["value"]) for row in store.rows("silver.events")]
+    assert sorted(found) == [(number, "json", f'{{"n":{number}}}') for number in range(8)]
+    assert store.rows("silver.quarantine") == []
+
+
 def test_a_batch_that_was_interrupted_at_any_commit_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

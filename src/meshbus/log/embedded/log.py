@@ -170,9 +170,22 @@ class EmbeddedLog:
 
     def _keep(self) -> None:
         writer, now = self._writer, self._clock()
-        period = self._config.fsync.seconds
+        if len(writer.hot) == 1:
+            self._sync_due()
+        try:
+            self._maintain(now)
+        finally:
+            # After sealing, which puts complete hot files on the disk without writing them twice.
+            self._sync_due()
+
+    def _sync_due(self) -> None:
+        """Sync if the interval of the policy is over."""
+        writer, period = self._writer, self._config.fsync.seconds
         if period is not None and writer.durable < writer.end and self._monotonic() - writer.synced_at >= period:
             writer.sync()
+
+    def _maintain(self, now: int) -> None:
+        writer = self._writer
         with self._upkeep:
             self.retain()  # first, because it frees the space that the other steps need
             writer.roll(now, self._is_due)
@@ -228,9 +241,6 @@ class EmbeddedLog:
     def _seal_rolled(self) -> int:
         """Seal the hot files that are no longer appended to."""
         writer, sealed = self._writer, 0
-        if len(writer.hot) > 1:
-            # If a crash leaves a segment that the manifest does not name, recovery must find its rows in hot files.
-            writer.sync()
         with translated(writer.folder, "cannot seal"):
             while waiting := writer.hot[:-1]:
                 hot, behind = waiting[0], len(waiting) >= _BEHIND

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import HotHeader, pack_file_header
 from meshbus.log.embedded.hot import HotIndex
@@ -17,6 +19,7 @@ from meshbus.log.embedded.inventory import Inventory, take_inventory
 from meshbus.log.embedded.logmanifest import Manifest, load_manifest, store_manifest
 from meshbus.log.embedded.upkeep import move_retired
 from meshbus.log.folder import HOT, MANIFEST, OLD, hot_files, hot_name, is_aside, segment_range
+from meshbus.log.segment import Segment, describe_segment
 from meshbus.log.status import Report
 
 if TYPE_CHECKING:
@@ -52,10 +55,14 @@ def recover(
         folder.parent.parent,
     ):  # a crash may have interrupted the opening that created them
         files.fsync_folder(place)
-    # Everything from here on only removes what is not part of the log.
     found = take_inventory(folder, manifest)
     if found.damage:
         raise LogError(LogFault.CORRUPT, found.damage)
+    sealed = _sealed_only(folder, manifest, found)
+    if sealed is not None:
+        manifest = store_manifest(files, folder, replace(manifest, segments=(*manifest.segments, sealed)))
+        found = take_inventory(folder, manifest)
+    # Everything from here on only removes what is not part of the log.
     removed, foreign = _leftovers(folder, manifest, found)
     cut = _cut(files, folder, found)
     removed += [*found.stale, *found.beyond]
@@ -97,11 +104,26 @@ def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entro
     return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
 
 
+def _sealed_only(folder: Path, manifest: Manifest, found: Inventory) -> Segment | None:
+    """Return the segment that was being added to the log if the hot file that it was sealed from lost rows, else None.
+
+    A hot file is sealed without waiting until it is on the disk. The segment itself is whole: it was synced before it got
+    its name.
+    """
+    end = found.live[-1].end if found.live else manifest.hot_from
+    for path in folder.iterdir():
+        span = segment_range(path.name)
+        if span and span[0] == manifest.hot_from and span[1] > end:
+            return describe_segment(path, manifest.id_bytes)
+    return None
+
+
 def _leftovers(folder: Path, manifest: Manifest, found: Inventory) -> tuple[list[Path], list[Path]]:
     """Return the files to remove, and those of someone else, among what the manifest does not name.
 
     A crash leaves files under temporary names, and segments that the manifest does not name. Such a segment is removed
     only if its rows are also elsewhere: in the hot files that it was sealed from, or the segments it was merged from.
+    (If the hot file lost rows, the manifest names it by now.)
     """
     removed = [path for path in folder.iterdir() if is_aside(path)]
     foreign: list[Path] = []

@@ -96,7 +96,6 @@ def _write(sink: Sink, header: HotHeader, parts: Parts, per_group: int, *, compr
         # Small parts are written together with a page of payloads.
         held += [part for column in columns for part in column.parts]
         payloads = _write_payloads(sink, held, parts, low, high, compress=compress)
-        sink.begin_sync()
         held = [part for leaf in maps for part in leaf.parts]
         footer.add([*(column.chunk for column in columns), payloads, *(leaf.chunk for leaf in maps)], high - low)
     sink.put([*held, footer.encode()])
@@ -130,6 +129,7 @@ def _write_payloads(sink: Sink, held: list[bytes], parts: Parts, low: int, high:
         content = page if codec is None else codec.compress(page, asbytes=True)
         header = data_page(content, rows, len(page))
         sink.put([*held, header, content])
+        sink.begin_sync()
         raw += len(header) + len(page)
         held = []
     name = UNCOMPRESSED if codec is None else ZSTD

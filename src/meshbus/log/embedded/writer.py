@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.columns import number
@@ -43,6 +43,14 @@ _MOST_RESERVE = 16 << 20
 """Most bytes by which a reservation grows: at most twice as many are reserved and not yet used."""
 
 
+class Debt(NamedTuple):
+    """A hot file that is no longer appended to and not yet synced."""
+
+    end: int
+    """One past its last sequence."""
+    handle: int
+
+
 class Writer:
     """Appends blocks to the folder of one log, as its only writer."""
 
@@ -55,15 +63,17 @@ class Writer:
         self.grown: list[Callable[[], None]] = []
         """Callbacks after every write and at close."""
         self._clock, self._monotonic, self._seal_bytes = clock, options.monotonic, options.config.file_bytes
-        self._plain = PlainForm(options.defaults)
+        self._plain, self._due = PlainForm(options.defaults), options.due
         self._syncing, self._lock = threading.Lock(), threading.Lock()
         self._more = threading.Condition(self._lock)
         self._waiting = 0
         """Number of threads in `wait_beyond`."""
         self._reserve_at = _FIRST_RESERVE
         """Size of the hot file at which space is reserved again."""
-        self._debts: list[int] = []
-        """Handles of hot files that are no longer appended to and not yet synced."""
+        self._debts: list[Debt] = []
+        """Hot files that are no longer appended to and not yet synced."""
+        self._begun = self._named = 0
+        """Hot files begun since opening, and how many of their names are synced."""
         with translated(folder, "cannot open"):
             files.make_folder(folder)
             self._lock_handle = self._take_lock()
@@ -140,11 +150,18 @@ class Writer:
 
     def adopt(self, manifest: Manifest) -> None:
         """Use a manifest that was stored, and remove the hot files that it supersedes."""
-        with self._lock:
-            # Both under one lock, so that a snapshot never sees a row twice or not at all.
-            self.manifest = manifest
-            stale = [hot for hot in self.hot[:-1] if hot.header.first < manifest.hot_from]
-            self.hot = self.hot[len(stale) :]
+        with self._syncing:  # a sync that is under way keeps its handles until it is done
+            with self._lock:
+                # Both under one lock, so that a snapshot never sees a row twice or not at all.
+                self.manifest = manifest
+                stale = [hot for hot in self.hot[:-1] if hot.header.first < manifest.hot_from]
+                self.hot = self.hot[len(stale) :]
+                # What is sealed, or has expired, is on the disk by the manifest; the hot file need not be.
+                self.durable = max(self.durable, manifest.hot_from)
+                paid = [debt for debt in self._debts if debt.end <= manifest.hot_from]
+                self._debts = self._debts[len(paid) :]
+            for debt in paid:
+                self.files.close(debt.handle)
         # Snapshots that still need these files continue in the segment (embedded/snapshot.py).
         for hot in stale:
             self.files.remove(hot.path)
@@ -195,7 +212,7 @@ class Writer:
                     self._sync_files()
             finally:
                 self._release()
-                for handle in (*self._debts, self._handle, self._lock_handle):
+                for handle in (*(debt.handle for debt in self._debts), self._handle, self._lock_handle):
                     self.files.close(handle)
                 self._debts.clear()
         self._tell()
@@ -222,11 +239,11 @@ class Writer:
     def _sync_files(self) -> None:
         """Sync what is written, the oldest file first, so that a crash always leaves a prefix."""
         with self._lock:
-            end, handle, debts = self.end, self._handle, tuple(self._debts)
+            end, handle, debts, begun = self.end, self._handle, tuple(self._debts), self._begun
         try:
             for debt in debts:
-                self.files.fsync(debt)
-            if debts:
+                self.files.fsync(debt.handle)
+            if self._named < begun:
                 self.files.fsync_folder(self.folder / HOT)
             self.files.fsync(handle)
         except OSError as error:
@@ -238,9 +255,9 @@ class Writer:
         with self._lock:
             # Only what was written before the sync began; appends continue meanwhile.
             self.durable = max(self.durable, end)
-            self._debts = self._debts[len(debts) :]
+            self._debts, self._named = self._debts[len(debts) :], begun
         for debt in debts:
-            self.files.close(debt)
+            self.files.close(debt.handle)
         self.stats.syncs += 1
         self.synced_at = self._monotonic()
 
@@ -274,10 +291,12 @@ class Writer:
             self.full = is_full(error)
             raise log_error(error, self.folder, "cannot append to") from error
         self._release()
-        # Synced by the next sync, oldest first.
-        self._debts.append(self._handle)
+        # Synced by the next sync, oldest first, unless it is sealed before.
+        self._debts.append(Debt(self.end, self._handle))
+        self._begun += 1
         self.hot, self._handle = [*self.hot, index], handle
         self.begun_at = self._monotonic()
+        self._due()  # a complete file can be sealed
 
     def _reserve(self, size: int) -> None:
         """Reserve as much disk space as the hot file has already: writes into reserved space are a tenth cheaper."""

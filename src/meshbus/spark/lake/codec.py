@@ -16,7 +16,7 @@ from meshbus.errors import ConfigError
 from meshbus.log.payload import Codec, Field, check_declared, parse_fields
 from meshbus.log.schemas import Version, read_versions
 
-__all__ = ["Codec", "Declaration", "Form", "Stored", "form_of", "in_order", "is_raw", "stored_in"]
+__all__ = ["Codec", "Declaration", "Form", "Stored", "codec_of", "declared_for", "form_of", "in_order", "stored_in"]
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,22 +95,29 @@ def in_order(declarations: Iterable[Declaration | Stored]) -> list[Declaration |
     return sorted(declarations, key=rank)
 
 
-def is_raw(declarations: Iterable[Declaration | Stored], channel: str, log_id: bytes, first: int, end: int) -> bool:
-    """Return whether no declaration other than raw applies to any event from `first` to before `end` of a log."""
+def declared_for(
+    declarations: Iterable[Declaration | Stored], channel: str, log_id: bytes, first: int, end: int
+) -> list[Declaration | Stored | None]:
+    """Return the declarations that apply to events from `first` to before `end` of a log; None stands for no declaration."""
+    found: list[Declaration | Stored | None] = []
+    covered = 0
     for declaration in in_order(declarations):
         if isinstance(declaration, Stored):
-            since, until = declaration.version.first, declaration.end
-            of_log = (declaration.channel, declaration.log_id) == (channel, log_id)
-            if (
-                of_log
-                and since < end
-                and (until is None or until > first)
-                and declaration.version.codec is not Codec.RAW
-            ):
-                return False
+            since, until = declaration.version.first, end if declaration.end is None else declaration.end
+            events = min(until, end) - max(since, first)
+            if (declaration.channel, declaration.log_id) == (channel, log_id) and events > 0:
+                found.append(declaration)
+                covered += events
         elif declaration.name == channel or (declaration.prefix is not None and channel.startswith(declaration.prefix)):
-            return declaration.codec is Codec.RAW
-    return True
+            return [declaration]
+    return found if covered >= end - first else [*found, None]
+
+
+def codec_of(declaration: Declaration | Stored | None) -> Codec:
+    """Return the codec of a declaration; raw if there is none."""
+    if declaration is None:
+        return Codec.RAW
+    return declaration.version.codec if isinstance(declaration, Stored) else declaration.codec
 
 
 def stored_in(folder: Path, channel: str, log_id: bytes) -> Sequence[Stored]:

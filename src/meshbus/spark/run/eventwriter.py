@@ -1,8 +1,8 @@
 """Write a batch of events: bronze.events as it was logged, silver.runs, and each new event to silver.events.
 
 A sealed file becomes a file of bronze.events as it is. It also becomes a file of silver.events if all of its rows are new
-events of a channel with raw payloads; otherwise the new rows are written once more, and those of a channel with a
-declared codec pass Spark, which decodes them.
+events of a channel with raw payloads; otherwise the new rows are written once more. Those of a channel with a declared
+codec are decoded: ordinary text and JSON by spark/run/quickdecode.py, everything else by Spark.
 
 silver.events is committed last: it marks the batch as complete.
 """
@@ -12,16 +12,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshbus.log.schema import EVENTS, arrow_schema
 from meshbus.spark.lake import duplicates, silver
-from meshbus.spark.lake.codec import Declaration, Stored, is_raw
+from meshbus.spark.lake.codec import Codec, Declaration, Stored, codec_of, declared_for
 from meshbus.spark.lake.decode import decode_rows
 from meshbus.spark.lake.duplicates import KnownEvents
 from meshbus.spark.lake.stretches import runs_of
 from meshbus.spark.run.pieces import Piece, pieces_of, put_file
+from meshbus.spark.run.quickdecode import QuickDecoder, quick_form
 from meshbus.spark.run.rowsfile import RowsFile
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class _Folders(NamedTuple):
     quarantine: Path
     silver: Path
     undecoded: Path
-    """New events of channels with a codec, which Spark reads."""
+    """New events of channels with a codec that Spark decodes."""
 
 
 class Known:
@@ -135,20 +137,26 @@ def _write_pieces(
         RowsFile(folders.bronze / "rows.parquet") as bronze,
         RowsFile(folders.silver / "rows.parquet") as kept,
         RowsFile(folders.undecoded / "rows.parquet") as undecoded,
+        QuickDecoder(folders.silver, folders.undecoded) as quick,
     ):
         for one, piece in _in_order(taken):
             whose = str(one.seen.whose), bytes.fromhex(one.seen.extent.log_id)
-            plain = is_raw(declared, *whose, piece.first, piece.end)
+            rules = declared_for(declared, *whose, piece.first, piece.end)
+            plain = all(codec_of(rule) is Codec.RAW for rule in rules)
             rest, folder = (kept, folders.silver) if plain else (undecoded, folders.undecoded)
+            form = quick_form(rules)
             name = f"{one.seen.extent.log_id}-{piece.first:020d}.parquet"
             rows = _read(one, piece, None if piece.file is None else duplicates.COLUMNS)
             fresh = known.fresh(*whose, rows)
             if piece.file is None:
                 bronze.write(rows)
-                rest.write(rows.filter(pa.array(fresh)))
+                new = rows.filter(pa.array(fresh))
+                rest.write(new if form is None else quick.decode(new, form))
             else:
                 put_file(piece.file, folders.bronze, name)
-                if fresh.all():
+                if form is not None:
+                    quick.decode_file(name, partial(_batches, one, piece), form, fresh)
+                elif fresh.all():
                     put_file(piece.file, folder, name)
                 elif fresh.any():
                     rest.write(_read(one, piece, None).filter(pa.array(fresh)))
@@ -169,7 +177,15 @@ def _read(one: Range, piece: Piece, columns: Sequence[str] | None) -> Any:
     """Return some columns of the rows of a piece, or all."""
     import pyarrow as pa
 
+    return pa.concat_tables(_batches(one, piece, columns))
+
+
+def _batches(one: Range, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield some columns of the rows of a piece, or all, as tables of some row groups."""
+    import pyarrow as pa
+
     schema = arrow_schema(EVENTS, dictionaries=False)
     if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns])
-    return pa.Table.from_batches(list(one.seen.rows.batches(piece.first, piece.end, columns))).cast(schema)
+        schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+    for batch in one.seen.rows.batches(piece.first, piece.end, columns):
+        yield pa.Table.from_batches([batch]).cast(schema)
