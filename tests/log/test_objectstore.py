@@ -14,13 +14,16 @@ from meshbus.log.objectstore import (
     delete_object,
     explain,
     join_uri,
+    list_names,
     list_objects,
     locate,
     open_object,
     put_object,
+    read_object,
     show_uri,
     size_of,
     verify_object,
+    write_object,
 )
 from tests.objectserver import ObjectServer, free_ports, object_server
 
@@ -66,6 +69,16 @@ def test_an_object_is_written_verified_read_listed_and_deleted(place: str, path:
     delete_object(uri)
     delete_object(uri)
     assert size_of(uri) is None
+
+
+def test_small_objects_are_written_replaced_and_read(place: str) -> None:
+    uri = join_uri(place, "a=b", "hint")
+    assert read_object(uri) is None
+    for content in (b"12", b"13", b""):
+        write_object(uri, content)
+        assert read_object(uri) == content
+    assert list_names(place) == [("a=b/hint", 0)]
+    delete_object(uri)
 
 
 def test_an_object_that_differs_from_what_was_written_is_noticed(place: str, path: Path) -> None:
