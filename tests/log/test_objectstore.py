@@ -25,7 +25,7 @@ from meshbus.log.objectstore import (
     verify_object,
     write_object,
 )
-from tests.objectserver import ObjectServer, free_ports, object_server
+from tests.objectserver import ObjectServer, free_ports, object_server, use_profile
 
 __all__ = ["object_server"]
 
@@ -123,13 +123,7 @@ def test_wrong_credentials_are_explained(
 def test_credentials_of_a_profile_are_used(
     object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    profiles = tmp_path / "credentials"
-    profiles.write_text(f"[mesh]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
-    monkeypatch.setenv("AWS_PROFILE", "mesh")
+    use_profile(monkeypatch, tmp_path)
     assert list_objects(object_server.uri("profile").replace("us-east-1", "eu-west-2")) == []
 
 

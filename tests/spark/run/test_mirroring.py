@@ -9,18 +9,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from meshbus.errors import PipelineError, PipelineFault
-from meshbus.log.objectstore import list_names
-from meshbus.spark.lake.catalog import Catalog
+from meshbus.log.log import Redex
+from meshbus.log.objectstore import _filesystem, list_names
+from meshbus.spark.lake.catalog import CATALOG, Catalog
+from meshbus.spark.lake.tables import tables
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run import mirroring
+from meshbus.spark.run.control import status
 from meshbus.spark.run.mirroring import Mirroring, Unmirrored, mirroring_of
 from meshbus.spark.run.pipelineconfig import PipelineConfig
-from tests.objectserver import ObjectServer, SlowProxy, object_server, serving
+from meshbus.spark.run.runner import run as run_pipeline
+from tests.objectserver import ObjectServer, SlowProxy, object_server, serving, use_profile
 from tests.spark.lake.formats.made import EVENTS, START, event, write_events
-from tests.spark.lake.mirror.copies import copied
+from tests.spark.lake.mirror.copies import KINDS, below, copied, read_copy
+from tests.spark.world import rows_of_logs
 
 __all__ = ["object_server"]
 pytestmark = pytest.mark.slow
@@ -160,8 +167,6 @@ def test_a_slow_server_delays_no_commit_and_no_stop(object_server: ObjectServer,
 def test_wrong_credentials_are_said_and_right_ones_are_taken_up(
     object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshbus.log.objectstore import _filesystem
-
     run = Run(tmp_path, object_server.uri("refused"))
     run.add()
     with monkeypatch.context() as patch:
@@ -174,6 +179,20 @@ def test_wrong_credentials_are_said_and_right_ones_are_taken_up(
         assert caught.value.fault is PipelineFault.FAILED
     _filesystem.cache_clear()
     Mirroring(run.store, run.config).finish(0, lambda: False)
+    assert run.copied() == run.numbers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_credentials_of_a_profile_are_used(
+    kind: str, object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path / "tables", object_server.uri(f"profile/{kind}"), kind)
+    run.add()
+    with monkeypatch.context() as patch:
+        use_profile(patch, tmp_path)
+        _filesystem.cache_clear()
+        run.mirroring.finish(0, lambda: False)
+    _filesystem.cache_clear()
     assert run.copied() == run.numbers
 
 
@@ -288,3 +307,41 @@ def test_objects_that_nothing_refers_to_are_searched_every_hour(
     run.mirroring.finish(0, lambda: False)
     assert cleaned == [EVENTS, EVENTS]
     assert list_names(run.uri)
+
+
+def test_a_pipeline_keeps_copies_of_all_of_its_tables(
+    spark: SparkSession, own_server: ObjectServer, tmp_path: Path
+) -> None:
+    """From a log to copies on a server that is down at first; the rows are compared with those of the log."""
+    own_server.stop()
+    own_server.start(volumes=100)
+    with Redex(tmp_path / "log", background=False) as redex:
+        redex.open("a").append_batch([b"x%d" % number for number in range(40)])
+    uri = own_server.uri("pipeline")
+    config = PipelineConfig(
+        tables=str(tmp_path / "tables"), logs=(str(tmp_path / "log"),), format="delta", mirror=uri, restarts=0
+    )
+    own_server.stop()
+    with pytest.raises(PipelineError, match=r"the copy at s3://bucket/pipeline at .*: cannot .* it does not answer"):
+        run_pipeline(spark, config, once=True)
+    facts = status(config.tables)
+    assert facts["state"] == "failed"
+    assert (facts["mirror"]["state"], facts["mirror"]["files"]) == ("waiting", None)
+    assert tables(spark, config.tables)["silver.events"].count() == 40, "the tables themselves are complete"
+    own_server.start(volumes=100)
+    with Redex(tmp_path / "log", background=False) as redex:
+        redex.open("a").append_batch([b"y%d" % number for number in range(10)])
+    assert run_pipeline(spark, config, once=True)["mirror"]["state"] == "current"
+    written = sorted(row["payload"] for row in rows_of_logs(tmp_path / "log"))
+    assert len(written) == 50
+    for name in ("bronze.events", "silver.events"):
+        assert sorted(read_copy(below(uri, name), "delta").column("payload").to_pylist()) == written
+    gold = read_copy(below(uri, "gold.channel_stats"), "delta").to_pylist()
+    assert sum(row["events"] for row in gold) == 50
+    present = [name for name in CATALOG if Store(config.tables).table(name).files()]
+    for name in present:
+        local = sum(pq.read_metadata(file.path).num_rows for file in Store(config.tables).table(name).files())
+        assert read_copy(below(uri, name), "delta").num_rows == local, name
+    before = list_names(uri)
+    run_pipeline(spark, config, once=True)
+    assert list_names(uri) == before, "a run without news changes nothing"

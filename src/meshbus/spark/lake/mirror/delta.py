@@ -90,11 +90,13 @@ def split_uri(uri: str) -> tuple[str, dict[str, str]]:
     """Return the URI of a table without its options, and these as delta-rs names them."""
     parts = urlsplit(uri)
     given = dict(parse_qsl(parts.query))
-    # delta-rs does not look into the environment for it, unlike pyarrow.
+    # In the order of pyarrow, so that both clients use the same server.
     endpoint = (
         given.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     )
-    options = {"connect_timeout": f"{CONNECT_S:g}s", "timeout": f"{STALL_S:g}s", "max_retries": "1"}
+    # Without it, profiles are used for AWS only, and not for another server.
+    options = {"aws_force_credential_load": "true"}
+    options |= {"connect_timeout": f"{CONNECT_S:g}s", "timeout": f"{STALL_S:g}s", "max_retries": "1"}
     if endpoint:
         options |= {"endpoint_url": endpoint, "allow_http": str(endpoint.startswith("http:")).lower()}
     if "region" in given:
