@@ -203,13 +203,13 @@ class Mirroring(Unmirrored):
     def facts(self) -> dict[str, Any]:
         """Return the fields that `meshbus pipeline status` shows; those that are not known are None."""
         behind = [mirror.behind for mirror in self._mirrors.values()]
-        known = [todo for todo in behind if todo is not None]
+        known = [waiting for waiting in behind if waiting is not None]
         complete, since = len(known) == len(behind), self._behind_since
         return {
             "place": show_uri(self._uri),
             "state": "current" if since is None else "waiting" if self._problem else "copying",
-            "files": sum(len(todo.missing) for todo in known) if complete else None,
-            "bytes": sum(todo.bytes for todo in known) if complete else None,
+            "files": sum(waiting.files for waiting in known) if complete else None,
+            "bytes": sum(waiting.bytes for waiting in known) if complete else None,
             "behind_s": 0.0 if since is None else round(time.monotonic() - since, 1),
             "failures": self._failures,
             "problem": self._problem,

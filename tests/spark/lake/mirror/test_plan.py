@@ -21,8 +21,8 @@ def test_what_is_missing_and_what_is_too_much() -> None:
     todo = changes(files, names("b=1/a", "b=0/a", "old/a"), names("old/a"))
     assert todo.missing == {"b=2/a": files["b=2/a"], "b=3/a": files["b=3/a"]}
     assert todo.surplus == names("b=0/a")
-    assert todo.bytes == 18
-    assert todo.without("b=3/a").bytes == 7
+    assert todo.waiting == (2, 18)
+    assert todo.waiting.without(files["b=3/a"]) == (1, 7)
 
 
 def test_files_have_their_own_names_at_first() -> None:

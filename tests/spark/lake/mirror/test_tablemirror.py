@@ -185,10 +185,10 @@ def test_a_copy_that_differs_from_its_file_is_not_committed(
             both.sync()
     assert both.mirror.copied == frozenset()
     assert both.mirror.behind is not None
-    assert len(both.mirror.behind.missing) == 1
+    assert both.mirror.behind.files == 1
     assert both.sync()
     assert copied(local, kind) == [0]
-    assert both.mirror.behind.missing == {}
+    assert both.mirror.behind == (0, 0)
 
 
 def test_a_file_that_is_removed_while_it_is_copied_is_looked_for_again(kind: str, local: str, tmp_path: Path) -> None:

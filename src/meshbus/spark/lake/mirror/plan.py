@@ -30,6 +30,17 @@ class LocalFile(NamedTuple):
     identity: Identity
 
 
+class Waiting(NamedTuple):
+    """How much has to be copied."""
+
+    files: int
+    bytes: int
+
+    def without(self, file: LocalFile) -> Waiting:
+        """Return what is left after a file was copied."""
+        return Waiting(self.files - 1, self.bytes - file.bytes)
+
+
 class Changes(NamedTuple):
     """The difference between a copy and what it should have, by names of the copy."""
 
@@ -37,13 +48,9 @@ class Changes(NamedTuple):
     surplus: frozenset[str]
 
     @property
-    def bytes(self) -> int:
-        """Size of the missing files."""
-        return sum(file.bytes for file in self.missing.values())
-
-    def without(self, name: str) -> Changes:
-        """Return what is left after a missing file was copied."""
-        return self._replace(missing={other: file for other, file in self.missing.items() if other != name})
+    def waiting(self) -> Waiting:
+        """How much is missing."""
+        return Waiting(len(self.missing), sum(file.bytes for file in self.missing.values()))
 
 
 def name_files(

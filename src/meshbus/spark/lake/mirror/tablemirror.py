@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshbus.errors import LogError, LogFault, MeshError
 from meshbus.log.objectstore import Cancelled, explain, join_uri, put_object, show_uri, size_of, verify_object
 from meshbus.spark.lake.mirror.ledger import Ledger
-from meshbus.spark.lake.mirror.plan import Changes, Identity, LocalFile, changes, kept_beside, name_files
+from meshbus.spark.lake.mirror.plan import Changes, Identity, LocalFile, Waiting, changes, kept_beside, name_files
 
 if TYPE_CHECKING:
     from meshbus.spark.lake.mirror.target import Target
@@ -59,7 +59,7 @@ class TableMirror:
         """Names in the copy of the files that the table had last time."""
         self.copied: frozenset[str] = frozenset()
         """Paths of files that are in the copy, and were verified."""
-        self.behind: Changes | None = None
+        self.behind: Waiting | None = None
         """What the copy lacks; None if that is not known."""
 
     def look(self) -> bool:
@@ -110,10 +110,10 @@ class TableMirror:
         # Read after the table was looked at: what has left it by then is written down.
         held = self._ledger.kept
         named, kept, todo = self._compare(present, held - gone)
-        left = todo
+        left = todo.waiting
         for name, file in todo.missing.items():
             self._upload(name, file, cancelled)
-            self.behind = left = left.without(name)
+            self.behind = left = left.without(file)
         if cancelled():
             raise Cancelled
         made = False
@@ -126,7 +126,7 @@ class TableMirror:
         self._ledger.forget(held - kept)
         self.copied = frozenset(str(file.path) for file in named.values())
         self._present = frozenset(named) | (present & kept)
-        self._synced, self.behind = self._state, Changes({}, frozenset())
+        self._synced, self.behind = self._state, Waiting(0, 0)
         return made
 
     def _compare(
@@ -135,8 +135,9 @@ class TableMirror:
         """Return the files by their names in the copy, what only the copy should have, and what it lacks."""
         named = name_files(self._state.files, present, self._ledger.aliases, self._known)
         kept = kept_beside(held, named)
-        self.behind = changes(named, present, kept)
-        return named, kept, self.behind
+        todo = changes(named, present, kept)
+        self.behind = todo.waiting
+        return named, kept, todo
 
     def _upload(self, name: str, file: LocalFile, cancelled: Callable[[], bool]) -> None:
         uri = join_uri(self._uri, *name.split("/"))
