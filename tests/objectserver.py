@@ -155,6 +155,16 @@ def serving(folder: Path, **options: int) -> Iterator[ObjectServer]:
             server.stop()
 
 
+def use_profile(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have the credentials in a profile instead of the environment."""
+    lines = [f"{name.lower()} = {value}" for name, value in CREDENTIALS.items()]
+    (folder / "credentials").write_text("\n".join(["[mesh]", *lines, ""]))
+    for name in CREDENTIALS:
+        patch.delenv(name)
+    patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    patch.setenv("AWS_PROFILE", "mesh")
+
+
 @pytest.fixture(scope="module")
 def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectServer]:
     """A server for all tests of a file. A test that stops one starts its own, because a test leaves no process behind."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from meshbus.cli.exit import Exit
+from meshbus.cli.pipeline import _mirror_line
 from meshbus.errors import PipelineError, PipelineFault
 from meshbus.log.log import Redex
 from meshbus.spark.run.sparksession import CHECK_HINT
@@ -84,3 +85,26 @@ def test_check_says_which_address_is_wrong_and_does_not_advise_itself(
     assert rows["spark"]["found"] == "Spark did not start: all masters are unresponsive"
     assert rows["spark"]["to_do"] == f"check the address after {option}"
     assert ("java" in rows) is (option == "--master"), "a server has a Java of its own"
+
+
+def test_the_status_says_what_waits_to_be_copied_and_why() -> None:
+    mirror = {"place": "s3://bucket/lake", "state": "waiting", "files": 3, "bytes": 900, "behind_s": 12.5}
+    said = [
+        _mirror_line(mirror | changes)
+        for changes in (
+            {"problem": "it does not answer"},
+            {"state": "copying", "files": None, "bytes": None, "problem": ""},
+            {"state": "current", "problem": ""},
+        )
+    ]
+    assert said == [
+        "copy at s3://bucket/lake waiting: 3 files with 900 bytes for 12.5 s: it does not answer",
+        "copy at s3://bucket/lake copying: not compared with the tables for 12.5 s",
+        "copy at s3://bucket/lake current: up to date",
+    ]
+
+
+def test_a_copy_needs_a_format_with_atomic_commits(meshbus: Meshbus, home: Path) -> None:
+    refused = meshbus("pipeline", "run", "--log", "log", "--mirror", "s3://bucket/lake")
+    assert refused.code == Exit.USAGE
+    assert "mirror: requires format 'delta' or 'iceberg', got 'parquet'" in refused.err

@@ -14,15 +14,18 @@ from meshbus.log.objectstore import (
     delete_object,
     explain,
     join_uri,
+    list_names,
     list_objects,
     locate,
     open_object,
     put_object,
+    read_object,
     show_uri,
     size_of,
     verify_object,
+    write_object,
 )
-from tests.objectserver import ObjectServer, free_ports, object_server
+from tests.objectserver import ObjectServer, free_ports, object_server, use_profile
 
 __all__ = ["object_server"]
 
@@ -68,6 +71,16 @@ def test_an_object_is_written_verified_read_listed_and_deleted(place: str, path:
     assert size_of(uri) is None
 
 
+def test_small_objects_are_written_replaced_and_read(place: str) -> None:
+    uri = join_uri(place, "a=b", "hint")
+    assert read_object(uri) is None
+    for content in (b"12", b"13", b""):
+        write_object(uri, content)
+        assert read_object(uri) == content
+    assert list_names(place) == [("a=b/hint", 0)]
+    delete_object(uri)
+
+
 def test_an_object_that_differs_from_what_was_written_is_noticed(place: str, path: Path) -> None:
     stored = put_object(path, join_uri(place, "x"))
     changed = bytearray(CONTENT)
@@ -110,13 +123,7 @@ def test_wrong_credentials_are_explained(
 def test_credentials_of_a_profile_are_used(
     object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    profiles = tmp_path / "credentials"
-    profiles.write_text(f"[mesh]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
-    monkeypatch.setenv("AWS_PROFILE", "mesh")
+    use_profile(monkeypatch, tmp_path)
     assert list_objects(object_server.uri("profile").replace("us-east-1", "eu-west-2")) == []
 
 

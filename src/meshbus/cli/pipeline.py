@@ -70,14 +70,20 @@ def run(
         list[Path] | None, Parameter(help="log_dir of a node, with its logs and packet records. May be repeated.")
     ] = None,
     tables: Annotated[Path | None, Parameter(help="Directory of the tables. Default: tables.")] = None,
-    once: Annotated[bool, Parameter(help="Stop when everything has been read.")] = False,
+    mirror: Annotated[
+        str | None,
+        Parameter(
+            help="Keep copies of the tables on object storage, such as s3://bucket/prefix (delta and iceberg only)."
+        ),
+    ] = None,
+    once: Annotated[bool, Parameter(help="Stop when everything has been read and copied.")] = False,
     where: Where | None = None,
     json: Json = False,
 ) -> None:
     """Read logs into the tables, once or until `meshbus pipeline stop` or Ctrl-C."""
     from meshbus.spark.run.runner import run as run_pipeline
 
-    settings = _settings(config, log=log, tables=tables)
+    settings = _settings(config, log=log, tables=tables, mirror=mirror)
     spark = (where or Where()).session()
     try:
         status = run_pipeline(spark, settings, once=once, on_progress=_progress_printer(json))
@@ -218,12 +224,14 @@ def _declared(settings: PipelineConfig) -> list[Any]:
 @contextmanager
 def _writing(settings: PipelineConfig, where: Where | None) -> Iterator[tuple[Any, Any]]:
     """Yield Spark and the tables of a pipeline that is not running, and refresh its gold tables afterwards."""
+    from meshbus.spark.lake.mirror.ledger import settle_all
     from meshbus.spark.lake.tablestore import open_store
     from meshbus.spark.run.control import exclusive
     from meshbus.spark.run.refresh import Refresher
 
     store = open_store(settings.tables)
     with exclusive(store.root):
+        settle_all(store)
         spark = (where or Where()).session()
         try:
             yield spark, store
@@ -232,7 +240,9 @@ def _writing(settings: PipelineConfig, where: Where | None) -> Iterator[tuple[An
             spark.stop()
 
 
-def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None) -> PipelineConfig:
+def _settings(
+    config: Path | None, *, log: list[Path] | None = None, tables: Path | None = None, mirror: str | None = None
+) -> PipelineConfig:
     import msgspec
 
     from meshbus.spark.run.pipelineconfig import PipelineConfig, load_config
@@ -243,6 +253,8 @@ def _settings(config: Path | None, *, log: list[Path] | None = None, tables: Pat
         changes["logs"] = tuple(map(str, log))
     if tables:
         changes["tables"] = str(tables)
+    if mirror:
+        changes["mirror"] = mirror
     return msgspec.structs.replace(settings, **changes)
 
 
@@ -261,9 +273,21 @@ def _show_status(found: dict[str, Any], json: bool) -> None:
             note(f"{found['doing']} for {found['doing_s']} s")
         if found.get("gold", {}).get("problem"):
             note(f"gold tables were not refreshed: {found['gold']['problem']}")
+        if found.get("mirror"):
+            note(_mirror_line(found["mirror"]))
         show_rows(found["queries"], columns, json=False, empty="no queries")
     else:
         show_line(found)
+
+
+def _mirror_line(mirror: dict[str, Any]) -> str:
+    """Return what waits to be copied to object storage, and why, in one line."""
+    behind = f"{mirror['files']} files with {mirror['bytes']} bytes for {mirror['behind_s']} s"
+    if mirror["state"] == "current":
+        behind = "up to date"
+    elif mirror["files"] is None:
+        behind = f"not compared with the tables for {mirror['behind_s']} s"
+    return ": ".join(filter(None, [f"copy at {mirror['place']} {mirror['state']}", behind, mirror["problem"]]))
 
 
 def _node_id(text: str) -> int:

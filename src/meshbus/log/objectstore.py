@@ -33,7 +33,7 @@ from meshbus.errors import ConfigError, LogError, LogFault
 
 _PIECE = 4 << 20
 """Bytes that are read from a file, or from an object, at a time."""
-_CONNECT_S, _STALL_S = 3.0, 15.0
+CONNECT_S, STALL_S = 3.0, 15.0
 """How long a connection may take, and how long no byte may move: a busy server takes seconds to complete an upload."""
 _ATTEMPTS = 2
 """Attempts of one request by the client library, against single lost connections."""
@@ -151,15 +151,43 @@ def open_object(uri: str) -> Any:
         return system.open_input_file(place)
 
 
+def read_object(uri: str) -> bytes | None:
+    """Return the content of a small object, or None if it does not exist."""
+    try:
+        with open_object(uri) as source, _reaching(uri, "read"):
+            return bytes(source.read())
+    except FileNotFoundError:
+        return None
+
+
+def write_object(uri: str, content: bytes) -> None:
+    """Write a small object, in one step: readers find the content before or after it."""
+    system, place = locate(uri)
+    with _reaching(uri, "write"):
+        if _is_local(uri):
+            system.create_dir(str(Path(place).parent), recursive=True)
+            aside = Path(f"{place}.new")
+            aside.write_bytes(content)
+            _sync(aside)
+            aside.replace(place)
+        else:
+            with system.open_output_stream(place) as sink:
+                sink.write(content)
+
+
 def list_objects(uri: str) -> list[tuple[str, int]]:
     """Return the URI and the size of each object below a place; empty if there is none."""
+    return [(join_uri(uri, *name.split("/")), size) for name, size in list_names(uri)]
+
+
+def list_names(uri: str) -> list[tuple[str, int]]:
+    """Return the name, with slashes, and the size of each object below a place; empty if there is none."""
     from pyarrow.fs import FileSelector
 
     system, place = locate(uri)
     with _reaching(uri, "list"):
         found = system.get_file_info(FileSelector(place, recursive=True, allow_not_found=True))
-    below = [(info.path[len(place.rstrip("/")) + 1 :], info.size) for info in found if info.is_file]
-    return sorted((join_uri(uri, *name.split("/")), int(size)) for name, size in below)
+    return sorted((info.path[len(place.rstrip("/")) + 1 :], int(info.size)) for info in found if info.is_file)
 
 
 def delete_object(uri: str) -> None:
@@ -186,8 +214,8 @@ def _filesystem(scheme: str, query: str) -> Any:
         return fs.LocalFileSystem()
     return fs.S3FileSystem(
         **dict(parse_qsl(query)),
-        connect_timeout=_CONNECT_S,
-        request_timeout=_STALL_S,
+        connect_timeout=CONNECT_S,
+        request_timeout=STALL_S,
         # In the background, parts would pile up in memory while the network is slower than the disk.
         background_writes=False,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),

@@ -1,6 +1,7 @@
 """A pipeline's file and a policy's file: what is wrong in them is said with its place."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -171,3 +172,32 @@ def test_a_recorded_policy_is_a_policy(tmp_path: Path) -> None:
 
 def test_the_defaults_are_allowed() -> None:
     assert PipelineConfig().restarts == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"mirror": "s3://bucket/lake"}, "mirror: requires format 'delta' or 'iceberg', got 'parquet'"),
+        ({"mirror": "s3://bucket/lake", "format": "parquet"}, "plain directories have no atomic commit"),
+        ({"mirror": "ftp://bucket", "format": "delta"}, "mirror: invalid URI 'ftp://bucket'; write s3://bucket/prefix"),
+        ({"mirror": "s3://me:secret@bucket", "format": "delta"}, "mirror: must not contain credentials"),
+        ({"mirror": "s3://bucket/a%20b", "format": "delta"}, "mirror: must not contain '%' in its path"),
+        ({"mirror_keep_days": 3.0, "keep_days": 1.0}, "mirror_keep_days: requires mirror and keep_days"),
+        ({"mirror_keep_days": 3.0, "mirror": "s3://b/l", "format": "delta"}, "requires mirror and keep_days"),
+        (
+            {"mirror_keep_days": 3.0, "keep_days": 7.0, "mirror": "s3://b/l", "format": "iceberg"},
+            "mirror_keep_days: must be at least keep_days \\(7\\), got 3",
+        ),
+    ],
+)
+def test_a_copy_that_cannot_be_kept_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        PipelineConfig(**settings)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_copy_is_configured_by_its_place() -> None:
+    config = PipelineConfig(
+        format="delta", mirror="s3://bucket/lake?region=eu-west-1", keep_days=7.0, mirror_keep_days=7.0
+    )
+    assert config.mirror == "s3://bucket/lake?region=eu-west-1"

@@ -14,7 +14,7 @@ spark/lake/formats/; spark/lake/tablestore.py chooses one and reads the files wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -81,8 +81,12 @@ class TableFormat(Protocol):
         """Replace all rows whose time is in [start, end) by the Parquet files below `staged`, which is removed."""
         ...
 
-    def expire(self, before: datetime) -> int:
-        """Remove the files whose rows are all older, and return how many there were."""
+    def older(self, before: datetime) -> dict[str, datetime]:
+        """Return the paths of the files whose rows are all older, each with the time of its last row."""
+        ...
+
+    def expire(self, before: datetime, only: Container[str] | None = None) -> int:
+        """Remove the files whose rows are all older, or some of these, and return how many there were."""
         ...
 
     def sweep(self) -> None:

@@ -52,9 +52,13 @@ class Store:
     def table(self, name: str) -> TableFormat:
         """Return the files of a table; raises PipelineError if the table is unknown."""
         if name not in self._tables:
-            spec = self.catalog.spec(name)
-            self._tables[name] = _table_type(self.format)(self.root / spec.layer / spec.table.name, spec)
+            self._tables[name] = _table_type(self.format)(self.folder(name), self.catalog.spec(name))
         return self._tables[name]
+
+    def folder(self, name: str) -> Path:
+        """Return the directory of a table, as an absolute path; raises PipelineError if the table is unknown."""
+        spec = self.catalog.spec(name)
+        return (self.root / spec.layer / spec.table.name).absolute()
 
     def create(self) -> None:
         """Write down the format, so that readers know it."""

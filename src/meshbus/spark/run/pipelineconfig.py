@@ -10,10 +10,12 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from meshbus.errors import ConfigError, MeshError
+from meshbus.log.objectstore import check_uri
 from meshbus.names.channel import ChannelName
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.channels import Visibility
@@ -51,12 +53,40 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Number of batches of a table that are compacted into one part."""
     keep_days: float | None = None
     """Files and hours whose rows are all older than this are removed from the tables; None keeps everything."""
+    mirror: str | None = None
+    """Where copies of the tables are kept: `s3://bucket/prefix` or `file:///directory`; for `delta` and `iceberg`."""
+    mirror_keep_days: float | None = None
+    """What `keep_days` removed from the tables is removed from the copies at this age; None keeps it there forever."""
 
     def __post_init__(self) -> None:
         for name, least in (("max_rows_per_batch", 1), ("compact_batches", 2), ("restarts", 0)):
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(name, f"must be at least {least}, got {value}")
+        if self.mirror is not None:
+            self._check_mirror(self.mirror)
+        if self.mirror_keep_days is not None:
+            self._check_mirror_keep_days(self.mirror_keep_days)
+
+    def _check_mirror(self, uri: str) -> None:
+        try:
+            check_uri(uri)
+        except ConfigError as error:
+            raise ConfigError("mirror", error.problem) from None
+        if bad := sorted(set("%#") & set(urlsplit(uri).path)):
+            raise ConfigError("mirror", f"must not contain {bad[0]!r} in its path, got {uri!r}")
+        if self.format == "parquet":
+            raise ConfigError(
+                "mirror",
+                "requires format 'delta' or 'iceberg', got 'parquet': plain directories have no atomic commit on object"
+                " storage",
+            )
+
+    def _check_mirror_keep_days(self, days: float) -> None:
+        if self.mirror is None or self.keep_days is None:
+            raise ConfigError("mirror_keep_days", "requires mirror and keep_days; set both, or remove it")
+        if days < self.keep_days:
+            raise ConfigError("mirror_keep_days", f"must be at least keep_days ({self.keep_days:g}), got {days:g}")
 
 
 def load_config(path: Path) -> PipelineConfig:

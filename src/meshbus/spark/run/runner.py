@@ -30,6 +30,7 @@ from meshbus.errors import LogError, LogFault, PipelineError, PipelineFault
 from meshbus.log.packets.reader import list_recorders
 from meshbus.spark.io.inputs import Logs, Records, match_channels, stored_schemas
 from meshbus.spark.lake.counts import COUNTS
+from meshbus.spark.lake.mirror.ledger import settle_all
 from meshbus.spark.lake.stretches import merge_runs
 from meshbus.spark.lake.tablestore import HOUR_FORMAT, Store
 from meshbus.spark.run import eventwriter, packetwriter
@@ -39,6 +40,7 @@ from meshbus.spark.run.failure import sentence_of_failure
 from meshbus.spark.run.ingest import Ingest, State
 from meshbus.spark.run.intake import TABLE as CENSUS
 from meshbus.spark.run.intake import CensusIntake
+from meshbus.spark.run.mirroring import mirroring_of
 from meshbus.spark.run.packetwriter import PacketWriter
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.plans import Plans
@@ -82,6 +84,7 @@ def run(
         _check_inputs(config)
         store = Store(root, table_format=config.format)
         store.create()
+        settle_all(store)
         return _Pipeline(spark, config, store, once=once, on_progress=on_progress).run()
 
 
@@ -110,6 +113,7 @@ class _Pipeline:
         """Directories without packet records so far, by the name of the query that will read them."""
         self._census = CensusIntake(store, config.logs)
         self._refresher = Refresher(spark, store, config.subscriptions)
+        self._mirroring = mirroring_of(store, config)
         self._started = time.time_ns()
         self._state = "running"
         self._doing = ("starting", time.monotonic())
@@ -124,8 +128,9 @@ class _Pipeline:
         """Run until there is nothing more to do, and return the last status."""
         root = self._store.root
         clear_stop(root)
-        with self._status_kept(), closing(self._refresher):
+        with self._status_kept(), closing(self._mirroring), closing(self._refresher):
             self._sweep()
+            self._mirroring.start()
             finish_rebuild(self._spark, self._store)
             self._take_all()
             # A last refresh makes gold agree with silver.
@@ -134,6 +139,9 @@ class _Pipeline:
             for query in self._queries:
                 query.look()
                 query.state = State.DONE
+            if self._once:
+                self._doing = "copying tables to object storage", time.monotonic()
+                self._mirroring.finish(self._config.restarts, partial(stop_requested, root))
         clear_stop(root)
         return self._status()
 
@@ -205,6 +213,8 @@ class _Pipeline:
             self._looked_at = now
             for query in self._queries:
                 query.look()
+            if line := self._mirroring.news():
+                self._report(line)
 
     def _try(self, query: Ingest, step: Callable[[], Any]) -> Any:
         try:
@@ -254,6 +264,7 @@ class _Pipeline:
         hours = self._refresher.begin(since) if rested else self._refresher.refresh(since)
         if self._stale:
             self._keep_small(oldest)
+            self._mirroring.wake()
         if time.monotonic() - self._swept_at >= _SWEEP_S and not self._refresher.running:
             self._sweep()
         return hours
@@ -279,7 +290,7 @@ class _Pipeline:
                 table.compact(self._spark, query, fewest=self._config.compact_batches, merge=merge)
         if oldest is not None:
             for name in self._store.catalog:
-                self._store.table(name).expire(oldest)
+                self._mirroring.expire(name, oldest)
 
     def _report(self, line: dict[str, Any]) -> None:
         line = {"at": _now(), **line}
@@ -290,6 +301,7 @@ class _Pipeline:
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(line) + b"\n")
         self._on_progress(line)
+        self._mirroring.wake()
 
     def _status(self) -> dict[str, Any]:
         doing, since = self._doing
@@ -302,6 +314,7 @@ class _Pipeline:
             "doing_s": round(time.monotonic() - since, 1) if self._state == "running" else None,
             "queries": [query.facts() for query in self._queries],
             "gold": {"problem": self._gold_problem, "failures": self._refresh_failures},
+            "mirror": self._mirroring.facts(),
         }
 
     def _query(self, name: str, path: str, source: Any, writer: Any) -> Ingest:

@@ -15,7 +15,7 @@ from pyiceberg.types import FixedType
 from meshbus.errors import PipelineError
 from meshbus.log.schema import Table
 from meshbus.spark.lake.catalog import CATALOG
-from meshbus.spark.lake.formats import iceberg
+from meshbus.spark.lake.formats import iceberg, icebergcommit
 from meshbus.spark.lake.formats.iceberg import IcebergTable
 from meshbus.spark.lake.formats.icebergfolder import FolderCatalog
 from meshbus.spark.lake.readers import reading
@@ -160,7 +160,7 @@ def test_files_that_were_never_committed_go(table: IcebergTable) -> None:
 def test_snapshots_and_metadata_do_not_grow_without_bounds(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "_SNAPSHOTS", 3)
+    monkeypatch.setattr(icebergcommit, "_SNAPSHOTS", 3)
     for batch in range(20):
         commit(table, batch, [batch])
     assert len(found(table).snapshots()) == 3

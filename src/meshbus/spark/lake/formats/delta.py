@@ -16,28 +16,25 @@ longer part of the table stay for a day, for readers that found them before. Req
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from meshbus.errors import PipelineError, PipelineFault
-from meshbus.spark.lake.formats.parquetfile import BOUNDED, read_footer, row_schema
+from meshbus.spark.lake.formats.deltacommit import (
+    add_action,
+    add_columns,
+    commit_actions,
+    create_log,
+    delta_library,
+    paths_of,
+    remove_action,
+)
 from meshbus.spark.lake.formats.parts import Part, hour_name, hours_of, parts_of
 from meshbus.spark.lake.formats.parttable import KEEP_HOURS, PartTable, Swap
-from meshbus.spark.lake.tableschema import Layer, TableSpec
+from meshbus.spark.lake.tableschema import TableSpec
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as Log
-
-_CONFIGURATION = {
-    "delta.deletedFileRetentionDuration": f"interval {KEEP_HOURS} hours",
-    # There is a commit every few seconds; a month of them, which is the default, would be a million files.
-    "delta.logRetentionDuration": f"interval {KEEP_HOURS} hours",
-}
 
 
 class DeltaTable(PartTable):
@@ -52,7 +49,7 @@ class DeltaTable(PartTable):
         self._log: Log | None = None
         self._paths: tuple[int, list[Path]] = (-1, [])
         """Cache of the present files, with the version of the table."""
-        _deltalake()
+        delta_library()
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
@@ -60,16 +57,14 @@ class DeltaTable(PartTable):
         """Return the newest version of the log; None if the table does not exist."""
         if self._log is not None:
             self._log.update_incremental()
-        elif (self.folder / "_delta_log").is_dir() and _deltalake().DeltaTable.is_deltatable(self.folder.as_uri()):
-            self._log = _deltalake().DeltaTable(self.folder.as_uri())
+        elif (self.folder / "_delta_log").is_dir() and delta_library().DeltaTable.is_deltatable(self.folder.as_uri()):
+            self._log = delta_library().DeltaTable(self.folder.as_uri())
         return self._log
 
     def _files(self) -> list[Path]:
         log = self._present()
         if log is not None and log.version() != self._paths[0]:
-            # Not file_uris: those are encoded, and a path may have any character.
-            paths = log.get_add_actions().column("path").to_pylist()
-            self._paths = log.version(), [self.folder / path for path in paths]
+            self._paths = log.version(), [self.folder / path for path in paths_of(log)]
         return self._paths[1]
 
     def parts(self) -> list[Part]:
@@ -89,8 +84,8 @@ class DeltaTable(PartTable):
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
     def _add(self, part: Part, staged: Path) -> None:
-        log, transaction = self._writable(), _deltalake().Transaction(part.query, part.last)
-        self._commit(log, self._adding(self._place(part, staged)), transaction)
+        log = self._writable()
+        self._commit(log, self._adding(self._place(part, staged)), {part.query: part.last})
 
     def _swap(self, swaps: Sequence[Swap]) -> None:
         log = self._writable()
@@ -109,9 +104,8 @@ class DeltaTable(PartTable):
         files = self.gold_files()
         self._commit(self._writable(), self._removing(files[hour] for hour in hours))
 
-    def _commit(self, log: Log, actions: list[Any], *transactions: Any) -> None:
-        properties = _deltalake().CommitProperties(app_transactions=list(transactions))
-        log.create_write_transaction(actions, mode="append", schema=log.schema(), commit_properties=properties)
+    def _commit(self, log: Log, actions: list[Any], batches: Mapping[str, int] | None = None) -> None:
+        commit_actions(log, actions, batches or {})
 
     def _writable(self) -> Log:
         """Return the log of a table that exists and has all columns, at the version that was read last.
@@ -121,46 +115,18 @@ class DeltaTable(PartTable):
         """
         log = self._log or self._present()
         if log is None:
-            log = self._log = _deltalake().DeltaTable.create(
-                self.folder.as_uri(), _schema(self.spec), name=self.spec.name, configuration=_CONFIGURATION
-            )
-        present = {field.name for field in log.schema().fields}
-        missing = [field for field in _schema(self.spec).fields if field.name not in present]
-        if missing:
-            log.alter.add_columns(missing)
-            log.update_incremental()
+            log = self._log = create_log(self.folder.as_uri(), self.spec)
+        add_columns(log, self.spec)
         return log
 
     def _adding(self, files: Iterable[Path], *, rows: bool = True) -> list[Any]:
-        from deltalake.transaction import AddAction
-
-        return [
-            AddAction(
-                path=str(file.relative_to(self.folder)),
-                size=file.stat().st_size,
-                partition_values={},
-                modification_time=_now_ms(),
-                data_change=rows,
-                stats=self._statistics(file),
-            )
-            for file in files
-        ]
+        return [add_action(self._path_of(file), file, self.spec, rows=rows) for file in files]
 
     def _removing(self, files: Iterable[Path], *, rows: bool = True) -> list[Any]:
-        from deltalake.transaction import RemoveAction
+        return [remove_action(self._path_of(file), rows=rows) for file in files]
 
-        return [RemoveAction(str(file.relative_to(self.folder)), rows, _now_ms()) for file in files]
-
-    def _statistics(self, file: Path) -> str:
-        names = {field.name for field in _schema(self.spec).fields}
-        footer = read_footer(file, [name for name in BOUNDED if name in names])
-        stats = {
-            "numRecords": footer.rows,
-            "minValues": {name: _json_of(low) for name, (low, _) in footer.bounds.items()},
-            "maxValues": {name: _json_of(high) for name, (_, high) in footer.bounds.items()},
-            "nullCount": footer.nulls,
-        }
-        return msgspec.json.encode(stats).decode()
+    def _path_of(self, file: Path) -> str:
+        return str(file.relative_to(self.folder))
 
     def sweep(self) -> None:
         """Remove leftovers of crashes, and files that left the table a day ago if no reader is active."""
@@ -171,34 +137,3 @@ class DeltaTable(PartTable):
             for folder in self.folder.glob("batch=*"):
                 if not any(folder.rglob("*.parquet")):
                     shutil.rmtree(folder)
-
-
-def _deltalake() -> Any:
-    try:
-        import deltalake
-    except ImportError:
-        raise PipelineError(
-            PipelineFault.FAILED, "the package deltalake is not installed; run: pip install 'meshbus[delta]'"
-        ) from None
-    return deltalake
-
-
-def _schema(spec: TableSpec) -> Any:
-    """Return the columns of a table as Delta has them."""
-    import pyarrow as pa
-
-    fields = [
-        pa.field(field.name, pa.binary() if pa.types.is_fixed_size_binary(field.type) else field.type)
-        for field in row_schema(spec)
-    ]
-    if spec.layer is Layer.GOLD and spec.hourly:
-        fields.append(pa.field("hour", pa.string()))
-    return _deltalake().Schema.from_arrow(pa.schema(fields))
-
-
-def _json_of(bound: Any) -> Any:
-    return f"{bound:%Y-%m-%dT%H:%M:%S.%f}Z" if isinstance(bound, datetime) else bound
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import uuid
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -27,13 +28,14 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from pyiceberg.io import FileIO
     from pyiceberg.schema import Schema
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.typedef import Identifier
 
-_HINT = "version-hint.text"
+HINT: Final = "version-hint.text"
 
 
 class QuickTransaction(Transaction):
@@ -50,13 +52,35 @@ class QuickTransaction(Transaction):
         return self._computed[2]
 
 
-class FolderCatalog(NoopCatalog):
-    """The catalog of one table, which is all that PyIceberg needs to commit to it."""
+class VersionedCatalog(NoopCatalog, ABC):
+    """The catalog of one table, which is all that PyIceberg needs to commit to it; subclasses know its storage."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder.name)
-        self._folder = folder
-        self._identifier = folder.parent.name, folder.name
+    def __init__(self, location: str) -> None:
+        """`location` is the directory of the table without a slash at the end, such as `file:///…` or `s3://…`."""
+        *_, layer, name = location.split("/")
+        super().__init__(name)
+        self._root = location
+        self._identifier = layer, name
+
+    @abstractmethod
+    def _load_io(self) -> FileIO:
+        """Return what reads and writes files of metadata."""
+
+    @abstractmethod
+    def _hint(self) -> bytes:
+        """Return the content of the hint, or nothing if it does not exist."""
+
+    @abstractmethod
+    def _names(self) -> Iterable[str]:
+        """Return the names of all files of metadata."""
+
+    @abstractmethod
+    def _has(self, version: int) -> bool:
+        """Return whether a version exists."""
+
+    @abstractmethod
+    def _publish(self, version: int, metadata: TableMetadata) -> None:
+        """Create the metadata file of a version, then the hint; raises CommitFailedException if the file exists."""
 
     def exists(self) -> bool:
         """Return whether the table has been created."""
@@ -64,9 +88,8 @@ class FolderCatalog(NoopCatalog):
 
     def create(self, schema: Schema, properties: Mapping[str, str]) -> Table:
         """Create the table without rows."""
-        (self._folder / "metadata").mkdir(parents=True, exist_ok=True)
         metadata = new_table_metadata(
-            schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, f"file://{self._folder}", dict(properties)
+            schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, self._root, dict(properties)
         )
         self._publish(1, metadata)
         return self.load_table(self._identifier)
@@ -74,9 +97,9 @@ class FolderCatalog(NoopCatalog):
     def load_table(self, identifier: str | Identifier) -> Table:
         """Return the table as it is now; raises NoSuchTableError if it does not exist."""
         if not (version := self._version()):
-            raise NoSuchTableError(f"{self._folder} has no Iceberg table")
+            raise NoSuchTableError(f"{self._root} has no Iceberg table")
         location = self._location(version)
-        io = load_file_io(location=location)
+        io = self._load_io()
         metadata = FromInputFile.table_metadata(io.new_input(location))
         return Table(self.identifier_to_tuple(identifier), metadata, location, io, self)
 
@@ -101,22 +124,44 @@ class FolderCatalog(NoopCatalog):
     def _version(self) -> int:
         """Return the number of the newest version; 0 if there is none."""
         try:
-            version = int((self._folder / "metadata" / _HINT).read_bytes())
-        except (FileNotFoundError, ValueError):
-            names = (path.name.partition(".")[0] for path in (self._folder / "metadata").glob("v*.metadata.json"))
-            version = max((int(name[1:]) for name in names if name[1:].isdecimal()), default=0)
-        while self._path(version + 1).exists():
+            version = int(self._hint())
+        except ValueError:
+            names = (name.partition(".")[0] for name in self._names() if name.endswith(".metadata.json"))
+            version = max((int(name[1:]) for name in names if name[:1] == "v" and name[1:].isdecimal()), default=0)
+        while self._has(version + 1):
             version += 1
         return version
+
+    def _location(self, version: int) -> str:
+        return f"{self._root}/metadata/v{version}.metadata.json"
+
+
+class FolderCatalog(VersionedCatalog):
+    """The catalog of a table in a local directory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"file://{folder}")
+        self._folder = folder
+
+    def _load_io(self) -> FileIO:
+        return load_file_io(location=self._root)
+
+    def _hint(self) -> bytes:
+        path = self._folder / "metadata" / HINT
+        return path.read_bytes() if path.exists() else b""
+
+    def _names(self) -> Iterable[str]:
+        return [path.name for path in (self._folder / "metadata").glob("v*")]
+
+    def _has(self, version: int) -> bool:
+        return self._path(version).exists()
 
     def _path(self, version: int) -> Path:
         return self._folder / "metadata" / f"v{version}.metadata.json"
 
-    def _location(self, version: int) -> str:
-        return f"file://{self._path(version)}"
-
     def _publish(self, version: int, metadata: TableMetadata) -> None:
         path = self._path(version)
+        path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f"{uuid.uuid4().hex}.tmp")
         aside.write_text(metadata.model_dump_json(), encoding="utf-8")
         try:
@@ -127,4 +172,4 @@ class FolderCatalog(NoopCatalog):
             aside.unlink()
         hint = path.with_name(f"{uuid.uuid4().hex}.tmp")
         hint.write_text(str(version), encoding="utf-8")
-        hint.replace(path.with_name(_HINT))
+        hint.replace(path.with_name(HINT))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Container, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
@@ -209,28 +209,34 @@ class PartTable(ABC):
                 parquetfile.write_outside(file, self._time(), start, end, staged)
         return staged
 
-    def expire(self, before: datetime) -> int:
-        """Remove files whose rows are all older than `before`; a table without time keeps all."""
+    def older(self, before: datetime) -> dict[str, datetime]:
+        """Return the files whose rows are all older than `before`; a table without time has none."""
         if self.spec.layer is Layer.GOLD:
-            return self._expire_hours(before)
+            files, ends = self.gold_files(), {hour: _end_of(hour) for hour in self.hours()}
+            return {str(files[hour]): end for hour, end in ends.items() if end <= before}
         if self.spec.time is None:
+            return {}
+        times = {file: self._times(file) for part in self.parts() for file in part.files}
+        return {str(file): bounds[1] for file, bounds in times.items() if bounds is not None and bounds[1] < before}
+
+    def expire(self, before: datetime, only: Container[str] | None = None) -> int:
+        """Remove files whose rows are all older than `before`; a table without time keeps all."""
+        old = {path for path in self.older(before) if only is None or path in only}
+        if not old:
             return 0
-        swaps, gone = [], 0
+        if self.spec.layer is Layer.GOLD:
+            self._drop_hours([hour for hour, file in self.gold_files().items() if str(file) in old])
+            return len(old)
+        swaps = []
         for part in self.parts():
-            kept = [file for file in part.files if not self._older(file, before)]
+            kept = [file for file in part.files if str(file) not in old]
             if len(kept) < len(part.files):
                 staged = self.stage()
                 for file in kept:
                     parquetfile.link(file, staged)
                 swaps.append(Swap([part], successor([part]), staged))
-                gone += len(part.files) - len(kept)
-        if swaps:
-            self._swap(swaps)
-        return gone
-
-    def _older(self, file: Path, before: datetime) -> bool:
-        bounds = self._times(file)
-        return bounds is not None and bounds[1] < before
+        self._swap(swaps)
+        return len(old)
 
     def _times(self, file: Path) -> tuple[datetime, datetime] | None:
         if file not in self._bounds:
@@ -271,12 +277,6 @@ class PartTable(ABC):
         """Return the hours that a gold table has."""
         return [hour for hour in self.gold_files() if hour != WHOLE]
 
-    def _expire_hours(self, before: datetime) -> int:
-        old = [hour for hour in self.hours() if hour < f"{before:{HOUR_FORMAT}}"]
-        if old:
-            self._drop_hours(old)
-        return len(old)
-
     # ── placing files ───────────────────────────────────────────────────────────────────────
 
     def _place(self, part: Part, staged: Path) -> list[Path]:
@@ -315,6 +315,10 @@ class PartTable(ABC):
                     path.rename(aside / uuid.uuid4().hex)
         shutil.rmtree(aside)
         return free
+
+
+def _end_of(hour: str) -> datetime:
+    return datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) + timedelta(hours=1)
 
 
 def _merge(

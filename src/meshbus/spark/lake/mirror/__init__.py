@@ -1,0 +1,1 @@
+"""Copies of tables on object storage, which the library of their format commits."""
