@@ -81,7 +81,7 @@ def _commits(root: Path, kind: type[PartTable], batches: int) -> tuple[list[Cost
         commits.append(_time(partial(table.commit, "events", batch, batch, staged)))
         listings.append(_time(table.files))
         if (batch + 1) % COMPACTED == 0:
-            compactions.append(_time(partial(table.compact, None, "events", fewest=COMPACTED)))
+            compactions.append(_time(partial(table.compact, "events", fewest=COMPACTED)))
     return commits, listings, compactions
 
 

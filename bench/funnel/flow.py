@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,7 @@ from bench.funnel.load import Load, batches, expect
 from bench.harness import processor_seconds
 from meshbus.errors import PipelineError
 from meshbus.log.log import Redex
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.tables import tables
 from meshbus.spark.run.control import stop
 from meshbus.spark.run.pipelineconfig import PipelineConfig
@@ -42,7 +43,10 @@ STOP_S = 600.0
 RETRY_S, ASK_S = 0.05, 10.0
 WARM = 2
 """Events before the first sample: they include compilation."""
+RESTED_S = 8.0
+"""Pause after which no table rests, in a process that is warmed up."""
 _EVENTS, _GOLD = "events", "gold"
+_EVENT_COUNTS = {"silver.event_counts", "silver.receipt_counts", "silver.latency_counts"}
 
 
 class Mark(NamedTuple):
@@ -172,9 +176,10 @@ class BatchCost(NamedTuple):
     """What a batch with a single event costs."""
 
     seconds: float
+    """All of it: ingest, counts and all gold tables."""
     cpu_s: float
     reported_ms: float
-    """What the lines of progress say about it; not every version says how long a refresh took."""
+    """Until silver and count tables have the event, by the lines of progress. Versions that do not report counting leave it out."""
 
 
 def batch_cost(spark: SparkSession, config: PipelineConfig, events: Source, samples: int) -> BatchCost:
@@ -226,6 +231,23 @@ class Follower:
                 # A refresh that ended while the table was read may be the one that was seen: the later time counts.
                 return max(mark.at for mark in list(self.marks) if mark.is_gold)
         return None
+
+    def wait_tables(self, names: Sequence[str], since: int) -> dict[str, float]:
+        """Wait until each of some gold tables was refreshed after the line `since`, and return when that was reported.
+
+        Raises RuntimeError if that takes too long, or if the pipeline failed.
+        """
+        found: dict[str, float] = {}
+        until = time.perf_counter() + VISIBLE_S
+        while missing := [name for name in names if name not in found]:
+            with self._changed:
+                self._changed.wait(RETRY_S)
+                for mark in self.marks[since:]:
+                    for name in mark.line.get("hours", {}):
+                        found.setdefault(name, mark.at)
+            if self._failure is not None or time.perf_counter() > until:
+                raise RuntimeError(f"{missing[0]} was not refreshed within {VISIBLE_S:g} s") from self._failure
+        return {name: found[name] for name in names}
 
     def rows_at(self, at: float) -> int:
         """Return how many rows were in silver at a time, by the lines of progress."""
@@ -288,6 +310,24 @@ def freshness(
         follower.wait_gold(events.events)  # it has started
         waits = [_wait_one(follower, events) for _ in range(samples + warm)]
     return sorted(waits[warm:])
+
+
+def slowest(spark: SparkSession, config: PipelineConfig, events: Source, samples: int) -> dict[str, float]:
+    """Return the median seconds from the append of one event until each gold table has it, with a pipeline that is idle.
+
+    Before each event, all tables are up to date and have rested.
+    """
+    names = [name for name, table in CATALOG.gold.items() if _EVENT_COUNTS & set(table.sources)]
+    waits: dict[str, list[float]] = {name: [] for name in names}
+    with following(spark, config) as follower:
+        events.append()
+        follower.wait_gold(events.events)
+        for _ in range(samples + 1):
+            time.sleep(RESTED_S)
+            since, at = len(follower.marks), events.append()
+            for name, seen in follower.wait_tables(names, since).items():
+                waits[name].append(seen - at)
+    return {name: statistics.median(found[1:]) for name, found in waits.items()}
 
 
 def _wait_one(follower: Follower, events: Source) -> float:

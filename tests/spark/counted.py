@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.counts import COUNTS
 
 BY_NAME = {counts.name: counts for counts in COUNTS}
@@ -12,7 +14,13 @@ BY_NAME = {counts.name: counts for counts in COUNTS}
 
 def counted(names: Iterable[str], rows: DataFrame) -> list[DataFrame]:
     """Count rows for each of some count tables."""
-    return [BY_NAME[name].compute(rows) for name in names]
+    collected = rows.toArrow()
+    return [frame_of(rows.sparkSession, name, BY_NAME[name].compute(collected)) for name in names]
+
+
+def frame_of(spark: SparkSession, name: str, counts: pa.Table) -> DataFrame:
+    """Counts as Spark reads them from a table."""
+    return spark.createDataFrame(counts.to_pylist(), CATALOG[name].struct())
 
 
 def unreadable(rows: DataFrame) -> DataFrame:

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bench.bench_funnel import GOLD, ORDER, SILVER, ratio_table, stage_table, stages
+from bench.funnel import flow
 from bench.funnel.bare import COPY, DUCK_COPY, jobs
-from bench.funnel.flow import batch_cost, config_for, freshness, gold_events, source, through
+from bench.funnel.flow import COUNTED, batch_cost, config_for, freshness, gold_events, slowest, source, through
 from bench.funnel.load import Load, fill
 from tests.children import child
 
@@ -41,12 +42,20 @@ def test_json_events_are_decoded_and_a_wrong_count_is_noticed(spark: SparkSessio
     assert gold_events(spark, config.tables) == load.events
 
 
-def test_a_single_event_is_followed_into_gold(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_single_event_is_followed_into_gold(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "RESTED_S", 0.0)
     config = config_for(tmp_path / "logs", tmp_path / "tables", Load(1))
     with source(tmp_path / "logs") as events:
         cost = batch_cost(spark, config, events, 1)
         waits = freshness(spark, config, events, 1, warm=0)
         assert gold_events(spark, config.tables) == events.events == 1 + 1 + 1 + 1
+        each = slowest(spark, config, events, 1)
+        assert gold_events(spark, config.tables) == events.events == 4 + 1 + 2
+    assert COUNTED in each
+    assert len(each) > 1
+    assert all(seconds > 0 for seconds in each.values())
     assert cost.reported_ms > 0
     assert len(waits) == 1
     assert waits[0] > 0

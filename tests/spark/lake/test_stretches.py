@@ -62,12 +62,49 @@ def test_merged_stretches_say_the_same_in_fewer_rows(spark: SparkSession) -> Non
     def run(first: int, last: int, events: int) -> tuple[object, ...]:
         return ("publisher", "a", b"L" * 16, 5, None, first, last, events, 1)
 
+    names = [field.name for field in CATALOG["silver.runs"].struct()]
+    schema = arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
     runs = [run(20, 29, 10), run(0, 9, 12), run(5, 12, 8), run(13, 13, 1), run(40, 40, 1)]
-    frame = spark.createDataFrame(runs, CATALOG["silver.runs"].struct())
-    merged = merge_runs(frame)
-    assert sorted((row["first"], row["last"], row["events"], row["reordered"]) for row in merged.collect()) == [
+    table = pa.Table.from_pylist([dict(zip(names, values, strict=True)) for values in runs], schema)
+    merged = merge_runs(table)
+    assert merged.schema == schema
+    assert sorted((row["first"], row["last"], row["events"], row["reordered"]) for row in merged.to_pylist()) == [
         (0, 13, 21, 3),
         (20, 29, 10, 1),
         (40, 40, 1, 1),
     ]
-    assert gaps(merged).collect() == gaps(frame).collect()
+    frames = [spark.createDataFrame(each.to_pylist(), CATALOG["silver.runs"].struct()) for each in (merged, table)]
+    assert gaps(frames[0]).collect() == gaps(frames[1]).collect()
+
+
+OWNERS = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["log", "publisher"]), "channel": st.sampled_from("ab"), "log_id": st.just(b"L" * 16),
+     "origin": st.sampled_from([None, 5]), "session_id": st.sampled_from([None, -1])}
+)  # fmt: skip
+EDGES = [-(2**63), -(2**63) + 1, 2**63 - 2, 2**63 - 1]
+
+
+@given(st.lists(st.tuples(OWNERS, *[st.one_of(st.integers(-9, 9), st.sampled_from(EDGES))] * 2), max_size=20))
+def test_merged_ranges_hold_the_same_numbers_and_never_touch(given: list[tuple[dict[str, Any], int, int]]) -> None:
+    rows = [
+        {**owner, "first": min(pair), "last": max(pair), "events": place, "reordered": 1}
+        for place, (owner, *pair) in enumerate(given)
+    ]
+    schema = arrow_schema(CATALOG["silver.runs"].table, dictionaries=False)
+    merged = merge_runs(pa.Table.from_pylist(rows, schema)).to_pylist()
+
+    def of_owner(some: list[dict[str, Any]], owner: tuple[Any, ...]) -> list[dict[str, Any]]:
+        return sorted(
+            (row for row in some if tuple(row[name] for name in WHOSE) == owner), key=lambda row: row["first"]
+        )
+
+    for owner in {tuple(row[name] for name in WHOSE) for row in rows + merged}:
+        before, after = of_owner(rows, owner), of_owner(merged, owner)
+        assert all(one["last"] + 1 < other["first"] for one, other in pairwise(after))
+        for row in before:
+            assert any(one["first"] <= row["first"] and row["last"] <= one["last"] for one in after)
+        for one in after:
+            inside = [row for row in before if one["first"] <= row["first"] <= one["last"]]
+            assert (one["first"], one["last"]) == (inside[0]["first"], max(row["last"] for row in inside))
+            assert one["events"] == sum(row["events"] for row in inside)
+            assert one["reordered"] == len(inside)

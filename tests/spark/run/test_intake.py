@@ -52,7 +52,7 @@ def test_small_parts_are_combined_and_nothing_is_taken_again(spark: SparkSession
     for hour in range(6):
         write(tmp_path, 7, hour)
         assert intake.take() == 1
-    store.table(TABLE).compact(None, "census", fewest=4)
+    store.table(TABLE).compact("census", fewest=4)
     assert len(store.paths(TABLE)) == 3
     assert store.read(spark, TABLE).count() == 6
     assert CensusIntake(store, [str(tmp_path)]).take() == 0

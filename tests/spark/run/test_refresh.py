@@ -18,7 +18,9 @@ from meshbus.log.schema import arrow_schema
 from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.run.goldinputs import GoldInputs
 from meshbus.spark.run.refresh import Refresher
+from tests.spark.counted import BY_NAME
 from tests.spark.world import SUBSCRIPTIONS, World
 
 START = datetime(2026, 11, 15, tzinfo=UTC)
@@ -90,10 +92,10 @@ def test_a_table_that_takes_long_delays_no_other(
 ) -> None:
     replace, released = Refresher._replace, threading.Event()
 
-    def slowly(self: Refresher, table: GoldTable, due: Mapping[str, str]) -> None:
+    def slowly(self: Refresher, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
         if table.name == "top_talkers":
             released.wait(300)
-        replace(self, table, due)
+        replace(self, table, due, inputs)
 
     monkeypatch.setattr(Refresher, "_replace", slowly)
     store = Store(tmp_path)
@@ -108,6 +110,55 @@ def test_a_table_that_takes_long_delays_no_other(
         released.set()
         assert refresher.refresh()["gold.top_talkers"] == 1
     assert store.table("gold.top_talkers").hours() == ["2026-11-15T01"]
+
+
+def test_quick_tables_are_begun_first_and_those_that_take_long_have_a_thread_of_their_own(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[str, str]] = []
+
+    def noted(self: Refresher, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
+        begun.append((table.name, threading.current_thread().name.rpartition("_")[0]))
+
+    monkeypatch.setattr(Refresher, "_replace", noted)
+    store = Store(tmp_path)
+    for name in ("silver.events", "bronze.events"):
+        add(store, name, "events", [1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        refresher.refresh()
+        threads = dict(begun)
+        assert threads["channel_stats"] == threads["top_talkers"] == "meshbus-gold"
+        assert threads["fan_out"] == threads["latency"] == "meshbus-gold-slow", "they have many sources"
+        begun.clear()
+        slow = {"gold.top_talkers": 7.0, "gold.channel_stats": 3.0}
+        refresher._took_s = dict.fromkeys(store.catalog.gold, 0.1) | slow
+        refresher.refresh()
+    assert dict(begun)["fan_out"] == "meshbus-gold"
+    assert [name for name, thread in begun if thread == "meshbus-gold-slow"] == ["channel_stats", "top_talkers"]
+
+
+def test_files_that_were_compacted_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with closing(Refresher(spark, store)) as refresher:
+        for _ in range(4):
+            add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+            refresher.refresh()
+        counts = store.table("silver.event_counts")
+        assert counts.compact("events", fewest=4, merge=BY_NAME["silver.event_counts"].merge, keep=0) == 4
+        refresher.refresh()
+        assert len(refresher._files) == len(counts.files()) == 1
+    (row,) = store.rows("silver.event_counts")
+    assert (row["events"], row["bytes"]) == (4, 20)
+
+
+def test_counting_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[tuple[int, float]] = []
+    store = Store(tmp_path)
+    add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store, (), lambda *counted: told.append(counted))) as refresher:
+        refresher.refresh()
+        refresher.refresh()
+    assert [files for files, _ in told] == [1]
 
 
 def test_a_table_rests_after_it_was_computed(spark: SparkSession, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_the_world_was_read_in_capped_batches_and_told(world: World) -> None:
     batches = [line for line in world.lines if "batch" in line]
     assert {line["query"] for line in batches} == {"events", "events_1", "packets", "packets_1"}
     assert max(line["rows"] for line in batches) <= world.config.max_rows_per_batch
+    assert sum(line["files"] for line in world.lines if line["query"] == "counts") > 0
     found = status(world.tables)
     assert found["state"] == "stopped"
     assert {query["state"] for query in found["queries"]} == {"done"}

@@ -1,41 +1,37 @@
 """Count tables: what the gold tables need of events and packets, added up by minute when a batch is committed.
 
-Each batch of a source is scanned once, and a gold table is then computed from counts, so that its cost does not grow with
+Each batch of a source is read once, and a gold table is then computed from counts, so that its cost does not grow with
 the rows of an hour. Counts of several batches are added by `merge`, so batches may be counted one by one, together, and
-in any order. The columns are in spark/lake/tableschema.py. Nothing here knows where tables are stored: the caller reads
-the rows of a batch and writes their counts.
+in any order. The columns are in spark/lake/tableschema.py. Nothing here knows where tables are stored:
+spark/lake/countfiles.py reads the rows, and spark/run/counting.py decides which.
 
-A scan reads only the columns that it groups by (and payloads, for their length), and groups by plain numbers: a minute
-is an integer until the rows are added up. `F.window` and a text for the hour would cost a quarter more per row.
+Rows are Arrow tables, and are added up by Arrow: it takes tens of nanoseconds for a row, and nothing for a query, where
+a query of Spark takes half a second whatever it reads. Minutes and latencies are computed by numpy, from the integers in
+the columns; a minute becomes a time, and the hour a text, after the rows are added up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from meshbus.spark.lake.tableschema import (
-    EVENT_COUNTS,
-    LATENCY_COUNTS,
-    PACKET_COUNTS,
-    RECEIPT_COUNTS,
-    WINDOW_S,
-    Layer,
-)
+from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema
+from meshbus.spark.lake.minutes import MINUTE_NS, MINUTE_US
+from meshbus.spark.lake.tableschema import EVENT_COUNTS, LATENCY_COUNTS, PACKET_COUNTS, RECEIPT_COUNTS, Layer
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from numpy.typing import NDArray
 
-    from meshbus.log.schema import Table
-
-MINUTE_NS = WINDOW_S * 10**9
-_MINUTE_US = WINDOW_S * 10**6
 _DIGITS = 1_000
 """Latencies keep three digits: percentiles are then within half a percent, and a minute has few different values."""
 _STEPS_NS = (1, 10, 100, 1_000, 10_000, 100_000)
 """What latencies are rounded to: never to more than the last, so that the delay is known even if clocks are hours apart."""
+_FARTHEST_NS = 2**62 - 2**20
+"""Times before 1824 or after 2116 count as those for a latency, which then has 64 bits: others may send any time."""
 
 
 class CountTable(msgspec.Struct, frozen=True):
@@ -44,8 +40,12 @@ class CountTable(msgspec.Struct, frozen=True):
     table: Table
     source: str
     """Qualified name of the table whose rows are counted."""
-    compute: Callable[[DataFrame], DataFrame]
-    """Takes rows of the source, of any number of batches, and returns their counts."""
+    rows: Table
+    """Its columns, as far as they are counted."""
+    reads: tuple[str, ...]
+    """The columns that are read."""
+    add_up: Callable[[Mapping[str, Any]], Any]
+    """Takes these columns and returns an Arrow table with the columns of the count table except the hour."""
     measures: tuple[str, ...]
     """Columns that are added up; the others are keys."""
 
@@ -54,106 +54,174 @@ class CountTable(msgspec.Struct, frozen=True):
         """The qualified name, such as `silver.event_counts`."""
         return f"{Layer.SILVER}.{self.table.name}"
 
-    def merge(self, counts: DataFrame) -> DataFrame:
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema of counts, all columns nullable, as in other files of tables."""
+        import pyarrow as pa
+
+        schema = arrow_schema(self.table, dictionaries=False)
+        return pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+
+    def compute(self, rows: Any) -> Any:
+        """Count the rows of an Arrow table, of any number of batches; a column that it does not have is unknown."""
+        import pyarrow as pa
+
+        types, present = arrow_schema(self.rows, dictionaries=False), set(rows.column_names)
+        columns = {
+            name: rows[name] if name in present else pa.chunked_array([pa.nulls(len(rows), types.field(name).type)])
+            for name in self.reads
+        }
+        return self._finished(self.add_up(columns))
+
+    def merge(self, counts: Any) -> Any:
         """Add up the counts of several batches, so that each combination of keys has one row."""
-        from pyspark.sql import functions as F
+        keys = [name for name in counts.column_names if name not in {"hour", *self.measures}]
+        return self._finished(
+            _added({name: counts[name] for name in keys}, {name: (counts[name], "sum") for name in self.measures})
+        )
 
-        keys = [column.name for column in self.table if column.name not in self.measures]
-        return counts.groupBy(*keys).agg(*(F.sum(name).alias(name) for name in self.measures))
-
-
-def start_of_minute(time: Column, unit: int = _MINUTE_US) -> Column:
-    """Round an integer time down to its minute; `unit` is a minute in the unit of the time.
-
-    Cheaper than `F.window`, which makes a struct of each row's window.
-    """
-    from pyspark.sql import functions as F
-
-    return time - F.pmod(time, F.lit(unit))
+    def _finished(self, counted: Any) -> Any:
+        """Add the hour, which follows from the minute, and return the columns of the table."""
+        hours = _hours(counted["window_start"])
+        return counted.append_column("hour", hours).select(self.schema.names).cast(self.schema)
 
 
-def _event_counts(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
+def _event_counts(rows: Mapping[str, Any]) -> Any:
+    import pyarrow.compute as pc
 
-    sent = start_of_minute(F.col("ts_ns"), MINUTE_NS).alias("_sent")
-    counted = rows.groupBy(_minute("recv_ts"), "channel", "origin", "src", "dst", sent).agg(
-        F.count("*").alias("events"), F.sum(F.octet_length("payload")).alias("bytes")
-    )
-    sent_minute = F.timestamp_micros(F.call_function("div", F.col("_sent"), F.lit(1000)))
-    return _finished(counted.withColumn("sent_minute", sent_minute), EVENT_COUNTS)
+    keys = {
+        "window_start": _minute(rows["recv_ts"]),
+        **{name: rows[name] for name in ("channel", "origin", "src", "dst")},
+    }
+    sent = _mapped(rows["ts_ns"], lambda ns: ns // MINUTE_NS * MINUTE_US)
+    size = pc.binary_length(rows["payload"])
+    return _added(keys | {"sent_minute": sent}, {"events": (None, "count_all"), "bytes": (size, "sum")})
 
 
-def _receipt_counts(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
+def _receipt_counts(rows: Mapping[str, Any]) -> Any:
+    import pyarrow.compute as pc
 
-    # As text, which costs nothing and is undone below: Spark's fastest hash table does not take binary keys.
-    log_id = F.col("log_id").cast("string").alias("_log_id")
+    keys = {name: rows[name] for name in ("channel", "log_id", "origin", "recorder")}
     # Only what arrived in a session was received; a node writes its own events without one.
-    received = F.col("session_id").isNotNull().alias("received")
-    counted = rows.groupBy(_minute("recv_ts"), "channel", log_id, "origin", "recorder", received).agg(
-        F.count("*").alias("rows"), F.count("ts_ns").alias("timed")
-    )
-    return _finished(counted.withColumn("log_id", F.col("_log_id").cast("binary")), RECEIPT_COUNTS)
+    keys |= {"window_start": _minute(rows["recv_ts"]), "received": pc.is_valid(rows["session_id"])}
+    return _added(keys, {"rows": (None, "count_all"), "timed": (rows["ts_ns"], "count")})
 
 
-def _latency_counts(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
+def _latency_counts(rows: Mapping[str, Any]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    timed = rows.where(F.col("session_id").isNotNull() & F.col("ts_ns").isNotNull())
-    # One step at a time: Spark then computes each once per row.
-    timed = timed.withColumn("_took", F.col("recv_ts_ns") - F.col("ts_ns"))
-    timed = timed.withColumn("_step", _rounding_step(F.col("_took")))
-    middle = F.col("_took") + F.shiftright("_step", 1)
-    rounded = (middle - F.pmod(middle, "_step")).alias("_rounded")
-    counted = timed.groupBy(_minute("recv_ts"), "channel", "origin", "recorder", rounded).agg(
-        F.count("*").alias("rows")
-    )
-    return _finished(counted.withColumn("latency_us", F.col("_rounded") / 1000), LATENCY_COUNTS)
+    known = [pc.is_valid(rows[name]) for name in ("session_id", "ts_ns", "recv_ts_ns")]
+    timed = pa.table(dict(rows)).filter(reduce(pc.and_, known))
+    received, sent = (_clipped(timed[name]) for name in ("recv_ts_ns", "ts_ns"))
+    keys = {name: timed[name] for name in ("channel", "origin", "recorder")}
+    # Grouped as integers, which costs less than numbers with fractions.
+    keys |= {"window_start": _minute(timed["recv_ts"]), "latency_us": pa.array(_rounded(received - sent))}
+    counted = _added(keys, {"rows": (None, "count_all")})
+    place = counted.schema.get_field_index("latency_us")
+    return counted.set_column(place, "latency_us", pa.array(counted["latency_us"].to_numpy() / 1000))
 
 
-def _packet_counts(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
+def _packet_counts(rows: Mapping[str, Any]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    keys = ("recorder", "verdict", "reason", F.col("previous_hop").alias("peer"), "channel", "origin", "src", "dst")
+    taken = ("recorder", "verdict", "reason", "channel", "origin", "src", "dst")
+    keys = {name: rows[name] for name in taken} | {"window_start": _minute(rows["ts"]), "peer": rows["previous_hop"]}
     # A recorded packet stands for `sampling_rate` packets.
-    counted = rows.groupBy(_minute("ts"), *keys).agg(
-        F.sum("sampling_rate").alias("packets"),
-        F.sum(F.col("payload_len").cast("bigint") * F.col("sampling_rate")).alias("bytes"),
-    )
-    return _finished(counted, PACKET_COUNTS)
+    packets = rows["sampling_rate"].cast(pa.int64())
+    size = pc.multiply(rows["payload_len"].cast(pa.int64()), packets)
+    return _added(keys, {"packets": (packets, "sum"), "bytes": (size, "sum")})
 
 
-def _minute(time: str) -> Column:
-    """Return the key for the minute of a timestamp: an integer, until `_finished`."""
-    from pyspark.sql import functions as F
+def _added(keys: Mapping[str, Any], measures: Mapping[str, tuple[Any, str]]) -> Any:
+    """Group columns, and aggregate each measure, a column and a function of Arrow; `count_all` has no column."""
+    import pyarrow as pa
 
-    return start_of_minute(F.unix_micros(time)).alias("_minute")
-
-
-def _rounding_step(took_ns: Column) -> Column:
-    """Return the power of ten that a latency is rounded to a multiple of."""
-    from pyspark.sql import functions as F
-
-    size = F.abs(took_ns)
-    *steps, chosen = map(F.lit, _STEPS_NS)
-    for step in reversed(steps):
-        chosen = F.when(size < _DIGITS * step, step).otherwise(chosen)
-    return chosen.cast("bigint")
+    valued = {name: values for name, (values, _) in measures.items() if values is not None}
+    made = {name: how if values is None else f"{name}_{how}" for name, (values, how) in measures.items()}
+    wanted = [([] if values is None else name, how) for name, (values, how) in measures.items()]
+    # In this thread: the caller has several.
+    counted = pa.table({**keys, **valued}).group_by(list(keys), use_threads=False).aggregate(wanted)
+    return counted.select([*keys, *made.values()]).rename_columns([*keys, *measures])
 
 
-def _finished(counted: DataFrame, table: Table) -> DataFrame:
-    """Add the columns that follow from the minute, and return those of the table."""
-    from pyspark.sql import functions as F
+def _minute(time: Any) -> Any:
+    """Return the starts of the minutes of times, as integers until the rows are added up."""
+    import pyarrow as pa
 
-    start = F.timestamp_micros("_minute")
-    times = {"window_start": start, "hour": F.date_format(start, "yyyy-MM-dd'T'HH")}
-    return counted.withColumns(times).select(*(column.name for column in table))
+    return _mapped(time.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), lambda us: us // MINUTE_US * MINUTE_US)
 
+
+def _mapped(column: Any, function: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Any:
+    """Compute a column from a column of integers; null stays null."""
+    import pyarrow as pa
+
+    unknown = column.is_null().to_numpy() if column.null_count else None
+    return pa.array(function(column.fill_null(0).to_numpy()), mask=unknown)
+
+
+def _clipped(times_ns: Any) -> NDArray[np.int64]:
+    held: NDArray[np.int64] = times_ns.to_numpy()
+    return np.clip(held, -_FARTHEST_NS, _FARTHEST_NS)
+
+
+def _rounded(took_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Round latencies to multiples of a power of ten; a half is rounded up."""
+    size = np.abs(took_ns)
+    step = np.full(len(took_ns), _STEPS_NS[-1], np.int64)
+    for one in reversed(_STEPS_NS[:-1]):
+        step[size < _DIGITS * one] = one
+    rounded: NDArray[np.int64] = (took_ns + (step >> 1)) // step * step
+    return rounded
+
+
+def _hours(starts: Any) -> Any:
+    """Return the hours of times as text, each of them made once; numpy writes any year."""
+    import pyarrow as pa
+
+    encoded = starts.cast(pa.timestamp("us")).combine_chunks().dictionary_encode()
+    texts = np.datetime_as_string(encoded.dictionary.to_numpy().astype("datetime64[h]"))
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+_COUNTED_EVENT = ("recv_ts", "channel", "origin", "ts_ns")
 
 COUNTS = (
-    CountTable(EVENT_COUNTS, "silver.events", _event_counts, ("events", "bytes")),
-    CountTable(RECEIPT_COUNTS, "bronze.events", _receipt_counts, ("rows", "timed")),
-    CountTable(LATENCY_COUNTS, "bronze.events", _latency_counts, ("rows",)),
-    CountTable(PACKET_COUNTS, "bronze.packets", _packet_counts, ("packets", "bytes")),
-)
+    CountTable(
+        EVENT_COUNTS,
+        "silver.events",
+        EVENTS,
+        (*_COUNTED_EVENT, "src", "dst", "payload"),
+        _event_counts,
+        ("events", "bytes"),
+    ),
+    CountTable(
+        RECEIPT_COUNTS,
+        "bronze.events",
+        EVENTS,
+        (*_COUNTED_EVENT, "log_id", "recorder", "session_id"),
+        _receipt_counts,
+        ("rows", "timed"),
+    ),
+    CountTable(
+        LATENCY_COUNTS,
+        "bronze.events",
+        EVENTS,
+        (*_COUNTED_EVENT, "recv_ts_ns", "recorder", "session_id"),
+        _latency_counts,
+        ("rows",),
+    ),
+    CountTable(
+        PACKET_COUNTS,
+        "bronze.packets",
+        PACKETS,
+        (
+            "ts", "recorder", "verdict", "reason", "previous_hop", "channel", "origin", "src", "dst", "payload_len",
+            "sampling_rate",
+        ),
+        _packet_counts,
+        ("packets", "bytes"),
+    ),
+)  # fmt: skip
 """Every count table."""

@@ -32,9 +32,7 @@ class Intervals:
         firsts, lasts = np.concatenate((self._firsts, given[:, 0])), np.concatenate((self._lasts, given[:, 1]))
         order = np.argsort(firsts, kind="stable")
         firsts, reach = firsts[order], np.maximum.accumulate(lasts[order])
-        # A range begins where its first number is beyond everything before it, by more than one.
-        apart = (firsts[1:] > reach[:-1]) & (firsts[1:] - 1 != reach[:-1])
-        begins = np.flatnonzero(np.concatenate(([True], apart)))
+        begins = range_starts(firsts, reach)
         self._firsts, self._lasts = firsts[begins], reach[np.append(begins[1:], len(order)) - 1]
 
     def contains(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -55,3 +53,13 @@ class Intervals:
             return False
         self._lasts[-1] = max(int(self._lasts[-1]), last)
         return True
+
+
+def range_starts(firsts: NDArray[np.int64], reach: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where ranges begin that neither touch nor overlap, in ranges in the order of their first numbers.
+
+    `reach` is the highest number of each range and all before it. A range begins where its first number is beyond
+    everything before it, by more than one; the difference of two extreme numbers would exceed 64 bits.
+    """
+    apart = (firsts[1:] > reach[:-1]) & (firsts[1:] - 1 != reach[:-1])
+    return np.flatnonzero(np.concatenate(([True], apart)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshbus.log.census import FactKind
-from meshbus.spark.lake.counts import MINUTE_NS, start_of_minute
+from meshbus.spark.lake.minutes import MINUTE_NS, start_of_minute
 from meshbus.spark.lake.narrow import near_names, near_steps
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from meshbus.log.schema import arrow_schema
+from meshbus.spark.lake.intervals import range_starts
 from meshbus.spark.lake.tableschema import RUNS
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS, FIRST_SEQUENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
 
 Run: TypeAlias = Mapping[str, Any]
 """A row of silver.runs."""
@@ -145,18 +145,27 @@ def _is_constant(column: Any) -> bool:
     return bool(bounds["min"] == bounds["max"])
 
 
-def merge_runs(runs: DataFrame) -> DataFrame:
+def merge_runs(runs: Any) -> Any:
     """Merge ranges that touch or overlap; the counts stay the same, in fewer rows."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
+    import pyarrow as pa
 
-    ordered = Window.partitionBy(*WHOSE).orderBy("first", "last")
-    before = F.max("last").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
-    begins = F.coalesce(F.col("first") > before + 1, F.lit(True)).cast("bigint")
-    numbered = runs.withColumn("_begins", begins).withColumn("_stretch", F.sum("_begins").over(ordered))
-    return numbered.groupBy(*WHOSE, "_stretch").agg(
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-        F.sum("events").alias("events"),
-        F.sum("reordered").alias("reordered"),
-    )
+    if not len(runs):
+        return runs
+    groups, owners = groups_of(runs, WHOSE)
+    measured = np.stack([runs[name].to_numpy() for name in _MEASURED], 1)
+    made = [
+        {**owner, **dict(zip(_MEASURED, one, strict=True))}
+        for places, owner in zip(groups, owners, strict=True)
+        for one in _merged(measured[places]).tolist()
+    ]
+    return pa.Table.from_pylist(made, arrow_schema(RUNS, dictionaries=False))
+
+
+def _merged(ranges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Merge the ranges of one owner, with the columns of _MEASURED."""
+    ranges = ranges[np.lexsort((ranges[:, 1], ranges[:, 0]))]
+    firsts, reach = ranges[:, 0], np.maximum.accumulate(ranges[:, 1])
+    starts = range_starts(firsts, reach)
+    ends = np.append(starts[1:], len(ranges)) - 1
+    sums = np.add.reduceat(ranges[:, 2:], starts, axis=0)
+    return np.column_stack((firsts[starts], reach[ends], sums))

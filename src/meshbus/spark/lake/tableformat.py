@@ -17,12 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class TableFile(msgspec.Struct, frozen=True):
@@ -61,19 +58,11 @@ class TableFormat(Protocol):
         """
         ...
 
-    def compact(
-        self,
-        spark: SparkSession | None,
-        query: str,
-        *,
-        fewest: int,
-        merge: Callable[[DataFrame], DataFrame] | None = None,
-        keep: int = 2,
-    ) -> int:
+    def compact(self, query: str, *, fewest: int, merge: Callable[[Any], Any] | None = None, keep: int = 2) -> int:
         """Combine the small files of `fewest` consecutive parts of a query, and return how many parts were combined.
 
-        The newest `keep` parts stay as they are, and so do large files. With `merge`, Spark reduces the rows; without,
-        `spark` is not used.
+        The newest `keep` parts stay as they are, and so do large files. `merge` takes the rows of some files as an Arrow
+        table, and returns fewer that mean the same.
         """
         ...
 

@@ -17,6 +17,7 @@ from meshbus.spark.lake import silver
 from meshbus.spark.lake.counts import COUNTS
 from meshbus.spark.lake.decode import decode_rows
 from meshbus.spark.lake.tablestore import HOUR_FORMAT
+from meshbus.spark.run.counting import count_span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,8 +87,9 @@ def _count(spark: SparkSession, store: Store, hour: str) -> None:
         if count.source == _EVENTS:
             table = store.table(count.name)
             staged = table.stage()
-            store.write_files(count.compute(store.read(spark, _EVENTS, [hour])), staged)
-            table.replace(_start_of(hour), _start_of(hour) + timedelta(hours=1), staged)
+            start, end = _start_of(hour), _start_of(hour) + timedelta(hours=1)
+            count_span(spark, store, count, start, end, staged)
+            table.replace(start, end, staged)
 
 
 def _hours(store: Store, name: str) -> set[str]:

@@ -9,24 +9,29 @@ no special handling.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
-from meshbus.spark.lake.counts import COUNTS, CountTable
+from meshbus.spark.lake.counts import COUNTS
 from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import HOUR_FORMAT, Store
+from meshbus.spark.run.counting import count_new
+from meshbus.spark.run.goldinputs import GoldInputs
+from meshbus.spark.run.smallfiles import SmallFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from meshbus.spark.lake.tableformat import TableFile
-
-_PARALLEL_TABLES = 3
-"""Tables computed at the same time: Spark plans one on the driver while it runs the others."""
+_QUICK_TABLES, _SLOW_TABLES = 2, 1
+"""Tables computed at the same time: Spark plans one on the driver while it runs the others. Those that take long have a
+thread of their own, so that the others never wait for it."""
+_SLOW_S = 1.0
+_MANY_SOURCES = 3
+"""A table that was not computed yet is expected to take long if it has so many sources."""
 _REST = 2.0
 """Pause before a table is computed again, as a multiple of the time that it took."""
 _LONGEST_REST_S = 30.0
@@ -44,17 +49,26 @@ _COUNTS_OF = {count.source: count.name for count in COUNTS}
 class Refresher:
     """Keeps count tables and gold tables up to date."""
 
-    def __init__(self, spark: SparkSession, store: Store, subscriptions: Sequence[PrefixSubscription] = ()) -> None:
-        self._spark, self._store, self._subscriptions = spark, store, subscriptions
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        subscriptions: Sequence[PrefixSubscription] = (),
+        on_counted: Callable[[int, float], None] = lambda _files, _seconds: None,
+    ) -> None:
+        """Prepare; `on_counted` is called after new batches were counted, with the number of files and the time it took."""
+        self._spark, self._store, self._subscriptions, self._on_counted = spark, store, subscriptions, on_counted
         self._since = ""
-        self._hours: dict[str, list[str]] = {}
-        """The hours of files, by path: a file never changes, and opening each takes time."""
-        self._pool = ThreadPoolExecutor(_PARALLEL_TABLES, "meshbus-gold")
+        self._files = SmallFiles(store)
+        self._quick = ThreadPoolExecutor(_QUICK_TABLES, "meshbus-gold")
+        self._slow = ThreadPoolExecutor(_SLOW_TABLES, "meshbus-gold-slow")
         self._running: dict[str, Future[int]] = {}
         self._rest_until: dict[str, float] = {}
         """When each table may be computed again, by the monotonic clock."""
         self._resting: set[str] = set()
         """Tables that were not looked at last time, because they rest: new rows may have put them out of date."""
+        self._took_s: dict[str, float] = {}
+        """How long each table took last."""
         self.failing: set[str] = set()
         """Tables whose last computation failed."""
 
@@ -70,7 +84,8 @@ class Refresher:
 
     def close(self) -> None:
         """Wait for what is being computed: nobody may write to the tables afterwards."""
-        self._pool.shutdown(cancel_futures=True)
+        for pool in (self._quick, self._slow):
+            pool.shutdown(cancel_futures=True)
 
     def begin(self, since: str = "", *, rested: bool = True) -> dict[str, int]:
         """Count new batches, begin to recompute what is due, and return what has ended since the last call.
@@ -79,16 +94,38 @@ class Refresher:
         proportion, so that none of them takes more than a part of the machine. Raises what went wrong with one.
         """
         self._since = since
-        with self._store.reading():
-            list(self._pool.map(self._count, COUNTS))
+        self._count()
         now, hours = time.monotonic(), self._ended()
         self._resting = {name for name, until in self._rest_until.items() if rested and now < until}
-        for name, table in self._store.catalog.gold.items():
-            if name not in self._running and name not in self._resting:
-                due = self._due(table)
-                if due:
-                    self._running[name] = self._pool.submit(self._recompute, table, due)
+        gold = self._store.catalog.gold
+        waiting = [name for name in gold if name not in self._running and name not in self._resting]
+        inputs = GoldInputs(self._spark, self._store, self._files)
+        present = self._present(gold[name] for name in waiting)
+        # The quick ones first: they are fresh while those that take long are computed.
+        for name in sorted(waiting, key=lambda name: self._expected_s(gold[name])):
+            if due := self._due(gold[name], present):
+                pool = self._slow if self._expected_s(gold[name]) >= _SLOW_S else self._quick
+                self._running[name] = pool.submit(self._recompute, gold[name], due, inputs)
         return hours
+
+    def _expected_s(self, table: GoldTable) -> float:
+        """Return how long a table took last, or a guess."""
+        return self._took_s.get(table.spec.name, _SLOW_S * len(table.sources) / _MANY_SOURCES)
+
+    def _count(self) -> None:
+        begun = time.monotonic()
+        with self._store.reading():
+            files = count_new(self._spark, self._store)
+        if files:
+            self._on_counted(files, time.monotonic() - begun)
+
+    def _present(self, tables: Iterable[GoldTable]) -> dict[str, list[str]]:
+        """Return the files that the hours of some tables depend on, by source: each list is made once."""
+        found = {_COUNTS_OF.get(source, source) for table in tables for source in _deciding(table)}
+        present = {source: self._store.paths(source) for source in sorted(found)}
+        for source, paths in present.items():
+            self._files.prune(source, paths)
+        return present
 
     @property
     def running(self) -> bool:
@@ -107,33 +144,21 @@ class Refresher:
             (self.failing.add if job.exception() else self.failing.discard)(name)
         return {name: job.result() for name, job in ended.items()}
 
-    def _count(self, count: CountTable) -> None:
-        """Count the batches of the source that are not counted."""
-        source, target = self._store.table(count.source), self._store.table(count.name)
-        for query in sorted({file.query for file in source.files()}):
-            done, last = target.last(query), source.last(query)
-            if last > done:
-                rows = self._store.read_files(
-                    self._spark, count.source, self._store.paths(count.source, query=query, after=done)
-                )
-                staged = target.stage()
-                self._store.write_files(count.compute(rows).coalesce(1), staged)
-                target.commit(query, done + 1, last, staged)
-
-    def _recompute(self, table: GoldTable, due: Mapping[str, str]) -> int:
+    def _recompute(self, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> int:
         """Recompute some hours of one table, and return how many there were."""
         begun = time.monotonic()
         with self._store.reading():
             hours = sorted(due)
             for start in range(0, len(hours), HOURS_PER_QUERY):
-                self._replace(table, {hour: due[hour] for hour in hours[start : start + HOURS_PER_QUERY]})
+                self._replace(table, {hour: due[hour] for hour in hours[start : start + HOURS_PER_QUERY]}, inputs)
         ended = time.monotonic()
+        self._took_s[table.spec.name] = ended - begun
         self._rest_until[table.spec.name] = ended + min(_REST * (ended - begun), _LONGEST_REST_S)
         return len(due)
 
-    def _replace(self, table: GoldTable, due: Mapping[str, str]) -> None:
+    def _replace(self, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
         hours = sorted(due)
-        frames = [self._store.read(self._spark, source, _wanted(table, source, hours)) for source in table.sources]
+        frames = [inputs.frame(source, _wanted(table, source, hours)) for source in table.sources]
         rows = table.rows(frames, self._subscriptions).toArrow()
         target = self._store.table(table.spec.name)
         # Also hours without result rows: their file records that they are up to date.
@@ -143,19 +168,18 @@ class Refresher:
             else:
                 target.put_hour(None, rows, sources)
 
-    def _due(self, table: GoldTable) -> Mapping[str, str]:
+    def _due(self, table: GoldTable, present: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
         """Return the hours whose inputs changed, each with the fingerprint of its present inputs."""
         given = sorted((entry.peer, entry.prefix) for entry in self._subscriptions)
         salt = repr(given) if table.with_subscriptions else ""
         found: dict[str, list[str]] = {}
-        sources = [source for source in table.sources if source not in table.filtered]
-        for source in sorted(sources, key=table.around.__contains__):
+        for source in sorted(_deciding(table), key=table.around.__contains__):
             around, counts = source in table.around, _COUNTS_OF.get(source, source)
-            for file in self._store.table(counts).files():
-                for made in self._present_hours(counts, file) if table.hourly else [_ALL_TIME]:
+            for path in present[counts]:
+                for made in self._present_hours(counts, path) if table.hourly else [_ALL_TIME]:
                     # What holds around an hour does not make one: those come first that do.
                     for hour in [hour for hour in _around([made]) if hour in found] if around else [made]:
-                        found.setdefault(hour, []).append(file.path)
+                        found.setdefault(hour, []).append(path)
         wanted = {
             hour: blake2s("\n".join([salt, *paths]).encode(), digest_size=16).hexdigest()
             for hour, paths in found.items()
@@ -167,23 +191,13 @@ class Refresher:
             if target.sources(hour if table.hourly else None) != sources
         }
 
-    def _present_hours(self, source: str, file: TableFile) -> list[str]:
-        return [hour for hour in self._hours_of(source, file) if hour >= self._since]
+    def _present_hours(self, source: str, path: str) -> list[str]:
+        return [hour for hour in self._files.hours(source, path) if hour >= self._since]
 
-    def _hours_of(self, source: str, file: TableFile) -> list[str]:
-        """Return the hours that a small file has rows of."""
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
-        if file.path not in self._hours:
-            content = pq.ParquetFile(file.path)
-            held = "hour" in content.schema_arrow.names
-            time = self._store.catalog.spec(source).time
-            column = content.read(columns=["hour" if held else time])[0]
-            self._hours[file.path] = sorted(
-                set(pc.unique(column if held else pc.strftime(column, HOUR_FORMAT)).to_pylist())
-            )
-        return self._hours[file.path]
+def _deciding(table: GoldTable) -> list[str]:
+    """Return the sources whose files decide whether an hour is out of date."""
+    return [source for source in table.sources if source not in table.filtered]
 
 
 def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str] | None:

@@ -6,7 +6,7 @@ gold tables are refreshed, after the census of each node was read (spark/run/int
 growing pause; if a query or the refresh fails too often, the run ends with the last problem.
 
     _status.json       state of the run and its queries (spark/run/control.py)
-    _progress.ndjson   one line per batch, refresh or problem
+    _progress.ndjson   one line per batch, count of new batches, refresh or problem
     _batches/          what each batch takes (spark/run/plans.py)
 
 A query is spark/run/ingest.py.
@@ -14,6 +14,7 @@ A query is spark/run/ingest.py.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -48,18 +49,20 @@ from meshbus.spark.run.rebuild import finish_rebuild
 from meshbus.spark.run.refresh import Refresher
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from meshbus.spark.lake.codec import Declaration, Stored
 
 PROGRESS = "_progress.ndjson"
 _STATUS_S = 1.0
 """How often the status file is replaced."""
+_KEEP_S = 0.25
+"""Time that compaction takes of a turn, unless a single table takes longer: batches wait for it."""
 _SWEEP_S = 3600.0
 """How often files that nothing refers to are removed; also at the start."""
 _PROGRESS_BYTES = 16 << 20
 """Size at which the progress file is rotated: about 50,000 batches. One old file is kept."""
-_MERGES: dict[str, Callable[[DataFrame], DataFrame] | None] = {
+_MERGES: dict[str, Callable[[Any], Any] | None] = {
     **dict.fromkeys((*eventwriter.TABLES, *packetwriter.TABLES, CENSUS)),
     "silver.runs": merge_runs,
     **{count.name: count.merge for count in COUNTS},
@@ -112,12 +115,14 @@ class _Pipeline:
         self._unrecorded = {_numbered("packets", number): path for number, path in enumerate(config.logs)}
         """Directories without packet records so far, by the name of the query that will read them."""
         self._census = CensusIntake(store, config.logs)
-        self._refresher = Refresher(spark, store, config.subscriptions)
+        self._refresher = Refresher(spark, store, config.subscriptions, self._report_counts)
         self._mirroring = mirroring_of(store, config)
         self._started = time.time_ns()
         self._state = "running"
         self._doing = ("starting", time.monotonic())
         self._refreshed_at = self._looked_at = self._swept_at = 0.0
+        self._unkept: list[str] = []
+        """Tables that are to be looked at for parts to compact."""
         self._stale = True
         """Whether a table changed since gold was refreshed."""
         self._refresh_failures = 0
@@ -186,7 +191,9 @@ class _Pipeline:
             self._look(now)
             if self._once and not took and not any(query.state is State.WAITING for query in self._queries):
                 return
-            if not self._once and now - self._refreshed_at >= self._config.refresh_s:
+            # The first rows after a pause need not wait: no table is being computed, or rests.
+            at_once = took and not self._refresher.busy
+            if not self._once and (at_once or now - self._refreshed_at >= self._config.refresh_s):
                 self._refresh(now, rested=True)
             if not took:
                 self._doing = "waiting for new rows", time.monotonic()
@@ -263,7 +270,7 @@ class _Pipeline:
         since = "" if oldest is None else f"{oldest:{HOUR_FORMAT}}"
         hours = self._refresher.begin(since) if rested else self._refresher.refresh(since)
         if self._stale:
-            self._keep_small(oldest)
+            self._keep_small(oldest, _KEEP_S if rested else math.inf)
             self._mirroring.wake()
         if time.monotonic() - self._swept_at >= _SWEEP_S and not self._refresher.running:
             self._sweep()
@@ -282,15 +289,24 @@ class _Pipeline:
         before = datetime.now(UTC) - timedelta(days=self._config.keep_days)
         return before.replace(minute=0, second=0, microsecond=0)
 
-    def _keep_small(self, oldest: datetime | None) -> None:
-        """Compact tables, all of whose batches are counted by now, and remove what has expired."""
-        for name, merge in _MERGES.items():
+    def _keep_small(self, oldest: datetime | None, limit_s: float) -> None:
+        """Compact tables, all of whose batches are counted by now, and remove what has expired.
+
+        Begins with no further table after a time, and continues with it next time.
+        """
+        until = time.monotonic() + limit_s
+        self._unkept = self._unkept or list(_MERGES)
+        while self._unkept and time.monotonic() < until:
+            name = self._unkept.pop(0)
             table = self._store.table(name)
             for query in sorted({file.query for file in table.files()}):
-                table.compact(self._spark, query, fewest=self._config.compact_batches, merge=merge)
-        if oldest is not None:
+                table.compact(query, fewest=self._config.compact_batches, merge=_MERGES[name])
+        if oldest is not None and not self._unkept:
             for name in self._store.catalog:
                 self._mirroring.expire(name, oldest)
+
+    def _report_counts(self, files: int, seconds: float) -> None:
+        self._report({"query": "counts", "files": files, "ms": round(seconds * 1000)})
 
     def _report(self, line: dict[str, Any]) -> None:
         line = {"at": _now(), **line}

@@ -45,7 +45,7 @@ def prepare(table: PartTable) -> None:
 def work(table: PartTable) -> None:
     """Do one of everything; doing it again changes nothing."""
     commit(table, 4, range(40, 50))
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     staged = table.stage()
     write_events(staged, [event(1_000, second=12)])
     table.replace(START + timedelta(seconds=12), START + timedelta(seconds=23), staged)

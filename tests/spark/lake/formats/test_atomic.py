@@ -63,7 +63,7 @@ def test_a_reader_that_counts_all_the_time_finds_every_row_once(kind: str, tmp_p
     try:
         for batch in range(1, 25):
             commit(table, batch, range(batch * 10, batch * 10 + 10))
-            table.compact(None, "events", fewest=2, keep=0)
+            table.compact("events", fewest=2, keep=0)
             if batch % 8 == 0:
                 table.sweep()
     finally:

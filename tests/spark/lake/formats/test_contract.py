@@ -95,8 +95,8 @@ def test_a_batch_whose_writer_died_before_its_commit_is_not_there(events: PartTa
 def test_small_files_become_one_and_their_batches_stay_known(events: PartTable) -> None:
     for batch in range(6):
         commit(events, batch, [batch])
-    assert events.compact(None, "events", fewest=9) == 0
-    assert [events.compact(None, "events", fewest=2) for _ in range(4)] == [2, 2, 2, 0]
+    assert events.compact("events", fewest=9) == 0
+    assert [events.compact("events", fewest=2) for _ in range(4)] == [2, 2, 2, 0]
     assert spans(events) == [("events", 0, 3), ("events", 4, 4), ("events", 5, 5)]
     assert numbers(events) == list(range(6))
     assert not commit(events, 2, [2])
@@ -107,7 +107,7 @@ def test_small_files_become_one_and_their_batches_stay_known(events: PartTable) 
 def test_compacted_rows_are_the_rows_that_were_written(events: PartTable) -> None:
     for batch in range(3):
         commit(events, batch, range(batch * 10, batch * 10 + 10))
-    assert events.compact(None, "events", fewest=3, keep=0) == 3
+    assert events.compact("events", fewest=3, keep=0) == 3
     found = sorted(read(events), key=lambda row: row["seq"])
     for row, wanted in zip(found, map(event, range(30)), strict=True):
         assert {name: row[name] for name in wanted} == wanted
@@ -125,7 +125,7 @@ def test_large_files_are_linked_and_not_copied(events: PartTable, monkeypatch: p
         else:
             write_events(staged, [event(batch)])
         events.commit("events", batch, batch, staged)
-    assert events.compact(None, "events", fewest=4, keep=0) == 4
+    assert events.compact("events", fewest=4, keep=0) == 4
     assert inodes < {Path(file.path).stat().st_ino for file in events.files()}
     assert len(events.files()) == 3
     assert numbers(events) == sorted([0, 2, *range(1000, 2000), *range(3000, 4000)])
@@ -134,7 +134,7 @@ def test_large_files_are_linked_and_not_copied(events: PartTable, monkeypatch: p
 def test_batches_without_rows_do_not_stop_compaction(events: PartTable) -> None:
     for batch in range(8):
         commit(events, batch, [batch] if batch % 2 else [])
-    while events.compact(None, "events", fewest=2, keep=0):
+    while events.compact("events", fewest=2, keep=0):
         pass
     assert numbers(events) == [1, 3, 5, 7]
     assert len(events.files()) == 1
@@ -145,7 +145,7 @@ def test_other_queries_are_not_compacted(events: PartTable) -> None:
     for query in ("events", "repair"):
         for batch in range(2):
             commit(events, batch, [batch], query=query)
-    assert events.compact(None, "events", fewest=2, keep=0) == 2
+    assert events.compact("events", fewest=2, keep=0) == 2
     assert spans(events) == [("events", 0, 1), ("repair", 0, 0), ("repair", 1, 1)]
 
 
@@ -308,7 +308,7 @@ def test_a_root_may_have_any_name(name: str, kind: str, tmp_path: Path) -> None:
     table = open_table(EVENTS, tmp_path / name, kind)
     for batch in range(2):
         commit(table, batch, [batch])
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     table.sweep()
     assert numbers(again(table)) == [0, 1]
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -326,7 +326,7 @@ def test_a_root_may_be_relative(kind: str, tmp_path: Path, monkeypatch: pytest.M
     table = open_table(EVENTS, Path("tables"), kind)
     for batch in range(2):
         commit(table, batch, [batch])
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert numbers(table) == [0, 1]

@@ -77,7 +77,7 @@ def test_two_writers_of_one_batch_leave_one(table: DeltaTable) -> None:
 def test_a_compaction_tells_readers_of_changes_that_no_row_changed(table: DeltaTable) -> None:
     for batch in range(2):
         commit(table, batch, [batch])
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     actions = commits(table)[-1]
     changes = [next(iter(action.values()))["dataChange"] for action in actions if {"add", "remove"} & set(action)]
     assert changes == [False, False, False]
@@ -119,7 +119,7 @@ def test_replaced_files_stay_for_a_day_and_then_go(table: DeltaTable, monkeypatc
             path, (1_000_000_000, 1_000_000_000)
         )  # segments of logs may be old; the day begins when they are replaced
     old = log(table)
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     table.sweep()
     assert old.to_pyarrow_table().num_rows == 2  # a reader that began before
     monkeypatch.setattr(delta, "KEEP_HOURS", 0)
@@ -169,6 +169,21 @@ def test_the_log_does_not_grow_without_bounds(table: DeltaTable) -> None:
     commit(table, 0, [0])
     configuration = log(table).metadata().configuration
     assert configuration["delta.logRetentionDuration"] == "interval 24 hours"
+
+
+def test_a_reader_finds_commits_that_others_made_also_if_a_clean_up_removed_some(table: DeltaTable) -> None:
+    commit(table, 0, [0])
+    reader = DeltaTable(table.folder, table.spec)
+    assert numbers(reader) == [0]
+    commit(table, 1, [1])
+    assert numbers(reader) == [0, 1]
+    for batch in (2, 3):
+        commit(table, batch, [batch])
+    log(table).create_checkpoint()
+    for version in range(log(table).version()):
+        (table.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    assert numbers(reader) == [0, 1, 2, 3]
+    assert reader.last("events") == 3
 
 
 def test_without_delta_rs_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def test_all_engines_find_the_same_events(kind: str, logs: Logs, tmp_path: Path)
     add_decoded(table, logs)
     for compacted in (False, True):
         if compacted:
-            assert table.compact(None, "events", fewest=2, keep=0) == 2
+            assert table.compact("events", fewest=2, keep=0) == 2
         found = all_sums(table)
         assert found == dict.fromkeys(found, logs.sums)
 

@@ -39,7 +39,7 @@ def replace_second(table: FolderTable, second: int, number: int) -> None:
 def test_the_directories_have_the_documented_names(table: FolderTable) -> None:
     for batch in range(3):
         commit(table, batch, [batch])
-    table.compact(None, "events", fewest=2, keep=1)
+    table.compact("events", fewest=2, keep=1)
     replace_second(table, 2, 9)
     replace_second(table, 0, 8)
     assert folders(table) == ["batch=events-000000000000-000000000001-g1", "batch=events-000000000002-g1"]
@@ -51,7 +51,7 @@ def test_what_is_being_read_stays_until_the_next_commit(table: FolderTable) -> N
         commit(table, batch, [batch])
     with reading(table.folder.parents[1]):
         before = [Path(file.path) for file in table.files()]
-        assert table.compact(None, "events", fewest=3, keep=0) == 3
+        assert table.compact("events", fewest=3, keep=0) == 3
         replace_second(table, 1, 9)
         assert all(path.exists() for path in before)
         assert len(folders(table)) == 5
@@ -92,7 +92,7 @@ def test_files_of_an_older_version_in_folders_of_hours_are_read_and_compacted(ta
             write_events(folder, [event(batch * 2 + hour)])
     assert numbers(table) == [0, 1, 2, 3]
     assert table.last("events") == 1
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     assert numbers(table) == [0, 1, 2, 3]
     assert len(table.files()) == 1
 

@@ -62,7 +62,7 @@ def test_every_change_is_one_commit(table: IcebergTable) -> None:
     assert version(table) == before + 1
     table.expire(START + timedelta(seconds=35))
     assert version(table) == before + 2
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     assert version(table) <= before + 3
 
 
@@ -114,7 +114,7 @@ def test_replaced_files_stay_for_a_day_and_then_go(table: IcebergTable) -> None:
     for folder in before:
         age(folder, hours=100)  # the day begins when they are replaced
     old = found(table)
-    table.compact(None, "events", fewest=2, keep=0)
+    table.compact("events", fewest=2, keep=0)
     table.sweep()
     assert old.scan().to_arrow().num_rows == 2  # a reader that began before
     for folder in before:

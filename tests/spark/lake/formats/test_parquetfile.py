@@ -1,4 +1,4 @@
-"""Single files: bounds of time with and without statistics, rows outside a range, and joined files."""
+"""Single files: bounds of time with and without statistics, rows outside a range, and joined and merged files."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from meshbus.spark.lake.formats.parquetfile import (
     conform,
     join,
     link,
+    merge,
     read_sources,
     row_schema,
     time_bounds,
@@ -101,6 +102,23 @@ def test_joined_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     out.mkdir()
     join(files, row_schema(CATALOG[EVENTS]), out)
     assert sorted(pq.read_metadata(file).num_rows for file in out.iterdir()) == [1, 2, 2]
+
+
+def test_merged_files_are_reduced_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [write_events(tmp_path, [event(second)], name=f"{second}.parquet") for second in range(5)]
+    monkeypatch.setattr(parquetfile, "_MERGED_BYTES", sum(file.stat().st_size for file in files[:2]))
+    out = tmp_path / "out"
+    out.mkdir()
+    seen: list[int] = []
+
+    def last(rows: pa.Table) -> pa.Table:
+        seen.append(len(rows))
+        return rows.slice(len(rows) - 1)
+
+    merge(files, row_schema(CATALOG[EVENTS]), last, out)
+    assert seen == [2, 2], "a file by itself is linked"
+    held = [pq.read_table(file)["recv_ts"].to_pylist() for file in out.iterdir()]
+    assert sorted(held) == [[START + second * SECOND] for second in (1, 3, 4)]
 
 
 def test_a_file_without_a_fingerprint_has_an_empty_one(tmp_path: Path) -> None:

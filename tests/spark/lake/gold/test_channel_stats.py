@@ -1,6 +1,6 @@
 """Per-minute statistics equal those of plain Python, and extreme numbers fail no query."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -47,6 +47,25 @@ def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is(spar
     frames = counted(TABLE.sources, spark.createDataFrame(rows, struct))
     found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows(frames).collect()}
     assert found == {"plain": None, "own": None, "both": 5.0}
+
+
+def test_a_duplicate_in_a_minute_without_events_makes_no_row(spark: SparkSession) -> None:
+    struct = CATALOG["bronze.events"].struct()
+    row = {field.name: None for field in struct} | {
+        "channel": "a", "origin": 5, "ts_ns": 4_000, "recv_ts_ns": 9_000, "recv_ts": START, "payload": b"12",
+        "session_id": 1,
+    }  # fmt: skip
+    late = {**row, "recv_ts": START + timedelta(minutes=1), "origin": 6}
+    (events,) = counted(TABLE.sources[:1], spark.createDataFrame([row], struct))
+    (latencies,) = counted(TABLE.sources[1:], spark.createDataFrame([row, row, late], struct))
+    (found,) = TABLE.rows([events, latencies]).collect()
+    assert (found["window_start"].minute, found["events"], found["bytes"], found["publishers"]) == (
+        START.minute,
+        1,
+        2,
+        1,
+    )
+    assert found["latency_p50_us"] == 5.0
 
 
 def test_the_section_draws_a_line_for_each_channel() -> None:

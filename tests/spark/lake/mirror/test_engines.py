@@ -53,7 +53,7 @@ def copies(object_server: ObjectServer, tmp_path_factory: pytest.TempPathFactory
         for batch in range(6):
             commit(both.table, batch, range(batch * 10, batch * 10 + 10))
         both.sync()
-        both.table.compact(None, "events", fewest=4, keep=0)
+        both.table.compact("events", fewest=4, keep=0)
         commit(both.table, 6, range(100, 130))
         both.sync()
         made[kind] = below(uri, EVENTS)

@@ -41,7 +41,7 @@ def test_a_copy_follows_batches_compaction_and_replacement(kind: str, uri: str, 
         commit(table, batch, range(batch * 10, batch * 10 + 10))
     assert both.sync()
     assert copied(uri, kind) == list(range(40))
-    assert table.compact(None, "events", fewest=4, keep=0) == 4
+    assert table.compact("events", fewest=4, keep=0) == 4
     commit(table, 4, [40])
     assert both.sync()
     assert copied(uri, kind) == list(range(41))
@@ -63,7 +63,7 @@ def test_a_round_is_one_commit_and_a_repeat_is_none(kind: str, local: str, tmp_p
     before = commits(local, kind)
     for batch in range(1, 6):
         commit(both.table, batch, [batch + 1])
-    both.table.compact(None, "events", fewest=3, keep=0)
+    both.table.compact("events", fewest=3, keep=0)
     assert both.sync()
     assert commits(local, kind) == before + 1
     assert not both.sync()
@@ -83,7 +83,7 @@ def test_files_that_compaction_links_are_not_copied_again(
         both.table.commit("events", batch, batch, staged)
     both.sync()
     objects = {name for name, _ in list_names(below(local, EVENTS)) if name.endswith(".parquet")}
-    assert both.table.compact(None, "events", fewest=2, keep=0) == 2
+    assert both.table.compact("events", fewest=2, keep=0) == 2
     both.sync()
     both = with_copy(tmp_path / "tables", local, kind)
     both.sync()
@@ -100,7 +100,7 @@ def test_expired_rows_stay_in_the_copy_until_their_own_time(kind: str, uri: str,
         commit(both.table, batch, range(batch * 10, batch * 10 + 10))
     both.sync()
     assert both.expire(START + timedelta(seconds=20)) == 2
-    both.table.compact(None, "events", fewest=3, keep=0)
+    both.table.compact("events", fewest=3, keep=0)
     commit(both.table, 5, range(50, 60))
     both.sync()
     assert copied(uri, kind) == list(range(60))
@@ -223,7 +223,7 @@ def test_objects_that_nothing_refers_to_are_deleted_a_day_later(
     for batch in range(2):
         commit(both.table, batch, [batch])
     both.sync()
-    both.table.compact(None, "events", fewest=2, keep=0)
+    both.table.compact("events", fewest=2, keep=0)
     both.sync()
 
     def objects() -> int:

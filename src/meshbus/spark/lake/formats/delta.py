@@ -49,6 +49,8 @@ class DeltaTable(PartTable):
         self._log: Log | None = None
         self._paths: tuple[int, list[Path]] = (-1, [])
         """Cache of the present files, with the version of the table."""
+        self._checkpoint = 0
+        """When the pointer to the last checkpoint was written that was seen."""
         delta_library()
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
@@ -56,10 +58,21 @@ class DeltaTable(PartTable):
     def _present(self) -> Log | None:
         """Return the newest version of the log; None if the table does not exist."""
         if self._log is not None:
-            self._log.update_incremental()
+            if self._outdated(self._log):
+                self._log.update_incremental()
         elif (self.folder / "_delta_log").is_dir() and delta_library().DeltaTable.is_deltatable(self.folder.as_uri()):
             self._log = delta_library().DeltaTable(self.folder.as_uri())
         return self._log
+
+    def _outdated(self, log: Log) -> bool:
+        """Return whether there is a newer version; the library would take milliseconds to list the log.
+
+        A commit that a clean-up removed is in a checkpoint, and each checkpoint replaces a file that points to it.
+        """
+        folder = self.folder / "_delta_log"
+        pointer = folder / "_last_checkpoint"
+        seen, self._checkpoint = self._checkpoint, pointer.stat().st_mtime_ns if pointer.exists() else 0
+        return seen != self._checkpoint or (folder / f"{log.version() + 1:020d}.json").exists()
 
     def _files(self) -> list[Path]:
         log = self._present()

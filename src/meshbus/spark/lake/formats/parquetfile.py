@@ -1,4 +1,4 @@
-"""Work on single Parquet files without Spark: time bounds, rows outside a range of time, and joining small files.
+"""Work on single Parquet files without Spark: time bounds, rows outside a range of time, and joining and merging files.
 
 Files are never modified. What a table keeps unchanged is hard-linked, so that large files cost nothing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,8 @@ LARGE_BYTES = 32 << 20
 """Files of at least this size are scanned well enough; joining them would only cost."""
 _FILE_BYTES = 256 << 20
 """Approximate size of joined files: large enough for scans, small enough for several tasks per day of rows."""
+_MERGED_BYTES = 64 << 20
+"""Approximate size of the files that are merged in memory: rows of counts need about ten times as much there."""
 _GROUP_BYTES = 64 << 20
 """Size of the rows of a row group in memory."""
 SOURCES_KEY = b"meshbus.sources"
@@ -124,22 +126,36 @@ def write_outside(file: Path, column: str, start: datetime, end: datetime, folde
             writer.write_table(rows.filter(pc.invert(pc.fill_null(inside, False))))
 
 
+def merge(files: Iterable[Path], schema: Any, reduce: Callable[[Any], Any], folder: Path) -> None:
+    """Write the rows of small files, some files at a time, as `reduce` returns them, to few files in a directory."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for group in _grouped(files, _MERGED_BYTES):
+        if len(group) == 1:
+            link(group[0], folder)
+            continue
+        rows = pa.concat_tables([fit(pq.ParquetFile(file).read(), schema) for file in group])
+        with _writer(folder, schema) as writer:
+            writer.write_table(fit(reduce(rows), schema))
+
+
 def join(files: Iterable[Path], schema: Any, folder: Path) -> None:
     """Write the rows of small files to few large ones in a directory."""
-    for group in _grouped(files):
+    for group in _grouped(files, _FILE_BYTES):
         if len(group) == 1:
             link(group[0], folder)
         else:
             _join(group, schema, folder)
 
 
-def _grouped(files: Iterable[Path]) -> Iterator[list[Path]]:
+def _grouped(files: Iterable[Path], limit: int) -> Iterator[list[Path]]:
     group: list[Path] = []
     size = 0
     for file in files:
         group.append(file)
         size += file.stat().st_size
-        if size >= _FILE_BYTES:
+        if size >= limit:
             yield group
             group, size = [], 0
     if group:
@@ -161,7 +177,7 @@ def _join(files: list[Path], schema: Any, folder: Path) -> None:
     with _writer(folder, schema) as writer:
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches():
-                held.append(_fit(pa.Table.from_batches([batch]), schema))
+                held.append(fit(pa.Table.from_batches([batch]), schema))
                 if sum(table.nbytes for table in held) >= _GROUP_BYTES:
                     writer.write_table(pa.concat_tables(held))
                     held = []
@@ -179,7 +195,7 @@ def conform(file: Path, schema: Any) -> None:
         file.unlink()
 
 
-def _fit(rows: Any, schema: Any) -> Any:
+def fit(rows: Any, schema: Any) -> Any:
     """Return rows with exactly the columns of a schema; missing ones are null."""
     import pyarrow as pa
 

@@ -13,19 +13,14 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 from meshbus.errors import PipelineError, PipelineFault
-from meshbus.log.schema import spark_ddl
 from meshbus.spark.lake.formats import parquetfile
 from meshbus.spark.lake.formats.parts import Part, format_of, run_of_equals, successor
 from meshbus.spark.lake.readers import idle
 from meshbus.spark.lake.tableformat import TableFile
 from meshbus.spark.lake.tableschema import Layer, TableSpec
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 KEEP_HOURS = 24
 """How long replaced files stay in formats that any program can read: longer than a query takes that has listed them."""
@@ -140,15 +135,7 @@ class PartTable(ABC):
                 )
         return done < first
 
-    def compact(
-        self,
-        spark: SparkSession | None,
-        query: str,
-        *,
-        fewest: int,
-        merge: Callable[[DataFrame], DataFrame] | None = None,
-        keep: int = 2,
-    ) -> int:
+    def compact(self, query: str, *, fewest: int, merge: Callable[[Any], Any] | None = None, keep: int = 2) -> int:
         """Combine parts of a query, which become one; the number of parts grows with the logarithm of the batches."""
         parts = [part for part in self.parts() if part.query == query]
         run = run_of_equals(parts[: max(len(parts) - keep, 0)], fewest)
@@ -159,9 +146,8 @@ class PartTable(ABC):
             for file in files:
                 if file not in small:
                     parquetfile.link(file, staged)
-            if small and merge is not None:
-                assert spark is not None
-                _merge(spark, self.spec, sorted(small), merge, staged)
+            if merge is not None:
+                parquetfile.merge(sorted(small), self._file_schema(), merge, staged)
             else:
                 parquetfile.join(sorted(small), self._file_schema(), staged)
             self._swap([Swap(run, successor(run), staged, rearranged=merge is None)])
@@ -319,19 +305,3 @@ class PartTable(ABC):
 
 def _end_of(hour: str) -> datetime:
     return datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) + timedelta(hours=1)
-
-
-def _merge(
-    spark: SparkSession,
-    spec: TableSpec,
-    files: Sequence[Path],
-    merge: Callable[[DataFrame], DataFrame],
-    staged: Path,
-) -> None:
-    """Write the rows of small files, as `merge` reduces them, to one file."""
-    from pyspark.sql.types import StructField, StructType
-
-    fields = cast("StructType", StructType.fromDDL(spark_ddl(spec.table))).fields
-    struct = StructType([StructField(field.name, field.dataType, nullable=True) for field in fields])
-    rows = merge(spark.read.schema(struct).parquet(*map(str, files))).select(*struct.fieldNames())
-    rows.coalesce(1).write.mode("append").option("compression", "zstd").parquet(str(staged))

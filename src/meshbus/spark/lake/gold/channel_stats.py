@@ -22,16 +22,18 @@ def channel_stats(events: DataFrame, latencies: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     # By the recorder's clock, which is also that of the hour: a window never spans two hours.
-    keys = ["hour", "window_start", "channel"]
-    stats = events.groupBy(*keys).agg(
+    # All counts in one pass: a row is either of events or of latencies.
+    counts = events.unionByName(latencies, allowMissingColumns=True)
+    stats = counts.groupBy("hour", "window_start", "channel").agg(
         F.sum("events").alias("events"),
         F.sum("bytes").alias("bytes"),
-        F.countDistinct("origin").alias("publishers"),
+        F.countDistinct(F.when(F.col("events").isNotNull(), F.col("origin"))).alias("publishers"),
         (F.sum("events") / WINDOW_S).alias("events_per_s"),
         (F.sum("bytes") / WINDOW_S).alias("bytes_per_s"),
+        percentiles(F.col("latency_us"), F.col("rows")),
     )
-    timed = latencies.groupBy(*keys).agg(percentiles(F.col("latency_us"), F.col("rows")))
-    return stats.join(timed, keys, "left").withColumns(named_percentiles("latency"))
+    # A duplicate of an event has a latency of its own, perhaps in a minute without events.
+    return stats.where("events IS NOT NULL").withColumns(named_percentiles("latency"))
 
 
 def _draw(rows: Rows) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake.counts import MINUTE_NS
 from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake.minutes import MINUTE_NS
 from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles, percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, ORIGIN
 
@@ -26,31 +26,25 @@ def latency(receipts: DataFrame, latencies: DataFrame, census: DataFrame) -> Dat
     """Add up receipts by channel, publisher and recorder."""
     from pyspark.sql import functions as F
 
-    received = receipts.where("received")
+    received = receipts.where("received").drop("log_id", "received")
     clocks = _clocks_by_minute(received, census)
-    which = ["hour", "channel", "origin", "recorder"]
-    minute = ["window_start", "origin", "recorder"]
-    arrived = (
-        received.join(clocks, minute, "left")
-        .groupBy(*which)
+    # All counts in one pass: a row is either of receipts, and has no latency, or of latencies.
+    counts = received.unionByName(latencies, allowMissingColumns=True)
+    took, rows, offset = F.col("latency_us"), F.col("rows"), F.col("clock_offset_ns")
+    is_receipt = took.isNull()
+    added = (
+        counts.join(clocks, ["window_start", "origin", "recorder"], "left")
+        .groupBy("hour", "channel", "origin", "recorder")
         .agg(
-            F.sum("rows").alias("events"),
+            F.sum(F.when(is_receipt, rows)).alias("events"),
             F.sum("timed").alias("timed"),
-            (F.percentile("clock_offset_ns", 0.5, F.col("rows")) / 1000).alias("clock_offset_us"),
+            (F.percentile(F.when(is_receipt, offset), 0.5, rows) / 1000).alias("clock_offset_us"),
             (F.max("clock_error_ns") / 1000).alias("clock_error_us"),
-        )
-    )
-    took, rows = F.col("latency_us"), F.col("rows")
-    timed = (
-        latencies.join(clocks, minute, "left")
-        .groupBy(*which)
-        .agg(
             percentiles(took, rows, "_latencies"),
-            percentiles(took + F.col("clock_offset_ns") / 1000, rows, "_delays"),
+            percentiles(took + offset / 1000, rows, "_delays"),
         )
     )
-    named = named_percentiles("latency", "_latencies") | named_percentiles("delay", "_delays")
-    return arrived.join(timed, which, "left").withColumns(named)
+    return added.withColumns(named_percentiles("latency", "_latencies") | named_percentiles("delay", "_delays"))
 
 
 def _clocks_by_minute(received: DataFrame, census: DataFrame) -> DataFrame:

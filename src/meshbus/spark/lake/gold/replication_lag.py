@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshbus.log.schema import Column, ColumnType
-from meshbus.spark.lake.counts import start_of_minute
 from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake.minutes import start_of_minute
 from meshbus.spark.lake.narrow import near_names
 from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_START
 

@@ -19,18 +19,14 @@ def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     keys = ["hour", "src", "dst", "channel"]
-    arrived = events.groupBy(*keys).agg(F.sum("events").alias("events"), F.sum("bytes").alias("bytes"))
     # Packets without recorded subnets have no place in the matrix.
-    judged = (
-        packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull())
-        .groupBy(*keys)
-        .agg(
-            F.sum(F.when(F.col("verdict") == int(Fate.FORWARDED), F.col("packets"))).alias("forwarded"),
-            F.sum(F.when(F.col("verdict") == int(Fate.DROPPED), F.col("packets"))).alias("dropped"),
-        )
+    judged = packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull()).select(
+        *keys,
+        F.when(F.col("verdict") == int(Fate.FORWARDED), F.col("packets")).alias("forwarded"),
+        F.when(F.col("verdict") == int(Fate.DROPPED), F.col("packets")).alias("dropped"),
     )
     counts = ["events", "bytes", "forwarded", "dropped"]
-    both = arrived.unionByName(judged, allowMissingColumns=True)
+    both = events.select(*keys, "events", "bytes").unionByName(judged, allowMissingColumns=True)
     return both.groupBy(*keys).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts))
 
 
