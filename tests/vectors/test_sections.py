@@ -52,7 +52,6 @@ NOT_READ = {
         "dual_leader": REPLICATION,
         "election": REPLICATION,
         "leader_belief": REPLICATION,
-        "redex": REPLICATION,
         "causal": COMPUTE,
         "continuity_proof": COMPUTE,
         "fork_record": COMPUTE,
