@@ -37,8 +37,14 @@ HEX_ID = ID.hex()
 HEX_TRIO = "0300000000000000 02000000 02 0700000000000000 0100000000000000 0800000000000000 0200000000000000"
 # Written by hand from docs/wire/profile.md: kind, channel id, epoch, then the fields, little-endian.
 GOLDEN: list[tuple[LeadershipMessage, str]] = [
-    (Propose(channel_id=ID, epoch=5, leader=9), f"01 {HEX_ID} 0500000000000000 0900000000000000 00"),
-    (Propose(channel_id=ID, epoch=5, leader=9, trial=True), f"01 {HEX_ID} 0500000000000000 0900000000000000 01"),
+    (
+        Propose(channel_id=ID, epoch=5, leader=9, incarnation=4),
+        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 00",
+    ),
+    (
+        Propose(channel_id=ID, epoch=5, leader=9, incarnation=4, trial=True),
+        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 01",
+    ),
     (
         Promise(channel_id=ID, epoch=5, incarnation=6, last_epoch=4, tail=10, config=TRIO),
         f"02 {HEX_ID} 0500000000000000 00 0600000000000000 0400000000000000 0a00000000000000 {HEX_TRIO}",
@@ -73,7 +79,7 @@ GOLDEN: list[tuple[LeadershipMessage, str]] = [
 ]
 
 seqs = st.integers(0, MAX_SEQ - 100)
-positive = st.integers(1, (1 << 64) - 1)
+positive = st.integers(1, MAX_SEQ)
 configs = st.builds(
     Config,
     epoch=st.integers(1, 1 << 40),
@@ -102,22 +108,22 @@ def data(draw: st.DrawFn) -> Data:
 
 
 messages = st.one_of(
-    st.builds(Propose, channel_id=keys, epoch=u64, leader=u64, trial=st.booleans()),
+    st.builds(Propose, channel_id=keys, epoch=seqs, leader=u64, incarnation=u64, trial=st.booleans()),
     st.builds(
         Promise,
         channel_id=keys,
-        epoch=u64,
+        epoch=seqs,
         trial=st.booleans(),
         incarnation=u64,
         last_epoch=u64,
         tail=seqs,
         config=st.none() | configs,
     ),
-    st.builds(Stale, channel_id=keys, epoch=u64),
+    st.builds(Stale, channel_id=keys, epoch=seqs),
     st.builds(
         Stored,
         channel_id=keys,
-        epoch=u64,
+        epoch=seqs,
         incarnation=u64,
         round=u64,
         last_epoch=u64,
@@ -125,9 +131,9 @@ messages = st.one_of(
         config_epoch=u64,
         config_version=u32,
     ),
-    st.builds(Fetch, channel_id=keys, epoch=u64, first=seqs, max_bytes=u32),
+    st.builds(Fetch, channel_id=keys, epoch=seqs, first=seqs, max_bytes=u32),
     data(),
-    st.builds(Configure, channel_id=keys, epoch=st.integers(1 << 40, 1 << 63), config=configs),
+    st.builds(Configure, channel_id=keys, epoch=st.integers(1 << 40, MAX_SEQ), config=configs),
 )
 
 
@@ -160,11 +166,12 @@ HEAD = ID + bytes(8)
     [
         (b"", Fault.TRUNCATED),
         (b"\x01" + ID + bytes(7), Fault.TRUNCATED),
+        (b"\x03" + ID + b"\xff" * 8, Fault.BAD_VALUE),
         (b"\x00" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x08" + HEAD, Fault.UNKNOWN_KIND),
-        (b"\x01" + HEAD + bytes(8), Fault.TRUNCATED),
-        (b"\x01" + HEAD + bytes(8) + b"\x02", Fault.BAD_VALUE),
-        (b"\x01" + HEAD + bytes(10), Fault.TRAILING),
+        (b"\x01" + HEAD + bytes(16), Fault.TRUNCATED),
+        (b"\x01" + HEAD + bytes(16) + b"\x02", Fault.BAD_VALUE),
+        (b"\x01" + HEAD + bytes(18), Fault.TRAILING),
         (b"\x02" + HEAD + b"\x02" + bytes(24 + 13), Fault.BAD_VALUE),
         (b"\x02" + HEAD + bytes(17) + b"\xff" * 8 + bytes(13), Fault.BAD_VALUE),
         (b"\x02" + HEAD + bytes(25) + bytes(12) + b"\x01", Fault.TRUNCATED),

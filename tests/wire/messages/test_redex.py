@@ -70,7 +70,7 @@ def message_of(vector: dict[str, Any]) -> RedexMessage:
     known: dict[str, Any] = {"channel_id": channel_id(fields["channel"])}
     match vector["type"]:
         case "SyncRequest":
-            number: int = fields.get("decoded_class", fields["bandwidth_class"])
+            number = fields["decoded_class"] if "decoded_class" in fields else fields["bandwidth_class"]
             known |= {name: fields[name] for name in ("since_seq", "chunk_max", "request_id")}
             return SyncRequest(**known, bandwidth_class=BandwidthClass(number))
         case "SyncResponse":

@@ -22,7 +22,7 @@ from meshbus.wire.layout import Layout
 
 # Kind, channel id and epoch begin every message.
 _HEAD = Layout("leadership", "<B32sQ")
-_PROPOSE = Layout("leadership propose", "<B32sQQB")
+_PROPOSE = Layout("leadership propose", "<B32sQQQB")
 _PROMISE = Layout("leadership promise", "<B32sQBQQQ")
 _STORED = Layout("leadership stored", "<B32sQQQQQQI")
 _FETCH = Layout("leadership fetch", "<B32sQQI")
@@ -34,7 +34,7 @@ _SIZE = np.dtype("<u4")
 # redex.md §8: a replica set has at most 16 members.
 MAX_MEMBERS = 16
 MAX_SEQ = (1 << 63) - 1
-"""The highest sequence of a log."""
+"""The highest sequence of a log, and the highest epoch."""
 EVENT_COST = _SIZE.itemsize
 """4: what an event of a DATA message costs in addition to its payload."""
 DATA_ROOM = MAX_EVENT - _DATA.size
@@ -85,6 +85,7 @@ class Propose(msgspec.Struct, frozen=True, kw_only=True):
     channel_id: bytes
     epoch: int
     leader: int
+    incarnation: int
     trial: bool = False
 
 
@@ -139,6 +140,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     channel_id: bytes
     epoch: int
     round: int
+    """Counts the leader's heartbeats; 0 if the sender is a promiser that answers a candidate."""
     prev_epoch: int
     """The epoch of the event before the first one; 0 if there is none."""
     entry_epoch: int
@@ -169,7 +171,7 @@ def encode_leadership(message: LeadershipMessage) -> bytes:
         raise LocalProtocolError(f"leadership: a channel id has 32 bytes, got {len(channel)}")
     match message:
         case Propose():
-            return _PROPOSE.pack(_Kind.PROPOSE, channel, epoch, message.leader, message.trial)
+            return _PROPOSE.pack(_Kind.PROPOSE, channel, epoch, message.leader, message.incarnation, message.trial)
         case Promise():
             fields = message.trial, message.incarnation, message.last_epoch, message.tail
             return _PROMISE.pack(_Kind.PROMISE, channel, epoch, *fields) + _encode_config(message.config)
@@ -189,10 +191,11 @@ def decode_leadership(event: Buffer) -> LeadershipMessage:
     """Read a message; payloads are copied."""
     view = memoryview(event)
     kind, channel, epoch = _HEAD.unpack_prefix(view)
+    _seq(epoch)  # epochs are limited like sequences: tables store both as BIGINT
     match kind:
         case _Kind.PROPOSE:
-            *_, leader, flags = _PROPOSE.unpack(view)
-            return Propose(channel_id=channel, epoch=epoch, leader=leader, trial=_trial(flags))
+            *_, leader, incarnation, flags = _PROPOSE.unpack(view)
+            return Propose(channel_id=channel, epoch=epoch, leader=leader, incarnation=incarnation, trial=_trial(flags))
         case _Kind.PROMISE:
             return _decode_promise(view)
         case _Kind.STALE:
@@ -337,5 +340,5 @@ def _trial(flags: int) -> bool:
 
 def _seq(seq: int) -> int:
     if seq > MAX_SEQ:
-        raise MalformedPacket("leadership", Fault.BAD_VALUE, f"sequence {seq}")
+        raise MalformedPacket("leadership", Fault.BAD_VALUE, f"sequence or epoch {seq}")
     return seq
