@@ -27,10 +27,12 @@ class Single:
         leader: int = 2,
         epochs: tuple[int, ...] = (),
         config: Config | None = TRIO,
+        remembers: bool = True,
     ) -> None:
         self.disk = MemoryDisk()
         content = self.disk.content
-        content.ballot = Ballot(incarnation=10 + own, promised=promised, leader=leader, config=config)
+        if remembers:
+            content.ballot = Ballot(incarnation=10 + own, promised=promised, leader=leader, config=config)
         content.events = [(epoch, b"%d.%d" % (epoch, seq)) for seq, epoch in enumerate(epochs)]
         self.now = 0.0
         self.out = Out()

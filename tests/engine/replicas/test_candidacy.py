@@ -156,3 +156,15 @@ def test_a_nearer_member_is_left_to_lead() -> None:
     one.receive(2, propose(1))
     one.tick()
     assert signals(one) == [Signal.MISSED_HEARTBEATS, Signal.ELECTION_LOST]
+
+
+def test_an_incarnation_is_on_disk_before_anyone_learns_of_it() -> None:
+    one = Single(remembers=False)
+    one.receive(2, propose(5, trial=True))
+    assert one.sent(Promise) == []
+    one.tick()
+    assert one.out.sends == []
+    one.sync()
+    assert {found.incarnation for found in one.sent(Propose)} == {0}
+    one.receive(2, propose(5, trial=True))
+    assert len(one.sent(Promise)) == 1

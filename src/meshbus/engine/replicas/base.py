@@ -19,6 +19,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 0.5
     max_waiting_events: int = 65_536
     """How many events may wait for their acknowledgement."""
+    max_waiting_bytes: int = 64 << 20
     window_bytes: int = 512 * 1024
     """How many bytes may be under way to one follower."""
     budget_fraction: float = 0.5

@@ -24,7 +24,8 @@ class Candidacy(Voting):
         self._postpone(now)
         if self.config is not None and self.seat.member not in self.config.members:
             # Not a member (any more), or one that lost its memory: asks for nothing, but shows that it is here.
-            self._propose(Campaign(self._next_epoch(), trial=True, until=now), out)
+            if self._remembers:
+                self._propose(Campaign(self._next_epoch(), trial=True, until=now), out)
             return
         if self.role == Role.IDLE:
             self._change_role(Role.REPLICA, Signal.CAPABILITY_SELECTED, out)
@@ -32,7 +33,8 @@ class Candidacy(Voting):
         if elect(self.seat.own, self._standings(now)) != self.seat.own:
             self._change_role(Role.REPLICA, Signal.ELECTION_LOST, out)
             return
-        self._begin(Campaign(self._next_epoch(), trial=True, until=now + self._patience_s), now, out)
+        until = now + self._patience_s
+        self._begin(Campaign(self._next_epoch(), trial=True, until=until, write=self._memory), now, out)
 
     def _again(self, campaign: Campaign, now: float, out: Out) -> None:
         """Repeat what may be lost."""

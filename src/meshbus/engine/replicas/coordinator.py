@@ -73,7 +73,7 @@ class ReplicationCoordinator:
         self._requests: BoundedMap[int, tuple[int, float]] = BoundedMap(_MAX_REQUESTS)
         self._empty, self._pressed = CatchupBackoff(), CatchupBackoff(free_tries=0)
         self._budget = BandwidthBudget(settings.budget_fraction)
-        self._appends = Appends(settings.max_waiting_events)
+        self._appends = Appends(settings.max_waiting_events, settings.max_waiting_bytes)
         self._rtt_us: dict[int, int] = {}
         self._beat_at = float("inf")
         self._waiting_since = float("inf")
@@ -135,7 +135,7 @@ class ReplicationCoordinator:
             self.seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
             out.notices.append(Refused(token, refusal))
         else:
-            self._appends.add(token, self.seat.journal.tail, len(payloads), Acks.LOCAL)
+            self._appends.add(token, self.seat.journal.tail, payloads, Acks.LOCAL)
             self.seat.journal.append(0, payloads, out)
         return out
 
@@ -326,4 +326,4 @@ class ReplicationCoordinator:
             return Refusal.NOT_LEADER
         if any(len(payload) > MAX_REPLICATED for payload in payloads):
             return Refusal.TOO_LARGE
-        return None if self._appends.has_room(len(payloads)) else Refusal.BACKPRESSURE
+        return None if self._appends.has_room(payloads) else Refusal.BACKPRESSURE

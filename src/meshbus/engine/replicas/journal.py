@@ -57,11 +57,13 @@ class Journal:
         self.synced = _State(0, ballot, self.tail, self.runs.last_epoch)
         """The state that survives a loss of power."""
         self._unsynced: deque[_State] = deque()
+        self._cuts: deque[tuple[int, int]] = deque()
+        """Number and sequence of each write that sets events aside and is not durable."""
 
     @property
     def stable_tail(self) -> int:
         """How far the log is durable as it is now: what will be set aside does not count, though it is on disk."""
-        return min(self.synced.tail, min((state.tail for state in self._unsynced), default=self.synced.tail))
+        return min([self.synced.tail, *(seq for _, seq in self._cuts)])
 
     def persist(self, ballot: Ballot, out: Out) -> int:
         """Replace the ballot, and return the number of the write."""
@@ -84,6 +86,7 @@ class Journal:
         """Move the events from a sequence on out of the log."""
         number = self._next()
         out.writes.append(SetAside(number, seq))
+        self._cuts.append((number, seq))
         self.runs.truncate(seq)
         self._forget(seq)
         self.tail = seq
@@ -115,6 +118,8 @@ class Journal:
         """Record that a write and all before it are durable."""
         while self._unsynced and self._unsynced[0].number <= number:
             self.synced = self._unsynced.popleft()
+        while self._cuts and self._cuts[0][0] <= number:
+            self._cuts.popleft()
 
     def _remember(self, events: tuple[bytes, ...]) -> None:
         # Before the new ones come in: they are not at the disk yet, so they must stay.

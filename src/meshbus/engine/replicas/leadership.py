@@ -57,7 +57,7 @@ class Leadership(Candidacy):
     def open(self, now: float) -> Out:
         """Begin to take part."""
         out = Out()
-        if self._is_new:
+        if not self._remembers:
             self.seat.journal.persist(self.seat.journal.ballot, out)
         self._change_role(Role.REPLICA, Signal.CAPABILITY_SELECTED, out)
         self._postpone(now)
@@ -193,7 +193,7 @@ class Leadership(Candidacy):
         if propose.leader != sender:
             self.seat.counters.count(Reason.REPLICA_UNEXPECTED)
         elif propose.trial:
-            if propose.epoch > self.epoch and not self._hears_leader(now):
+            if propose.epoch > self.epoch and self._remembers and not self._hears_leader(now):
                 self.seat.send(sender, self._own_promise(propose.epoch, trial=True), out)
             else:
                 self._stale(sender, out)

@@ -58,7 +58,7 @@ class Leading:
         self._rounds: deque[tuple[int, float]] = deque(maxlen=_MAX_ROUNDS)
         self._lease_until = now
         self._progress: dict[int, Progress] = {}
-        self._appends = Appends(seat.settings.max_waiting_events)
+        self._appends = Appends(seat.settings.max_waiting_events, seat.settings.max_waiting_bytes)
         self._reads: deque[_Read] = deque()
         self._budget = BandwidthBudget(seat.settings.budget_fraction)
         self._stored_config: tuple[int, int] = (0, 0)
@@ -92,7 +92,7 @@ class Leading:
             return
         first = self._seat.journal.tail
         self._seat.journal.append(self.epoch, payloads, out)
-        self._appends.add(token, first, len(payloads), acks)
+        self._appends.add(token, first, payloads, acks)
         for node, progress in self._progress.items():
             self._push(node, progress, now, out, paid=True)
 
@@ -185,7 +185,7 @@ class Leading:
     def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
         if any(len(payload) > MAX_REPLICATED for payload in payloads):
             return Refusal.TOO_LARGE
-        if not self._appends.has_room(len(payloads)):
+        if not self._appends.has_room(payloads):
             return Refusal.BACKPRESSURE
         if acks == Acks.MAJORITY and self.fenced(now):
             return Refusal.NO_MAJORITY

@@ -84,7 +84,7 @@ class Acks(StrEnum):
     LOCAL = "local"
     """When it is on the leader's disk. The loss of the leader may lose it."""
     MAJORITY = "majority"
-    """When it is on the disks of a majority, the leader's included."""
+    """When it is on the disks of a majority, of which the leader is one member."""
 
 
 class Refusal(StrEnum):

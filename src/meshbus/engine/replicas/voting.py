@@ -51,7 +51,8 @@ class Voting:
         *,
         entropy: Entropy,
     ) -> None:
-        self._is_new = found.ballot is None
+        self._memory = 0 if found.ballot else 1
+        """The write that stores the incarnation; it must be durable before anyone learns of it."""
         ballot = found.ballot or Ballot(incarnation=int.from_bytes(entropy(8), "little"))
         journal = Journal(found, ballot, reader)
         self.seat = Seat(channel_id, own, settings, journal, entropy)
@@ -88,6 +89,10 @@ class Voting:
     def committed(self) -> int:
         """Everything below this sequence is on the disks of a majority, as far as this member knows."""
         return self._follow.committed if self.lead is None else self.lead.committed
+
+    @property
+    def _remembers(self) -> bool:
+        return self.seat.journal.synced.number >= self._memory
 
     def _hears_leader(self, now: float) -> bool:
         if self.lead is not None:
