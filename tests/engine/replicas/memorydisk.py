@@ -103,6 +103,12 @@ class MemoryDisk:
         self._unsynced = []
         self.content = copy.deepcopy(self._synced)
 
+    def damage(self, count: int) -> None:
+        """Lose the last events although they were synced, as if their blocks could not be read."""
+        for content in (self.content, self._synced):
+            del content.events[max(0, len(content.events) - count) :]
+            content.started = None
+
     def trim(self, seq: int) -> None:
         """Retention; only of what is synced."""
         self.content.trim(min(seq, self._synced.tail))

@@ -15,6 +15,7 @@ from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.leading import Leading
 from meshbus.engine.replicas.records import ReadReady
 from meshbus.wire.messages.leadership import Data
+from tests.engine.replicas.world import World
 
 
 def _sync_at_once(self: Journal, number: int) -> int:
@@ -105,6 +106,7 @@ PATCHES: dict[str, tuple[tuple[object, str, object], ...]] = {
         (Leading, "_progress_of", _any_memory),
         (campaign, "is_majority", _any_memory_promises),
     ),
+    "counts a member with damaged events": ((World, "heeds_damage", False),),
     "commits old events by counting copies": ((Leading, "_stored_by", _count_old),),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
+
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.journal import Recovered
 from meshbus.engine.replicas.leadership import Leadership
@@ -28,6 +30,7 @@ class Single:
         epochs: tuple[int, ...] = (),
         config: Config | None = TRIO,
         remembers: bool = True,
+        damaged: bool = False,
     ) -> None:
         self.disk = MemoryDisk()
         content = self.disk.content
@@ -36,7 +39,7 @@ class Single:
         content.events = [(epoch, b"%d.%d" % (epoch, seq)) for seq, epoch in enumerate(epochs)]
         self.now = 0.0
         self.out = Out()
-        self.core = self._create(own, content.recovered())
+        self.core = self._create(own, msgspec.structs.replace(content.recovered(), damaged=damaged))
         self.play(self.core.open(self.now))
 
     def _create(self, own: int, found: Recovered) -> Leadership:

@@ -65,8 +65,8 @@ def _faults(world: World, rng: random.Random) -> None:
         _crash, _crash, _crash_leader, _cut_off, _cut_one_way, _isolate_leader, _isolate_leader, _isolate_leader,
         _repair, _repair, _repair, _disk_fails, _jump, _trim, _slow_disk, _join,
     ]  # fmt: skip
-    if rng.random() < 0.3:
-        faults.append(_wipe)
+    if rng.random() < 0.4:
+        faults += [_wipe, _damage]
     rate_s = rng.choice((0.1, 0.3, 0.6, 1.5))
 
     def act() -> None:
@@ -158,6 +158,15 @@ def _wipe(world: World, rng: random.Random) -> None:
         node = _any(world, rng)
         if world.hosts[node].core is not None:
             world.wipe(node)
+            world.at(rng.expovariate(1 / 0.8), lambda: _restart(world, node))
+
+
+def _damage(world: World, rng: random.Random) -> None:
+    """The last events of a member become unreadable; once, for the same reason."""
+    if not world.wiped:
+        node = _any(world, rng)
+        if world.hosts[node].core is not None:
+            world.damage(node, rng.randint(1, 60))
             world.at(rng.expovariate(1 / 0.8), lambda: _restart(world, node))
 
 

@@ -128,6 +128,14 @@ def test_a_leader_without_the_old_events_leaves_a_gap() -> None:
     assert one.accept(data(52, 9, 9, 1, retained=50))[0] is None
 
 
+def test_events_that_differ_before_the_first_one_of_the_leader_are_set_aside() -> None:
+    one = Replica(1, 2, 2, 2, committed=1)
+    wanted, out = one.accept(data(3, 5, 9, 1, retained=3))
+    assert wanted is None, "asking for earlier events would bring the same again"
+    assert out.notices == [Diverged(1, 3, 2), Gap(1, 3)]
+    assert (one.disk.content.first, one.epochs) == (3, [9])
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """Two logs that can exist together: every epoch goes on from a prefix of an earlier one's log, and adds to it."""

@@ -42,6 +42,15 @@ def test_what_was_written_is_found_again() -> None:
     assert disk.read(9, 5, 100) == (b"e",)
 
 
+def test_damage_takes_what_was_synced() -> None:
+    disk = MemoryDisk()
+    disk.write(AppendEvents(1, 1, 0, (b"a", b"b", b"c")))
+    disk.sync(1)
+    disk.damage(2)
+    disk.lose_power(random.Random(1))
+    assert disk.content.recovered().tail == 1
+
+
 def test_retention_removes_what_is_synced() -> None:
     disk = MemoryDisk()
     disk.write(AppendEvents(1, 1, 0, (b"a", b"b")))

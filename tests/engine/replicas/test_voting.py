@@ -64,6 +64,15 @@ def test_events_that_are_to_be_replaced_are_not_confirmed_although_they_are_on_d
     assert [found.tail for found in one.sent(Stored)] == [3]
 
 
+def test_a_member_with_damaged_events_has_a_new_incarnation_and_keeps_its_promise() -> None:
+    one = Single(promised=7, epochs=(1, 1), damaged=True)
+    ballot = one.core.seat.journal.ballot
+    assert (ballot.incarnation, ballot.promised, ballot.config) == (0, 7, TRIO)
+    assert isinstance(one.disk._unsynced[0], PersistBallot)
+    one.receive(3, propose(6, 3))
+    assert one.sent(Stale)[0].epoch == 7
+
+
 def test_a_later_epoch_ends_the_leadership() -> None:
     one = Single()
     one.lead()

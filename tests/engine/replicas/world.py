@@ -10,7 +10,10 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from meshbus.engine.replicas.base import ReplicaSettings
+from meshbus.engine.replicas.journal import Recovered
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import (
     Acknowledged,
@@ -56,12 +59,16 @@ class Host:
     drift: float = 1.0
     offset_s: float = 0.0
     sync_s: float = 0.01
+    damaged: int | None = None
+    """The incarnation whose events were damaged."""
     tokens: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     reads: dict[int, int] = field(default_factory=dict)
 
 
 class World:
     """Members of one replicated channel."""
+
+    heeds_damage = True
 
     def __init__(self, seed: int, count: int, *, extra: int = 0) -> None:
         self.rng = random.Random(seed)
@@ -113,7 +120,7 @@ class World:
             host.core = Leadership(
                 CHANNEL,
                 node,
-                host.disk.content.recovered(),
+                self._recovered(host),
                 host.disk,
                 ReplicaSettings(nodes=self.nodes, heartbeat_s=HEARTBEAT_S, max_waiting_events=256, window_bytes=20_000),
                 entropy=self._entropy,
@@ -137,6 +144,21 @@ class World:
         self.crash(node)
         self.hosts[node].disk = MemoryDisk()
         self.wiped = True
+
+    def damage(self, node: int, count: int) -> None:
+        """The last events on a disk become unreadable, which the machine notices when it starts again."""
+        self.crash(node)
+        host = self.hosts[node]
+        if host.disk.content.ballot is not None:
+            host.damaged = host.disk.content.ballot.incarnation
+            host.disk.damage(count)
+            self.wiped = True
+
+    def _recovered(self, host: Host) -> Recovered:
+        found = host.disk.content.recovered()
+        # True until the new incarnation is on disk: a crash before that must not make it forget.
+        is_damaged = found.ballot is not None and found.ballot.incarnation == host.damaged
+        return msgspec.structs.replace(found, damaged=is_damaged and self.heeds_damage)
 
     def fail_disk(self, node: int) -> None:
         host = self.hosts[node]

@@ -31,13 +31,12 @@ class Following:
         """Take over events; return the sequence from which the leader has to send, or None if all is well."""
         first, payloads = self._without_committed(data)
         journal = self._journal
-        if first > journal.tail:
+        differs = first > self.committed and journal.runs.epoch_at(first - 1) != data.prev_epoch
+        if first > journal.tail or differs:
             if first != data.first_retained:
-                return journal.tail
+                # One step per epoch: all events of the own run before `first` are in doubt.
+                return journal.tail if first > journal.tail else max(self.committed, journal.runs.start_of(first - 1))
             self._skip(data, out)
-        elif first > self.committed and journal.runs.epoch_at(first - 1) != data.prev_epoch:
-            # One step per epoch: all events of the own run before `first` are in doubt.
-            return max(self.committed, journal.runs.start_of(first - 1))
         self._take(data, first, payloads, out)
         self.round = max(self.round, data.round)
         self.verified = max(self.verified, first + len(payloads))

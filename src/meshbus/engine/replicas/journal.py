@@ -30,6 +30,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     first_retained: int = 0
     runs: tuple[tuple[int, int], ...] = ()
     """Epochs with the sequence at which each starts."""
+    damaged: bool = False
+    """Whether events that were durable are missing or unreadable, so that the log was cut before them."""
 
 
 class _State(NamedTuple):

@@ -6,6 +6,8 @@ only written. candidacy.py adds campaigns, leadership.py the inputs.
 
 from __future__ import annotations
 
+import msgspec
+
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.replicas.base import ReplicaSettings, Seat
 from meshbus.engine.replicas.belief import MISSED_BEATS
@@ -51,9 +53,14 @@ class Voting:
         *,
         entropy: Entropy,
     ) -> None:
-        self._memory = 0 if found.ballot else 1
+        ballot = found.ballot
+        self._memory = 0
         """The write that stores the incarnation; it must be durable before anyone learns of it."""
-        ballot = found.ballot or Ballot(incarnation=int.from_bytes(entropy(8), "little"))
+        if ballot is None or found.damaged:
+            # What was confirmed before may be gone, so this member must not be counted for it any more.
+            incarnation = int.from_bytes(entropy(8), "little")
+            ballot = msgspec.structs.replace(ballot or Ballot(incarnation=0), incarnation=incarnation)
+            self._memory = 1
         journal = Journal(found, ballot, reader)
         self.seat = Seat(channel_id, own, settings, journal, entropy)
         self.role = Role.IDLE
