@@ -10,7 +10,6 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 LIVE_NODE = "needs a live node: sessions, roster, fan-out"
-REPLICATION = "belongs to log replication"
 COMPUTE = "belongs to daemons, their migration and their causal chains"
 ABOUT = "describes the file"
 
@@ -46,13 +45,6 @@ NOT_READ = {
     },
     "subprotocols": {
         "meta": ABOUT,
-        "bandwidth_budget": REPLICATION,
-        "catchup_backoff": REPLICATION,
-        "coordinator": REPLICATION,
-        "dual_leader": REPLICATION,
-        "election": REPLICATION,
-        "leader_belief": REPLICATION,
-        "redex": REPLICATION,
         "causal": COMPUTE,
         "continuity_proof": COMPUTE,
         "fork_record": COMPUTE,

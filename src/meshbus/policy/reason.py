@@ -335,6 +335,29 @@ class Reason(Enum):
     REFUSE_HISTORY_CLOSED = 0, "refuse", "history_closed", (
         "The reader's stream or the log was closed; it may ask again.")
 
+    # ── replicated channels ─────────────────────────────────────────────────────────────────
+
+    REPLICATION_MALFORMED = 0, "drop", "replication_malformed", (
+        "A message about a replicated channel cannot be read; check the version of the peer.")
+    REPLICATION_RESERVED = 0, "drop", "replication_reserved", (
+        "A message has a dispatch code that is reserved for later versions; upgrade this node if the sender needs an answer.")
+    REPLICATION_UNKNOWN_CHANNEL = 0, "drop", "replication_unknown_channel", (
+        "A message is about a channel that is not replicated here; check the replicas of the channel on both nodes.")
+    REPLICATION_QUEUE_FULL = 0, "drop", "replication_queue_full", (
+        "Too many messages about replicated channels were waiting; the sender asks again, so investigate only if this continues.")
+    REPLICA_UNEXPECTED = 0, "drop", "replica_unexpected", (
+        "A message about a replicated channel belongs to nothing that is under way; late ones are normal, many of them are not.")
+    REPLICA_NOT_MEMBER = 0, "drop", "replica_not_member", (
+        "A node that is not a member of the replicated channel sent a message about it; check the replicas of the channel on both nodes.")
+    REPLICA_HALTED = 0, "drop", "replica_halted", (
+        "A message came for a replica that stopped because its disk failed; repair the disk and open the channel again.")
+    REPLICA_OVER_BUDGET = 0, "drop", "replica_over_budget", (
+        "Events for a replica that catches up were held back by the bandwidth budget; it asks again, so investigate only if it never catches up.")
+    REFUSE_REPLICA_STALE = 0, "refuse", "replica_stale", (
+        "A message of an epoch that is over was rejected; its sender was cut off, or has just been replaced as leader.")
+    REFUSE_REPLICA_APPEND = 0, "refuse", "replica_append", (
+        "An append to a replicated channel was refused; the error says why: no majority, too much waiting, or too large.")
+
     # ── announcements ───────────────────────────────────────────────────────────────────────
 
     ANNOUNCEMENT_MALFORMED = 0, "drop", "announcement_malformed", (

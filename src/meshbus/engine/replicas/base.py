@@ -1,0 +1,64 @@
+"""Seat: what the parts of a member share: who it is, its settings, its journal, and how it sends."""
+
+from __future__ import annotations
+
+import msgspec
+
+from meshbus.engine.base.counters import Counters
+from meshbus.engine.replicas.journal import Journal
+from meshbus.engine.replicas.records import Out, Send
+from meshbus.names.identity import Entropy
+from meshbus.wire.messages.leadership import Config, LeadershipMessage, Member
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a replicated channel."""
+
+    nodes: tuple[int, ...]
+    """The nodes that found the replica set; afterwards its config decides."""
+    heartbeat_s: float = 0.5
+    max_waiting_events: int = 65_536
+    """How many events may wait for their acknowledgement."""
+    max_waiting_bytes: int = 64 << 20
+    window_bytes: int = 512 * 1024
+    """How many bytes may be under way to one follower."""
+    budget_fraction: float = 0.5
+    """Share of the network that catching up may use."""
+
+
+class Seat:
+    """One member of one replicated channel."""
+
+    def __init__(
+        self, channel_id: bytes, own: int, settings: ReplicaSettings, journal: Journal, entropy: Entropy
+    ) -> None:
+        self.channel_id = channel_id
+        self.own = own
+        self.settings = settings
+        self.journal = journal
+        self.entropy = entropy
+        self.counters = Counters()
+
+    @property
+    def member(self) -> Member:
+        """This node, with the incarnation of its memory."""
+        return Member(self.own, self.journal.ballot.incarnation)
+
+    @property
+    def config(self) -> Config:
+        """The config; only where one is known."""
+        config = self.journal.ballot.config
+        assert config is not None, "a set without a config has no leader"
+        return config
+
+    def send(self, to: int, message: LeadershipMessage, out: Out) -> None:
+        """Send a message to another node."""
+        out.sends.append(Send(to, message))
+
+    def persist(self, out: Out, **changes: int | Config) -> int:
+        """Change the ballot, and return the number of the write."""
+        return self.journal.persist(msgspec.structs.replace(self.journal.ballot, **changes), out)
+
+    def jitter(self) -> float:
+        """Return a random number in [0, 1)."""
+        return int.from_bytes(self.entropy(2), "little") / 65_536

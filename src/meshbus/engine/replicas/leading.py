@@ -1,0 +1,259 @@
+"""Leading: replicate, commit, and know when not to acknowledge any more.
+
+- Events are sent as soon as they are appended, while the own disk still writes. They are committed when a majority has
+  them on disk, in the epoch of this leader. One STORED confirms everything before it, so that a single sync of a disk
+  serves all appends that came in meanwhile.
+- Every message carries the number of the last round. When a majority has answered a round, no other leader can have
+  been elected before it was sent: reads are answered on that ground, and the lease is counted from that moment.
+- Members change one at a time, and only after the config before is stored by a majority in this epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from meshbus.engine.replicas.appends import Appends
+from meshbus.engine.replicas.base import Seat
+from meshbus.engine.replicas.budget import BandwidthBudget
+from meshbus.engine.replicas.progress import Progress, majority_value
+from meshbus.engine.replicas.records import (
+    Acks,
+    Committed,
+    ConfigChanged,
+    Out,
+    ReadReady,
+    Refusal,
+    Refused,
+    Send,
+)
+from meshbus.engine.replicas.serving import chunk
+from meshbus.policy.reason import Reason
+from meshbus.wire.messages.leadership import MAX_REPLICATED, Config, Configure, Data, Fetch, Member, Stored
+from meshbus.wire.messages.redex import BandwidthClass
+
+LEASE_BEATS = 2
+"""For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
+_MAX_READS = 1024
+_MAX_ROUNDS = 64
+
+
+class _Read(NamedTuple):
+    token: int
+    round: int
+
+
+class Leading:
+    """The leader of one epoch."""
+
+    def __init__(self, seat: Seat, committed: int, now: float, out: Out) -> None:
+        self._seat = seat
+        self.epoch = seat.journal.ballot.promised
+        self.committed = committed
+        self.established = False
+        """Whether a majority has stored the start of this epoch, and with it everything before."""
+        self.beat_at = now
+        self._round = 0
+        self._rounds: deque[tuple[int, float]] = deque(maxlen=_MAX_ROUNDS)
+        self._lease_until = now
+        self._progress: dict[int, Progress] = {}
+        self._appends = Appends(seat.settings.max_waiting_events, seat.settings.max_waiting_bytes)
+        self._reads: deque[_Read] = deque()
+        self._budget = BandwidthBudget(seat.settings.budget_fraction)
+        self._stored_config: tuple[int, int] = (0, 0)
+        seat.journal.append(self.epoch, (), out)
+        config = seat.config
+        self._use(Config(epoch=self.epoch, version=config.version, members=config.members), out)
+        self.beat(now, out)
+
+    @property
+    def config(self) -> Config:
+        """The members that count."""
+        return self._seat.config
+
+    @property
+    def config_stored(self) -> bool:
+        """Whether a majority has stored the config in this epoch."""
+        return self._stored_config == self.config.rank
+
+    def fenced(self, now: float) -> bool:
+        """Return whether no majority answered lately, so that another leader may exist."""
+        return now >= self._lease_until
+
+    # ── requests of the application ─────────────────────────────────────────────────────────
+
+    def append(self, token: int, payloads: Sequence[bytes], acks: Acks, now: float, out: Out) -> None:
+        """Append events, and replicate them."""
+        refusal = self._refusal(payloads, acks, now)
+        if refusal is not None:
+            self._seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
+            out.notices.append(Refused(token, refusal))
+            return
+        first = self._seat.journal.tail
+        self._seat.journal.append(self.epoch, payloads, out)
+        self._appends.add(token, first, payloads, acks)
+        for node, progress in self._progress.items():
+            self._push(node, progress, now, out, paid=True)
+
+    def read(self, token: int, now: float, out: Out) -> None:
+        """Answer with the committed tail, after a majority confirmed that this node still leads."""
+        if len(self._reads) >= _MAX_READS:
+            out.notices.append(Refused(token, Refusal.BACKPRESSURE))
+            return
+        self._reads.append(_Read(token, self._round + 1))
+        self.beat(now, out)
+        self.advance(now, out)
+
+    def change(self, token: int, members: tuple[Member, ...], now: float, out: Out) -> None:
+        """Replace the config by one that differs in one member."""
+        if not self.established or not self.config_stored:
+            out.notices.append(Refused(token, Refusal.CHANGING))
+            return
+        before = set(self._progress)
+        self._use(Config(epoch=self.epoch, version=self.config.version + 1, members=members), out)
+        for node in before - set(self._progress):
+            # Told once: it is no longer a member, and nothing else will be sent to it.
+            self._seat.send(node, self._configure(), out)
+        self.beat(now, out)
+
+    def give_up(self, out: Out) -> None:
+        """Report what stays without an answer."""
+        self._appends.give_up(out)
+        out.notices.extend(Refused(read.token, Refusal.NOT_LEADER) for read in self._reads)
+        self._reads.clear()
+
+    # ── messages of the followers ───────────────────────────────────────────────────────────
+
+    def on_stored(self, node: int, stored: Stored, now: float, out: Out) -> None:
+        """Record how far a follower is, and send it more."""
+        progress = self._progress.get(node)
+        if progress is None or stored.tail > self._seat.journal.tail:
+            self._seat.counters.count(Reason.REPLICA_UNEXPECTED)
+            return
+        if progress.incarnation is None:
+            progress.incarnation = stored.incarnation
+        elif progress.incarnation != stored.incarnation:
+            # Another memory: what was known of this node is not true any more.
+            progress = self._progress[node] = Progress(incarnation=stored.incarnation, next=stored.tail)
+        progress.round = max(progress.round, stored.round)
+        progress.started |= stored.last_epoch == self.epoch
+        progress.config_rank = max(progress.config_rank, (stored.config_epoch, stored.config_version))
+        progress.stored(stored.tail)
+        self._push(node, progress, now, out, paid=True)
+        self.advance(now, out)
+
+    def on_fetch(self, node: int, fetch: Fetch, now: float, out: Out) -> None:
+        """Send events again from a sequence on."""
+        progress = self._progress.get(node)
+        if progress is None:
+            self._seat.counters.count(Reason.REPLICA_NOT_MEMBER)
+            return
+        progress.resume(min(fetch.first, self._seat.journal.tail))
+        self._push(node, progress, now, out, paid=False)
+
+    # ── time and disk ───────────────────────────────────────────────────────────────────────
+
+    def beat(self, now: float, out: Out) -> None:
+        """Begin a round: a heartbeat to every follower, and the config to those that lack it."""
+        self._round += 1
+        self._rounds.append((self._round, now))
+        self.beat_at = now + self._seat.settings.heartbeat_s
+        for node, progress in self._progress.items():
+            self._seat.send(node, chunk(self._seat, self._seat.journal.tail, self._round, self.committed), out)
+            if progress.config_rank < self.config.rank:
+                self._seat.send(node, self._configure(), out)
+
+    def advance(self, now: float, out: Out) -> None:
+        """Commit, acknowledge, answer reads and renew the lease, as far as a majority has come."""
+        reached = majority_value(self.config, self._stored_by)
+        if reached >= 0:
+            self.established = True
+            if reached > self.committed:
+                self.committed = int(reached)
+                out.notices.append(Committed(self.committed))
+        self._renew()
+        journal = self._seat.journal
+        confirmed = not self.fenced(now)
+        self._appends.reached(Acks.LOCAL, journal.stable_tail, out, confirmed=confirmed)
+        self._appends.reached(Acks.MAJORITY, self.committed, out, confirmed=True)
+        self._answer_reads(out)
+        self._settle_config(out)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
+        if any(len(payload) > MAX_REPLICATED for payload in payloads):
+            return Refusal.TOO_LARGE
+        if not self._appends.has_room(payloads):
+            return Refusal.BACKPRESSURE
+        if acks == Acks.MAJORITY and self.fenced(now):
+            return Refusal.NO_MAJORITY
+        return None
+
+    def _use(self, config: Config, out: Out) -> None:
+        self._seat.persist(out, config=config)
+        own, tail = self._seat.own, self._seat.journal.tail
+        nodes = [member.node for member in config.members if member.node != own]
+        self._progress = {node: self._progress.get(node) or Progress(next=tail) for node in nodes}
+
+    def _configure(self) -> Configure:
+        return Configure(channel_id=self._seat.channel_id, epoch=self.epoch, config=self.config)
+
+    def _push(self, node: int, progress: Progress, now: float, out: Out, *, paid: bool) -> None:
+        """Send what the follower does not have, as far as the window and, for old events, the budget allow."""
+        journal, window = self._seat.journal, self._seat.settings.window_bytes
+        while progress.next < journal.tail and progress.in_flight_bytes < window:
+            data = chunk(self._seat, max(progress.next, journal.first_retained), self._round, self.committed)
+            size = sum(map(len, data.payloads))
+            if not data.payloads:
+                return  # not in memory: the follower asks again
+            if not paid and not self._budget.admit(size, BandwidthClass.FOREGROUND, now):
+                self._seat.counters.count(Reason.REPLICA_OVER_BUDGET)
+                return
+            self._send(node, progress, data, size, out)
+
+    def _send(self, node: int, progress: Progress, data: Data, size: int, out: Out) -> None:
+        out.sends.append(Send(node, data))
+        progress.sent(data.first_seq + len(data.payloads), size)
+
+    def _stored_by(self, member: Member) -> int:
+        """Return how far a member's disk is in this epoch; -1 if it has not stored its start."""
+        journal = self._seat.journal
+        if member == self._seat.member:
+            return journal.synced.tail if journal.synced.last_epoch == self.epoch else -1
+        progress = self._progress_of(member)
+        return progress.match if progress is not None and progress.started else -1
+
+    def _progress_of(self, member: Member) -> Progress | None:
+        progress = self._progress.get(member.node)
+        return progress if progress is not None and progress.incarnation == member.incarnation else None
+
+    def _round_of(self, member: Member) -> int:
+        if member == self._seat.member:
+            return self._round
+        progress = self._progress_of(member)
+        return 0 if progress is None else progress.round
+
+    def _config_of(self, member: Member) -> bool:
+        if member == self._seat.member:
+            stored = self._seat.journal.synced.ballot.config
+            return stored is not None and stored.rank >= self.config.rank
+        progress = self._progress_of(member)
+        return progress is not None and progress.config_rank >= self.config.rank
+
+    def _renew(self) -> None:
+        answered = majority_value(self.config, self._round_of)
+        while self._rounds and self._rounds[0][0] <= answered:
+            _, sent_at = self._rounds.popleft()
+            self._lease_until = sent_at + LEASE_BEATS * self._seat.settings.heartbeat_s
+
+    def _answer_reads(self, out: Out) -> None:
+        answered = majority_value(self.config, self._round_of)
+        while self.established and self._reads and self._reads[0].round <= answered:
+            out.notices.append(ReadReady(self._reads.popleft().token, self.committed))
+
+    def _settle_config(self, out: Out) -> None:
+        if not self.config_stored and majority_value(self.config, self._config_of):
+            self._stored_config = self.config.rank
+            out.notices.append(ConfigChanged(self.config))

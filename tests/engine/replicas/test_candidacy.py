@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from meshbus.engine.replicas.records import Diverged, RoleChanged
+from meshbus.engine.replicas.roles import Signal
+from meshbus.wire.messages.leadership import Config, Data, Fetch, Member, Promise, Propose, Stale
+from meshbus.wire.messages.redex import Role
+from tests.engine.replicas.single import ID, TRIO, Single, data, promise, propose
+
+
+def signals(one: Single) -> list[Signal]:
+    return [notice.signal for notice in one.noticed(RoleChanged)]
+
+
+def test_a_silent_leader_is_replaced_after_a_trial_and_a_proposal_that_is_on_disk() -> None:
+    one = Single()
+    one.tick()
+    assert signals(one) == [Signal.MISSED_HEARTBEATS]
+    assert [(found.epoch, found.trial) for found in one.sent(Propose)] == [(2, True), (2, True)]
+    assert one.core.epoch == 1, "a trial promises nothing, not even by itself"
+    one.receive(2, promise(2, trial=True))
+    assert (one.core.epoch, one.sent(Propose)) == (2, [])
+    one.sync()
+    assert [(found.epoch, found.trial) for found in one.sent(Propose)] == [(2, False), (2, False)]
+    one.receive(3, promise(2, node=3))
+    assert signals(one) == [Signal.ELECTION_WON]
+
+
+def test_a_member_that_hears_a_leader_refuses_a_trial() -> None:
+    one = Single()
+    one.receive(2, data(1, 0, 0))
+    one.receive(3, propose(5, 3, trial=True))
+    assert [type(send.message) for send in one.out.sends] == [Stale]
+    one.now += 3
+    one.receive(3, propose(5, 3, trial=True))
+    assert [found.trial for found in one.sent(Promise)] == [True]
+    assert one.core.epoch == 1
+
+
+def test_a_leader_that_comes_back_ends_a_trial() -> None:
+    one = Single()
+    one.tick()
+    one.receive(2, data(1, 0, 0))
+    assert signals(one) == [Signal.ELECTION_LOST]
+    assert one.core.leader == 2
+
+
+def test_what_others_have_more_is_copied_before_leading() -> None:
+    one = Single(epochs=(1, 1, 2, 2), promised=3)
+    one.tick()
+    one.receive(2, promise(4, trial=True))
+    one.sync()
+    one.receive(2, promise(4, last_epoch=3, tail=5))
+    assert one.core.lead is None
+    assert [(found.epoch, found.first) for found in one.sent(Fetch)] == [(4, 4)]
+    one.now += 1
+    one.receive(2, data(4, 4, 3, b"3.4", entry=3, round_=0))
+    assert [found.first for found in one.sent(Fetch)] == [2], "the own events of epoch 2 are in doubt"
+    one.now += 1
+    one.receive(2, data(4, 2, 1, b"3.2", b"3.3", b"3.4", entry=3, round_=0))
+    assert one.noticed(Diverged) == [Diverged(2, 2, 2)]
+    assert one.core.lead is None, "the copy is not on disk"
+    one.sync()
+    assert signals(one) == [Signal.ELECTION_WON]
+    assert [payload for _, payload in one.disk.content.events] == [b"1.0", b"1.1", b"3.2", b"3.3", b"3.4"]
+
+
+def test_a_promiser_serves_its_log_to_its_candidate_alone() -> None:
+    one = Single(epochs=(1, 1))
+    one.receive(2, propose(5))
+    one.sync()
+    one.receive(2, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=9))
+    assert [(found.epoch, found.payloads) for found in one.sent(Data)] == [(5, (b"1.0", b"1.1")), (5, ())]
+    one.receive(3, Fetch(channel_id=ID, epoch=5, first=0, max_bytes=9))
+    assert one.out.sends == []
+    one.receive(3, Fetch(channel_id=ID, epoch=4, first=0, max_bytes=9))
+    assert one.sent(Stale)[0].epoch == 5
+
+
+def test_a_campaign_without_answers_repeats_itself_and_ends() -> None:
+    one = Single()
+    one.tick()
+    one.tick()
+    assert len(one.sent(Propose)) == 2
+    one.tick(one.now + 2)
+    assert signals(one) == [Signal.ELECTION_LOST]
+    one.tick()
+    assert signals(one) == [Signal.MISSED_HEARTBEATS]
+
+
+def test_a_copy_that_does_not_go_on_is_asked_for_again_and_given_up() -> None:
+    one = Single()
+    one.tick()
+    one.receive(2, promise(2, trial=True))
+    one.sync()
+    one.receive(2, promise(2, last_epoch=1, tail=9))
+    one.tick()
+    assert [found.first for found in one.sent(Fetch)] == [0]
+    one.tick(one.now + 3)
+    assert signals(one) == [Signal.ELECTION_LOST]
+
+
+def test_a_higher_epoch_ends_a_campaign_and_the_next_one_is_above_it() -> None:
+    one = Single()
+    one.tick()
+    one.receive(3, Stale(channel_id=ID, epoch=40))
+    assert signals(one) == [Signal.ELECTION_LOST]
+    one.tick()
+    assert one.sent(Propose)[0].epoch == 41
+
+
+def test_a_newer_config_of_other_members_ends_a_campaign_and_is_used_by_the_next() -> None:
+    one = Single()
+    one.tick()
+    larger = Config(epoch=1, version=2, members=(*TRIO.members, Member(4, 14), Member(5, 15)))
+    one.receive(2, promise(2, trial=True, config=larger))
+    assert signals(one) == [Signal.ELECTION_LOST]
+    one.sync()
+    one.tick()
+    assert {send.to for send in one.out.sends} == {2, 3, 4, 5}
+    one.receive(2, promise(2, trial=True, config=larger))
+    assert one.core.epoch == 1, "two of five are not enough"
+
+
+def test_a_newer_config_of_the_same_members_ends_nothing() -> None:
+    one = Single()
+    one.tick()
+    one.receive(2, promise(2, trial=True, config=Config(epoch=4, version=1, members=TRIO.members)))
+    assert one.core.epoch == 2
+
+
+def test_who_is_not_a_member_asks_for_nothing() -> None:
+    one = Single(config=Config(epoch=1, version=1, members=(Member(1, 99), *TRIO.members[1:])))
+    one.tick()
+    assert one.core.role == Role.REPLICA
+    assert [found.trial for found in one.sent(Propose)] == [True, True]
+    one.receive(2, promise(2, trial=True))
+    assert one.core.epoch == 1
+
+
+def test_a_set_is_founded_when_all_nodes_answer() -> None:
+    one = Single(promised=0, leader=0, config=None)
+    one.tick()
+    one.receive(2, promise(1, trial=True, config=None))
+    assert one.core.epoch == 0
+    one.receive(3, promise(1, node=3, trial=True, config=None))
+    assert one.core.config == TRIO
+    one.sync()
+    one.receive(3, promise(1, node=3, config=None))
+    assert one.core.role == Role.LEADER
+
+
+def test_a_nearer_member_is_left_to_lead() -> None:
+    one = Single(own=3)
+    one.core.measured(2, 0)
+    one.now = 2
+    one.receive(2, propose(1))
+    one.tick()
+    assert signals(one) == [Signal.MISSED_HEARTBEATS, Signal.ELECTION_LOST]
+
+
+def test_an_incarnation_is_on_disk_before_anyone_learns_of_it() -> None:
+    one = Single(remembers=False)
+    one.receive(2, propose(5, trial=True))
+    assert one.sent(Promise) == []
+    one.tick()
+    assert one.out.sends == []
+    one.sync()
+    assert {found.incarnation for found in one.sent(Propose)} == {0}
+    one.receive(2, propose(5, trial=True))
+    assert len(one.sent(Promise)) == 1
