@@ -60,8 +60,9 @@ class GoldInputs:
             import pyarrow.compute as pc
 
             rows = rows.filter(pc.is_in(rows["hour"], pa.array(hours, pa.string())))
-        # One partition: whatever is grouped, sorted or joined is in it already.
-        return self._spark.createDataFrame(rows).coalesce(1)
+        # With a schema, because Spark Connect infers none from a table without rows. In one partition, because whatever is
+        # grouped, sorted or joined is in it already.
+        return self._spark.createDataFrame(rows, self._store.catalog.spec(source).struct()).coalesce(1)
 
     def _rows(self, source: str, paths: Sequence[str]) -> Any:
         """Return the rows of files as one Arrow table, with the types that Spark has."""
