@@ -9,7 +9,6 @@ from meshbus.edge.zmtp.framing import encode_command
 from meshbus.edge.zmtp.greeting import encode_greeting
 from tests.patience import PATIENCE_S
 
-"""Timeout in seconds: longer than anything here takes, so only a failure waits for it."""
 GREETING = encode_greeting(b"NULL")
 READY = encode_command(b"READY")
 

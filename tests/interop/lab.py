@@ -20,7 +20,6 @@ from tests.patience import PATIENCE_S
 T = TypeVar("T")
 
 PSK = bytes(range(32))
-"""How long anything may take on a busy machine; what is waited for usually takes milliseconds."""
 PROFILE = frozenset({0x0600, 0x0601, 0x0800, 0x0801})
 PROFILE_FROM = 0x4D00
 """The ids that only meshbus nodes know; a plain peer would take their messages for events."""

@@ -18,7 +18,6 @@ from tests.patience import PATIENCE_S
 
 MECHANISMS = ["NULL", "PLAIN", "CURVE"]
 TRANSPORTS = ["tcp", "ipc"]
-"""Longer than anything here takes; only a failure waits for it."""
 
 SERVER_PUBLIC, SERVER_SECRET = curve_keypair()
 CLIENT_PUBLIC, CLIENT_SECRET = curve_keypair()

@@ -19,7 +19,6 @@ from tests.node.test_node import PSK, take, until
 from tests.patience import PATIENCE_S
 
 QUICK: dict[str, Any] = {"psk": PSK, "heartbeat_s": 0.1, "session_timeout_s": 1.0, "membership_ack_timeout_s": 1.0}
-"""For what takes a second or two, on a busy machine."""
 
 
 @pytest.fixture
