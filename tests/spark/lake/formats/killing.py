@@ -12,11 +12,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import deltalake
 
 from meshbus.spark.lake.formats.parttable import PartTable
+from tests.spark.lake.dying import die_at
 from tests.spark.lake.formats.made import EVENTS, START, commit, event, numbers, open_table, seen, write_events
 
 CHANGES = ((os, "rename"), (os, "replace"), (os, "link"), (os, "unlink"), (os, "utime"), (os, "mkdir"),
@@ -53,23 +53,6 @@ def work(table: PartTable) -> None:
     table.sweep()
 
 
-def die_at(step: int) -> None:
-    """Kill this process before its n-th change."""
-    left = [step]
-
-    def counting(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*given: Any, **named: Any) -> Any:
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return change(*given, **named)
-
-        return changed
-
-    for owner, name in CHANGES:
-        setattr(owner, name, counting(getattr(owner, name)))
-
-
 def check(table: PartTable, kind: str) -> None:
     """Compare what readers find after the death with every state that was whole, and finish the work."""
     assert numbers(table) in STATES, numbers(table)
@@ -101,7 +84,7 @@ def main(folder: Path, kind: str, stride: int) -> int:
     while ended == -signal.SIGKILL:
 
         def dying(step: int = step) -> None:
-            die_at(step)
+            die_at(step, CHANGES)
             work(open_table(EVENTS, root, kind))
 
         ended = forked(dying)

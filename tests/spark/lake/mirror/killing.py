@@ -4,9 +4,7 @@ It dies before the n-th of its changes, of the disk or of storage, or ends if th
 """
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import deltalake
 
 from meshbus.spark.lake.mirror import icebergcatalog, ledger, tablemirror
+from tests.spark.lake.dying import die_at
 from tests.spark.lake.formats.made import START, commit, event, write_events
 from tests.spark.lake.mirror.copies import Copied, with_copy
 
@@ -64,24 +63,8 @@ def work(both: Copied) -> None:
     both.mirror.clean()
 
 
-def die_at(step: int) -> None:
-    left = [step]
-
-    def counting(change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*given: Any, **named: Any) -> Any:
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return change(*given, **named)
-
-        return changed
-
-    for owner, name in CHANGES:
-        setattr(owner, name, counting(getattr(owner, name)))
-
-
 def main(root: str, uri: str, kind: str, step: str) -> None:
-    die_at(int(step))
+    die_at(int(step), CHANGES)
     work(with_copy(Path(root), uri, kind))
 
 
