@@ -135,6 +135,20 @@ def test_a_subscriber_without_credit_until_the_deadline_is_backpressured() -> No
     assert slow.payloads(CHANNEL) == BULK[: len(slow.payloads(CHANNEL))]
 
 
+def test_a_stream_without_acknowledgements_is_not_reported_as_one_without_credit() -> None:
+    net, hub, (lost,) = fleet(1, profile=True)
+    net.partition([hub.name], [lost.name])
+    publications = [
+        hub.publish(CHANNEL, [b"x"], reliable=True, wait_s=1.0, on_failure=OnFailure.COLLECT) for _ in range(100)
+    ]
+    net.run(for_s=2)
+    assert all(publication.done for publication in publications)
+    (error,) = publications[-1].report().errors
+    assert error.code == "backpressure"
+    assert "acknowledge" in error.message
+    assert "credit" not in error.message
+
+
 def test_with_wait_0_the_report_is_complete_at_once() -> None:
     _, hub, (slow, _) = fleet(2)
     hold(slow, hub, held=True)
