@@ -139,7 +139,7 @@ def test_the_error_of_a_bad_path_is_one_line(meshbus: Meshbus, tmp_path: Path, v
     for place in (tmp_path / "nowhere", tmp_path / "file"):
         result = meshbus("log", verb, place)
         assert result.code == Exit.USAGE
-        assert result.err == f"meshbus: {place} is not a folder of logs: check the path\n"
+        assert result.err == f"meshbus: {place} is not a folder of logs; check the path\n"
 
 
 def test_a_damaged_log_does_not_hide_the_others(meshbus: Meshbus, logs: Path) -> None:
@@ -328,5 +328,5 @@ def test_cat_and_verify_follow_segments_to_object_storage(meshbus: Meshbus, tier
     assert meshbus("log", "verify", tiered).code == Exit.FAILED
     result = meshbus("log", "cat", tiered, "sensors/lidar")
     assert result.code == Exit.FAILED
-    assert "is gone from object storage: restore it from a copy" in result.err
+    assert "is gone from object storage; restore it from a copy" in result.err
     assert gone.parent.name in result.err

@@ -116,7 +116,7 @@ def test_a_removed_object_is_an_error_that_names_it(run: Run) -> None:
     gone = run.log.snapshot().segments[0]
     assert gone.uri is not None
     delete_object(gone.uri)
-    name = rf"s3://bucket/run/.*/{gone.path.name} at http://127.0.0.1:\d+ is gone from object storage: restore it from a copy"
+    name = rf"s3://bucket/run/.*/{gone.path.name} at http://127.0.0.1:\d+ is gone from object storage; restore it from a copy"
     with pytest.raises(LogError, match=name) as caught:
         list(LogReader(run.root, CHANNEL).snapshot().events())
     assert caught.value.fault is LogFault.CORRUPT

@@ -139,17 +139,17 @@ def _check(name: str) -> None:
     if size > MAX_NAME_BYTES:
         raise ChannelError(ChannelFault.TOO_LONG, name, f"is {size} bytes long, at most {MAX_NAME_BYTES} fit")
     if name.startswith("/") or name.endswith("/") or "//" in name:
-        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "segments cannot be empty: drop the extra '/'")
+        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "segments cannot be empty; drop the extra '/'")
     for character in name:
         if "A" <= character <= "Z":
             raise ChannelError(
-                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire: try {_similar(name)!r}"
+                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire; try {_similar(name)!r}"
             )
         if character not in _LEGAL:
             raise ChannelError(
                 ChannelFault.INVALID_CHAR,
                 name,
-                f"{character!r} is not allowed: use a-z, 0-9, '-', '_', '.' and '/', such as {_similar(name)!r}",
+                f"{character!r} is not allowed; use a-z, 0-9, '-', '_', '.' and '/', such as {_similar(name)!r}",
             )
     if any(segment in {".", ".."} for segment in name.split("/")):
         raise ChannelError(ChannelFault.INVALID_FORMAT, name, "a segment cannot be '.' or '..'")

@@ -58,7 +58,7 @@ class SubnetId(int):
         digits = [part.removeprefix("+") for part in parts]
         # int() rejects thousands of digits, so the length is checked first.
         if not all(part.isascii() and part.isdigit() and len(part) <= 32 and int(part) <= 255 for part in digits):
-            raise ConfigError("subnet", f"{text!r} is not a subnet: write 'global' or up to four numbers like '3.7'")
+            raise ConfigError("subnet", f"{text!r} is not a subnet; write 'global' or up to four numbers like '3.7'")
         return cls.new(int(part) for part in digits)
 
     def __str__(self) -> str:

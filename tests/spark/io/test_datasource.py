@@ -273,7 +273,7 @@ def fails(table: DataFrame) -> str:
 
 def test_through_spark_every_mistake_is_one_sentence(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     read = spark.read.format("meshbus")
-    assert fails(read.load(str(tmp_path / "none"))) == f"{tmp_path}/none is not a folder of logs: check the path"
+    assert fails(read.load(str(tmp_path / "none"))) == f"{tmp_path}/none is not a folder of logs; check the path"
     segment = next(logs.glob("alarms-*/*.parquet"))
     content = bytearray(segment.read_bytes())
     content[-200:] = bytes(200)
