@@ -203,7 +203,9 @@ def test_a_refused_publish_exits_with_status_4(meshbus: Meshbus, node: Running) 
         (["sub", "a", "--count", "many"], "invalid value for --count"),
     ],
 )
-def test_the_error_of_bad_input_is_one_line(meshbus: Meshbus, node: Running, arguments: list[str], complaint: str) -> None:
+def test_the_error_of_bad_input_is_one_line(
+    meshbus: Meshbus, node: Running, arguments: list[str], complaint: str
+) -> None:
     result = meshbus(*arguments, "--admin", node.admin)
     assert (result.code, result.out) == (Exit.USAGE, "")
     assert complaint in result.err

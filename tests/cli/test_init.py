@@ -84,7 +84,9 @@ def test_a_real_terminal_gets_a_table_and_a_pipe_gets_json(tmp_path: Path) -> No
         (["--what"], "unknown command '--what'; see `meshbus --help`"),
     ],
 )
-def test_an_unknown_command_is_an_error_of_one_line_and_exits_with_status_2(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
+def test_an_unknown_command_is_an_error_of_one_line_and_exits_with_status_2(
+    meshbus: Meshbus, arguments: list[str], complaint: str
+) -> None:
     result = meshbus(*arguments)
     assert result.code == Exit.USAGE
     assert result.err.startswith(f"meshbus: {complaint}")
@@ -103,7 +105,9 @@ def test_an_os_error_is_one_line(meshbus: Meshbus, monkeypatch: pytest.MonkeyPat
     assert (result.code, result.err) == (Exit.FAILED, "meshbus: [Errno 28] No space left on device\n")
 
 
-def test_an_internal_error_is_one_line_unless_a_traceback_is_requested(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line_unless_a_traceback_is_requested(
+    meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshbus.keyfile.load_identity", _raiser(ZeroDivisionError("oops")))
     result = meshbus("key", "show")
     assert result.code == Exit.FAILED

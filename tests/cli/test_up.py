@@ -88,7 +88,9 @@ def test_applications_attach_to_a_node_and_refusals_are_printed(tmp_path: Path) 
         ([], "psk_file: no mesh key is configured; create one with `meshbus key psk FILE`"),
     ],
 )
-def test_the_error_of_a_node_that_cannot_start_has_the_reason(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
+def test_the_error_of_a_node_that_cannot_start_has_the_reason(
+    meshbus: Meshbus, arguments: list[str], complaint: str
+) -> None:
     result = meshbus("up", *arguments)
     assert (result.code, result.out) == (Exit.USAGE, "")
     assert result.err.startswith(f"meshbus: {complaint}")

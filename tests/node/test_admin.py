@@ -229,7 +229,9 @@ def _unix() -> int:
     ],
     ids=lambda value: value[:40].decode() if isinstance(value, bytes) else None,
 )
-async def test_a_command_that_fails_is_answered_with_its_error(talk: Talk, line: bytes, code: str, problem: str) -> None:
+async def test_a_command_that_fails_is_answered_with_its_error(
+    talk: Talk, line: bytes, code: str, problem: str
+) -> None:
     answer = await talk.say(line)
     assert answer["ok"] is False
     assert answer["code"] == code

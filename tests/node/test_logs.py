@@ -173,9 +173,7 @@ async def test_a_publish_without_sync_stays_behind_earlier_ones_that_sync(
         assert await take(subscription, 1) == numbered(4, 5)
 
 
-async def test_a_canceled_publish_is_published_nevertheless(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_canceled_publish_is_published_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(tmp_path, **EVERY) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
         gate = Gate(monkeypatch)
         publishing = asyncio.ensure_future(publish(publisher, 0, 1))
@@ -187,7 +185,9 @@ async def test_a_canceled_publish_is_published_nevertheless(
         assert await take(subscription, 1) == numbered(0, 1)
 
 
-async def test_closing_waits_for_publishes_that_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_waits_for_publishes_that_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path, **EVERY) as (publisher, _):
         gate = Gate(monkeypatch)
         publishing = asyncio.ensure_future(publish(publisher, 0, 5))

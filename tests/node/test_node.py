@@ -188,7 +188,9 @@ async def test_a_publisher_without_credit_reports_backpressure(nodes: tuple[Node
 
 
 @pytest.mark.parametrize("prefix", ["sensors/", ""])
-async def test_a_prefix_subscription_includes_present_and_future_channels(nodes: tuple[Node, Node], prefix: str) -> None:
+async def test_a_prefix_subscription_includes_present_and_future_channels(
+    nodes: tuple[Node, Node], prefix: str
+) -> None:
     publisher, subscriber = nodes
     await until(lambda: all(peer.profile for peer in subscriber.peers))
     lidar = publisher.publisher("sensors/lidar")

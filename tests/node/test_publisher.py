@@ -81,7 +81,9 @@ async def test_a_batch_that_is_tried_again_is_published_once(tmp_path: Path) -> 
             assert await take(subscription, 6) == expected
 
 
-async def test_a_logged_event_without_subscribers_is_not_published_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_logged_event_without_subscribers_is_not_published_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path) as (publisher, subscriber), subscriber.subscribe(LIDAR):
         lidar = publisher.publisher(LIDAR)
 
@@ -177,7 +179,9 @@ async def test_an_event_that_is_neither_bytes_nor_text_is_refused_with_advice(
     assert bytes_of(memoryview(b"x")) == bytes_of(bytearray(b"x")) == b"x"
 
 
-async def test_a_report_has_the_sequence_of_an_event_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_has_the_sequence_of_an_event_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
         lidar = publisher.publisher(LIDAR)
         assert (await lidar.publish(b"nobody listens")).log_seq == 0

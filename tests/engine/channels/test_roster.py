@@ -66,9 +66,7 @@ def test_a_refused_member_is_replaced_by_the_next_and_keeps_its_turn() -> None:
 
 
 @given(st.integers(1, 6), st.lists(st.frozensets(st.integers(0, 5)), max_size=40))
-def test_all_allowed_members_are_served_before_one_is_served_again(
-    size: int, refusals: list[frozenset[int]]
-) -> None:
+def test_all_allowed_members_are_served_before_one_is_served_again(size: int, refusals: list[frozenset[int]]) -> None:
     roster = SubscriberRoster()
     for peer in range(size):
         roster.add(A, peer, "g")
