@@ -26,7 +26,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Give one without Java, whose mark every process of the demo inherits."""
+    """Return an environment without Java, with a mark that every process of the demo inherits."""
     tools = folder.parent / "bin"
     if not tools.exists():
         tools.mkdir()
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     errors: str
 
     def table(self, title: str) -> list[list[str]]:
-        """Give the rows of a table, without its head."""
+        """Return the rows of a table, without its head."""
         block = next(block for block in self.text.split("\n\n") if block.lstrip().startswith(f"{title}  "))
         return [re.split(r" {2,}", line.strip()) for line in block.strip().splitlines()[2:]]
 
@@ -134,7 +134,7 @@ def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
 
 
 def _unique(files: FleetFiles) -> dict[str, set[tuple[str | None, Row]]]:
-    """Give the events that arrived: an event that two nodes have is one where its publisher numbered it."""
+    """Return the events that arrived: an event that two nodes have is one where its publisher numbered it."""
     found: dict[str, set[tuple[str | None, Row]]] = {}
     for name in ("control", "east-planner"):
         for channel, rows in logged(files, name, "received").items():
@@ -172,7 +172,7 @@ def test_the_printed_files_exist(shown: Shown) -> None:
 
 
 def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
-    """Give the rows of a table that has sentences around it."""
+    """Return the rows of a table that has sentences around it."""
     return [row for row in shown.table(title) if len(row) == columns]
 
 

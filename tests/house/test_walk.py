@@ -94,7 +94,7 @@ def published(node: FakeNode, channel: str, events: int) -> list[bytes]:
 
 
 def received(node: FakeNode, source: FakeNode, datagrams: Sequence[bytes]) -> Calls:
-    """Let a node receive datagrams as one batch, and return what it called; every datagram carries one event."""
+    """Make a node receive datagrams as one batch, and return what it called; every datagram carries one event."""
     batch = PacketBatch.of([(source.name, datagram) for datagram in datagrams])
     with traced() as calls:
         out = node.engine.receive(batch, node.net.clock.now)

@@ -146,7 +146,7 @@ def test_a_server_that_stops_delays_what_moves_and_loses_nothing(own_server: Obj
         run.check()
 
 
-def test_a_full_server_delays_what_moves_and_more_room_lets_it_go_on(own_server: ObjectServer, tmp_path: Path) -> None:
+def test_a_full_server_delays_moves_until_there_is_room(own_server: ObjectServer, tmp_path: Path) -> None:
     run = Run(tmp_path / "logs", own_server.uri("full"))
     with run.redex:
         while not run.log.stats.waits:

@@ -25,7 +25,7 @@ PSK = "5a" * 32
 
 @pytest.fixture
 async def town() -> AsyncIterator[list[Node]]:
-    """Give two hubs, and two nodes that are connected to both and have found out that they are open."""
+    """Return two hubs, and two nodes that are connected to both and have found out that they are open."""
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node.open(psk=PSK, ephemeral=True)) for _ in range(4)]
         for node in nodes[2:]:
@@ -45,7 +45,7 @@ async def eventually(node: Node, other: Node, kind: Nat) -> None:
 
 
 def pretend(node: Node, kind: Nat) -> None:
-    """Let a node believe that it is behind a NAT, and say so without waiting for its next announcement."""
+    """Make a node believe that it is behind a NAT, and announce that at once."""
     status, out = NatStatus(kind, parse_address(node.address)), Output()
     node.live.engine.traversal.nat.status = status
     node.live.engine.announcer.set_nat(status, Driver.now(), out)
@@ -123,7 +123,7 @@ async def test_a_failed_connect_gives_the_reason() -> None:
 
 @pytest.fixture
 async def patient() -> AsyncIterator[Node]:
-    """Give a node that would wait for an answer for minutes."""
+    """Return a node that would wait minutes for an answer."""
     async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=60.0) as node:
         yield node
 

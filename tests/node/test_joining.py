@@ -159,7 +159,7 @@ async def test_a_publisher_that_leaves_is_not_waited_for() -> None:
 
 
 def deaf(node: Node) -> Any:
-    """Let a node drop every subscribe, as if it were lost on the way; return what handles them."""
+    """Make a node drop every subscribe, as if it were lost on the way; return what handles them."""
     return node.live.engine.reception.handlers.pop(MEMBERSHIP)
 
 

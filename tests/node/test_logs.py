@@ -292,7 +292,7 @@ async def test_rows_of_published_events_name_their_publisher(tmp_path: Path) -> 
 
 
 def as_signed(number: int) -> int:
-    """Give a number of 64 bits as a table holds it."""
+    """Return a number of 64 bits as a table holds it."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 

@@ -49,7 +49,7 @@ def u64(value: int) -> int:
 
 
 def judged_again(log_dir: Path, node_id: int) -> int:
-    """Judge everything that a gateway judged anew, by the policy in force then; gives how many packets that were."""
+    """Judge everything that a gateway judged anew, by the policy in force then; return how many packets that were."""
     policies = load_policies(PacketReader(log_dir, node_id).folder)
     count = 0
     for batch in PacketReader(log_dir, node_id).snapshot().batches():
@@ -72,7 +72,7 @@ def judged_again(log_dir: Path, node_id: int) -> int:
 
 
 class Both:
-    """Tells two recorders."""
+    """Pass what happens to two recorders."""
 
     def __init__(self, *recorders: Recorder) -> None:
         self._recorders = recorders
@@ -105,7 +105,7 @@ def nodes(log_dir: Path, channels: tuple[dict[str, str], ...] = BY_NAME, **optio
 
 
 async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) -> list[bytes]:
-    """Publish on a channel that may cross and on one that may not; gives what arrived."""
+    """Publish on a channel that may cross and on one that may not; return what arrived."""
     for outer in (left, right):
         await outer.connect(middle.address, public_key=middle.public_key)
     async with asyncio.timeout(PATIENCE_S):

@@ -37,7 +37,7 @@ def fleet(count: int, *, profile: bool = False, **settings: Any) -> tuple[FakeNe
 
 
 def hold(node: FakeNode, publisher: FakeNode, *, held: bool) -> None:
-    """Let a subscriber be too slow, or catch up."""
+    """Make a subscriber be too slow, or catch up."""
     with node.turn() as (engine, now, _out):
         engine.streams.hold(publisher.node_id, STREAM, now, held=held)
 

@@ -531,7 +531,7 @@ def test_a_lost_local_file_is_an_error_that_names_it(world: World) -> None:
 # ── outages ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_outage_is_told_once_retried_with_pauses_and_ends_by_itself(
+def test_an_outage_is_logged_once_and_retried_with_pauses_until_it_ends(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add_segment()

@@ -129,7 +129,7 @@ def test_a_range_of_sequences_can_be_asked_for(logs: Path) -> None:
 
 
 def expire(root: Path) -> int:
-    """Let the first sequences of a log go, and say which is the first that is left."""
+    """Expire the first sequences of a log, and return the first available one."""
     with Redex(root, background=False) as redex:
         log = redex.open(FIRST, LogConfig(retention=Retention(max_events=1)))
         log.seal()
