@@ -188,5 +188,8 @@ def _names(one: str, other: str) -> bool:
     path = PACKAGE / one
     wanted = "meshbus." + other.removesuffix(".py").strip("/").replace("/", ".")
     modules = list(path.rglob("*.py") if path.is_dir() else [path])
-    imported = any(f"{name}.".startswith(f"{wanted}.") for module in modules for _, name in imports(module))
-    return imported or any(f'"{wanted}.' in module.read_text("utf-8") for module in modules)
+    names = {name for module in modules for _, name in imports(module)}
+    by_import = any(f"{name}.".startswith(f"{wanted}.") for name in names)
+    by_name = any(f'"{wanted}.' in module.read_text("utf-8") for module in modules)
+    # Gold tables are found by their folder (spark/lake/catalog.py); both sides know them by their type.
+    return by_import or by_name or (other == "spark/lake/gold/" and "meshbus.spark.lake.goldtable" in names)

@@ -27,7 +27,7 @@ def said(version: int = 1, *, hops: int = 0, signed: bool = True, **fields: obje
     return announcement.sign(NODE) if signed else announcement
 
 
-def test_an_announcement_has_kind_address_and_profile() -> None:
+def test_an_announcement_tells_kind_address_and_profile() -> None:
     table = AnnouncedAddresses()
     assert table.get(NODE.node_id, 0.0) is None
     table.heard(SENDER, said(tags=("nat:cone", "subprotocol:0x0600"), reflex_addr="192.0.2.1:9001"), 0.0)
@@ -42,7 +42,7 @@ def test_an_announcement_has_kind_address_and_profile() -> None:
     assert (found.nat, found.reflex, found.meshbus) == (Nat.UNKNOWN, None, False)
 
 
-def test_the_direct_receiver_of_an_announcement_is_remembered() -> None:
+def test_who_heard_it_without_a_detour_is_remembered() -> None:
     table = AnnouncedAddresses()
     for sender, version, hops, known in (
         (SENDER, 1, 2, None),
@@ -67,7 +67,7 @@ def test_unsigned_and_old_words_change_nothing() -> None:
     assert found.nat is Nat.OPEN
 
 
-def test_an_announced_address_is_valid_for_its_ttl_and_at_most_a_day() -> None:
+def test_a_word_holds_as_long_as_it_says_and_at_most_a_day() -> None:
     table = AnnouncedAddresses()
     table.heard(SENDER, said(5, ttl_secs=10), 100.0)
     assert table.get(NODE.node_id, 110.0) is not None

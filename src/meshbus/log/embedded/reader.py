@@ -55,7 +55,7 @@ class FolderReader:
             if self._manifest() is manifest:
                 views = tuple(index.view() for index in found.live)
                 return Snapshot(self.folder, manifest, views, self.snapshot, found.damage)
-        raise LogError(LogFault.FAILED, f"{self.folder} is sealed faster than it can be read; try again")
+        raise LogError(LogFault.FAILED, f"{self.folder} is sealed faster than it can be read: try again")
 
     def verify(self) -> list[Finding]:
         """Check every file of the log and return the problems."""
@@ -97,7 +97,7 @@ def read_split(
     except FileNotFoundError:  # sealed or compacted since it was planned
         snapshot = FolderReader(folder.parent, ChannelName(split["channel"])).snapshot()
         if snapshot.manifest.log_id != split["log_id"]:
-            raise LogError(LogFault.FOREIGN, f"{folder} holds another log now; plan the splits again") from None
+            raise LogError(LogFault.FOREIGN, f"{folder} holds another log now: plan the splits again") from None
         yield from snapshot.batches(at, int(split["end"]), columns, dictionaries=dictionaries)
 
 

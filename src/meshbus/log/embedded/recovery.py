@@ -99,7 +99,7 @@ def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entro
     if present or hot_files(folder):
         raise LogError(
             LogFault.CORRUPT,
-            f"{folder} holds events but no {MANIFEST}; restore that from a copy, or move the folder away",
+            f"{folder} holds events but no {MANIFEST}: restore that from a copy, or move the folder away",
         )
     return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
 
