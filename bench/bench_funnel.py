@@ -107,6 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=millions, help="millions of raw events, separated by commas: 8,32; 0 for none")
     parser.add_argument("--json", type=millions, help="millions of JSON events, separated by commas: 1,4; 0 for none")
     parser.add_argument("--seconds", type=float, help="duration of the chain; 0 leaves it out")
+    parser.add_argument("--samples", type=int, help="single events in each format; 0 leaves them out")
     parser.add_argument(
         "--published", action="store_true", help="write logs like a publisher's own, whose rows have no latency"
     )
@@ -172,7 +173,8 @@ def funnel_tables(plan: Plan, loads: Sequence[Load]) -> Iterator[Table]:
         if found:
             yield ratio_table(found)
             yield sealing_table(folder, max(load.events for load in loads))
-        yield event_table(spark, folder, plan.samples)
+        if plan.samples:
+            yield event_table(spark, folder, plan.samples)
         if plan.seconds:
             chain = Chain(spark, folder)
             light = chain.measure_light(plan.probe_s)
@@ -236,10 +238,11 @@ def sealing_table(folder: Path, events: int) -> Table:
             plain = load.events * size / write_plainly(folder / "plain", load.events * size) / 1e6
             met = "yes" if rates[unit] >= least else "no"
             cpu_ns = seal.cpu_s / load.events * 1e9
-            rows.append([size, load.events, name, *rates.values(), cpu_ns, plain, f"≥ {least:g} {unit}", met])
+            of_plain = rates["MB/s"] / plain
+            rows.append([size, load.events, name, *rates.values(), cpu_ns, plain, of_plain, f"≥ {least:g} {unit}", met])
     return Table(
         "Sealing",
-        ["bytes", "events", "form", "M rows/s", "MB/s", "CPU ns/row", "plain write MB/s", "target", "met"],
+        ["bytes", "events", "form", "M rows/s", "MB/s", "CPU ns/row", "plain write MB/s", "of it", "target", "met"],
         rows,
         ["plain write: as many bytes by write and fdatasync, in files of 64 MiB, right after: no sealing is faster"],
     )

@@ -40,12 +40,13 @@ def test_percentiles_equal_those_of_numpy(rows: list[tuple[int, float | None, in
     held: dict[int, list[float]] = defaultdict(list)
     for key, value, count in rows:
         held[key] += [] if value is None else [value] * count
-    key, value, count = ([row[at] for row in rows] for at in range(3))
-    given_rows = pa.table({"key": pa.array(key, pa.int64()), "value": pa.array(value, pa.float64())})
+    kinds = {"key": pa.int64(), "value": pa.float64(), "rows": pa.int64()}
+    given_rows = pa.table(
+        {name: pa.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(kinds.items())}
+    )
     groups = Groups(given_rows, ["key"])
-    weights = pa.chunked_array([pa.array(count, pa.int64())])
     for share in (0.0, 0.5, 0.95, 0.99, 1.0):
-        (found,) = groups.percentiles(given_rows["value"], weights, [share])
+        (found,) = groups.percentiles(given_rows["value"], given_rows["rows"], [share])
         for one, result in zip(groups.keys["key"].to_pylist(), found.to_pylist(), strict=True):
             if held[one]:
                 np.testing.assert_allclose(result, np.percentile(held[one], share * 100), rtol=1e-12, atol=1e-6)
