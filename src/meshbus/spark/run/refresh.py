@@ -218,7 +218,7 @@ def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str
 
 def _first_hours(table: GoldTable, hours: Sequence[str], inputs: GoldInputs) -> Sequence[str]:
     """Return the first of some hours, as many as are computed together."""
-    count = HOURS_AT_ONCE
+    count = min(HOURS_AT_ONCE, len(hours))
     while table.by_arrow and table.hourly and count > 1:
         sizes = (inputs.bytes(source, _wanted(table, source, hours[:count])) for source in _deciding(table))
         if max(sizes) <= BYTES_AT_ONCE:

@@ -31,9 +31,8 @@ def top_talkers(events: Any) -> Any:
     # The origin breaks ties, so that recomputing an hour gives the same ranks.
     order = [("hour", "ascending"), ("bytes", "descending"), ("events", "descending"), ("origin", "ascending")]
     ranked = summed.sort_by(order)
-    place = np.arange(len(ranked))
     hours = Groups(ranked, ["hour"])
-    ranks = pa.array(place - hours.firsts[hours.numbers] + 1)
+    ranks = pa.array(np.arange(len(ranked)) - hours.firsts[hours.numbers] + 1)
     return ranked.append_column("rank", ranks).filter(pc.less_equal(ranks, TALKERS))
 
 
