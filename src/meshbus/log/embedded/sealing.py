@@ -149,9 +149,7 @@ def _payload_pages(parts: Parts, low: int, high: int, *, compress: bool) -> Iter
         # By the first page: a column has one codec in a row group.
         codec = _codec(page) if compress and not number else codec
         content = page if codec is None else codec.compress(page, asbytes=True)
-        yield _Page(
-            data_page(content, rows, len(page)), content, len(page), UNCOMPRESSED if codec is None else ZSTD
-        )
+        yield _Page(data_page(content, rows, len(page)), content, len(page), UNCOMPRESSED if codec is None else ZSTD)
 
 
 def _one_ahead(pages: Iterator[_Page]) -> Iterator[_Page]:
