@@ -74,17 +74,15 @@ class Parts(NamedTuple):
     def payloads(self, low: int, high: int, size: int) -> Iterator[tuple[memoryview, int]]:
         """Yield the payloads of a range of rows, each after its length, in parts of about `size` bytes.
 
-        Each part comes with its number of rows and is overwritten by the one after the next. Raises Damaged.
+        Each part comes with its number of rows and is overwritten by the next one. Raises Damaged.
         """
-        out, other = np.empty(size, np.uint8), np.empty(size, np.uint8)
-        cursor = np.array([self.block_of(low), low])
+        out, cursor = np.empty(size, np.uint8), np.array([self.block_of(low), low])
         while (row := cursor.item(_ROW)) < high:
             used = _copy_payloads.run(*self, cursor, high, out)
             if used < 0:
                 raise Damaged(self.places.item(cursor.item(_BLOCK)))
             if used:
                 yield out.data[:used], cursor.item(_ROW) - row
-                out, other = other, out
             else:  # a payload that is larger than a part
                 out = np.empty(2 * len(out), np.uint8)
 

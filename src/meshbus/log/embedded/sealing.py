@@ -8,10 +8,9 @@ of them where loops cannot be compiled: it is faster than their references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ from meshbus.names.channel import hash_name
 if TYPE_CHECKING:
     from meshbus.log.embedded.block import HotHeader
     from meshbus.log.embedded.hot import HotIndex
-    from meshbus.log.files import Files, Part
+    from meshbus.log.files import Files
 
 _PAGE = 1 << 20
 """Bytes of payloads in a page: the usual size, and small enough to stay in the processor's cache until it is written."""
@@ -123,42 +122,18 @@ def _columns(header: HotHeader, low: int, count: int, stored: Mapping[str, Runs]
 
 def _write_payloads(sink: Sink, held: list[bytes], parts: Parts, low: int, high: int, *, compress: bool) -> Chunk:
     """Write the pages of the payloads of a range of rows after what is held, and describe them."""
-    raw, begin, codec = 0, sink.size + sum(map(len, held)), UNCOMPRESSED
-    for page in _one_ahead(_payload_pages(parts, low, high, compress=compress)):
-        sink.put([*held, page.header, page.content])
-        sink.begin_sync()
-        raw += len(page.header) + page.raw
-        codec, held = page.codec, []
-    return bytes_chunk(_PAYLOAD, high - low, sink.size - begin, raw=raw, codec=codec)
-
-
-class _Page(NamedTuple):
-    """A page of payloads, encoded."""
-
-    header: bytes
-    content: Part
-    """Overwritten when the page after the next is made."""
-    raw: int
-    """Bytes of the content before compression."""
-    codec: int
-
-
-def _payload_pages(parts: Parts, low: int, high: int, *, compress: bool) -> Iterator[_Page]:
-    codec = None
+    raw, begin, codec = 0, sink.size + sum(map(len, held)), None
     for number, (page, rows) in enumerate(parts.payloads(low, high, _PAGE)):
         # By the first page: a column has one codec in a row group.
         codec = _codec(page) if compress and not number else codec
         content = page if codec is None else codec.compress(page, asbytes=True)
-        yield _Page(data_page(content, rows, len(page)), content, len(page), UNCOMPRESSED if codec is None else ZSTD)
-
-
-def _one_ahead(pages: Iterator[_Page]) -> Iterator[_Page]:
-    """Yield pages while a thread makes the next one: copying and checksums take about as long as writing."""
-    with ThreadPoolExecutor(1, "meshbus-seal-page") as thread:
-        made = thread.submit(next, pages, None)
-        while (page := made.result()) is not None:
-            made = thread.submit(next, pages, None)
-            yield page
+        header = data_page(content, rows, len(page))
+        sink.put([*held, header, content])
+        sink.begin_sync()
+        raw += len(header) + len(page)
+        held = []
+    name = UNCOMPRESSED if codec is None else ZSTD
+    return bytes_chunk(_PAYLOAD, high - low, sink.size - begin, raw=raw, codec=name)
 
 
 def _codec(page: memoryview) -> Any:
