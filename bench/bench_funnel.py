@@ -297,7 +297,7 @@ def event_table(spark: SparkSession, folder: Path, samples: int) -> Table:
         p50, p95 = statistics.median(waits), waits[min(round(0.95 * len(waits)), len(waits) - 1)]
         last = max(each, key=each.__getitem__)
         counted = cost.reported_ms / 1e3
-        met = "yes" if p50 <= FRESH_S and counted <= BATCH_S else "no"
+        met = "yes" if p50 <= FRESH_S and cost.seconds <= BATCH_S else "no"
         row: list[Cell] = [
             name,
             counted,
@@ -318,7 +318,7 @@ def event_table(spark: SparkSession, folder: Path, samples: int) -> Table:
         ],
         rows,
         [
-            f"target: ingest and counts at most {BATCH_S:g} s, freshness p50 at most {FRESH_S:g} s",
+            f"target: ingest, counts and all gold at most {BATCH_S:g} s, freshness p50 at most {FRESH_S:g} s",
             "all gold: runs with one new event minus runs with none, minus ingest and counts; CPU: of all that",
             f"fresh: {COUNTED}, one event after the other; idle: the same, after every table has rested",
             "last table: the same, until the last gold table shows the event",
