@@ -28,6 +28,7 @@ def config_of(folder: Path, kind: str) -> PipelineConfig:
         max_rows_per_batch=25_000,
         trigger_s=0.0,
         refresh_s=15.0,
+        restarts=2,  # a Java that was killed does not come back
         compact_batches=4,
     )
 

@@ -1,14 +1,14 @@
 """Values count as often as there are rows that have them."""
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
 
-from meshbus.spark.lake.percentiles import named_percentiles, percentiles
+from meshbus.spark.lake.grouping import Groups
+from meshbus.spark.lake.percentiles import named_percentiles
 
 
-def test_values_count_as_often_as_their_rows(spark: SparkSession) -> None:
-    rows = [("a", 1.0, 98), ("a", 5.0, 1), ("a", 9.0, 2), ("b", None, 4)]
-    frame = spark.createDataFrame(rows, "channel STRING, took DOUBLE, rows BIGINT")
-    found = frame.groupBy("channel").agg(percentiles(frame["took"], frame["rows"]))
-    named = {row["channel"]: row.asDict() for row in found.withColumns(named_percentiles("latency")).collect()}
-    assert [named["a"][f"latency_p{share}_us"] for share in (50, 95, 99)] == [1.0, 1.0, 9.0]
-    assert [named["b"][f"latency_p{share}_us"] for share in (50, 95, 99)] == [None] * 3
+def test_values_count_as_often_as_their_rows() -> None:
+    rows = pa.table({"channel": [*"aaab"], "took": [9.0, 1.0, 5.0, None], "rows": [2, 98, 1, 4]})
+    groups = Groups(rows, ["channel"])
+    found = named_percentiles("latency", groups, rows["took"], rows["rows"])
+    assert groups.keys["channel"].to_pylist() == ["a", "b"]
+    assert [found[f"latency_p{share}_us"].to_pylist() for share in (50, 95, 99)] == [[1, None], [1, None], [9, None]]

@@ -3,14 +3,12 @@
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.rosters import with_rosters
 from tests.seeds import for_each_seed
-from tests.spark.counted import counted, unreadable
+from tests.spark.counted import Unread, counted, rows_of, scanned
 
 HOUR = "2026-11-15T23"
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
@@ -21,10 +19,9 @@ ORIGINS = {9: 5, 8: 6}
 """Two publishers: node id and origin."""
 
 
-def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> Any:
-    struct = CATALOG[table].struct()
-    blank = {field.name: None for field in struct} | {"hour": HOUR, "recv_ts": START, "payload": b""}
-    return spark.createDataFrame([{name: {**blank, **row}[name] for name in struct.names} for row in rows], struct)
+def frame(table: str, rows: list[dict[str, Any]]) -> Any:
+    known = {"hour": HOUR} | ({"recv_ts": START, "payload": b""} if table == "silver.events" else {})
+    return rows_of(table, ({**known, **row} for row in rows))
 
 
 def snapshot(recorder: int, at: int, seq: int) -> dict[str, Any]:
@@ -53,7 +50,7 @@ def held(facts: list[dict[str, Any]], event: dict[str, Any]) -> int | None:
 
 
 @for_each_seed(range(3))
-def test_any_times_equal_plain_python(seed: int, spark: SparkSession) -> None:
+def test_any_times_equal_plain_python(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
 
     def some_time() -> int:
@@ -77,24 +74,35 @@ def test_any_times_equal_plain_python(seed: int, spark: SparkSession) -> None:
         }
         for _ in range(300)
     ]
-    rows = frame(spark, "silver.events", events)
+    rows = frame("silver.events", events)
     (counts,) = counted(["silver.event_counts"], rows)
     found: Counter[tuple[Any, ...]] = Counter()
-    for row in with_rosters(counts, frame(spark, "bronze.census", facts), rows).collect():
+    for row in with_rosters(
+        counts, frame("bronze.census", facts), scanned(tmp_path, "silver.events", rows)
+    ).to_pylist():
         assert row["copies"] == (None if row["subscribers"] is None else 10 * row["subscribers"])
         found[row["channel"], row["subscribers"]] += row["events"]
     assert found == Counter((event["channel"], held(facts, event)) for event in events)
 
 
-def test_a_snapshot_that_repeats_what_is_known_is_no_change(spark: SparkSession) -> None:
+def test_a_snapshot_that_repeats_what_is_known_is_no_change() -> None:
     at = [START_NS + second * 10**9 for second in (0, 70, 80)]
     facts = [
         fact
         for seq, time in enumerate(at)
         for fact in (snapshot(9, time, 2 * seq), roster(9, time, 2 * seq + 1, "a", 3))
     ]
-    rows = frame(spark, "silver.events", [{"channel": "a", "origin": 5, "ts_ns": time} for time in at])
+    rows = frame("silver.events", [{"channel": "a", "origin": 5, "ts_ns": time} for time in at])
     (counts,) = counted(["silver.event_counts"], rows)
-    found = with_rosters(counts, frame(spark, "bronze.census", facts), unreadable(rows)).collect()
+    found = with_rosters(counts, frame("bronze.census", facts), Unread()).to_pylist()
     assert {(row["subscribers"], row["copies"]) for row in found} == {(3, 30)}
     assert sum(row["events"] for row in found) == 3
+
+
+def test_without_a_census_nothing_is_known() -> None:
+    rows = frame("silver.events", [{"channel": "a", "origin": 5, "ts_ns": START_NS}, {"channel": "a", "origin": 5}])
+    (counts,) = counted(["silver.event_counts"], rows)
+    for events in (counts, counts.slice(0, 0)):
+        found = with_rosters(events, frame("bronze.census", []), Unread())
+        assert set(found["subscribers"].to_pylist()) <= {None}
+        assert sum(found["events"].to_pylist()) == sum(events["events"].to_pylist())

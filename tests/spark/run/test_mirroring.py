@@ -130,6 +130,24 @@ def test_a_server_that_is_killed_delays_copies_and_loses_nothing(own_server: Obj
         assert run.mirroring.facts()["problem"] == ""
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_server_may_be_killed_twenty_times_while_it_is_written_to(
+    own_server: ObjectServer, tmp_path: Path, kind: str
+) -> None:
+    rng = random.Random(7)
+    with running(Run(tmp_path / "tables", own_server.uri("killed"), kind)) as run:
+        until(run.up_to_date, "the first batch is copied")
+        for _ in range(20):
+            for _ in range(4):
+                run.add()
+                time.sleep(rng.uniform(0.0, 0.2))
+            own_server.stop()
+            run.add()
+            own_server.start()
+            until(run.up_to_date, "everything is copied, each row once")
+
+
 def test_a_full_server_delays_copies_and_more_room_lets_them_go_on(own_server: ObjectServer, tmp_path: Path) -> None:
     with running(Run(tmp_path / "tables", own_server.uri("full"))) as run:
         while not run.waits():

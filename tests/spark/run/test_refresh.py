@@ -9,15 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.log.schema import arrow_schema
+from meshbus.spark.lake.catalog import CATALOG
+from meshbus.spark.lake.gold.top_talkers import TABLE as TOP_TALKERS
 from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.subscribercount import PrefixSubscription
 from meshbus.spark.lake.tablestore import Store
+from meshbus.spark.run import refresh
 from meshbus.spark.run.goldinputs import GoldInputs
 from meshbus.spark.run.refresh import Refresher
 from tests.spark.counted import BY_NAME
@@ -112,7 +116,7 @@ def test_a_table_that_takes_long_delays_no_other(
     assert store.table("gold.top_talkers").hours() == ["2026-11-15T01"]
 
 
-def test_quick_tables_are_begun_first_and_those_that_take_long_have_a_thread_of_their_own(
+def test_tables_that_take_long_have_a_thread_of_their_own(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[str, str]] = []
@@ -121,20 +125,43 @@ def test_quick_tables_are_begun_first_and_those_that_take_long_have_a_thread_of_
         begun.append((table.name, threading.current_thread().name.rpartition("_")[0]))
 
     monkeypatch.setattr(Refresher, "_replace", noted)
-    store = Store(tmp_path)
+    by_spark = msgspec.structs.replace(TOP_TALKERS, name="mine", by_arrow=False)
+    store = Store(tmp_path, CATALOG.with_gold(by_spark))
     for name in ("silver.events", "bronze.events"):
         add(store, name, "events", [1], payload=b"12345", log_id=b"L" * 16)
     with closing(Refresher(spark, store)) as refresher:
         refresher.refresh()
-        threads = dict(begun)
-        assert threads["channel_stats"] == threads["top_talkers"] == "meshbus-gold"
-        assert threads["fan_out"] == threads["latency"] == "meshbus-gold-slow", "they have many sources"
+        assert [name for name, thread in begun if thread == "meshbus-gold-slow"] == ["mine"], "Spark computes it"
         begun.clear()
         slow = {"gold.top_talkers": 7.0, "gold.channel_stats": 3.0}
         refresher._took_s = dict.fromkeys(store.catalog.gold, 0.1) | slow
         refresher.refresh()
-    assert dict(begun)["fan_out"] == "meshbus-gold"
+    assert dict(begun)["mine"] == "meshbus-gold"
     assert [name for name, thread in begun if thread == "meshbus-gold-slow"] == ["channel_stats", "top_talkers"]
+
+
+def test_fewer_hours_are_computed_together_where_their_counts_are_many(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, together = Refresher._replace, []
+
+    def noted(self: Refresher, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
+        if table.name == "top_talkers":
+            together.append([hour[-2:] for hour in due])
+        replace(self, table, due, inputs)
+
+    monkeypatch.setattr(Refresher, "_replace", noted)
+    monkeypatch.setattr(refresh, "HOURS_AT_ONCE", 4)
+    store = Store(tmp_path)
+    add(store, "silver.events", "events", list(range(6)), payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        refresher.refresh()
+    monkeypatch.setattr(refresh, "BYTES_AT_ONCE", 1)
+    add(store, "silver.events", "events", [0, 1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        refresher.refresh()
+    assert together == [["00", "01", "02", "03"], ["04", "05"], ["00"], ["01"]]
+    assert len(store.rows("gold.top_talkers")) == 6
 
 
 def test_files_that_were_compacted_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:

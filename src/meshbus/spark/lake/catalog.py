@@ -15,6 +15,9 @@ from meshbus.spark.lake import gold
 from meshbus.spark.lake.goldtable import GoldTable
 from meshbus.spark.lake.tableschema import FIXED_TABLES, TableSpec
 
+_LARGE = {"bronze.events", "bronze.packets", "silver.events", "silver.quarantine", "silver.decisions"}
+"""Tables with a row for each event or packet."""
+
 
 class Catalog(Mapping[str, TableSpec]):
     """Tables by qualified name: bronze and silver in processing order, then gold."""
@@ -34,6 +37,11 @@ class Catalog(Mapping[str, TableSpec]):
                     raise PipelineError(
                         PipelineFault.BAD_TABLE, f"{name}: unknown source {source!r}; choose from {', '.join(fixed)}"
                     )
+            if table.by_arrow and (unfit := _LARGE & set(table.sources) - set(table.filtered)):
+                raise PipelineError(
+                    PipelineFault.BAD_TABLE,
+                    f"{name}: {min(unfit)} has a row for each event, too many for by_arrow; add it to filtered, or use counts",
+                )
             self.gold[name] = table
         self._specs = fixed | {name: table.spec for name, table in self.gold.items()}
 

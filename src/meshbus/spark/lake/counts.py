@@ -20,7 +20,8 @@ import msgspec
 import numpy as np
 
 from meshbus.log.schema import EVENTS, PACKETS, Table, arrow_schema
-from meshbus.spark.lake.minutes import MINUTE_NS, MINUTE_US
+from meshbus.spark.lake.grouping import added
+from meshbus.spark.lake.minutes import MINUTE_NS, MINUTE_US, hours_of, mapped, start_of_minute
 from meshbus.spark.lake.tableschema import EVENT_COUNTS, LATENCY_COUNTS, PACKET_COUNTS, RECEIPT_COUNTS, Layer
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ class CountTable(msgspec.Struct, frozen=True):
         """Add up the counts of several batches, so that each combination of keys has one row."""
         keys = [name for name in counts.column_names if name not in {"hour", *self.measures}]
         return self._finished(
-            _added({name: counts[name] for name in keys}, {name: (counts[name], "sum") for name in self.measures})
+            added({name: counts[name] for name in keys}, {name: (counts[name], "sum") for name in self.measures})
         )
 
     def _finished(self, counted: Any) -> Any:
         """Add the hour, which follows from the minute, and return the columns of the table."""
-        hours = _hours(counted["window_start"])
+        hours = hours_of(counted["window_start"])
         return counted.append_column("hour", hours).select(self.schema.names).cast(self.schema)
 
 
@@ -90,12 +91,12 @@ def _event_counts(rows: Mapping[str, Any]) -> Any:
     import pyarrow.compute as pc
 
     keys = {
-        "window_start": _minute(rows["recv_ts"]),
+        "window_start": start_of_minute(rows["recv_ts"]),
         **{name: rows[name] for name in ("channel", "origin", "src", "dst")},
     }
-    sent = _mapped(rows["ts_ns"], lambda ns: ns // MINUTE_NS * MINUTE_US)
+    sent = mapped(rows["ts_ns"], lambda ns: ns // MINUTE_NS * MINUTE_US)
     size = pc.binary_length(rows["payload"])
-    return _added(keys | {"sent_minute": sent}, {"events": (None, "count_all"), "bytes": (size, "sum")})
+    return added(keys | {"sent_minute": sent}, {"events": (None, "count_all"), "bytes": (size, "sum")})
 
 
 def _receipt_counts(rows: Mapping[str, Any]) -> Any:
@@ -103,8 +104,8 @@ def _receipt_counts(rows: Mapping[str, Any]) -> Any:
 
     keys = {name: rows[name] for name in ("channel", "log_id", "origin", "recorder")}
     # Only what arrived in a session was received; a node writes its own events without one.
-    keys |= {"window_start": _minute(rows["recv_ts"]), "received": pc.is_valid(rows["session_id"])}
-    return _added(keys, {"rows": (None, "count_all"), "timed": (rows["ts_ns"], "count")})
+    keys |= {"window_start": start_of_minute(rows["recv_ts"]), "received": pc.is_valid(rows["session_id"])}
+    return added(keys, {"rows": (None, "count_all"), "timed": (rows["ts_ns"], "count")})
 
 
 def _latency_counts(rows: Mapping[str, Any]) -> Any:
@@ -116,8 +117,8 @@ def _latency_counts(rows: Mapping[str, Any]) -> Any:
     received, sent = (_clipped(timed[name]) for name in ("recv_ts_ns", "ts_ns"))
     keys = {name: timed[name] for name in ("channel", "origin", "recorder")}
     # Grouped as integers, which costs less than numbers with fractions.
-    keys |= {"window_start": _minute(timed["recv_ts"]), "latency_us": pa.array(_rounded(received - sent))}
-    counted = _added(keys, {"rows": (None, "count_all")})
+    keys |= {"window_start": start_of_minute(timed["recv_ts"]), "latency_us": pa.array(_rounded(received - sent))}
+    counted = added(keys, {"rows": (None, "count_all")})
     place = counted.schema.get_field_index("latency_us")
     return counted.set_column(place, "latency_us", pa.array(counted["latency_us"].to_numpy() / 1000))
 
@@ -127,38 +128,14 @@ def _packet_counts(rows: Mapping[str, Any]) -> Any:
     import pyarrow.compute as pc
 
     taken = ("recorder", "verdict", "reason", "channel", "origin", "src", "dst")
-    keys = {name: rows[name] for name in taken} | {"window_start": _minute(rows["ts"]), "peer": rows["previous_hop"]}
+    keys = {name: rows[name] for name in taken} | {
+        "window_start": start_of_minute(rows["ts"]),
+        "peer": rows["previous_hop"],
+    }
     # A recorded packet stands for `sampling_rate` packets.
     packets = rows["sampling_rate"].cast(pa.int64())
     size = pc.multiply(rows["payload_len"].cast(pa.int64()), packets)
-    return _added(keys, {"packets": (packets, "sum"), "bytes": (size, "sum")})
-
-
-def _added(keys: Mapping[str, Any], measures: Mapping[str, tuple[Any, str]]) -> Any:
-    """Group columns, and aggregate each measure, a column and a function of Arrow; `count_all` has no column."""
-    import pyarrow as pa
-
-    valued = {name: values for name, (values, _) in measures.items() if values is not None}
-    made = {name: how if values is None else f"{name}_{how}" for name, (values, how) in measures.items()}
-    wanted = [([] if values is None else name, how) for name, (values, how) in measures.items()]
-    # In this thread: the caller has several.
-    counted = pa.table({**keys, **valued}).group_by(list(keys), use_threads=False).aggregate(wanted)
-    return counted.select([*keys, *made.values()]).rename_columns([*keys, *measures])
-
-
-def _minute(time: Any) -> Any:
-    """Return the starts of the minutes of times, as integers until the rows are added up."""
-    import pyarrow as pa
-
-    return _mapped(time.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), lambda us: us // MINUTE_US * MINUTE_US)
-
-
-def _mapped(column: Any, function: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Any:
-    """Compute a column from a column of integers; null stays null."""
-    import pyarrow as pa
-
-    unknown = column.is_null().to_numpy() if column.null_count else None
-    return pa.array(function(column.fill_null(0).to_numpy()), mask=unknown)
+    return added(keys, {"packets": (packets, "sum"), "bytes": (size, "sum")})
 
 
 def _clipped(times_ns: Any) -> NDArray[np.int64]:
@@ -174,15 +151,6 @@ def _rounded(took_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         step[size < _DIGITS * one] = one
     rounded: NDArray[np.int64] = (took_ns + (step >> 1)) // step * step
     return rounded
-
-
-def _hours(starts: Any) -> Any:
-    """Return the hours of times as text, each of them made once; numpy writes any year."""
-    import pyarrow as pa
-
-    encoded = starts.cast(pa.timestamp("us")).combine_chunks().dictionary_encode()
-    texts = np.datetime_as_string(encoded.dictionary.to_numpy().astype("datetime64[h]"))
-    return pa.array(texts, pa.string()).take(encoded.indices)
 
 
 _COUNTED_EVENT = ("recv_ts", "channel", "origin", "ts_ns")

@@ -4,9 +4,10 @@ Each module in spark/lake/gold/ defines one `TABLE` of this type, and nothing el
 spark/lake/catalog.py discovers it, spark/run/refresh.py computes it, spark/lake/guide.py documents it and
 spark/run/report.py draws it.
 
-`compute` is a pure function of DataFrames. It receives the rows of some hours (all rows if the table is not hourly) and
-returns the result rows of those hours. Hours are always recomputed as a whole, never updated in place, so late rows,
-repairs and retries need no special handling.
+`compute` is a pure function of rows: of Arrow tables (`by_arrow`), which costs milliseconds if it reads counts, or of
+DataFrames, for whatever needs Spark. It receives the rows of some hours (all rows if the table is not hourly) and returns
+the result rows of those hours. Hours are always recomputed as a whole, never updated in place, so late rows, repairs and
+retries need no special handling.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ import msgspec
 
 from meshbus.log.schema import Column, Table
 from meshbus.spark.lake.charts import table_of
+from meshbus.spark.lake.formats.parquetfile import fit, row_schema
 from meshbus.spark.lake.tableschema import Layer, TableSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from meshbus.spark.lake.subscribercount import PrefixSubscription
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
@@ -57,10 +57,10 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
     """Qualified names of the bronze and silver tables that it is computed from.
 
     Count tables (spark/lake/counts.py) where they have what is needed: the cost of a table should not grow with the rows
-    of an hour. `compute` may collect a few rows of a count table to decide which rows of a `filtered` source it reads.
+    of an hour.
     """
-    compute: Callable[..., DataFrame]
-    """Takes one DataFrame per source, in order, and `subscriptions` if `with_subscriptions` is set."""
+    compute: Callable[..., Any]
+    """Takes the rows of each source, in order, and `subscriptions` if `with_subscriptions` is set; returns rows."""
     question: str
     """A question that the table answers, for the guide and examples/gold_tables.py."""
     query: str
@@ -70,8 +70,10 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
     around: tuple[str, ...] = ()
     """Sources of which the hours around are read too: their rows hold for later times, by clocks that may differ."""
     filtered: tuple[str, ...] = ()
-    """Sources with a row per event, of which only a few are read. They do not make an hour out of date: the count tables
-    of the same rows do."""
+    """Sources with a row per event, of which only a few are read: by Arrow through a `Scan` (spark/lake/narrow.py). They do
+    not make an hour out of date: the count tables of the same rows do."""
+    by_arrow: bool = False
+    """Whether `compute` takes and returns Arrow tables in the driver, not DataFrames."""
     with_subscriptions: bool = False
     """Whether the table depends on the subscriptions in the pipeline's configuration; if they change, it is recomputed."""
 
@@ -80,10 +82,12 @@ class GoldTable(msgspec.Struct, frozen=True, kw_only=True):
         """The columns and layout of the table."""
         return TableSpec(Layer.GOLD, Table(self.name, self.doc, self.columns), hourly=self.hourly)
 
-    def rows(self, frames: Sequence[DataFrame], subscriptions: Sequence[PrefixSubscription] = ()) -> DataFrame:
-        """Compute the rows from one DataFrame per source, with the columns and types of the table."""
+    def rows(self, sources: Sequence[Any], subscriptions: Sequence[PrefixSubscription] = ()) -> Any:
+        """Compute the rows from those of each source, with the columns and types of the table and its hour."""
+        options = {"subscriptions": subscriptions} if self.with_subscriptions else {}
+        computed = self.compute(*sources, **options)
+        if self.by_arrow:
+            return fit(computed, row_schema(self.spec, hour=self.hourly))
         from pyspark.sql import functions as F
 
-        options = {"subscriptions": subscriptions} if self.with_subscriptions else {}
-        computed = self.compute(*frames, **options)
         return computed.select(*(F.col(field.name).cast(field.dataType) for field in self.spec.struct()))

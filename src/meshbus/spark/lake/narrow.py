@@ -1,7 +1,7 @@
-"""Filters for reading a few rows of a large table: ranges and lists that Parquet's statistics can leave row groups out by.
+"""Reading a few rows of a table that has one for each event.
 
-They are written into the query, so their size is bounded: beyond it, a filter lets more rows through than asked for. The
-caller must still compare exactly.
+Filters on times and channels leave out row groups and files by the statistics of Parquet. Content is compared with its
+checksums.
 """
 
 from __future__ import annotations
@@ -9,34 +9,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from meshbus.spark.lake.formats.parquetfile import row_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from meshbus.spark.lake.tableschema import TableSpec
 
-MOST_NAMES = 1_000
-"""Names in a filter; a query with many more takes longer to plan than to run."""
 MOST_RANGES = 64
-"""Ranges in a filter, for the same reason."""
+"""Ranges in a filter: it is compared with the statistics of every row group."""
 
 
-def near_names(column: Column, names: Sequence[str]) -> Column:
-    """Match some names; all if there are too many, and nothing if there are none."""
-    from pyspark.sql import functions as F
+class Scan:
+    """Some files of a table, to be read in part."""
 
-    if not names:
-        return F.lit(False)  # known while the query is planned: nothing is read
-    return column.isin(*names) if len(names) <= MOST_NAMES else F.lit(True)
+    def __init__(self, spec: TableSpec, paths: Sequence[str]) -> None:
+        self._spec, self._paths = spec, paths
+
+    def rows(self, columns: Sequence[str], where: Any) -> Any:
+        """Return columns of the rows that meet an expression of Arrow; a column that a file does not have is null.
+
+        Raises OSError if a file cannot be read, or if its content does not match its checksums.
+        """
+        from pyarrow import dataset
+
+        options = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+        kind = dataset.ParquetFileFormat(default_fragment_scan_options=options)
+        files = dataset.dataset(list(self._paths), schema=row_schema(self._spec), format=kind)
+        return files.to_table(columns=list(columns), filter=where)
 
 
-def near_steps(column: Column, starts: Iterable[int], width: int) -> Column:
+def near_steps(column: Any, starts: Iterable[int], width: int) -> Any:
     """Match the numbers in [start, start + width) for each start; also those in between if there are too many ranges."""
-    from pyspark.sql import functions as F
+    import pyarrow.compute as pc
 
     ranges = _joined(starts, width)
     if len(ranges) > MOST_RANGES:
         ranges = [(ranges[0][0], ranges[-1][1])]
-    return reduce(or_, ((column >= first) & (column < end) for first, end in ranges), F.lit(False))
+    return reduce(or_, ((column >= first) & (column < end) for first, end in ranges), pc.scalar(False))
 
 
 def _joined(starts: Iterable[int], width: int) -> list[tuple[int, int]]:

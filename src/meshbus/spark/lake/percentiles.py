@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from meshbus.spark.lake.grouping import Groups
 
 PERCENTILES = (50, 95, 99)
 ROUNDED = "computed from latencies that are rounded to three significant digits, so within half a percent"
 """For the description of columns whose values come from silver.latency_counts."""
 
 
-def percentiles(value: Column, rows: Column, name: str = "_percentiles") -> Column:
-    """Aggregate a column, each value counted `rows` times, to its PERCENTILES, as an array; null without values."""
-    from pyspark.sql import functions as F
-
-    return F.percentile(value, [share / 100 for share in PERCENTILES], rows).alias(name)
-
-
-def named_percentiles(what: str, name: str = "_percentiles") -> dict[str, Column]:
-    """Return columns such as `latency_p50_us` for the elements of the array that `percentiles` made."""
-    from pyspark.sql import functions as F
-
-    return {f"{what}_p{share}_us": F.get(name, F.lit(place)) for place, share in enumerate(PERCENTILES)}
+def named_percentiles(what: str, groups: Groups, values: Any, rows: Any) -> dict[str, Any]:
+    """Return columns such as `latency_p50_us` with the PERCENTILES of each group, each value counted `rows` times."""
+    found = groups.percentiles(values, rows, [share / 100 for share in PERCENTILES])
+    return {f"{what}_p{share}_us": column for share, column in zip(PERCENTILES, found, strict=True)}

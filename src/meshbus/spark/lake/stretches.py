@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from meshbus.log.schema import arrow_schema
+from meshbus.spark.lake.grouping import numbered
 from meshbus.spark.lake.intervals import range_starts
 from meshbus.spark.lake.tableschema import RUNS
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS, FIRST_SEQUENCE
@@ -117,32 +118,12 @@ def counts_up(numbers: NDArray[np.int64]) -> bool:
 
 def groups_of(rows: Any, names: Sequence[str]) -> tuple[list[Any], list[dict[str, Any]]]:
     """Return the places of the rows of each group, in order, and the group's values; equal columns make a group."""
-    import pyarrow as pa
-
-    codes = np.zeros(len(rows), np.int64)
-    for name in names:
-        column = rows[name]
-        if _is_constant(column):
-            continue
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        # Encoded again, because the product of all sizes might exceed 64 bits.
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        codes = pa.array(codes).dictionary_encode().indices.to_numpy().astype(np.int64)
-    if not codes.any():
+    numbers = numbered(rows, names)
+    if not numbers.any():
         return [slice(None)], rows.select(names).slice(0, 1).to_pylist() if names else [{}]
-    order = np.argsort(codes, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+    order = np.argsort(numbers, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(numbers))[:-1])
     return groups, rows.select(names).take([int(places[0]) for places in groups]).to_pylist()
-
-
-def _is_constant(column: Any) -> bool:
-    """Return whether all values are equal, which is much cheaper to find out than their groups."""
-    import pyarrow.compute as pc
-
-    if column.null_count:
-        return bool(column.null_count == len(column))
-    bounds = pc.min_max(column).as_py()
-    return bool(bounds["min"] == bounds["max"])
 
 
 def merge_runs(runs: Any) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,7 @@ import msgspec
 
 from meshbus.errors import PipelineError, PipelineFault
 from meshbus.spark.lake.catalog import CATALOG, Catalog
+from meshbus.spark.lake.minutes import start_of_hour
 from meshbus.spark.lake.readers import reading
 from meshbus.spark.lake.tableschema import Layer, TableSpec
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from meshbus.spark.lake.tableformat import TableFormat
 
-HOUR_FORMAT: Final = "%Y-%m-%dT%H"
 _DESCRIPTION = "_tables.json"
 
 
@@ -172,7 +172,7 @@ def _ranges(time: Column, hours: Sequence[str]) -> Column:
 
     from pyspark.sql import functions as F
 
-    starts = [datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) for hour in hours]
+    starts = [start_of_hour(hour) for hour in hours]
     spans: list[list[datetime]] = []
     for start in starts:
         if spans and spans[-1][1] == start:

@@ -16,7 +16,7 @@ import msgspec
 from meshbus.spark.lake import silver
 from meshbus.spark.lake.counts import COUNTS
 from meshbus.spark.lake.decode import decode_rows
-from meshbus.spark.lake.tablestore import HOUR_FORMAT
+from meshbus.spark.lake.minutes import HOUR_FORMAT, start_of_hour
 from meshbus.spark.run.counting import count_span
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def rebuild(
     """Decode the events again that were received from `start` until `end`, by whole hours, and return those hours."""
     held = {row["hour"] for row in store.rows("silver.event_counts")} | _hours(store, _QUARANTINE)
     first = start.astimezone(UTC).strftime(HOUR_FORMAT)
-    chosen = sorted(hour for hour in held if first <= hour and _start_of(hour) < end)
+    chosen = sorted(hour for hour in held if first <= hour and start_of_hour(hour) < end)
     _rebuild_hours(spark, store, declarations, chosen)
     return chosen
 
@@ -77,7 +77,7 @@ def _decode(spark: SparkSession, store: Store, declarations: Sequence[Declaratio
             staged = table.stage()
             if not chosen.isEmpty():
                 store.write_files(chosen, staged)
-            table.replace(_start_of(hour), _start_of(hour) + timedelta(hours=1), staged)
+            table.replace(start_of_hour(hour), start_of_hour(hour) + timedelta(hours=1), staged)
     finally:
         decoded.unpersist()
 
@@ -87,7 +87,7 @@ def _count(spark: SparkSession, store: Store, hour: str) -> None:
         if count.source == _EVENTS:
             table = store.table(count.name)
             staged = table.stage()
-            start, end = _start_of(hour), _start_of(hour) + timedelta(hours=1)
+            start, end = start_of_hour(hour), start_of_hour(hour) + timedelta(hours=1)
             count_span(spark, store, count, start, end, staged)
             table.replace(start, end, staged)
 
@@ -108,7 +108,3 @@ def _times(store: Store, name: str) -> Any:
     parts = [pq.ParquetFile(path).read(columns=[time])[0] for path in store.paths(name)]
     kind = pa.timestamp("us", "UTC")
     return pa.chunked_array([chunk.cast(kind) for part in parts for chunk in part.chunks], kind)
-
-
-def _start_of(hour: str) -> datetime:
-    return datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)

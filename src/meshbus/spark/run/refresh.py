@@ -4,6 +4,9 @@ Each batch of events and packets is counted once (spark/lake/counts.py). Each ho
 its inputs: the files of count tables, of silver.runs and of the census that have rows of its hour. An hour is due when
 its fingerprint differs from the present inputs. No other state is kept, so a crash, a deleted file or a compaction needs
 no special handling.
+
+The tables of this project are computed by Arrow in the driver, within milliseconds (spark/run/goldinputs.py). A table that
+is a function of DataFrames is computed by Spark, and never delays the others.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from meshbus.spark.lake.counts import COUNTS
 from meshbus.spark.lake.goldtable import GoldTable
+from meshbus.spark.lake.minutes import HOUR_FORMAT, start_of_hour
 from meshbus.spark.lake.subscribercount import PrefixSubscription
-from meshbus.spark.lake.tablestore import HOUR_FORMAT, Store
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.counting import count_new
 from meshbus.spark.run.goldinputs import GoldInputs
 from meshbus.spark.run.smallfiles import SmallFiles
@@ -27,16 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUICK_TABLES, _SLOW_TABLES = 2, 1
-"""Tables computed at the same time: Spark plans one on the driver while it runs the others. Those that take long have a
-thread of their own, so that the others never wait for it."""
+"""Tables computed at the same time: those that take long have a thread of their own, so that the others never wait."""
 _SLOW_S = 1.0
-_MANY_SOURCES = 3
-"""A table that was not computed yet is expected to take long if it has so many sources."""
+"""A table that took this long the last time, or that Spark computes for the first time, takes long."""
 _REST = 2.0
 """Pause before a table is computed again, as a multiple of the time that it took."""
 _LONGEST_REST_S = 30.0
-HOURS_PER_QUERY = 48
-"""Hours computed by one query. Bounds the rows of a gold table that the driver holds in memory."""
+HOURS_AT_ONCE = 48
+"""Hours that are computed together. Bounds the rows of a gold table that the driver holds in memory."""
+BYTES_AT_ONCE = 64 << 20
+"""Size of the files of a source that Arrow reads together; fewer hours are computed where they have more."""
 HOURS_AROUND = 2
 """Hours before and after that are read of a source whose rows hold for later times (`GoldTable.around`): a census has a
 snapshot in each hour, and clocks that differ by more than this are not worth every hour's recomputation."""
@@ -99,7 +103,7 @@ class Refresher:
         self._resting = {name for name, until in self._rest_until.items() if rested and now < until}
         gold = self._store.catalog.gold
         waiting = [name for name in gold if name not in self._running and name not in self._resting]
-        inputs = GoldInputs(self._spark, self._store, self._files)
+        inputs = GoldInputs(self._store, self._files)
         present = self._present(gold[name] for name in waiting)
         # The quick ones first: they are fresh while those that take long are computed.
         for name in sorted(waiting, key=lambda name: self._expected_s(gold[name])):
@@ -110,7 +114,7 @@ class Refresher:
 
     def _expected_s(self, table: GoldTable) -> float:
         """Return how long a table took last, or a guess."""
-        return self._took_s.get(table.spec.name, _SLOW_S * len(table.sources) / _MANY_SOURCES)
+        return self._took_s.get(table.spec.name, 0.0 if table.by_arrow else _SLOW_S)
 
     def _count(self) -> None:
         begun = time.monotonic()
@@ -148,18 +152,23 @@ class Refresher:
         """Recompute some hours of one table, and return how many there were."""
         begun = time.monotonic()
         with self._store.reading():
-            hours = sorted(due)
-            for start in range(0, len(hours), HOURS_PER_QUERY):
-                self._replace(table, {hour: due[hour] for hour in hours[start : start + HOURS_PER_QUERY]}, inputs)
+            waiting = sorted(due)
+            while waiting:
+                hours = _first_hours(table, waiting, inputs)
+                self._replace(table, {hour: due[hour] for hour in hours}, inputs)
+                waiting = waiting[len(hours) :]
         ended = time.monotonic()
         self._took_s[table.spec.name] = ended - begun
         self._rest_until[table.spec.name] = ended + min(_REST * (ended - begun), _LONGEST_REST_S)
         return len(due)
 
     def _replace(self, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
-        hours = sorted(due)
-        frames = [inputs.frame(source, _wanted(table, source, hours)) for source in table.sources]
-        rows = table.rows(frames, self._subscriptions).toArrow()
+        wanted = {source: _wanted(table, source, sorted(due)) for source in table.sources}
+        if table.by_arrow:
+            rows = table.rows([inputs.rows(table, *one) for one in wanted.items()], self._subscriptions)
+        else:
+            frames = [self._store.read(self._spark, *one) for one in wanted.items()]
+            rows = table.rows(frames, self._subscriptions).toArrow()
         target = self._store.table(table.spec.name)
         # Also hours without result rows: their file records that they are up to date.
         for hour, sources in due.items():
@@ -207,8 +216,19 @@ def _wanted(table: GoldTable, source: str, hours: Sequence[str]) -> Sequence[str
     return _around(hours) if source in table.around else hours
 
 
+def _first_hours(table: GoldTable, hours: Sequence[str], inputs: GoldInputs) -> Sequence[str]:
+    """Return the first of some hours, as many as are computed together."""
+    count = min(HOURS_AT_ONCE, len(hours))
+    while table.by_arrow and table.hourly and count > 1:
+        sizes = (inputs.bytes(source, _wanted(table, source, hours[:count])) for source in _deciding(table))
+        if max(sizes) <= BYTES_AT_ONCE:
+            break
+        count //= 2
+    return hours[:count]
+
+
 def _around(hours: Sequence[str]) -> list[str]:
-    times = [datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) for hour in hours]
+    times = [start_of_hour(hour) for hour in hours]
     steps = range(-HOURS_AROUND, HOURS_AROUND + 1)
     return sorted({f"{time + timedelta(hours=step):{HOUR_FORMAT}}" for time in times for step in steps})
 

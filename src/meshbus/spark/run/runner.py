@@ -31,9 +31,10 @@ from meshbus.errors import LogError, LogFault, PipelineError, PipelineFault
 from meshbus.log.packets.reader import list_recorders
 from meshbus.spark.io.inputs import Logs, Records, match_channels, stored_schemas
 from meshbus.spark.lake.counts import COUNTS
+from meshbus.spark.lake.minutes import HOUR_FORMAT
 from meshbus.spark.lake.mirror.ledger import settle_all
 from meshbus.spark.lake.stretches import merge_runs
-from meshbus.spark.lake.tablestore import HOUR_FORMAT, Store
+from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run import eventwriter, packetwriter
 from meshbus.spark.run.control import clear_stop, exclusive, stop_requested, write_status
 from meshbus.spark.run.eventwriter import EventWriter, Known

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meshbus.spark.lake.formats.parquetfile import fit, row_schema
-from meshbus.spark.lake.tablestore import HOUR_FORMAT
+from meshbus.spark.lake.minutes import HOUR_FORMAT
 
 if TYPE_CHECKING:
     from meshbus.spark.lake.tablestore import Store

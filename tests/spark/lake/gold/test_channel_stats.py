@@ -3,12 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.channel_stats import TABLE
 from tests.spark import oracle
-from tests.spark.counted import counted
+from tests.spark.counted import counted, rows_of
 from tests.spark.oracle import assert_alike
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
@@ -20,22 +17,19 @@ def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
     assert {row["latency_p50_us"] is None for row in expected} == {True, False}
 
 
-def test_times_at_their_limits_fail_no_query(spark: SparkSession) -> None:
-    struct = CATALOG["bronze.events"].struct()
-    blank = {field.name: None for field in struct}
+def test_times_at_their_limits_fail_no_query() -> None:
     rows = [
-        {**blank, "channel": "a", "ts_ns": ts_ns, "recv_ts_ns": recv_ts_ns, "recv_ts": START, "payload": b"",
+        {"channel": "a", "ts_ns": ts_ns, "recv_ts_ns": recv_ts_ns, "recv_ts": START, "payload": b"",
          "hour": "2026-11-15T23", "session_id": 1}
         for ts_ns in (-(2**63), 5)
         for recv_ts_ns in (-(2**63), -1, 0, 2**63 - 1)
     ]  # fmt: skip
-    (row,) = TABLE.rows(counted(TABLE.sources, spark.createDataFrame(rows, struct))).collect()
+    (row,) = TABLE.rows(counted(TABLE.sources, rows_of("bronze.events", rows))).to_pylist()
     assert row["events"] == 8
 
 
-def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is(spark: SparkSession) -> None:
-    struct = CATALOG["bronze.events"].struct()
-    row = {field.name: None for field in struct} | {
+def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is() -> None:
+    row = {
         "recv_ts_ns": 9_000, "recv_ts": START, "payload": b"", "hour": "2026-11-15T23"
     }  # fmt: skip
     rows = [
@@ -44,21 +38,20 @@ def test_latency_is_unknown_and_never_zero_where_the_time_of_publication_is(spar
         {**row, "channel": "both", "ts_ns": 9_000},
         {**row, "channel": "both", "ts_ns": 4_000, "session_id": 1},
     ]
-    frames = counted(TABLE.sources, spark.createDataFrame(rows, struct))
-    found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows(frames).collect()}
+    frames = counted(TABLE.sources, rows_of("bronze.events", rows))
+    found = {row["channel"]: row["latency_p50_us"] for row in TABLE.rows(frames).to_pylist()}
     assert found == {"plain": None, "own": None, "both": 5.0}
 
 
-def test_a_duplicate_in_a_minute_without_events_makes_no_row(spark: SparkSession) -> None:
-    struct = CATALOG["bronze.events"].struct()
-    row = {field.name: None for field in struct} | {
+def test_a_duplicate_in_a_minute_without_events_makes_no_row() -> None:
+    row = {
         "channel": "a", "origin": 5, "ts_ns": 4_000, "recv_ts_ns": 9_000, "recv_ts": START, "payload": b"12",
         "session_id": 1,
     }  # fmt: skip
     late = {**row, "recv_ts": START + timedelta(minutes=1), "origin": 6}
-    (events,) = counted(TABLE.sources[:1], spark.createDataFrame([row], struct))
-    (latencies,) = counted(TABLE.sources[1:], spark.createDataFrame([row, row, late], struct))
-    (found,) = TABLE.rows([events, latencies]).collect()
+    (events,) = counted(TABLE.sources[:1], rows_of("bronze.events", [row]))
+    (latencies,) = counted(TABLE.sources[1:], rows_of("bronze.events", [row, row, late]))
+    (found,) = TABLE.rows([events, latencies]).to_pylist()
     assert (found["window_start"].minute, found["events"], found["bytes"], found["publishers"]) == (
         START.minute,
         1,

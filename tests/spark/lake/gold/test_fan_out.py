@@ -1,15 +1,14 @@
 """Subscribers and deliveries equal those of plain Python, and follow the rosters that publishers had."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.fan_out import TABLE
 from tests.spark import oracle
-from tests.spark.counted import counted, unreadable
+from tests.spark.counted import Unread, counted, rows_of, scanned
 from tests.spark.oracle import as_set
 from tests.spark.world import SUBSCRIPTIONS
 
@@ -27,15 +26,13 @@ START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 HOUR = "2026-11-15T23"
 
 
-def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> Any:
-    struct = CATALOG[table].struct()
-    blank = {field.name: None for field in struct} | {"hour": HOUR}
-    return spark.createDataFrame([{**blank, **row} for row in rows], struct)
+def frame(table: str, rows: list[dict[str, Any]]) -> Any:
+    return rows_of(table, ({"hour": HOUR, **row} for row in rows))
 
 
 # All in one minute, some in each of a few, and all at the start of a minute of their own.
 @pytest.mark.parametrize("unit_ns", [1, 7 * 10**9, 60 * 10**9])
-def test_each_event_counts_with_the_roster_that_its_publisher_had_then(spark: SparkSession, unit_ns: int) -> None:
+def test_each_event_counts_with_the_roster_that_its_publisher_had_then(tmp_path: Path, unit_ns: int) -> None:
     def published(channel: str, *times: int | None, origin: int = 5) -> list[dict[str, Any]]:
         known = {"channel": channel, "origin": origin, "recv_ts": START, "recorder": 9, "payload": b""}
         return [{**known, "ts_ns": None if at is None else at * unit_ns} for at in times]
@@ -57,14 +54,15 @@ def test_each_event_counts_with_the_roster_that_its_publisher_had_then(spark: Sp
         *published("d", None, 60, origin=6), *published("e", 60, None),
     ]  # fmt: skip
     received = [{**row, "recorder": 7, "session_id": 1} for row in published("a", 20, 30)]
-    rows = frame(spark, "silver.events", events)
+    rows = frame("silver.events", events)
     frames = [
         *counted(["silver.event_counts"], rows),
-        *counted(["silver.receipt_counts"], frame(spark, "bronze.events", events + received)),
-        frame(spark, "bronze.census", census),
+        *counted(["silver.receipt_counts"], frame("bronze.events", events + received)),
+        frame("bronze.census", census),
     ]
     # At starts of minutes nothing changes within one, so that no row is read.
-    found = TABLE.rows([*frames, unreadable(rows) if unit_ns == 60 * 10**9 else rows]).collect()
+    scan = Unread() if unit_ns == 60 * 10**9 else scanned(tmp_path, "silver.events", rows)
+    found = TABLE.rows([*frames, scan]).to_pylist()
     names = ("subscribers", "events", "deliveries", "unknown", "receivers", "receipts")
     assert {row["channel"]: tuple(row[name] for name in names) for row in found} == {
         "a": (4, 6, 1 + 1 + 2 + 2, 0, 1, 2),

@@ -3,16 +3,12 @@
 from itertools import product
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.gaps import TABLE
 from meshbus.spark.lake.stretches import COLUMNS, runs_of
 from tests.spark import oracle
+from tests.spark.counted import rows_of
 from tests.spark.oracle import as_set
 from tests.spark.world import World
-
-RUNS = CATALOG["silver.runs"]
 
 
 def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]], world: World) -> None:
@@ -24,63 +20,57 @@ def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]], world: W
     assert any(row["missing"] and row["duplicates"] and row["reordered"] for row in of_one_node)
 
 
-def test_ranges_of_any_order_and_overlap_are_combined(spark: SparkSession) -> None:
-    def run_of(first: int, last: int, events: int) -> tuple[object, ...]:
-        return ("publisher", "a", b"L" * 16, 5, None, first, last, events, 1)
+def test_ranges_of_any_order_and_overlap_are_combined() -> None:
+    def run_of(first: int, last: int, events: int) -> dict[str, object]:
+        whose = {"kind": "publisher", "channel": "a", "log_id": b"L" * 16, "origin": 5}
+        return {**whose, "first": first, "last": last, "events": events, "reordered": 1}
 
     runs = [run_of(20, 29, 10), run_of(0, 9, 12), run_of(5, 12, 8), run_of(13, 13, 1), run_of(40, 40, 1)]
-    (row,) = TABLE.rows([spark.createDataFrame(runs, RUNS.struct())]).collect()
+    (row,) = TABLE.rows([rows_of("silver.runs", runs)]).to_pylist()
     assert (row["first"], row["last"], row["events"]) == (0, 40, 25)
     assert (row["missing"], row["holes"], row["first_missing"], row["last_missing"]) == (16, 2, 14, 39)
     assert (row["duplicates"], row["reordered"]) == (7, 5)
 
 
-def test_numbers_at_their_limits_fail_no_query(spark: SparkSession) -> None:
-    struct = CATALOG["bronze.events"].struct()
-    blank = {field.name: None for field in struct}
+def test_numbers_at_their_limits_fail_no_query() -> None:
     extremes = [-(2**63), -1, 0, 2**63 - 1]
     rows = [
-        {**blank, "channel": "a", "log_id": b"L" * 16, "seq": place, "origin": number, "pub_seq": other}
+        {"channel": "a", "log_id": b"L" * 16, "seq": place, "origin": number, "pub_seq": other}
         for place, (number, other) in enumerate(product([-(2**63), 5], extremes))
     ]
-    runs = runs_of("a", b"L" * 16, spark.createDataFrame(rows, struct).select(*COLUMNS).toArrow(), {})
-    assert TABLE.rows([spark.createDataFrame(runs, RUNS.struct())]).count() == 3
+    runs = runs_of("a", b"L" * 16, rows_of("bronze.events", rows).select(COLUMNS), {})
+    assert len(TABLE.rows([runs])) == 3
 
 
-def measured(spark: SparkSession, rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+def measured(rows: list[dict[str, Any]]) -> list[tuple[object, ...]]:
     """Kind, events and missing of the rows of a log, without those of the log itself."""
-    struct = CATALOG["bronze.events"].struct()
-    blank = {field.name: None for field in struct}
-    whole = [
-        {**blank, "channel": "a", "log_id": b"L" * 16, "seq": seq, "origin": 5, **row} for seq, row in enumerate(rows)
-    ]
-    runs = runs_of("a", b"L" * 16, spark.createDataFrame(whole, struct).select(*COLUMNS).toArrow(), {})
-    # Spark reads a table of Arrow only up to its first chunk without rows.
-    found = TABLE.rows([spark.createDataFrame(runs.combine_chunks(), RUNS.struct())]).collect()
+    whole = [{"channel": "a", "log_id": b"L" * 16, "seq": seq, "origin": 5, **row} for seq, row in enumerate(rows)]
+    runs = runs_of("a", b"L" * 16, rows_of("bronze.events", whole).select(COLUMNS), {})
+    found = TABLE.rows([runs]).to_pylist()
     return sorted((row["kind"], row["events"], row["missing"]) for row in found if row["kind"] != "log")
 
 
-def test_three_runs_of_a_publisher_that_numbers_from_its_clock_have_no_gaps(spark: SparkSession) -> None:
+def test_three_runs_of_a_publisher_that_numbers_from_its_clock_have_no_gaps() -> None:
     starts = [(1, 1_790_000_000 * 10**9), (2, 1_790_000_300 * 10**9), (3, 1_790_000_859 * 10**9)]
     rows = [{"pub_seq": start + n, "session_id": session} for session, start in starts for n in range(4)]
     del rows[5]
-    assert measured(spark, rows) == [("publisher", 3, 1), ("publisher", 4, 0), ("publisher", 4, 0)]
+    assert measured(rows) == [("publisher", 3, 1), ("publisher", 4, 0), ("publisher", 4, 0)]
 
 
-def test_numbers_of_a_log_continue_over_sessions(spark: SparkSession) -> None:
+def test_numbers_of_a_log_continue_over_sessions() -> None:
     rows = [{"pub_seq": number, "session_id": number // 3} for number in (0, 1, 2, 3, 6, 7)]
-    assert measured(spark, rows) == [("publisher", 6, 2)]
+    assert measured(rows) == [("publisher", 6, 2)]
 
 
-def test_best_effort_losses_are_counted_in_packets_of_a_session(spark: SparkSession) -> None:
+def test_best_effort_losses_are_counted_in_packets_of_a_session() -> None:
     packets = [(1, 0), (1, 2), (1, 5), (2, 90), (2, 91)]
     rows = [{"session_id": session, "packet_seq": seq, "event_index": n} for session, seq in packets for n in range(3)]
-    assert measured(spark, rows) == [("stream", 2, 0), ("stream", 3, 3)]
+    assert measured(rows) == [("stream", 2, 0), ("stream", 3, 3)]
 
 
-def test_what_nothing_numbers_is_not_measured_and_never_complete(spark: SparkSession) -> None:
+def test_what_nothing_numbers_is_not_measured_and_never_complete() -> None:
     rows: list[dict[str, Any]] = [{}, {"session_id": 1}, {"session_id": 1, "packet_seq": 2**61 + 1, "event_index": 0}]
-    assert measured(spark, [*rows, {"pub_seq": 2**60 + 5}]) == [("publisher", 1, None), ("unnumbered", 3, None)]
+    assert measured([*rows, {"pub_seq": 2**60 + 5}]) == [("publisher", 1, None), ("unnumbered", 3, None)]
     rows = [{"kind": "unnumbered", "events": 3, **dict.fromkeys(("missing", "duplicates", "reordered"))}]
     text = TABLE.section.draw(rows)
     assert "Not measured: 3 events" in text

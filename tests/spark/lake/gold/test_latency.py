@@ -4,12 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.latency import TABLE
 from tests.spark import oracle
-from tests.spark.counted import counted
+from tests.spark.counted import counted, rows_of
 from tests.spark.oracle import assert_alike
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
@@ -23,14 +21,13 @@ def test_rows_equal_plain_python(read: dict[str, list[dict[str, Any]]]) -> None:
     assert expected
 
 
-def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> Any:
-    struct = CATALOG[table].struct()
-    blank = {field.name: None for field in struct} | {"recorder": 9, "origin": 5}
-    return spark.createDataFrame([{**blank, **row} for row in rows], struct)
-
-
-def frames(spark: SparkSession, events: list[dict[str, Any]], census: list[dict[str, Any]]) -> list[Any]:
-    return [*counted(TABLE.sources[:2], frame(spark, "bronze.events", events)), frame(spark, "bronze.census", census)]
+def inputs(events: list[dict[str, Any]], census: list[dict[str, Any]]) -> list[Any]:
+    known = {"recorder": 9, "origin": 5}
+    received, facts = (
+        rows_of(name, ({**known, **row} for row in rows))
+        for name, rows in (("bronze.events", events), ("bronze.census", census))
+    )
+    return [*counted(TABLE.sources[:2], received), facts]
 
 
 def event(channel: str, at_ns: int = 0, **values: Any) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def event(channel: str, at_ns: int = 0, **values: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_delay_takes_the_offset_that_was_known_in_the_minute(spark: SparkSession) -> None:
+def test_the_delay_takes_the_offset_that_was_known_in_the_minute() -> None:
     # The publisher's clock is 60 µs ahead, then 80 µs, and each event is on the way for 10 µs.
     known = [(90, 60_000, 1_000), (130, 80_000, 2_000)]
     clocks = [
@@ -56,29 +53,29 @@ def test_the_delay_takes_the_offset_that_was_known_in_the_minute(spark: SparkSes
         event("a", at * SECOND_NS, session_id=1, ts_ns=START_NS + at * SECOND_NS + ahead - 10_000)
         for at, ahead in ((10, 60_000), (70, 60_000), (100, 60_000), (125, 80_000), (190, 80_000))
     ]
-    (row,) = TABLE.rows(frames(spark, events, clocks + others)).collect()
+    (row,) = TABLE.rows(inputs(events, clocks + others)).to_pylist()
     assert (row["events"], row["timed"]) == (5, 5)
     assert (row["latency_p50_us"], row["latency_p99_us"]) == (-50.0, pytest.approx(-50.0))
     assert {row[f"delay_p{share}_us"] for share in (50, 95, 99)} == {10.0}
     assert (row["clock_offset_us"], row["clock_error_us"]) == (60.0, 2.0)
 
 
-def test_the_delay_is_known_where_the_clocks_are_hours_apart(spark: SparkSession) -> None:
+def test_the_delay_is_known_where_the_clocks_are_hours_apart() -> None:
     ahead = 5 * 3_600 * SECOND_NS + 123_456_789
     clocks = [{"kind": "node", "ts_ns": START_NS, "clock_offset_ns": ahead, "clock_error_ns": 1}]
     events = [event("a", session_id=1, ts_ns=START_NS + ahead - 2_000_000)]
-    (row,) = TABLE.rows(frames(spark, events, clocks)).collect()
+    (row,) = TABLE.rows(inputs(events, clocks)).to_pylist()
     assert abs(row["delay_p50_us"] - 2_000) <= 50
 
 
-def test_without_times_or_clocks_nothing_is_claimed(spark: SparkSession) -> None:
+def test_without_times_or_clocks_nothing_is_claimed() -> None:
     events = [
         event("plain", 1_000, session_id=1),
         event("timed", 1_000, session_id=1, ts_ns=START_NS + 1_000),
         event("own", 1_000, ts_ns=START_NS + 1_000),
     ]
-    found = TABLE.rows(frames(spark, events, [])).collect()
-    rows = {row["channel"]: row.asDict() for row in found}
+    found = TABLE.rows(inputs(events, [])).to_pylist()
+    rows = {row["channel"]: row for row in found}
     assert rows.keys() == {"plain", "timed"}
     assert {value for name, value in rows["plain"].items() if name.endswith("_us")} == {None}
     assert (rows["timed"]["latency_p50_us"], rows["timed"]["delay_p50_us"]) == (0.0, None)

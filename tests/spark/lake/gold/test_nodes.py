@@ -3,20 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from meshbus.spark.lake.catalog import CATALOG
 from meshbus.spark.lake.gold.nodes import TABLE
+from tests.spark.counted import rows_of
 
 START = datetime(2026, 11, 15, 23, 0, tzinfo=UTC)
 
 
-def test_each_node_is_there_once_with_the_latest_that_is_known(spark: SparkSession) -> None:
-    struct = CATALOG["bronze.census"].struct()
-    blank = {field.name: None for field in struct}
-
+def test_each_node_is_there_once_with_the_latest_that_is_known() -> None:
     def fact(second: int, recorder: int, **values: Any) -> dict[str, Any]:
-        return {**blank, "ts": START + timedelta(seconds=second), "ts_ns": second, "recorder": recorder, **values}
+        return {"ts": START + timedelta(seconds=second), "ts_ns": second, "recorder": recorder, **values}
 
     rows = [
         fact(0, 1, kind="snapshot", node_id=1, origin=11, entity=b"A", subnet=3),
@@ -27,7 +22,7 @@ def test_each_node_is_there_once_with_the_latest_that_is_known(spark: SparkSessi
         fact(5, 2, kind="node", node_id=1, origin=11, entity=b"A", name="seen", subnet=0),
         fact(6, 1, kind="roster", channel="a", subscribers=1, copies=1),
     ]
-    found = {row["node_id"]: row.asDict() for row in TABLE.rows([spark.createDataFrame(rows, struct)]).collect()}
+    found = {row["node_id"]: row for row in TABLE.rows([rows_of("bronze.census", rows)]).to_pylist()}
     names = ("origin", "entity", "name", "subnet", "recorders")
     assert {node_id: tuple(row[name] for name in names) for node_id, row in found.items()} == {
         1: (11, b"A", "seen", 3, 2),

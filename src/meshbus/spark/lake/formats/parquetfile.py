@@ -31,13 +31,16 @@ BOUNDED = ("channel", "seq", "origin", "recorder", "recv_ts", "ts", "window_star
 """Columns whose bounds a log of commits has, so that readers skip files: the times and the usual keys."""
 
 
-def row_schema(spec: TableSpec) -> Any:
-    """Return the Arrow schema of the files of a table, all columns nullable: files of older versions may lack some."""
+def row_schema(spec: TableSpec, *, hour: bool = False) -> Any:
+    """Return the Arrow schema of the files of a table, all columns nullable: files of older versions may lack some.
+
+    With `hour`, it ends with the hour, which such files do not have.
+    """
     import pyarrow as pa
 
     schema = arrow_schema(spec.table, dictionaries=False)
     fields = [field.with_nullable(True) for field in schema]
-    return pa.schema(fields, schema.metadata)
+    return pa.schema([*fields, pa.field("hour", pa.string())] if hour else fields, schema.metadata)
 
 
 class Footer(NamedTuple):

@@ -10,7 +10,7 @@ import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from meshbus.errors import PipelineError, PipelineFault
 from meshbus.spark.lake.formats import parquetfile
 from meshbus.spark.lake.formats.parts import Part, format_of, run_of_equals, successor
+from meshbus.spark.lake.minutes import start_of_hour
 from meshbus.spark.lake.readers import idle
 from meshbus.spark.lake.tableformat import TableFile
 from meshbus.spark.lake.tableschema import Layer, TableSpec
@@ -28,7 +29,6 @@ ASIDE = "_aside"
 """Directory of unfinished and discarded files, inside the directory of a table."""
 WHOLE = "all"
 """The hour in file names of gold tables that are not hourly."""
-HOUR_FORMAT = "%Y-%m-%dT%H"
 _REBUILT = "rebuild"
 """Query of rows that replace nothing, in a table without rows."""
 
@@ -304,4 +304,4 @@ class PartTable(ABC):
 
 
 def _end_of(hour: str) -> datetime:
-    return datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC) + timedelta(hours=1)
+    return start_of_hour(hour) + timedelta(hours=1)

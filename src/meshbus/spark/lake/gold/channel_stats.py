@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
-from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles, percentiles
+from meshbus.spark.lake.grouping import Groups, stacked
+from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_S, WINDOW_START
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame
 
-
-def channel_stats(events: DataFrame, latencies: DataFrame) -> DataFrame:
+def channel_stats(events: Any, latencies: Any) -> Any:
     """Add up events by minute and channel: each event once, but its latency at every node that logged its arrival."""
-    from pyspark.sql import functions as F
+    import pyarrow.compute as pc
 
     # By the recorder's clock, which is also that of the hour: a window never spans two hours.
-    # All counts in one pass: a row is either of events or of latencies.
-    counts = events.unionByName(latencies, allowMissingColumns=True)
-    stats = counts.groupBy("hour", "window_start", "channel").agg(
-        F.sum("events").alias("events"),
-        F.sum("bytes").alias("bytes"),
-        F.countDistinct(F.when(F.col("events").isNotNull(), F.col("origin"))).alias("publishers"),
-        (F.sum("events") / WINDOW_S).alias("events_per_s"),
-        (F.sum("bytes") / WINDOW_S).alias("bytes_per_s"),
-        percentiles(F.col("latency_us"), F.col("rows")),
+    keys = ["hour", "window_start", "channel"]
+    counts = stacked(
+        events.select([*keys, "origin", "events", "bytes"]), latencies.select([*keys, "latency_us", "rows"])
     )
+    groups = Groups(counts, keys)
+    stats = groups.add_up(
+        {
+            "events": (counts["events"], "sum"),
+            "bytes": (counts["bytes"], "sum"),
+            "publishers": (counts["origin"], "count_distinct"),
+        }
+    )
+    for name in ("events", "bytes"):
+        stats = stats.append_column(f"{name}_per_s", pc.divide(pc.cast(stats[name], "double"), float(WINDOW_S)))
+    for name, column in named_percentiles("latency", groups, counts["latency_us"], counts["rows"]).items():
+        stats = stats.append_column(name, column)
     # A duplicate of an event has a latency of its own, perhaps in a minute without events.
-    return stats.where("events IS NOT NULL").withColumns(named_percentiles("latency"))
+    return stats.filter(pc.is_valid(stats["events"]))
 
 
 def _draw(rows: Rows) -> str:
@@ -75,6 +80,7 @@ TABLE = GoldTable(
     ),
     sources=("silver.event_counts", "silver.latency_counts"),
     compute=channel_stats,
+    by_arrow=True,
     question="Which channels had the highest rate in a minute?",
     query="""\
 SELECT channel, max(events_per_s) AS events_per_s, max(latency_p99_us) AS latency_p99_us

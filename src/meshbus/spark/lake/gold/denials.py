@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import RECORDED
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.grouping import added
 from meshbus.spark.lake.tableschema import ORIGIN
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
-
-def denials(packets: DataFrame) -> DataFrame:
+def denials(packets: Any) -> Any:
     """Add up the counts of dropped packets."""
-    from pyspark.sql import functions as F
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    names = F.create_map(*(F.lit(part) for code, reason in RECORDED.items() for part in (code, reason.word)))
-    # A recorder of a later version may use codes that this version cannot name.
-    reason = F.coalesce(names[F.col("_reason").cast("int")], F.concat(F.lit("code_"), F.col("_reason")))
-    dropped = packets.where(F.col("verdict") == int(Fate.DROPPED)).withColumnRenamed("reason", "_reason")
-    summed = dropped.groupBy("hour", "recorder", "_reason", "peer", "channel", "origin").agg(
-        F.sum("packets").alias("packets"), F.sum("bytes").alias("bytes")
+    dropped = packets.filter(pc.equal(packets["verdict"], int(Fate.DROPPED)))
+    keys = ("hour", "recorder", "reason", "peer", "channel", "origin")
+    summed = added(
+        {name: dropped[name] for name in keys}, {name: (dropped[name], "sum") for name in ("packets", "bytes")}
     )
-    return summed.withColumn("reason", reason)
+    words = [_word(code) for code in summed["reason"].to_pylist()]
+    return summed.set_column(summed.schema.get_field_index("reason"), "reason", pa.array(words, pa.string()))
+
+
+def _word(code: int) -> str:
+    """Return the name of a reason; a recorder of a later version may use codes that this version cannot name."""
+    return RECORDED[code].word if code in RECORDED else f"code_{code}"
 
 
 def _draw(rows: Rows) -> str:
@@ -58,6 +61,7 @@ TABLE = GoldTable(
     ),
     sources=("silver.packet_counts",),
     compute=denials,
+    by_arrow=True,
     question="What was dropped, and why?",
     query="""\
 SELECT reason, channel, hex(peer) AS peer, sum(packets) AS packets

@@ -6,57 +6,61 @@ Each event is counted with the roster that its publisher had then (spark/lake/ro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake.grouping import added, stacked
 from meshbus.spark.lake.rosters import with_rosters
 from meshbus.spark.lake.subscribercount import PrefixSubscription, count_subscribers
 from meshbus.spark.lake.tableschema import CHANNEL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from meshbus.spark.lake.narrow import Scan
 
 
-def fan_out(
-    events: DataFrame,
-    receipts: DataFrame,
-    census: DataFrame,
-    rows: DataFrame,
-    *,
-    subscriptions: Sequence[PrefixSubscription],
-) -> DataFrame:
+def fan_out(events: Any, receipts: Any, census: Any, rows: Scan, *, subscriptions: Sequence[PrefixSubscription]) -> Any:
     """Count events and copies by channel: by rosters, else by the subscriptions of the pipeline, else unknown."""
-    from pyspark.sql import functions as F
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    sent = with_rosters(events, census, rows).groupBy("hour", "channel")
-    counted = sent.agg(
-        F.sum("events").alias("events"),
-        F.sum(F.when(F.col("subscribers").isNull(), F.col("events")).otherwise(0)).alias("unknown"),
-        F.max("subscribers").alias("subscribers"),
-        F.sum(F.col("copies") * F.col("events")).alias("deliveries"),
-    )
-    arrived = (
-        receipts.where("received")
-        .groupBy("hour", "channel")
-        .agg(F.countDistinct("recorder").alias("receivers"), F.sum("rows").alias("receipts"))
-    )
-    counted = counted.join(arrived, ["hour", "channel"], "left").fillna(0, ["receivers", "receipts"])
-    if not subscriptions:
-        return counted
-    # Channels are matched once each, on the driver.
-    names = [row["channel"] for row in counted.select("channel").distinct().collect()]
-    pairs = list(count_subscribers(names, subscriptions).items())
-    known = events.sparkSession.createDataFrame(pairs, "channel STRING, _told INT")
-    told = counted.join(F.broadcast(known), "channel", "left").fillna(0, ["_told"])
-    guessed = F.col("unknown") > 0
-    return told.withColumns(
-        {
-            "subscribers": F.greatest("subscribers", F.when(guessed, F.col("_told"))),
-            "deliveries": F.coalesce("deliveries", F.lit(0)) + F.col("unknown") * F.col("_told"),
-            "unknown": F.lit(0),
-        }
-    )
+    keys = ["hour", "channel"]
+    sent = with_rosters(events, census, rows)
+    unknown = pc.if_else(pc.is_null(sent["subscribers"]), sent["events"], 0)
+    sent = sent.append_column("unknown", unknown)
+    sent = sent.append_column("deliveries", pc.multiply(sent["copies"].cast(pa.int64()), sent["events"]))
+    arrived = receipts.filter(receipts["received"]).select([*keys, "recorder", "rows"])
+    both = stacked(sent.drop_columns("copies"), arrived)
+    measures = {
+        "events": (both["events"], "sum"),
+        "unknown": (both["unknown"], "sum"),
+        "subscribers": (both["subscribers"], "max"),
+        "deliveries": (both["deliveries"], "sum"),
+        "receivers": (both["recorder"], "count_distinct"),
+        "receipts": (pc.fill_null(both["rows"], 0), "sum"),
+    }
+    counted = added({name: both[name] for name in keys}, measures)
+    counted = counted.filter(pc.is_valid(counted["events"]))
+    return _with_subscriptions(counted, subscriptions) if subscriptions else counted
+
+
+def _with_subscriptions(counted: Any, subscriptions: Sequence[PrefixSubscription]) -> Any:
+    """Assume the subscriptions of the pipeline for events without a recorded roster."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = counted["channel"].to_pylist()
+    known = count_subscribers(set(names), subscriptions)
+    told = pa.array([known[name] for name in names], pa.int64())
+    guessed = pc.if_else(pc.greater(counted["unknown"], 0), told, None)
+    replaced = {
+        "subscribers": pc.max_element_wise(counted["subscribers"].cast(pa.int64()), guessed),
+        "deliveries": pc.add(pc.fill_null(counted["deliveries"], 0), pc.multiply(counted["unknown"], told)),
+        "unknown": pc.multiply(counted["unknown"], 0),
+    }
+    for name, column in replaced.items():
+        counted = counted.set_column(counted.schema.get_field_index(name), name, column)
+    return counted
 
 
 TABLE = GoldTable(
@@ -86,6 +90,7 @@ TABLE = GoldTable(
     around=("bronze.census",),
     filtered=("silver.events",),
     compute=fan_out,
+    by_arrow=True,
     question="Which channels cause the most deliveries?",
     query="""\
 SELECT channel, max(subscribers) AS subscribers, sum(deliveries) AS deliveries, sum(receipts) AS receipts

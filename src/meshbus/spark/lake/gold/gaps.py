@@ -6,56 +6,77 @@ channel starts at its clock in each run, and the packets of a stream are numbere
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.grouping import Groups, numbered
 from meshbus.spark.lake.stretches import BY_PUBLISHER, BY_STREAM, UNNUMBERED, WHOSE
 from meshbus.spark.lake.tableschema import CHANNEL, NUMBERED_BY, NUMBERED_IN, SEEN_IN_LOG
 from meshbus.wire.messages.reliable import CLOCK_NUMBERS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from numpy.typing import NDArray
 
 
-def gaps(runs: DataFrame) -> DataFrame:
+def gaps(runs: Any) -> Any:
     """Combine the ranges of all batches; whatever lies between them is missing."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    ordered = Window.partitionBy(*WHOSE).orderBy("first", "last")
-    # Ranges may overlap, so a gap begins after the highest number of all earlier ranges, not of the previous one.
-    before = F.max("last").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
-    rows = runs.withColumn("_before", before)
-    hole = F.col("first") > F.col("_before") + 1
-    rows = rows.withColumns(
+    runs = runs.select([*WHOSE, "first", "last", "events", "reordered"])
+    numbers = numbered(runs, WHOSE)
+    runs = runs.take(np.lexsort((runs["last"].to_numpy(), runs["first"].to_numpy(), numbers)))
+    groups = Groups(runs, WHOSE)
+    first, last = (runs[name].to_numpy() for name in ("first", "last"))
+    before = _reach_before(groups.numbers, last)
+    # Compared and not subtracted: the difference of two extreme numbers exceeds 64 bits.
+    hole = (groups.numbers == np.append(-1, groups.numbers[:-1])) & (first > before) & (first - 1 != before)
+
+    def where_missing(values: NDArray[np.int64]) -> Any:
+        return pa.array(values, mask=~hole)
+
+    summed = groups.add_up(
         {
-            "_missing": F.when(hole, F.col("first") - F.col("_before") - 1),
-            "_from": F.when(hole, F.col("_before") + 1),
-            "_to": F.when(hole, F.col("first") - 1),
+            "first": (runs["first"], "min"),
+            "last": (runs["last"], "max"),
+            "rows": (runs["events"], "sum"),
+            "missing": (pa.array(np.where(hole, first - before - 1, 0)), "sum"),
+            "holes": (where_missing(first), "count"),
+            "first_missing": (where_missing(before + 1), "min"),
+            "last_missing": (where_missing(first - 1), "max"),
+            "reordered": (runs["reordered"], "sum"),
         }
     )
-    summed = rows.groupBy(*WHOSE).agg(
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-        F.sum("events").alias("_rows"),
-        F.coalesce(F.sum("_missing"), F.lit(0)).cast("bigint").alias("missing"),
-        F.count("_missing").alias("holes"),
-        F.min("_from").alias("first_missing"),
-        F.max("_to").alias("last_missing"),
-        F.sum("reordered").alias("reordered"),
-    )
-    seen = F.col("last") - F.col("first") + 1 - F.col("missing")
-    summed = summed.withColumns({"events": seen, "duplicates": F.col("_rows") - seen})
+    seen = pc.subtract(pc.add(pc.subtract(summed["last"], summed["first"]), 1), summed["missing"])
+    summed = summed.append_column("duplicates", pc.subtract(summed["rows"], seen))
     # Ranges of earlier versions have no session: the numbers of several runs cannot be told apart in them.
-    mixed = (F.col("kind") == BY_PUBLISHER) & F.col("session_id").isNull() & (F.col("last") >= CLOCK_NUMBERS)
-    known = ~((F.col("kind") == UNNUMBERED) | mixed)
-    measured = ("first", "last", "missing", "holes", "first_missing", "last_missing", "duplicates", "reordered")
-    return summed.withColumns(
-        {"events": F.when(known, F.col("events")).otherwise(F.col("_rows"))}
-        | {name: F.when(known, F.col(name)) for name in measured}
+    mixed = pc.and_(
+        pc.and_(pc.equal(summed["kind"], BY_PUBLISHER), pc.is_null(summed["session_id"])),
+        pc.greater_equal(summed["last"], CLOCK_NUMBERS),
     )
+    known = pc.invert(pc.or_(pc.equal(summed["kind"], UNNUMBERED), mixed))
+    found = summed.select(list(WHOSE)).append_column("events", pc.if_else(known, seen, summed["rows"]))
+    for name in ("first", "last", "missing", "holes", "first_missing", "last_missing", "duplicates", "reordered"):
+        found = found.append_column(name, pc.if_else(known, summed[name], pa.scalar(None, pa.int64())))
+    return found
+
+
+def _reach_before(groups: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the highest number of all earlier ranges of the same group; of the first range of a group, any number.
+
+    Ranges may overlap, so that is not always the last number of the range before.
+    """
+    if not len(last):
+        return last
+    # A running maximum of group and rank: the ranks of a later group are all higher than those of an earlier one.
+    ordered = np.sort(last)
+    ranks = groups * len(last) + np.searchsorted(ordered, last)
+    reach = ordered[np.maximum.accumulate(ranks) % len(last)]
+    return np.append(reach[:1], reach[:-1])
 
 
 def _draw(rows: Rows) -> str:
@@ -122,6 +143,7 @@ TABLE = GoldTable(
     ),
     sources=("silver.runs",),
     compute=gaps,
+    by_arrow=True,
     question="Where are events missing?",
     query="""\
 SELECT kind, channel, hex(origin) AS origin, missing, holes, duplicates, reordered

@@ -9,67 +9,69 @@ far as the recorder knew: nodes measure the clocks of their peers and write them
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import Any
+
+import numpy as np
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake.goldtable import GoldTable, Section
+from meshbus.spark.lake.grouping import Groups, latest, numbered, stacked
 from meshbus.spark.lake.minutes import MINUTE_NS
-from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles, percentiles
+from meshbus.spark.lake.percentiles import ROUNDED, named_percentiles
 from meshbus.spark.lake.tableschema import CHANNEL, ORIGIN
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
-
-def latency(receipts: DataFrame, latencies: DataFrame, census: DataFrame) -> DataFrame:
+def latency(receipts: Any, latencies: Any, census: Any) -> Any:
     """Add up receipts by channel, publisher and recorder."""
-    from pyspark.sql import functions as F
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    received = receipts.where("received").drop("log_id", "received")
-    clocks = _clocks_by_minute(received, census)
-    # All counts in one pass: a row is either of receipts, and has no latency, or of latencies.
-    counts = received.unionByName(latencies, allowMissingColumns=True)
-    took, rows, offset = F.col("latency_us"), F.col("rows"), F.col("clock_offset_ns")
-    is_receipt = took.isNull()
-    added = (
-        counts.join(clocks, ["window_start", "origin", "recorder"], "left")
-        .groupBy("hour", "channel", "origin", "recorder")
-        .agg(
-            F.sum(F.when(is_receipt, rows)).alias("events"),
-            F.sum("timed").alias("timed"),
-            (F.percentile(F.when(is_receipt, offset), 0.5, rows) / 1000).alias("clock_offset_us"),
-            (F.max("clock_error_ns") / 1000).alias("clock_error_us"),
-            percentiles(took, rows, "_latencies"),
-            percentiles(took + offset / 1000, rows, "_delays"),
-        )
-    )
-    return added.withColumns(named_percentiles("latency", "_latencies") | named_percentiles("delay", "_delays"))
+    keys = ["hour", "channel", "origin", "recorder"]
+    # A row is either of receipts, and has no latency, or of latencies.
+    received = receipts.filter(receipts["received"]).select([*keys, "window_start", "rows", "timed"])
+    counts = stacked(received, latencies.select([*keys, "window_start", "latency_us", "rows"]))
+    offset, error = _clocks_of(counts, census)
+    took, rows = counts["latency_us"], counts["rows"]
+    is_receipt = pc.is_null(took)
+    groups = Groups(counts, keys)
+    (median,) = groups.percentiles(pc.if_else(is_receipt, offset, pa.scalar(None, offset.type)), rows, [0.5])
+    stats = groups.add_up(
+        {
+            "events": (pc.if_else(is_receipt, rows, pa.scalar(None, rows.type)), "sum"),
+            "timed": (counts["timed"], "sum"),
+            "clock_error_us": (pc.divide(pc.cast(error, "double"), 1000.0), "max"),
+        }
+    ).append_column("clock_offset_us", pc.divide(median, 1000.0))
+    delay = pc.add(took, pc.divide(pc.cast(offset, "double", safe=False), 1000.0))
+    for what, values in (("latency", took), ("delay", delay)):
+        for name, column in named_percentiles(what, groups, values, rows).items():
+            stats = stats.append_column(name, column)
+    return stats
 
 
-def _clocks_by_minute(received: DataFrame, census: DataFrame) -> DataFrame:
-    """Return the offset of the publisher's clock for each minute of receipt.
+def _clocks_of(counts: Any, census: Any) -> list[Any]:
+    """Return the offset and the error of the publisher's clock for each row.
 
-    It is the one that the recorder knew at the end of the minute, or if it knew none yet, the next.
+    They are what the recorder knew at the end of the minute of receipt, or if it knew none yet, the next.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    clock = ["clock_offset_ns", "clock_error_ns"]
-    minutes = received.select("origin", "recorder", "window_start").distinct()
-    end = (F.unix_micros("window_start") * 1000 + MINUTE_NS - 1).alias("_at")
-    known = census.where((F.col("kind") == FactKind.NODE.value) & F.col("clock_offset_ns").isNotNull()).select(
-        "origin", "recorder", F.col("ts_ns").alias("_at"), *clock
-    )
-    ordered = Window.partitionBy("recorder", "origin").orderBy("_at")
-    before = ordered.rowsBetween(Window.unboundedPreceding, 0)
-    after = ordered.rowsBetween(0, Window.unboundedFollowing)
-    nearest = {
-        name: F.coalesce(F.last(name, ignorenulls=True).over(before), F.first(name, ignorenulls=True).over(after))
-        for name in clock
-    }
-    both = minutes.select("*", end).unionByName(known, allowMissingColumns=True)
-    return both.withColumns(nearest).where("window_start IS NOT NULL").drop("_at")
+    whose = ["recorder", "origin"]
+    told = [pc.is_valid(census[name]) for name in (*whose, "clock_offset_ns")]
+    known = census.filter(reduce(pc.and_, told, pc.equal(census["kind"], FactKind.NODE.value))).sort_by("ts_ns")
+    minutes = Groups(counts, [*whose, "window_start"])
+    asked = minutes.keys
+    # Owners of facts and of questions are numbered together.
+    owners = numbered(stacked(known.select(whose), asked.select(whose)), whose)
+    facts = np.argsort(owners[: len(known)], kind="stable")
+    known, of_facts = known.take(facts), owners[facts]
+    end = asked["window_start"].cast(pa.int64()).to_numpy() * 1000 + (MINUTE_NS - 1)
+    before, after = latest(of_facts, known["ts_ns"].to_numpy(), owners[len(facts) :], end)
+    place = np.where(before >= 0, before, after)[minutes.numbers]
+    return [known[name].take(pa.array(place, mask=place < 0)) for name in ("clock_offset_ns", "clock_error_ns")]
 
 
 _MEASURED = f"in microseconds; null if no event carries the time of its publication; {ROUNDED}"
@@ -112,6 +114,7 @@ TABLE = GoldTable(
     sources=("silver.receipt_counts", "silver.latency_counts", "bronze.census"),
     around=("bronze.census",),
     compute=latency,
+    by_arrow=True,
     question="How long are events on the way, and how far apart are the clocks?",
     query="""\
 SELECT channel, publisher.name AS publisher, receiver.name AS receiver, delay_p50_us, clock_offset_us, clock_error_us

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from meshbus.log.census import FactKind
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame
+from meshbus.spark.lake.grouping import Groups
 
 
-def nodes(census: DataFrame) -> DataFrame:
+def nodes(census: Any) -> Any:
     """Return the latest that is known about each node: what it says of itself, otherwise what its peers say."""
-    from pyspark.sql import functions as F
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    described = census.where(F.col("node_id").isNotNull())
-    own = F.col("kind") == FactKind.SNAPSHOT.value
-
-    def latest(name: str) -> SparkColumn:
-        known = F.col(name).isNotNull()
-        said = (F.max_by(name, F.when(which, F.col("ts_ns"))) for which in (known & own, known))
-        return F.coalesce(*said).alias(name)
-
-    return described.groupBy("node_id").agg(
-        *map(latest, ("origin", "entity", "name", "subnet")),
-        F.min("ts").alias("first_seen"),
-        F.max("ts").alias("last_seen"),
-        F.countDistinct("recorder").alias("recorders"),
+    described = census.filter(pc.is_valid(census["node_id"])).sort_by("ts_ns")
+    groups = Groups(described, ["node_id"])
+    own = pc.equal(described["kind"], FactKind.SNAPSHOT.value)
+    said = {name: described[name] for name in ("origin", "entity", "name", "subnet")}
+    of_itself = {name: pc.if_else(own, column, pa.scalar(None, column.type)) for name, column in said.items()}
+    # The last value that is not null.
+    own_words, all_words = (
+        groups.add_up({name: (column, "last") for name, column in told.items()}) for told in (of_itself, said)
     )
+    seen = groups.add_up(
+        {
+            "first_seen": (described["ts"], "min"),
+            "last_seen": (described["ts"], "max"),
+            "recorders": (described["recorder"], "count_distinct"),
+        }
+    )
+    for name in said:
+        seen = seen.append_column(name, pc.coalesce(own_words[name], all_words[name]))
+    return seen
 
 
 def _draw(rows: Rows) -> str:
@@ -73,6 +76,7 @@ TABLE = GoldTable(
     ),
     sources=("bronze.census",),
     compute=nodes,
+    by_arrow=True,
     question="Which nodes are there?",
     query="""\
 SELECT name, hex(node_id) AS node_id, hex(origin) AS origin, first_seen, last_seen

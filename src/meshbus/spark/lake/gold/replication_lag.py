@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake.goldtable import GoldTable, Section
-from meshbus.spark.lake.minutes import start_of_minute
-from meshbus.spark.lake.narrow import near_names
+from meshbus.spark.lake.grouping import Groups, added, stacked
+from meshbus.spark.lake.minutes import start_of_hour, start_of_minute
 from meshbus.spark.lake.tableschema import CHANNEL, WINDOW_START
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from meshbus.spark.lake.narrow import Scan
 
 
-def replication_lag(receipts: DataFrame, bronze: DataFrame) -> DataFrame:
+def replication_lag(receipts: Any, bronze: Scan) -> Any:
     """Compare the rows of all replicas; only bronze has them, because silver keeps each event once."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
+    logs = {name: receipts[name] for name in ("hour", "channel", "log_id")}
+    held = added(logs, {"replicas": (receipts["recorder"], "count_distinct")})
     # Most logs have one replica: counts tell which rows need not be read.
-    replicated = receipts.groupBy("hour", "channel", "log_id").agg(F.countDistinct("recorder").alias("_replicas"))
-    replicated = replicated.where("_replicas > 1").drop("_replicas")
-    channels = [row["channel"] for row in replicated.select("channel").distinct().collect()]
-    slim = bronze.select("hour", "channel", "log_id", "seq", "recorder", "recv_ts", "recv_ts_ns")
-    # Files hold few channels, so that a filter by channel leaves out most of them.
-    rows = slim.where(near_names(F.col("channel"), channels)).join(
-        F.broadcast(replicated), ["hour", "channel", "log_id"]
-    )
-    first = F.min("recv_ts_ns").over(Window.partitionBy("hour", "log_id", "seq"))
-    start = F.timestamp_micros(start_of_minute(F.unix_micros("recv_ts")))
-    rows = rows.withColumns({"_delay": (F.col("recv_ts_ns") - first) / 1000, "window_start": start})
-    stats = rows.groupBy("hour", "window_start", "channel", "log_id", "recorder").agg(
-        F.count("*").alias("events"),
-        F.max("seq").alias("last_seq"),
-        F.percentile("_delay", 0.5).alias("delay_p50_us"),
-        F.percentile("_delay", 0.99).alias("delay_p99_us"),
-    )
+    replicated = held.filter(pc.greater(held["replicas"], 1)).to_pylist()
+    parts = [_compared(log, _rows_of(log, bronze)) for log in replicated]
+    return stacked(*parts) if parts else pa.table({})
+
+
+def _rows_of(log: Mapping[str, Any], bronze: Scan) -> Any:
+    """Read an hour of a log. Files hold few channels, so that the filter leaves out most of them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    start = start_of_hour(log["hour"])
+    begin, end = (pa.scalar(time, pa.timestamp("us", "UTC")) for time in (start, start + timedelta(hours=1)))
+    where = (pc.field("recv_ts") >= begin) & (pc.field("recv_ts") < end)
+    where &= (pc.field("channel") == log["channel"]) & (pc.field("log_id") == pa.scalar(log["log_id"], pa.binary(16)))
+    return bronze.rows(["seq", "recorder", "recv_ts", "recv_ts_ns"], where)
+
+
+def _compared(log: Mapping[str, Any], rows: Any) -> Any:
+    """Return the statistics of each replica of a log, for each minute of an hour."""
+    import pyarrow as pa
+
+    first = Groups(rows, ["seq"])
+    earliest = first.add_up({"first": (rows["recv_ts_ns"], "min")})["first"].to_numpy()[first.numbers]
+    delay = pa.chunked_array([(rows["recv_ts_ns"].to_numpy() - earliest) / 1000])
+    rows = rows.append_column("window_start", start_of_minute(rows["recv_ts"]))
+    groups = Groups(rows, ["window_start", "recorder"])
+    stats = groups.add_up({"events": (None, "count_all"), "last_seq": (rows["seq"], "max")})
+    once = pa.chunked_array([np.ones(len(rows), np.int64)])
+    median, highest = groups.percentiles(delay, once, [0.5, 0.99])
+    stats = stats.append_column("delay_p50_us", median).append_column("delay_p99_us", highest)
+    stats = stats.sort_by("window_start")
     # A replica may have written nothing in the last minute, so compare with the highest sequence so far.
-    so_far = Window.partitionBy("hour", "log_id").orderBy("window_start").rangeBetween(Window.unboundedPreceding, 0)
-    return stats.withColumn("behind", F.max("last_seq").over(so_far) - F.col("last_seq"))
+    minutes, last = stats["window_start"].to_numpy(), stats["last_seq"].to_numpy()
+    ahead = np.maximum.accumulate(last)[np.searchsorted(minutes, minutes, side="right") - 1]
+    stats = stats.append_column("behind", pa.array(ahead - last))
+    for name, value in log.items():
+        stats = stats.append_column(name, pa.array([value] * len(stats)))
+    return stats
 
 
 TABLE = GoldTable(
@@ -63,6 +87,7 @@ TABLE = GoldTable(
     sources=("silver.receipt_counts", "bronze.events"),
     filtered=("bronze.events",),
     compute=replication_lag,
+    by_arrow=True,
     question="Which replicas are behind?",
     query="""\
 SELECT channel, hex(recorder) AS recorder, max(behind) AS behind, max(delay_p99_us) AS delay_p99_us

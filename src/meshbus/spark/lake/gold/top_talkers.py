@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+from meshbus.spark.lake.grouping import Groups, added
 from meshbus.spark.lake.tableschema import ORIGIN
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 TALKERS = 50
 """Rows per hour: enough for a report, and a bound on the table however many publishers there are."""
 
 
-def top_talkers(events: DataFrame) -> DataFrame:
+def top_talkers(events: Any) -> Any:
     """Rank the publishers of each hour by payload bytes."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.window import Window
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    summed = events.groupBy("hour", "origin").agg(
-        F.countDistinct("channel").alias("channels"),
-        F.sum("events").alias("events"),
-        F.sum("bytes").alias("bytes"),
-    )
+    measures = {
+        "channels": (events["channel"], "count_distinct"),
+        "events": (events["events"], "sum"),
+        "bytes": (events["bytes"], "sum"),
+    }
+    summed = added({name: events[name] for name in ("hour", "origin")}, measures)
     # The origin breaks ties, so that recomputing an hour gives the same ranks.
-    order = Window.partitionBy("hour").orderBy(F.desc("bytes"), F.desc("events"), "origin")
-    return summed.withColumn("rank", F.row_number().over(order)).where(f"rank <= {TALKERS}")
+    order = [("hour", "ascending"), ("bytes", "descending"), ("events", "descending"), ("origin", "ascending")]
+    ranked = summed.sort_by(order)
+    hours = Groups(ranked, ["hour"])
+    ranks = pa.array(np.arange(len(ranked)) - hours.firsts[hours.numbers] + 1)
+    return ranked.append_column("rank", ranks).filter(pc.less_equal(ranks, TALKERS))
 
 
 def _draw(rows: Rows) -> str:
@@ -53,6 +57,7 @@ TABLE = GoldTable(
     ),
     sources=("silver.event_counts",),
     compute=top_talkers,
+    by_arrow=True,
     question="Which publishers sent the most?",
     query="""\
 SELECT hex(origin) AS origin, sum(events) AS events, sum(bytes) AS bytes

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 from meshbus.log.schema import Column, ColumnType
 from meshbus.policy.fate import Fate
 from meshbus.spark.lake import charts
 from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from meshbus.spark.lake.grouping import added, stacked
 
 
-def traffic_matrix(events: DataFrame, packets: DataFrame) -> DataFrame:
+def traffic_matrix(events: Any, packets: Any) -> Any:
     """Add up events that arrived and packets that gateways judged, by source, destination and channel."""
-    from pyspark.sql import functions as F
+    import pyarrow.compute as pc
 
     keys = ["hour", "src", "dst", "channel"]
     # Packets without recorded subnets have no place in the matrix.
-    judged = packets.where(F.col("src").isNotNull() & F.col("dst").isNotNull()).select(
-        *keys,
-        F.when(F.col("verdict") == int(Fate.FORWARDED), F.col("packets")).alias("forwarded"),
-        F.when(F.col("verdict") == int(Fate.DROPPED), F.col("packets")).alias("dropped"),
-    )
-    counts = ["events", "bytes", "forwarded", "dropped"]
-    both = events.select(*keys, "events", "bytes").unionByName(judged, allowMissingColumns=True)
-    return both.groupBy(*keys).agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in counts))
+    placed = packets.filter(pc.and_(pc.is_valid(packets["src"]), pc.is_valid(packets["dst"])))
+    judged = placed.select(keys)
+    for name, fate in (("forwarded", Fate.FORWARDED), ("dropped", Fate.DROPPED)):
+        judged = judged.append_column(name, pc.if_else(pc.equal(placed["verdict"], int(fate)), placed["packets"], None))
+    both = stacked(events.select([*keys, "events", "bytes"]), judged)
+    counts = ("events", "bytes", "forwarded", "dropped")
+    return added({name: both[name] for name in keys}, {name: (pc.fill_null(both[name], 0), "sum") for name in counts})
 
 
 def _draw(rows: Rows) -> str:
@@ -76,6 +73,7 @@ TABLE = GoldTable(
     ),
     sources=("silver.event_counts", "silver.packet_counts"),
     compute=traffic_matrix,
+    by_arrow=True,
     question="Between which subnets were most packets dropped?",
     query="""\
 SELECT hex(src) AS src, hex(dst) AS dst, sum(forwarded) AS forwarded, sum(dropped) AS dropped
