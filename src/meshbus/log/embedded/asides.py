@@ -90,8 +90,6 @@ def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview,
         header = unpack_file_header(buffer)
         control = unpack_block(buffer, header.size, header.key)
         opening = opening_of([unpack_control(buffer, header.size, control)])
-        if opening is None or opening.aside is None:
-            raise Unreadable("it says nothing about its events")
         blocks, at = [], header.size + control.size
         while at < len(buffer):
             block = unpack_block(buffer, at, header.key, check=False)
@@ -99,7 +97,9 @@ def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview,
             at += block.size
     except (Unreadable, msgspec.MsgspecError) as error:
         raise _damaged(path, str(error)) from None
-    events = opening.aside
+    events = opening.aside if opening else None
+    if events is None:
+        raise _damaged(path, "it says nothing about its events")
     return Aside(path, events.first, events.end, events.runs), blocks, buffer, header.key
 
 

@@ -90,6 +90,7 @@ class NewEpoch(msgspec.Struct, frozen=True, tag="epoch"):
 
 
 Record: TypeAlias = Opening | NewBallot | NewEpoch
+_DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 def encode_record(record: Record) -> bytes:
@@ -98,8 +99,8 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(content: bytes) -> Record:
-    """Parse the content of a control block; raises ValueError if it is none of this version."""
-    return msgspec.msgpack.decode(content, type=Record)
+    """Parse the content of a control block; raises msgspec.MsgspecError if it is none of this version."""
+    return _DECODER.decode(content)
 
 
 def opening_of(controls: list[bytes]) -> Opening | None:

@@ -71,7 +71,7 @@ def recover_replica(place: Place, now_ns: int) -> RecoveredReplica:
     damage = damage or found.damage
     if not damage and end_of(found.live) < mark.synced:
         damage = "the last hot file is missing, or shorter than what was synced"
-    if not damage and not found.live and (manifest.hot_from or mark.count):
+    if not damage and not found.live and (manifest.hot_from or mark.number):
         damage = "the last hot file is missing"
     state = _state(manifest, found.live)
     if damage:
@@ -158,8 +158,7 @@ def _cut_before_damage(place: Place, manifest: Manifest, found: Inventory, state
     if live:
         live[-1].cut(end)
     _move(files, folder, [*found.beyond, *found.stale, *found.replaced])
-    recovered = repair(files, folder, manifest, Inventory([*live, index], [], None, [], "", []), created=False)
-    return recovered
+    return repair(files, folder, manifest, Inventory([*live, index], [], None, [], "", []), created=False)
 
 
 def _sync(files: Files, path: Path) -> None:

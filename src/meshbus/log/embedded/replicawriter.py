@@ -50,7 +50,7 @@ class Turned(NamedTuple):
     """A turn that has begun and whose consequences are not on the disk yet."""
 
     turn: int
-    index: HotIndex
+    hot: HotIndex
     aside: SetAside | None
     replaced: list[Path]
 
@@ -61,6 +61,11 @@ class ReplicaWriter(Writer):
     def __init__(self, folder: Path, options: OpenOptions, log_id: bytes) -> None:
         """Lock the folder and recover its contents; raises LogError if that fails."""
         self._log_id = log_id
+        self.state = State()
+        """Ballot, epochs and gaps as they are written."""
+        self.turn = 0
+        self.damage = ""
+        """What opening found to be damaged; empty if nothing was."""
         self._todo: list[Turned] = []
         self._skipped_to = 0
         super().__init__(folder, options)
@@ -286,7 +291,7 @@ class ReplicaWriter(Writer):
 
     def _settle(self, written: Written) -> None:
         # A turn that began during the sync may have replaced what was synced.
-        replaced = [turned.index.header.first for turned in self._todo if turned.turn > written.point.turn]
+        replaced = [turned.hot.header.first for turned in self._todo if turned.turn > written.point.turn]
         super()._settle(written._replace(end=min([written.end, *replaced])))
         self._synced_to = written.point
         if not self._show():
@@ -321,7 +326,7 @@ class ReplicaWriter(Writer):
                 if turned.aside is not None:
                     path = aside_path(self.folder, turned.turn, turned.aside)
                     if not path.exists():
-                        store_aside(self.files, path, turned.index.header, turned.aside)
+                        store_aside(self.files, path, turned.hot.header, turned.aside)
                 for path in turned.replaced:
                     self.files.remove(path)
                 if turned.replaced:
