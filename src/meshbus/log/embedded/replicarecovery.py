@@ -129,7 +129,7 @@ def _whole_segments(folder: Path, manifest: Manifest) -> tuple[Segment, ...]:
 
 def _state(manifest: Manifest, live: list[HotIndex]) -> State:
     if live:
-        return state_after(live[-1].controls)
+        return state_after(live[-1].controls, live[-1].end)
     known = Replica() if manifest.replica is UNSET else manifest.replica
     return State(None, tuple(run for run in known.epochs if run[1] < manifest.hot_from), known.gaps)
 

@@ -51,7 +51,7 @@ class Turned(NamedTuple):
 
     turn: int
     hot: HotIndex
-    aside: SetAside | None
+    asides: tuple[SetAside, ...]
     replaced: list[Path]
 
 
@@ -77,9 +77,9 @@ class ReplicaWriter(Writer):
         self._committed = self._visible = committed_end(self._marks.newest, self.hot, self.manifest.hot_from)
         self._synced_to = end_of(self.hot)
         self._todo = [
-            Turned(turn_of(index.path), index, opening.aside, [])
-            for index in self.hot
-            if (opening := opening_of(index.controls)) and opening.aside
+            Turned(turn_of(hot.path), hot, opening.asides, [])
+            for hot in self.hot
+            if (opening := opening_of(hot.controls)) and opening.asides
         ]
         with self._lock:
             self._mark()
@@ -93,7 +93,11 @@ class ReplicaWriter(Writer):
     @property
     def complete(self) -> list[HotIndex]:
         """The hot files that are no longer appended to and committed as a whole."""
-        return [] if self._todo else [hot for hot in self.hot[:-1] if hot.end <= self._visible]
+        last = self.hot[-1]
+        # The ballot is in the last file, and in those before it, which must stay until that one is on the disk.
+        if self._todo or self._synced_to < (turn_of(last.path), last.header.first):
+            return []
+        return [hot for hot in self.hot[:-1] if hot.end <= self._visible]
 
     @property
     def floor(self) -> int:
@@ -109,6 +113,13 @@ class ReplicaWriter(Writer):
         """Return the manifest for a segment to be added to, with the epochs as they are known now."""
         state = self.state.trimmed(self.manifest.first)
         return replace(self.manifest, replica=Replica(state.runs, state.gaps))
+
+    def roll(self, now_ns: int, due: Callable[[HotIndex], bool]) -> None:
+        """Begin a new hot file if the last one holds events and is due, and sync that."""
+        before = self.hot[-1]
+        super().roll(now_ns, due)
+        if self.hot[-1] is not before:
+            self.sync()
 
     # ── writes ──────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +147,7 @@ class ReplicaWriter(Writer):
             control, state = b"", self.state
             if epoch != state.epoch:
                 state = state.started(epoch, first_seq)
-                control = self._control(NewEpoch(epoch, first_seq), now_ns)
+                control = self._control(NewEpoch(epoch, first_seq, joined=count > 0), now_ns)
             elif not count:
                 return
             block = self._pack(last, count, offsets, data, given, now_ns) if count else []
@@ -170,9 +181,13 @@ class ReplicaWriter(Writer):
                     f"cannot set aside the events of {self.channel} from {first_seq} on: those below {self.shown} are"
                     f" committed, and the log ends at {self.end}",
                 )
-            aside = self._collect(first_seq)
-            opening = Opening(self.state.cut(first_seq), after=self.turn, aside=aside)
             kept = [hot for hot in self.hot if hot.header.first < first_seq]
+            after = turn_of(kept[-1].path) if kept else -1
+            # Those that are not on the disk yet may be in files that are replaced now.
+            asides = (*self._unfinished(), self._collect(first_seq))
+            # The file that it replaces may be the one that skipped, and the manifest may not know of that yet.
+            skips = not kept and self._skipped_to > self.manifest.first
+            opening = Opening(self.state.cut(first_seq), after, skips, asides)
             self._turn(first_seq, opening, kept, now_ns)
             if kept:
                 kept[-1].cut(first_seq)
@@ -186,7 +201,7 @@ class ReplicaWriter(Writer):
             if first_seq <= end:
                 raise ValueError(f"a gap leads forward from {end}, the end of the log, got {first_seq}")
             state = replace(self.state, runs=((epoch, end),), gaps=(*self.state.gaps, (end, first_seq)))
-            self._turn(first_seq, Opening(state, after=self.turn, skips=True), [], now_ns)
+            self._turn(first_seq, Opening(state, skips=True, asides=self._unfinished()), [], now_ns)
             self._skipped_to = first_seq
 
     # ── commits ─────────────────────────────────────────────────────────────────────────────
@@ -263,7 +278,11 @@ class ReplicaWriter(Writer):
         replaced = [hot.path for hot in self.hot if hot not in kept]
         self._go_on_in(index, handle, kept)
         self.turn, self.state = self.turn + 1, opening.state
-        self._todo.append(Turned(self.turn, index, opening.aside, replaced))
+        self._todo.append(Turned(self.turn, index, opening.asides, replaced))
+
+    def _unfinished(self) -> tuple[SetAside, ...]:
+        # The newest has those before it.
+        return self._todo[-1].asides if self._todo else ()
 
     def _collect(self, first_seq: int) -> SetAside:
         """Return the blocks of the events from a sequence on, which are views of the hot files."""
@@ -283,7 +302,7 @@ class ReplicaWriter(Writer):
         runs = self.state.runs
         before = [run for run in runs if run[1] <= first_seq][-1:]
         within = (*before, *(run for run in runs if first_seq < run[1]))
-        return SetAside(first_seq, self.end, within, blocks_first, b"".join(blocks))
+        return SetAside(self.turn + 1, first_seq, self.end, within, blocks_first, b"".join(blocks))
 
     def _control(self, record: Record, now_ns: int) -> bytes:
         last = self.hot[-1]
@@ -323,10 +342,10 @@ class ReplicaWriter(Writer):
             for turned in self._todo:
                 if turned.turn > until:
                     return
-                if turned.aside is not None:
-                    path = aside_path(self.folder, turned.turn, turned.aside)
+                for aside in turned.asides:
+                    path = aside_path(self.folder, aside)
                     if not path.exists():
-                        store_aside(self.files, path, turned.hot.header, turned.aside)
+                        store_aside(self.files, path, turned.hot.header, aside)
                 for path in turned.replaced:
                     self.files.remove(path)
                 if turned.replaced:
