@@ -15,6 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import Unreadable
 from meshbus.log.embedded.controls import Opening, opening_of
@@ -67,9 +69,13 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             beyond.append(path)
             continue
         damage_after = index.extend()
-        if turns:
-            opening = opening_of(index.controls)
-            if opening is None or not _follows(opening, first, live, manifest.hot_from):
+        opening = opening_of(index.controls)
+        # In a replicated log, a file without an opening is being created, or a crash interrupted that.
+        if (opening is None) != (manifest.replica is UNSET):
+            beyond.append(path)
+            continue
+        if turns and opening is not None:
+            if not _follows(opening, first, live, manifest.hot_from):
                 beyond.append(path)
                 continue
             replaced += [old.path for old in live if opening.skips or old.header.first >= first]
@@ -77,6 +83,9 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             skipped_to = first if opening.skips else skipped_to
             if live:
                 live[-1].cut(first)
+        elif turns:
+            beyond.append(path)
+            continue
         _check_owner(index, manifest)
         live.append(index)
         torn = damage_after
