@@ -319,7 +319,8 @@ class ReplicaWriter(Writer):
     def _show(self) -> bool:
         """Let readers see what is committed and synced by now, and return whether that is more than before."""
         visible = min(self._committed, self.durable, self.end)
-        if visible <= self._visible:
+        # What was skipped is committed elsewhere; the events before it here may be others.
+        if visible <= self._visible or visible < self._skipped_to:
             return False
         self._visible = visible
         self._mark()
