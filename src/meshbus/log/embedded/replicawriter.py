@@ -94,8 +94,10 @@ class ReplicaWriter(Writer):
     def complete(self) -> list[HotIndex]:
         """The hot files that are no longer appended to and committed as a whole."""
         last = self.hot[-1]
-        # The ballot is in the last file, and in those before it, which must stay until that one is on the disk.
-        if self._todo or self._synced_to < (turn_of(last.path), last.header.first):
+        # The ballot is in the last file, and in those before it, which must stay until that one is on the disk. What was
+        # skipped expires first.
+        unsettled = self._todo or self._synced_to < (turn_of(last.path), last.header.first)
+        if unsettled or self._skipped_to > self.manifest.first:
             return []
         return [hot for hot in self.hot[:-1] if hot.end <= self._visible]
 
@@ -122,6 +124,14 @@ class ReplicaWriter(Writer):
             self.sync()
 
     # ── writes ──────────────────────────────────────────────────────────────────────────────
+
+    def append(
+        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
+    ) -> int:
+        """Refuse: what is appended is decided by the leader."""
+        raise LogError(
+            LogFault.READ_ONLY, f"the log of {self.channel} is replicated: publish to the channel, through its leader"
+        )
 
     def append_in(
         self,
