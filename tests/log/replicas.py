@@ -14,7 +14,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import Files
 from meshbus.log.replicated import ReplicatedLog
 from tests.engine.replicas.memorydisk import Content
-from tests.log.making import CHANNEL, Clock
+from tests.log.making import CHANNEL, Clock, kill
 
 LOG_ID = bytes(range(16))
 
@@ -25,6 +25,12 @@ def open_replica(root: Path, *, files: Files | None = None, clock: Clock | None 
     return ReplicatedLog.open(
         root, CHANNEL, LOG_ID, LogConfig(**settings), files=files, clock=clock, monotonic=clock.monotonic, background=False
     )
+
+
+def kill_replica(log: ReplicatedLog) -> None:
+    """Release a replica as the end of a process does: nothing is synced."""
+    kill(log.committed)
+    log._writer._marks.close()
 
 
 def carry_out(log: ReplicatedLog, write: Write) -> None:
