@@ -19,11 +19,20 @@ from tests.log.making import CHANNEL, Clock, kill
 LOG_ID = bytes(range(16))
 
 
-def open_replica(root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any) -> ReplicatedLog:
+def open_replica(
+    root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any
+) -> ReplicatedLog:
     """Open the only replica of a test."""
     clock = clock or Clock()
     return ReplicatedLog.open(
-        root, CHANNEL, LOG_ID, LogConfig(**settings), files=files, clock=clock, monotonic=clock.monotonic, background=False
+        root,
+        CHANNEL,
+        LOG_ID,
+        LogConfig(**settings),
+        files=files,
+        clock=clock,
+        monotonic=clock.monotonic,
+        background=False,
     )
 
 
@@ -49,8 +58,8 @@ def carry_out(log: ReplicatedLog, write: Write) -> None:
 class Author:
     """Thinks of writes that a core might ask for, and keeps what must be there after each of them."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.content = Content()
         self.epoch = 0
         self.committed = 0

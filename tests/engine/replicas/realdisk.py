@@ -21,9 +21,9 @@ from meshbus.engine.replicas.records import Ballot, Committed, PersistBallot, Wr
 from meshbus.log.folder import turn_of
 from meshbus.log.replicated import ReplicatedLog
 from tests.engine.replicas.memorydisk import Content, MemoryDisk
-from tests.log.crash import Disk, Loss, Recorder, lay_out
 from tests.engine.replicas.story import play
 from tests.engine.replicas.world import Host, World
+from tests.log.crash import Disk, Loss, Recorder, lay_out
 from tests.log.replicas import carry_out, epochs_of, expected_of, found_in, kill_replica, open_replica
 
 _HEADER = 80
@@ -142,6 +142,12 @@ class RealWorld(World):
     def new_disk(self, node: int) -> RealDisk:
         self._disks = getattr(self, "_disks", 0) + 1
         return RealDisk(self.folder / f"{node}-{self._disks}")
+
+    def wipe(self, node: int) -> None:
+        lost = self.hosts[node].disk
+        super().wipe(node)
+        assert isinstance(lost, RealDisk)
+        lost.close()
 
     def damage(self, node: int, count: int) -> None:
         self.crash(node)

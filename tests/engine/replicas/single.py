@@ -40,7 +40,9 @@ class Single:
         content.events = [(epoch, b"%d.%d" % (epoch, seq)) for seq, epoch in enumerate(epochs)]
         self.now = 0.0
         self.out = Out()
-        self.core = self._create(own, msgspec.structs.replace(content.recovered(), damaged=damaged, committed=committed))
+        self.core = self._create(
+            own, msgspec.structs.replace(content.recovered(), damaged=damaged, committed=committed)
+        )
         self.play(self.core.open(self.now))
 
     def _create(self, own: int, found: Recovered) -> Leadership:
