@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
+from meshbus.log.embedded.healing import heal_segments
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest, encode_manifest, store_manifest
 from meshbus.log.embedded.snapshot import Snapshot
@@ -32,6 +33,7 @@ from meshbus.log.status import Finding, LogStats, Report
 
 if TYPE_CHECKING:
     from meshbus.log.backend import OpenOptions
+    from meshbus.log.rows import Rows
 
 _NS = 1_000_000_000
 _BEHIND = 2
@@ -146,6 +148,16 @@ class EmbeddedLog:
             with suppress(OSError):  # tried again the next time
                 self._spare.keep(len(encode_manifest(writer.manifest)))
             return gone
+
+    def heal(self, rows: Rows) -> int:
+        """Write damaged segments again with rows that others have, and return how many segments were written."""
+        require_arrow()
+        writer = self._writer
+        with self._upkeep, translated(writer.folder, "cannot heal"):
+            writer.check_open()
+            before = writer.manifest
+            self._adopt(lambda: heal_segments(writer.files, writer.folder, before, rows))
+            return sum(old != new for old, new in zip(before.segments, writer.manifest.segments, strict=False))
 
     def tier(self) -> int:
         """Move everything that is due to object storage and return the number of segments copied."""
