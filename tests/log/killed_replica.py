@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.engine.replicas.memorydisk import Content
-from tests.log.replicas import LOG_ID, Author, carry_out
 from meshbus.log.durability import LogConfig
 from meshbus.log.replicated import ReplicatedLog
+from tests.engine.replicas.memorydisk import Content
 from tests.log.making import CHANNEL
+from tests.log.replicas import LOG_ID, Author, carry_out
 
 SETTINGS = LogConfig(seal_bytes=4_000, seal_age_s=0.05, grace_s=0.05)
 

@@ -136,7 +136,7 @@ class EmbeddedLog:
             writer.check_open()
             self._sweep(now)  # first, because on a full disk this makes the room that everything else needs
             # The file being appended to never expires; sealed segments and waiting hot files do, in order.
-            before, rolled, last = writer.manifest, writer.complete, writer.hot[-1]
+            before, rolled, last = writer.described(), writer.complete, writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
             units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]
             until = max(expired_until(units, last.end, last.size, self._config.retention, now), writer.floor)
