@@ -79,12 +79,12 @@ class EmbeddedLog:
     @property
     def first(self) -> int:
         """The first available sequence."""
-        return self._writer.manifest.first
+        return self._writer.first
 
     @property
     def end(self) -> int:
-        """The sequence of the next event."""
-        return self._writer.end
+        """The sequence of the next event that readers will see."""
+        return self._writer.shown
 
     @property
     def durable(self) -> int:

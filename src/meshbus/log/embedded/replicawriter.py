@@ -234,12 +234,11 @@ class ReplicaWriter(Writer):
 
     def close(self) -> None:
         """Sync, wake waiting threads and release the lock; does nothing if already closed."""
-        if self.closed:
-            return
         try:
             super().close()
         finally:
-            self._marks.close()
+            with self._lock:
+                self._marks.close()
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
