@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
+from meshbus.log.embedded.healing import heal_segments
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest, encode_manifest, store_manifest
 from meshbus.log.embedded.snapshot import Snapshot
@@ -32,6 +33,7 @@ from meshbus.log.status import Finding, LogStats, Report
 
 if TYPE_CHECKING:
     from meshbus.log.backend import OpenOptions
+    from meshbus.log.rows import Rows
 
 _NS = 1_000_000_000
 _BEHIND = 2
@@ -42,7 +44,9 @@ _log = logging.getLogger("meshbus.log")
 class EmbeddedLog:
     """A log in the files of one folder."""
 
-    def __init__(self, root: Path, options: OpenOptions) -> None:
+    def __init__(
+        self, root: Path, options: OpenOptions, make_writer: Callable[[Path, OpenOptions], Writer] = Writer
+    ) -> None:
         self._channel, self._config = options.channel, options.config
         self._clock, self._monotonic = options.clock, options.monotonic
         # Reentrant: `_keep` holds it and calls `retain`.
@@ -52,7 +56,7 @@ class EmbeddedLog:
         """When each retired segment was retired, by the monotonic clock."""
         self._told_behind = False
         """Whether the present backlog was reported."""
-        self._writer = Writer(folder_of(root, options.channel), options)
+        self._writer = make_writer(folder_of(root, options.channel), options)
         self._spare = Spare(self._writer.files, self._writer.folder)
         self._tier = Tier(self._writer, options, self._change)
         self.keep_tier = self._tier.keep
@@ -63,6 +67,11 @@ class EmbeddedLog:
         self.wait_beyond = self._writer.wait_beyond
 
     @property
+    def writer(self) -> Writer:
+        """What appends."""
+        return self._writer
+
+    @property
     def log_id(self) -> bytes:
         """16 bytes, drawn when the log was created."""
         return self._writer.manifest.id_bytes
@@ -70,12 +79,12 @@ class EmbeddedLog:
     @property
     def first(self) -> int:
         """The first available sequence."""
-        return self._writer.manifest.first
+        return self._writer.first
 
     @property
     def end(self) -> int:
-        """The sequence of the next event."""
-        return self._writer.end
+        """The sequence of the next event that readers will see."""
+        return self._writer.shown
 
     @property
     def durable(self) -> int:
@@ -127,10 +136,10 @@ class EmbeddedLog:
             writer.check_open()
             self._sweep(now)  # first, because on a full disk this makes the room that everything else needs
             # The file being appended to never expires; sealed segments and waiting hot files do, in order.
-            before, rolled, last = writer.manifest, writer.hot[:-1], writer.hot[-1]
+            before, rolled, last = writer.described(), writer.complete, writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
             units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]
-            until = expired_until(units, last.end, last.size, self._config.retention, now)
+            until = max(expired_until(units, last.end, last.size, self._config.retention, now), writer.floor)
             gone = max(until - before.first, 0)
             if gone:
                 self._adopt(lambda: expire(writer.files, writer.folder, before, until, now))
@@ -139,6 +148,16 @@ class EmbeddedLog:
             with suppress(OSError):  # tried again the next time
                 self._spare.keep(len(encode_manifest(writer.manifest)))
             return gone
+
+    def heal(self, rows: Rows) -> int:
+        """Write damaged segments again with rows that others have, and return how many segments were written."""
+        require_arrow()
+        writer = self._writer
+        with self._upkeep, translated(writer.folder, "cannot heal"):
+            writer.check_open()
+            before = writer.manifest
+            self._adopt(lambda: heal_segments(writer.files, writer.folder, before, rows))
+            return sum(old != new for old, new in zip(before.segments, writer.manifest.segments, strict=False))
 
     def tier(self) -> int:
         """Move everything that is due to object storage and return the number of segments copied."""
@@ -193,7 +212,7 @@ class EmbeddedLog:
                 self._tell_backlog()
                 self._seal_rolled()
                 self._compact(fewest=FEWEST)
-            elif len(writer.hot) > 1 and not self._warned:
+            elif writer.complete and not self._warned:
                 self._warned = True
                 _log.warning("log of %s: sealing needs pyarrow; run: pip install 'meshbus[arrow]'", self._channel)
 
@@ -242,11 +261,11 @@ class EmbeddedLog:
         """Seal the hot files that are no longer appended to."""
         writer, sealed = self._writer, 0
         with translated(writer.folder, "cannot seal"):
-            while waiting := writer.hot[:-1]:
+            while waiting := writer.complete:
                 hot, behind = waiting[0], len(waiting) >= _BEHIND
                 writer.stats.unsealed = writer.hot[-1].header.first - hot.header.first
                 # Compression takes most of the time of sealing, and a backlog on the disk more space than it saves.
-                writer.adopt(seal(writer.files, writer.folder, writer.manifest, hot, compress=not behind))
+                writer.adopt(seal(writer.files, writer.folder, writer.described(), hot, compress=not behind))
                 writer.stats.seals += 1
                 writer.stats.seals_behind += behind
                 sealed += hot.end - hot.header.first
@@ -255,7 +274,7 @@ class EmbeddedLog:
 
     def _tell_backlog(self) -> None:
         """Warn when sealing falls behind, once until it has caught up."""
-        waiting = self._writer.hot[:-1]
+        waiting = self._writer.complete
         behind = len(waiting) >= _BEHIND
         if behind and not self._told_behind:
             _log.warning(
