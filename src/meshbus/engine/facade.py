@@ -25,6 +25,8 @@ from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.replicas.appending import Appending
+from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
@@ -72,6 +74,8 @@ class Facade:
         self.replays = services[Replays]
         self.history = services[History]
         self.publications = services[Publications]
+        self.replicas = services[ReplicaSets]
+        self.appending = services[Appending]
         self.mesh.boundary.watch(self.interests.channels, self.joined)
 
     @property
