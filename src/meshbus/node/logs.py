@@ -39,6 +39,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.replicated import ReplicatedLog
 from meshbus.log.schema import unsigned
 from meshbus.log.schemas import declare
 from meshbus.names.channel import ChannelName
@@ -315,6 +316,7 @@ class Logs:
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
+        self._replicated: dict[ChannelName, ReplicatedLog] = {}
         self._in_use: dict[ChannelName, ReceivedLog] = {}
         """The received logs that are open, the one that was used last at the end."""
         self._most_open = most_open_logs()
@@ -349,6 +351,13 @@ class Logs:
                 self._declare(PUBLISHED, channel, file)
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
+
+    def open_replicated(self, channel: ChannelName) -> ReplicatedLog:
+        """Open the log of a channel that is replicated here; blocks. Raises LogError if it cannot be opened."""
+        config = self._config.log_config(channel, Logged.PUBLISHED)
+        log = ReplicatedLog.open(self._root / PUBLISHED, channel, config, recorder=self._identity.node_id)
+        self._replicated[channel] = log
+        return log
 
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
         """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""

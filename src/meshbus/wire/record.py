@@ -54,6 +54,11 @@ def unpack_record(event: Buffer) -> Record:
     return Record(bytes(view[end:]), ts_ns, origin, headers)
 
 
+def has_headers(event: Buffer) -> bool:
+    """Return whether a record has headers, without reading them."""
+    return bytes(event[RECORD_COST - 2 : RECORD_COST]) != b"\x00\x00"
+
+
 def _pack_headers(headers: Mapping[str, bytes]) -> bytes:
     parts: list[bytes] = []
     for key, value in headers.items():
