@@ -22,6 +22,7 @@ from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.traversal import Traversal
 from meshbus.engine.replicas.appending import Appending
+from meshbus.engine.replicas.replication import Replication
 from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.routes.relay import HandshakeRelay
@@ -117,6 +118,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_replays),
     Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     Row(_publications),
+    Row(Replication, Subprotocol.REDEX, "redex", credit=False),
     Row(ReplicaSets, Subprotocol.LEADERSHIP, "leadership", profile=True),
     Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     # Last: a goodbye must not overtake what the others still have to say.

@@ -164,6 +164,7 @@ class Replicas:
         def begin(engine: Engine, now: float, out: Output) -> None:
             engine.appending.serve(one.channel_id, one.channel)
             engine.open_channel(one.channel, now, out)
+            engine.replication.admit(one.channel_id, founders)
             engine.replicas.open(one.channel_id, settings, found, disk, now, out)
 
         self._live.act(begin)
