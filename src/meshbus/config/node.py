@@ -510,6 +510,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             return _DEFAULT_LOG if entry is None else entry.log_config()
         return None
 
+    def replicated_log_config(self, channel: str) -> LogConfig:
+        """Return how the log of a replicated channel is kept; when it is synced, its acknowledgements decide."""
+        entry = self._entry_of(channel)
+        return _DEFAULT_LOG if entry is None else entry.log_config()
+
     def payloads(self, channel: str, first: int) -> Version | None:
         """Return what payloads of a channel are from a sequence on, or None if that is not configured."""
         entry = self._entry_of(channel)

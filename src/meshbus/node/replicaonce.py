@@ -8,7 +8,7 @@ once, backward. It is the leader's own log that decides: it has everything that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from meshbus.engine.base.boundedmap import BoundedMap
@@ -73,13 +73,14 @@ class Writers:
             start = max(end - _LOOK_BACK, first)
             place, newest = start, None
             while place < end:
-                records = log.read(place, end - place, _READ_BYTES)
-                if not records:
+                events = log.read_events(place, end - place, _READ_BYTES)
+                if not events:
                     break
-                for record in records:
-                    if has_headers(record) and (found := _key_of(record)) is not None and found[0] == writer:
+                for event in events:
+                    found = _key_in(event.headers or {})
+                    if found is not None and found[0] == writer:
                         newest = found[1]
-                place += len(records)
+                place += len(events)
             if newest is not None:
                 return newest
             end = start
@@ -87,7 +88,10 @@ class Writers:
 
 
 def _key_of(record: bytes) -> tuple[bytes, _Key] | None:
-    headers = unpack_record(record).headers or {}
+    return _key_in(unpack_record(record).headers or {})
+
+
+def _key_in(headers: Mapping[str, bytes]) -> tuple[bytes, _Key] | None:
     try:
         return headers[WRITER], _Key(int(headers[BATCH]), int(headers[PLACE]))
     except (KeyError, ValueError):
