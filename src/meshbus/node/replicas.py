@@ -117,6 +117,7 @@ class Replicas:
         """Stop taking part, and close the logs."""
         await self._tasks.close()
         for one in self._channels.values():
+            await one.publishing.close()
             await self._shut(one)
 
     def take(self, event: Control) -> bool:
