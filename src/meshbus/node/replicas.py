@@ -246,7 +246,7 @@ class Replicas:
         tail = 0 if core is None else core.seat.journal.tail
         members = tuple(self._member_status(node, progress, core, tail) for node in one.members())
         return ReplicaStatus(
-            channel=one.channel,
+            channel=str(one.channel),
             role="publisher" if core is None else role_of(core),
             epoch=0 if core is None else core.epoch,
             leader=None if core is None else core.leader,
