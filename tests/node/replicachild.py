@@ -28,11 +28,12 @@ def say(**facts: Any) -> None:
     sys.stdout.flush()
 
 
-async def publish(publisher: ChannelPublisher, prefix: str, count: int, batch: int) -> None:
+async def publish(publisher: ChannelPublisher, prefix: str, count: int, batch: int, halted: asyncio.Event) -> None:
     """Publish numbered events, and report each as acknowledged or as unresolved; what was refused is tried again."""
     number = 0
-    while number < count:
+    while number < count and not halted.is_set():
         numbers = range(number, min(number + batch, count))
+        say(tried=[prefix, numbers.start, numbers.stop])
         try:
             report = await publisher.publish_batch([f"{prefix}{one}".encode() for one in numbers])
         except ReplicationError as error:
@@ -65,6 +66,7 @@ async def publish_once(publisher: ChannelPublisher, writer: str, batches: int, r
 
 async def main(path: Path) -> None:
     settings = json.loads(path.read_text())
+    halted = asyncio.Event()
     tasks = TaskOwner("publishing", logging.getLogger("tests"))
     async with Node(NodeConfig.load(env={}, **settings)) as node:
         reader = asyncio.StreamReader()
@@ -73,12 +75,14 @@ async def main(path: Path) -> None:
         while line := await reader.readline():
             match json.loads(line):
                 case ["publish", prefix, count, batch]:
-                    tasks.start(publish(node.publisher(CHANNEL), prefix, count, batch))
+                    tasks.start(publish(node.publisher(CHANNEL), prefix, count, batch, halted))
                 case ["once", writer, batches, rows]:
                     tasks.start(publish_once(node.publisher(CHANNEL), writer, batches, rows))
                 case ["status"]:
                     (status,) = node.replicas()
                     say(status=msgspec.to_builtins(status), counters=node.counters)
+                case ["halt"]:
+                    halted.set()
                 case ["quit"]:
                     break
         tasks.cancel()

@@ -175,6 +175,8 @@ class Member:
                 case {"acked": [prefix, start, stop, seq]}:
                     for place, number in enumerate(range(start, stop)):
                         fleet.acked[f"{prefix}{number}"] = seq + place
+                case {"tried": [prefix, start, stop]}:
+                    fleet.tried |= {f"{prefix}{number}" for number in range(start, stop)}
                 case {"unresolved": [prefix, start, stop]}:
                     fleet.unresolved |= {f"{prefix}{number}" for number in range(start, stop)}
                 case {"status": status, "counters": counters}:
@@ -194,6 +196,7 @@ class Fleet:
         self.net = BadNet()
         self.lock = threading.Lock()
         self.acked: dict[str, int] = {}
+        self.tried: set[str] = set()
         self.unresolved: set[str] = set()
         self.refused: defaultdict[str, int] = defaultdict(int)
         self.done: set[str] = set()
@@ -307,7 +310,7 @@ class Fleet:
             places[text] = seq
         for text, seq in self.acked.items():
             assert places.get(text) == seq, f"{text} was acknowledged at {seq} and is at {places.get(text)}"
-        unknown = set(places) - set(self.acked) - self.unresolved
+        unknown = set(places) - self.tried
         assert not unknown, f"{len(unknown)} events that nobody published: {sorted(unknown)[:5]}"
         self._check_order(places)
         return len(events)
