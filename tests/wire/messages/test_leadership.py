@@ -171,7 +171,7 @@ HEAD = ID + bytes(8)
         (b"\x01" + ID + bytes(7), Fault.TRUNCATED),
         (b"\x03" + ID + b"\xff" * 8, Fault.BAD_VALUE),
         (b"\x00" + HEAD, Fault.UNKNOWN_KIND),
-        (b"\x08" + HEAD, Fault.UNKNOWN_KIND),
+        (b"\x09" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x01" + HEAD + bytes(16), Fault.TRUNCATED),
         (b"\x01" + HEAD + bytes(16) + b"\x02", Fault.BAD_VALUE),
         (b"\x01" + HEAD + bytes(18), Fault.TRAILING),
