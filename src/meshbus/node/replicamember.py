@@ -105,7 +105,9 @@ class ReplicaMember:
         self._changes: dict[int, asyncio.Future[Refusal | None]] = {}
         self._uncommitted: deque[_Stored] = deque()
         self._restaffing: dict[int, int] = {}
-        """Members that lost their memory, with the incarnation that they have now."""
+        """Nodes that are to be members and are not, because they lost their memory, with their present incarnation."""
+        self.dismissed: set[int] = set()
+        """Nodes that an operator removed: they are not taken in again by themselves."""
 
     @property
     def core(self) -> Leadership:
@@ -172,6 +174,10 @@ class ReplicaMember:
         """Return the members by the config of the set; empty as long as there is none."""
         config = self.core.config
         return () if config is None else tuple(member.node for member in config.members)
+
+    def reaches(self, node: int) -> bool:
+        """Return whether a member is this node, or one with a session."""
+        return node == self._live.engine.node_id or self._live.engine.peers.get(node) is not None
 
     def welcome(self, node: int) -> None:
         """Accept messages of a node that is to become a member."""
@@ -314,8 +320,8 @@ class ReplicaMember:
             return
         members = {member.node: member.incarnation for member in config.members}
         for node, incarnation in list(self._restaffing.items()):
-            known = node in members or node in core.seat.settings.nodes
-            if members.get(node) == incarnation or not known:
+            wanted = node in members or (node in core.seat.settings.nodes and node not in self.dismissed)
+            if members.get(node) == incarnation or not wanted:
                 del self._restaffing[node]
                 continue
             # Refused while another change is under way; its end calls this again.
