@@ -39,7 +39,9 @@ async def test_members_found_the_set_when_all_are_up_and_say_what_they_wait_for(
             await trio.stop(name)
 
 
-async def test_a_member_that_starts_again_goes_on_and_one_that_lost_its_folder_is_taken_in_again(tmp_path: Path) -> None:
+async def test_a_member_that_starts_again_goes_on_and_one_that_lost_its_folder_is_taken_in_again(
+    tmp_path: Path,
+) -> None:
     async with replica_trio(tmp_path) as trio:
         publisher = trio.nodes[await trio.led()].publisher(CHANNEL)
         await publisher.publish_batch([b"a", b"b"])
@@ -114,7 +116,9 @@ async def test_subscribers_get_events_when_they_are_committed(tmp_path: Path) ->
 
 
 async def test_what_is_missing_in_the_configuration_is_named(tmp_path: Path) -> None:
-    config = NodeConfig.load(env={}, name="n0", psk="00" * 32, ephemeral=True, channels=[{"name": CHANNEL, "replicas": ["n0"]}])
+    config = NodeConfig.load(
+        env={}, name="n0", psk="00" * 32, ephemeral=True, channels=[{"name": CHANNEL, "replicas": ["n0"]}]
+    )
     with pytest.raises(ConfigError, match="log_dir: required because alarms is replicated here"):
         await Node(config).start()
     config = NodeConfig.load(env={}, psk="00" * 32, ephemeral=True, log_dir=tmp_path)

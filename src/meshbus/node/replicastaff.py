@@ -39,7 +39,9 @@ async def remove(member: ReplicaMember, node: int, timeout_s: float) -> None:
         raise _refused(member, f"{node:016x} is not a member")
     rest = [one for one in member.nodes() if one != node]
     if rest and 2 * sum(map(member.reaches, rest)) <= len(rest):
-        raise _refused(member, f"without {node:016x} no majority of the members is up; remove one that is down, or start it")
+        raise _refused(
+            member, f"without {node:016x} no majority of the members is up; remove one that is down, or start it"
+        )
     member.dismissed.add(node)
     await _change(member, "remove", node, timeout_s, "the last member cannot be removed")
 
