@@ -82,7 +82,7 @@ class ReplicaTrio:
 
 async def until(done: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not done():
+        while not done():  # noqa: ASYNC110 - any condition
             await asyncio.sleep(0.01)
 
 

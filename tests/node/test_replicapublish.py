@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ReplicationError, ReplicationFault
 from meshbus.node import replicapublish
 from tests.node.replicatrio import CHANNEL, replica_trio, until
 
 
-async def fault_of(publishing: asyncio.Future[object]) -> ReplicationFault:
+async def fault_of(publishing: asyncio.Future[PublishReport]) -> ReplicationFault:
     with pytest.raises(ReplicationError) as caught:
         await publishing
     return caught.value.fault

@@ -42,7 +42,7 @@ async def test_the_largest_event_is_replicated_and_one_byte_more_is_refused(tmp_
     async with replica_trio(tmp_path) as trio:
         publisher = trio.nodes[trio.follower()].publisher(CHANNEL)
         await publisher.publish(bytes(MAX_PAYLOAD))
-        with pytest.raises(LocalProtocolError, match="7972 bytes.*the limit is 7971 bytes"):
+        with pytest.raises(LocalProtocolError, match=r"7972 bytes.*the limit is 7971 bytes"):
             await publisher.publish(bytes(MAX_PAYLOAD + 1))
         await trio.settled()
         assert trio.payloads("n2") == [bytes(MAX_PAYLOAD)]
