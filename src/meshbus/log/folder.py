@@ -8,6 +8,8 @@
         ├── _waits                                         why object storage is waited for, while it is
         ├── 00000000000000000000-00000000000000065536.parquet    sealed: first and one past the last sequence
         ├── _hot/00000000000000065536.hot                  the hot tail, in blocks; named by its first sequence
+        ├── _hot/00000000000000065500+3.hot                in a replicated log: replaces what was written before turn 3
+        ├── _mark, _aside/                                 of a replicated log: what is committed; what was set aside
         └── _old/….parquet.old                             replaced or expired, kept for running readers
 
 Only live segments end in `.parquet`, and every other name starts with `_`: Spark, DuckDB and Arrow datasets see the
@@ -26,12 +28,14 @@ LOCK = "_lock"
 HOT = "_hot"
 OLD = "_old"
 WAITS = "_waits"
+MARK = "_mark"
+ASIDE = "_aside"
 
 _MAX_SLUG = 80
 """Characters of the channel in a folder name: readable, and far below the limit of file systems."""
 _FOLDER = re.compile(r"[^_].*-[0-9a-f]{16}")
 _SEGMENT = re.compile(r"(\d{20})-(\d{20})\.parquet")
-_HOT_NAME = re.compile(r"(\d{20})\.hot")
+_HOT_NAME = re.compile(r"(\d{20})(?:\+(\d{1,18}))?\.hot")
 
 
 def folder_of(root: Path, channel: ChannelName) -> Path:
@@ -59,17 +63,24 @@ def segment_range(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def hot_name(first: int) -> str:
+def hot_name(first: int, turn: int = 0) -> str:
     """Return the name of the hot file that starts at a sequence."""
-    return f"{first:020d}.hot"
+    return f"{first:020d}+{turn}.hot" if turn else f"{first:020d}.hot"
+
+
+def turn_of(path: Path) -> int:
+    """Return the turn of a hot file: a replicated log counts them, each may replace the end of those before it."""
+    match = _HOT_NAME.fullmatch(path.name)
+    return int(match[2] or 0) if match else 0
 
 
 def hot_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return the hot files of a folder with their first sequences, in order."""
+    """Return the hot files of a folder with their first sequences, in the order in which they were begun."""
     if not (folder / HOT).is_dir():
         return []  # a crash while the log was created may have kept its manifest but not this folder
     found = ((_HOT_NAME.fullmatch(path.name), path) for path in (folder / HOT).iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    order = sorted((int(match[2] or 0), int(match[1]), path) for match, path in found if match)
+    return [(first, path) for _, first, path in order]
 
 
 def aside(path: Path) -> Path:

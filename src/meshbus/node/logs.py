@@ -39,6 +39,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.replicated import ReplicatedLog
 from meshbus.log.schema import unsigned
 from meshbus.log.schemas import declare
 from meshbus.names.channel import ChannelName
@@ -48,12 +49,14 @@ from meshbus.node.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logpager import Pager
 from meshbus.node.tasks import TaskOwner
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.redex import channel_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
 
+LOG_ID_BYTES = 16
 PUBLISHED, RECEIVED = "published", "received"
 """Folders of logs below the log_dir."""
 NO_TIME = -(1 << 63)
@@ -315,6 +318,8 @@ class Logs:
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
+        self._pagers: dict[ChannelName, Pager] = {}
+        """Readers of the replicated logs, which are committed as far as they can be read."""
         self._in_use: dict[ChannelName, ReceivedLog] = {}
         """The received logs that are open, the one that was used last at the end."""
         self._most_open = most_open_logs()
@@ -349,6 +354,175 @@ class Logs:
                 self._declare(PUBLISHED, channel, file)
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
+
+    def open_replicated(self, channel: ChannelName) -> ReplicatedLog:
+        """Open the log of a channel that is replicated here; blocks. Raises LogError if it cannot be opened."""
+        log = ReplicatedLog.open(
+            self._root / PUBLISHED,
+            channel,
+            channel_id(channel)[:LOG_ID_BYTES],
+            self._config.replicated_log_config(channel),
+            recorder=self._identity.node_id,
+        )
+        self._declare(PUBLISHED, channel, log.committed)
+        self._pagers[channel] = Pager(log.committed)
+        return log
+
+    def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
+        """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""
+        pager = self._pagers.get(channel)
+        if pager is not None:
+            return pager.read(next_seq, pager.end, max_bytes)
+        log = self.of_published(channel, create=False)
+        return None if log is None else log.page(next_seq, max_bytes)
+
+    def take(self, batch: EventBatch) -> None:
+        """Append what the log does not have of a batch. Raises LogError if it cannot be appended."""
+        if self._numbers is None or batch.pub_seq is None:
+            self._append(batch)
+            return
+        times = batch.event_times()
+        span = (None, None) if times is None else (int(times[0]), int(times[-1]))
+        new = self._numbers.add(batch.origin_hash, NumberRange(batch.pub_seq, batch.pub_seq + len(batch), *span))
+        try:
+            for first, end in new:
+                self._append(batch.slice(first - batch.pub_seq, end - batch.pub_seq))
+        except LogError:
+            self._numbers = None  # it says more than the log holds; an event twice is better than not at all
+            raise
+
+    def _append(self, batch: EventBatch) -> None:
+        stamp = batch.stamp
+        # The columns of a received event say which packet brought it, so that a log can be joined with a packet record.
+        packet_seq = event_index = None
+        if len(batch.packet_seqs):
+            starts = np.cumsum(batch.packet_events) - batch.packet_events
+            packet_seq = np.repeat(batch.packet_seqs, batch.packet_events)
+            event_index = np.arange(len(batch)) - np.repeat(starts, batch.packet_events)
+        self.file.write_batch(
+            (batch.offsets, batch.data),
+            pub_seq=batch.pub_seq,
+            origin=batch.origin_hash,
+            ts_ns=batch.event_times(),
+            recv_ts_ns=batch.received_ns,
+            session_id=batch.session_id,
+            stream_id=batch.stream_id,
+            packet_seq=packet_seq,
+            event_index=event_index,
+            src=stamp.subnet_id,
+            dst=self._subnet,
+            ttl=stamp.hop_ttl,
+            hops=stamp.hop_count,
+            flags=stamp.flags,
+        )
+        if self.file.owes_sync and self._syncing is None:
+            self._syncing = self._tasks.start(self._sync())
+
+    async def drain(self) -> None:
+        """Wait for the sync that is in progress, if any."""
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+
+    async def _sync(self) -> None:
+        try:
+            await asyncio.to_thread(self.file.commit)
+        except LogError as error:
+            _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
+        finally:
+            self._syncing = None  # also after an unexpected error, so that the next event starts a new task
+
+
+def _numbers_in(file: RedexFile, end: int) -> list[tuple[int, NumberRange]]:
+    """Return the publish numbers in a log before a sequence, with the origin of each range; blocks."""
+    found: list[tuple[int, NumberRange]] = []
+    for origins, numbers, times in _columns_in(file, end):
+        if not len(numbers):
+            continue
+        breaks = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(origins) != 0)) + 1
+        starts = [0, *breaks.tolist()]
+        for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            given = times[start], times[stop - 1]
+            span = (None, None) if NO_TIME in given else (int(given[0]), int(given[1]))
+            found.append((int(origins[start]), NumberRange(int(numbers[start]), int(numbers[stop - 1]) + 1, *span)))
+    return found
+
+
+def _columns_in(file: RedexFile, end: int) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Read origins, publish numbers and times of the numbered events of a log, `NO_TIME` for a time that is unknown."""
+    if not has_arrow():  # without pyarrow nothing was ever sealed
+        rows = [event for event in file.read_range(file.first_seq, end) if event.pub_seq is not None]
+        yield (
+            np.array([event.origin for event in rows], np.uint64),
+            np.array([event.pub_seq for event in rows], np.int64),
+            np.array([NO_TIME if event.ts_ns is None else event.ts_ns for event in rows], np.int64),
+        )
+        return
+    for batch in file.read_batches(file.first_seq, end, ("origin", "pub_seq", "ts_ns")):
+        rows = batch.filter(batch.column("pub_seq").is_valid())
+        origins, numbers, times = rows.columns
+        yield unsigned(origins.to_numpy()), numbers.to_numpy(), times.fill_null(NO_TIME).to_numpy()
+
+
+class Logs:
+    """All logs of a node. `published` and `received` are for reading; only the node writes."""
+
+    def __init__(self, config: NodeConfig, identity: Identity, counters: Counters) -> None:
+        """Set up without opening a file. Raises ConfigError if the node keeps no logs."""
+        if config.log_dir is None:
+            raise ConfigError("log_dir", NO_LOGS)
+        self._config = config
+        self._identity = identity
+        self._counters = counters
+        self._root = Path(config.log_dir)
+        self.published = Redex(self._root / PUBLISHED, recorder=identity.node_id)
+        self.received = Redex(self._root / RECEIVED, recorder=identity.node_id)
+        self._opening = threading.Lock()
+        """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
+        self._published: dict[ChannelName, PublishedLog] = {}
+        self._received: dict[ChannelName, ReceivedLog | None] = {}
+        self._pagers: dict[ChannelName, Pager] = {}
+        """Readers of the replicated logs, which are committed as far as they can be read."""
+        self._in_use: dict[ChannelName, ReceivedLog] = {}
+        """The received logs that are open, the one that was used last at the end."""
+        self._most_open = most_open_logs()
+        self._closed_until: dict[ChannelName, float] = {}
+        """When to try again to open a log that could not be opened."""
+
+    def open_configured(self) -> None:
+        """Open the logs of all channels that are configured by name; blocks. Raises LogError for the first failure."""
+        if has_arrow():
+            import pyarrow.parquet  # noqa: F401  loaded here, so that the first reader does not wait for the import
+        for bound in log_bounds(self._config):
+            _logger.info(bound)
+        for entry in self._config.channels:
+            if entry.name is not None:
+                self.of_published(entry.name)
+        names = [entry.name for entry in self._config.channels] + [one.channel for one in self._config.subscriptions]
+        for name in dict.fromkeys(names):
+            if name is not None:
+                self._open_received(name)
+
+    def of_published(self, channel: ChannelName, *, create: bool = True) -> PublishedLog | None:
+        """Return the log of a channel that is configured to be logged when published; blocks if it has to be opened.
+
+        Without `create`, return None for a log that was never written. Raises LogError if it cannot be opened.
+        """
+        with self._opening:
+            log = self._published.get(channel)
+            if log is None and (config := self._config.log_config(channel, Logged.PUBLISHED)) is not None:
+                if not create and not self.published.exists(channel):
+                    return None
+                file = self.published.open(channel, config, origin=self._identity.origin_hash)
+                self._declare(PUBLISHED, channel, file)
+                log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
+            return log
+
+    def open_replicated(self, channel: ChannelName) -> ReplicatedLog:
+        """Open the log of a channel that is replicated here; blocks. Raises LogError if it cannot be opened."""
+        config = self._config.log_config(channel, Logged.PUBLISHED)
+        log = ReplicatedLog.open(self._root / PUBLISHED, channel, config, recorder=self._identity.node_id)
+        self._replicated[channel] = log
+        return log
 
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
         """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""

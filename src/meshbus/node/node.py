@@ -69,6 +69,9 @@ from meshbus.node.pageserver import PageServer
 from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.redial import DialInfo, Redialer
+from meshbus.node.replicas import Replicas
+from meshbus.node.replicastatus import ReplicaStatus
+from meshbus.node.replicatedpublisher import ReplicatedPublisher
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.standing import Standing
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
@@ -115,6 +118,7 @@ class _Parts:
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.standing = Standing(subscribe, self.joiner.ask_again)
+        self.replicas: Replicas | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
 
@@ -175,6 +179,8 @@ class Node:
             raise
         self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
+        if any(entry.replicas for entry in self.config.channels):
+            self._parts.replicas = Replicas(live, self.config, logs, self._names)
         try:
             self._begin(self._parts)
         except BaseException:
@@ -211,6 +217,8 @@ class Node:
             if target.node_id != self.node_id:  # all nodes of a fleet may have the same list of peers
                 parts.redialer.keep(target)
         parts.standing.start(self.config.subscriptions)
+        if parts.replicas is not None:
+            parts.replicas.start()
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -227,6 +235,8 @@ class Node:
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
             await subscription.close()
         parts.pages.cancel()
+        if parts.replicas is not None:
+            await parts.replicas.close()
         if parts.logs is not None:
             await parts.logs.drain()  # what waits for a sync is still sent
         await parts.live.settled(GOODBYE_S)  # only a peer that speaks the profile can be sent a goodbye
@@ -307,6 +317,11 @@ class Node:
         if logs is None:
             raise ConfigError("log_dir", NO_LOGS)
         return logs
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
+        parts = self._opened
+        return [] if parts.replicas is None else parts.replicas.status()
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
@@ -430,6 +445,9 @@ class Node:
             raise LocalProtocolError("give either a PublishConfig or single options, not both")
         parts, name = self._opened, ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
+        replicated = None if parts.replicas is None else parts.replicas.get(name)
+        if replicated is not None:
+            return ReplicatedPublisher(name, chosen, lambda: self.live, replicated)
         log = None if parts.logs is None else parts.logs.of_published(name)
         parts.live.act(lambda engine, now, out: engine.open_channel(name, now, out))
         return ChannelPublisher(name, chosen, lambda: self.live, log, on_close=lambda: self._close_channel(name))
@@ -605,6 +623,8 @@ class Node:
             parts.live.waiting.tell(event)
             if parts.census is not None:
                 parts.census.take(event)
+            if parts.replicas is not None and parts.replicas.take(event):
+                continue
             if parts.redialer.take(event):
                 continue  # reported as PeerUnreachable, less often
             self._pass_on(parts, event)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket, RemoteProtocolError
-from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.messages.leadership import (
     DATA_ROOM,
     EVENT_COST,
     MAX_MEMBERS,
+    MAX_MESSAGE,
     MAX_REPLICATED,
     MAX_SEQ,
     Config,
@@ -213,10 +213,10 @@ def large(*payloads: bytes) -> Data:
 
 
 def test_the_largest_payload_fills_a_packet_and_one_byte_more_is_refused() -> None:
-    assert (DATA_ROOM, MAX_REPLICATED) == (8011, 8007)
-    assert len(encode_leadership(large(bytes(MAX_REPLICATED)))) == MAX_EVENT
-    assert len(encode_leadership(large(b"", bytes(MAX_REPLICATED - EVENT_COST)))) == MAX_EVENT
-    with pytest.raises(LocalProtocolError, match="8105 bytes do not fit one packet of 8104"):
+    assert (DATA_ROOM, MAX_REPLICATED) == (7993, 7989)
+    assert len(encode_leadership(large(bytes(MAX_REPLICATED)))) == MAX_MESSAGE
+    assert len(encode_leadership(large(b"", bytes(MAX_REPLICATED - EVENT_COST)))) == MAX_MESSAGE
+    with pytest.raises(LocalProtocolError, match="8087 bytes do not fit one packet of 8086"):
         encode_leadership(large(bytes(MAX_REPLICATED + 1)))
 
 

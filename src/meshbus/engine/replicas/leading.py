@@ -77,6 +77,10 @@ class Leading:
         """Whether a majority has stored the config in this epoch."""
         return self._stored_config == self.config.rank
 
+    def confirmed(self) -> dict[int, int]:
+        """Return how far the log of each follower that has answered is on its disk."""
+        return {node: one.match for node, one in self._progress.items() if one.incarnation is not None}
+
     def fenced(self, now: float) -> bool:
         """Return whether no majority answered lately, so that another leader may exist."""
         return now >= self._lease_until

@@ -16,6 +16,9 @@
 Numbers are little-endian and every part starts at a multiple of 8, so a mapped file can be used
 as Arrow memory. `durable` tells a torn tail from damage: a crash cannot tear what a later block declares synced.
 
+A block without events is a control block of a replicated log: after its header comes a record of so many payload bytes
+(log/embedded/controls.py). It stands between the blocks in the order of the writes.
+
 The key of the blocks follows from the log id, which is random. Whoever chooses a payload does not know it, so a payload
 cannot contain something that looks like a block of its log. In version 1 the magic was "MBBK" and the checksum not keyed.
 
@@ -190,6 +193,20 @@ def pack_one(
     checked = _BLOCK.pack(key.magic, len(body), 0, first, written_ns, durable, 1, size, kinds)
     whole = checked[_CHECKED_FROM:] + body
     return checked[:8] + xxhash.xxh3_64_intdigest(whole, key.seed).to_bytes(8, "little") + whole
+
+
+def pack_control(first: int, record: bytes, *, key: BlockKey, written_ns: int, durable: int) -> bytes:
+    """Return a control block: a record in place of events, at the sequence that the next event has."""
+    body = record + _ZEROS[: -len(record) & 7]
+    checked = _BLOCK.pack(key.magic, len(body), 0, first, written_ns, durable, 0, len(record), bytes(16))
+    whole = checked[_CHECKED_FROM:] + body
+    return checked[:8] + xxhash.xxh3_64_intdigest(whole, key.seed).to_bytes(8, "little") + whole
+
+
+def unpack_control(buffer: memoryview, at: int, header: BlockHeader) -> bytes:
+    """Return the record of a control block that was checked."""
+    start = at + BLOCK_HEADER
+    return bytes(buffer[start : start + min(header.payload_bytes, header.length)])
 
 
 def unpack_block(buffer: memoryview, at: int, key: BlockKey, *, check: bool = True) -> BlockHeader:

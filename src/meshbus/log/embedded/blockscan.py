@@ -117,11 +117,12 @@ def _survey_reference(data: Bytes, places: Numbers, firsts: Numbers, bodies: Num
         except (ValueError, struct.error):
             return block
         size, whole = len(rows.data), int.from_bytes(data[at + _LENGTH_AT : at + _LENGTH_AT + 4].tobytes(), "little")
-        if len(rows) != firsts[block + 1] - firsts[block] or at + HEADER + whole != stop:
+        end = at + HEADER + whole  # control blocks may follow before the next block
+        if len(rows) != firsts[block + 1] - firsts[block] or end > stop:
             return block
         if rows.headers is not None:
             return -1
-        bodies[block] = stop - padded(size) - padded(4 * len(rows) + 4)
+        bodies[block] = end - padded(size) - padded(4 * len(rows) + 4)
     return len(bodies)
 
 
@@ -142,11 +143,12 @@ def _survey(data: Bytes, places: Numbers, firsts: Numbers, bodies: Numbers) -> i
     """Fill in where the bodies of blocks are; return the first block that is damaged, or -1 if one has headers."""
     base = data.ctypes.data
     for block in range(len(bodies)):
-        at, end = base + places[block], base + places[block + 1]
-        if end - at < HEADER or end > base + len(data):
+        at, stop = base + places[block], base + places[block + 1]
+        if stop - at < HEADER or stop > base + len(data):
             return block
         count, size = _u32(at + _COUNT_AT), _u32(at + _PAYLOAD_AT)
-        if _u32(at + _LENGTH_AT) != end - at - HEADER or count != firsts[block + 1] - firsts[block]:
+        end = at + HEADER + _u32(at + _LENGTH_AT)  # control blocks may follow before the next block
+        if end > stop or count != firsts[block + 1] - firsts[block]:
             return block
         kinds = data[places[block] + KINDS_AT : places[block] + HEADER]
         if kinds[COLUMNS]:

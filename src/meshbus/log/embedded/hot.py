@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from meshbus.log.embedded.block import (
     read_rows,
     scalars_at,
     unpack_block,
+    unpack_control,
     unpack_file_header,
 )
 from meshbus.log.rows import NULL, STORED, ZERO, Cells, Kind, Rows
@@ -58,7 +59,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class HotIndex:
-    """The whole blocks of one hot file; only grows."""
+    """The whole blocks of one hot file; only grows, unless a later file of a replicated log replaces its end."""
 
     def __init__(self, path: Path, header: HotHeader) -> None:
         self.path = path
@@ -75,6 +76,10 @@ class HotIndex:
         """When the last block was written."""
         self.durable = 0
         """The highest `durable` of its blocks."""
+        self.controls: list[bytes] = []
+        """The records of its control blocks."""
+        self.is_cut = False
+        """Whether a later file replaced its end; the last block may then extend beyond `end`."""
 
     def add(self, size: int, count: int, written_ns: int) -> None:
         """Add a block, which starts where the last one ended."""
@@ -91,6 +96,8 @@ class HotIndex:
         Returns the damage after them if something is not a whole block. Raises FileNotFoundError if the file was
         sealed.
         """
+        if self.is_cut:
+            return None
         with self.path.open("rb") as file:
             file.seek(self.size)
             data = file.read() if until is None else file.read(until - self.size)
@@ -101,7 +108,11 @@ class HotIndex:
                 header = self._following(new, at)
             except Unreadable as error:
                 return Damage(start + at, start + len(new), str(error), _highest_claim(data, at, self.key, self.end))
-            self.add(header.size, header.events, header.written_ns)
+            if header.events:
+                self.add(header.size, header.events, header.written_ns)
+            else:
+                self.controls.append(unpack_control(new, at, header))
+                self.size += header.size
             self.durable = max(self.durable, header.durable)
             at += header.size
         return None
@@ -109,13 +120,23 @@ class HotIndex:
     def _following(self, buffer: memoryview, at: int) -> BlockHeader:
         header = unpack_block(buffer, at, self.key)
         # Whole blocks out of order cannot come from a crash of one writer, but from a file that was changed.
-        if header.first != self.end or not header.events:
+        if header.first != self.end:
             raise Unreadable(f"the block starts at sequence {header.first} instead of {self.end}")
         return header
 
-    def view(self) -> HotView:
-        """Return the file as it is known now."""
-        return HotView(self, self.end, len(self.firsts))
+    def cut(self, end: int) -> None:
+        """Leave out the events from a sequence on, which a later file replaced; views that exist keep them."""
+        blocks = bisect_left(self.firsts, end)
+        size = self.places[blocks] if blocks < len(self.places) else self.size
+        self.firsts, self.places, self.size, self.end = self.firsts[:blocks], self.places[:blocks], size, end
+        self.is_cut = True
+
+    def view(self, limit: int | None = None) -> HotView:
+        """Return the file as it is known now, or only its events below a sequence."""
+        if limit is None or limit >= self.end:
+            return HotView(self, self.end, len(self.firsts))
+        end = max(limit, self.header.first)
+        return HotView(self, end, bisect_left(self.firsts, end))
 
 
 class HotView:
@@ -130,7 +151,7 @@ class HotView:
         self._key = index.key
         self._firsts = index.firsts
         self._places = index.places
-        self._size = index.size
+        self._size = index.places[blocks] if blocks < len(index.places) else index.size
         self._map: memoryview | None = None
 
     def block_of(self, seq: int) -> int:

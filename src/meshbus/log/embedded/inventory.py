@@ -4,6 +4,9 @@ A hot file is sealed, or expires, as a whole: a file that starts below the manif
 follow each other without a gap up to the first block that is not whole. What comes after it is a torn tail, which a
 crash explains, unless a later block declares this part synced: then durable events are damaged.
 
+In a replicated log a file may also begin a new turn (log/embedded/controls.py): it replaces the events from its first
+sequence on, or all events before it.
+
 Changes nothing: log/embedded/recovery.py cuts a torn tail, and log/embedded/reader.py stops reading there.
 """
 
@@ -14,9 +17,10 @@ from typing import NamedTuple
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import Unreadable
+from meshbus.log.embedded.controls import Opening, opening_of
 from meshbus.log.embedded.hot import Damage, HotIndex, open_hot
 from meshbus.log.embedded.logmanifest import Manifest
-from meshbus.log.folder import hot_files
+from meshbus.log.folder import hot_files, turn_of
 
 
 class Inventory(NamedTuple):
@@ -31,6 +35,10 @@ class Inventory(NamedTuple):
     """Files after the torn tail or after a missing file."""
     damage: str
     """A message if durable events are damaged, else empty."""
+    replaced: list[Path]
+    """Files of which nothing is part of the log any more, because a later turn replaced them."""
+    skipped_to: int | None = None
+    """Where the log goes on if everything before it was skipped."""
 
 
 def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex] | None = None) -> Inventory:
@@ -43,22 +51,36 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     stale = [path for first, path in files if first < manifest.hot_from]
     waiting = [(first, path) for first, path in files if first >= manifest.hot_from]
     live: list[HotIndex] = []
+    beyond: list[Path] = []
+    replaced: list[Path] = []
     torn: Damage | None = None
-    while waiting and torn is None:
-        first, path = waiting[0]
+    skipped_to: int | None = None
+    for first, path in waiting:
         # A gap: a file was lost, or the one before lost its last blocks.
-        if first != (live[-1].end if live else manifest.hot_from):
-            break
+        continues = torn is None and first == (live[-1].end if live else manifest.hot_from)
+        turns = turn_of(path) > turn_of(live[-1].path) if live else not continues
         try:
-            index = (known or {}).get(path) or open_hot(path)
+            index = ((known or {}).get(path) or open_hot(path)) if continues or turns else None
         except Unreadable:
-            break  # it is being created, or a crash interrupted that
+            index = None  # it is being created, or a crash interrupted that
+        if index is None:
+            beyond.append(path)
+            continue
+        damage_after = index.extend()
+        if turns:
+            opening = opening_of(index.controls)
+            if opening is None or not _follows(opening, first, live):
+                beyond.append(path)
+                continue
+            replaced += [old.path for old in live if opening.skips or old.header.first >= first]
+            live = [] if opening.skips else [old for old in live if old.header.first < first]
+            skipped_to = first if opening.skips else skipped_to
+            if live:
+                live[-1].cut(first)
         _check_owner(index, manifest)
-        torn = index.extend()
         live.append(index)
-        del waiting[0]
+        torn = damage_after
     # What follows the end of the log is ignored, unless it proves that events before it had been synced.
-    beyond = [path for _, path in waiting]
     claimed = max([torn.claimed if torn else 0, *map(_claim, beyond)])
     end = live[-1].end if live else manifest.hot_from
     damage = ""
@@ -69,7 +91,14 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}): restore the file from a"
             " copy, or move the folder away to start a new log; earlier events are readable"
         )
-    return Inventory(live, stale, torn, beyond, damage)
+    return Inventory(live, stale, torn, beyond, damage, replaced, skipped_to)
+
+
+def _follows(opening: Opening, first: int, live: list[HotIndex]) -> bool:
+    """Return whether a file that begins a turn is part of the log: nothing that it builds on may be missing."""
+    if not live:
+        return opening.skips  # it builds on nothing, and what it replaced may be removed already
+    return opening.after == turn_of(live[-1].path) and (opening.skips or first <= live[-1].end)
 
 
 def _check_owner(index: HotIndex, manifest: Manifest) -> None:

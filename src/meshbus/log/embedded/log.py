@@ -42,7 +42,9 @@ _log = logging.getLogger("meshbus.log")
 class EmbeddedLog:
     """A log in the files of one folder."""
 
-    def __init__(self, root: Path, options: OpenOptions) -> None:
+    def __init__(
+        self, root: Path, options: OpenOptions, make_writer: Callable[[Path, OpenOptions], Writer] = Writer
+    ) -> None:
         self._channel, self._config = options.channel, options.config
         self._clock, self._monotonic = options.clock, options.monotonic
         # Reentrant: `_keep` holds it and calls `retain`.
@@ -52,7 +54,7 @@ class EmbeddedLog:
         """When each retired segment was retired, by the monotonic clock."""
         self._told_behind = False
         """Whether the present backlog was reported."""
-        self._writer = Writer(folder_of(root, options.channel), options)
+        self._writer = make_writer(folder_of(root, options.channel), options)
         self._spare = Spare(self._writer.files, self._writer.folder)
         self._tier = Tier(self._writer, options, self._change)
         self.keep_tier = self._tier.keep
@@ -61,6 +63,11 @@ class EmbeddedLog:
         self.snapshot: Callable[[], Snapshot] = self._writer.snapshot
         self.sync = self._writer.sync
         self.wait_beyond = self._writer.wait_beyond
+
+    @property
+    def writer(self) -> Writer:
+        """What appends."""
+        return self._writer
 
     @property
     def log_id(self) -> bytes:
@@ -127,10 +134,10 @@ class EmbeddedLog:
             writer.check_open()
             self._sweep(now)  # first, because on a full disk this makes the room that everything else needs
             # The file being appended to never expires; sealed segments and waiting hot files do, in order.
-            before, rolled, last = writer.manifest, writer.hot[:-1], writer.hot[-1]
+            before, rolled, last = writer.manifest, writer.complete, writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
             units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]
-            until = expired_until(units, last.end, last.size, self._config.retention, now)
+            until = max(expired_until(units, last.end, last.size, self._config.retention, now), writer.floor)
             gone = max(until - before.first, 0)
             if gone:
                 self._adopt(lambda: expire(writer.files, writer.folder, before, until, now))
@@ -193,7 +200,7 @@ class EmbeddedLog:
                 self._tell_backlog()
                 self._seal_rolled()
                 self._compact(fewest=FEWEST)
-            elif len(writer.hot) > 1 and not self._warned:
+            elif writer.complete and not self._warned:
                 self._warned = True
                 _log.warning("log of %s: sealing needs pyarrow: pip install 'meshbus[arrow]'", self._channel)
 
@@ -242,11 +249,11 @@ class EmbeddedLog:
         """Seal the hot files that are no longer appended to."""
         writer, sealed = self._writer, 0
         with translated(writer.folder, "cannot seal"):
-            while waiting := writer.hot[:-1]:
+            while waiting := writer.complete:
                 hot, behind = waiting[0], len(waiting) >= _BEHIND
                 writer.stats.unsealed = writer.hot[-1].header.first - hot.header.first
                 # Compression takes most of the time of sealing, and a backlog on the disk more space than it saves.
-                writer.adopt(seal(writer.files, writer.folder, writer.manifest, hot, compress=not behind))
+                writer.adopt(seal(writer.files, writer.folder, writer.described(), hot, compress=not behind))
                 writer.stats.seals += 1
                 writer.stats.seals_behind += behind
                 sealed += hot.end - hot.header.first
@@ -255,7 +262,7 @@ class EmbeddedLog:
 
     def _tell_backlog(self) -> None:
         """Warn when sealing falls behind, once until it has caught up."""
-        waiting = self._writer.hot[:-1]
+        waiting = self._writer.complete
         behind = len(waiting) >= _BEHIND
         if behind and not self._told_behind:
             _log.warning(

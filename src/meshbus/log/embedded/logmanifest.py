@@ -23,8 +23,9 @@ from meshbus.log.segment import Segment
 if TYPE_CHECKING:
     from meshbus.log.files import Files
 
-MANIFEST_VERSION = 2
-"""The newest version: a log with objects on object storage. One without is still written as version 1, byte by byte."""
+MANIFEST_VERSION = 3
+"""The newest version: a replicated log; 2 has objects on object storage. Others are still written as version 1, byte by
+byte."""
 
 
 class Retired(msgspec.Struct, frozen=True):
@@ -36,6 +37,15 @@ class Retired(msgspec.Struct, frozen=True):
     """Its size on the disk; 0 if it was only on object storage, or if an older version retired it."""
     uri: str | msgspec.UnsetType = msgspec.UNSET
     """Its copy on object storage, if there is one."""
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """What the manifest of a replicated log has in addition."""
+
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Epochs with the sequence at which each starts, as far as they were known when a segment was sealed."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Ranges that were skipped: the first missing sequence and one past the last."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -53,6 +63,8 @@ class Manifest(msgspec.Struct, frozen=True):
     retired: tuple[Retired, ...] = ()
     unused: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """URIs of objects that are not, or not yet, part of the log: copies that were begun, and those of expired segments."""
+    replica: Replica | msgspec.UnsetType = msgspec.UNSET
+    """Only in a replicated log: then readers see what is committed (log/embedded/marks.py)."""
 
     @property
     def hot_from(self) -> int:
@@ -80,8 +92,8 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of the file."""
-    # An older meshbus would take segments that are only on object storage for lost.
-    version = MANIFEST_VERSION if manifest.has_objects else 1
+    # An older meshbus would take segments that are only on object storage for lost, and read what is not committed.
+    version = 3 if manifest.replica is not msgspec.UNSET else 2 if manifest.has_objects else 1
     # The checksum is over the text of the body, so that a reader need not encode it again to check it.
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     return msgspec.json.encode(_Envelope("manifest", version, _sum(body), msgspec.Raw(body))) + b"\n"

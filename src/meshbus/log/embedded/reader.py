@@ -6,7 +6,7 @@ sealed in between. Imports nothing of the writer. The public face is log/reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import msgspec
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
 from meshbus.log.embedded.hot import HotIndex, open_hot
-from meshbus.log.embedded.inventory import take_inventory
+from meshbus.log.embedded.inventory import Inventory, take_inventory
 from meshbus.log.embedded.logmanifest import Manifest, decode_manifest
+from meshbus.log.embedded.marks import Mark, committed_end, read_mark
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.verify import verify_log
 from meshbus.log.folder import HOT, MANIFEST, folder_of
@@ -45,6 +46,7 @@ class FolderReader:
         """
         for _ in range(_TRIES):
             manifest = self._manifest()
+            mark = read_mark(self.folder)  # before the hot files, which are then at least as new
             try:
                 found = take_inventory(self.folder, manifest, self._known)
             except FileNotFoundError:
@@ -53,8 +55,7 @@ class FolderReader:
             self._known = {index.path: index for index in found.live}
             # The same manifest before and after: nothing was sealed or expired while the hot files were listed.
             if self._manifest() is manifest:
-                views = tuple(index.view() for index in found.live)
-                return Snapshot(self.folder, manifest, views, self.snapshot, found.damage)
+                return shown(self.folder, manifest, found, mark, self.snapshot)
         raise LogError(LogFault.FAILED, f"{self.folder} is sealed faster than it can be read: try again")
 
     def verify(self) -> list[Finding]:
@@ -79,6 +80,18 @@ class FolderReader:
                 )
             self._content, self._decoded = content, manifest
         return self._decoded
+
+
+def shown(folder: Path, manifest: Manifest, found: Inventory, mark: Mark, again: Callable[[], Snapshot]) -> Snapshot:
+    """Return what readers see of an inventory: everything, or what is committed of a replicated log."""
+    if manifest.replica is msgspec.UNSET:
+        return Snapshot(folder, manifest, tuple(index.view() for index in found.live), again, found.damage)
+    if found.skipped_to is not None:
+        # The writer has not stored this in the manifest yet.
+        manifest = msgspec.structs.replace(manifest, first=found.skipped_to, segments=())
+    limit = committed_end(mark, found.live, manifest.hot_from)
+    views = tuple(index.view(limit) for index in found.live if index.header.first < limit)
+    return Snapshot(folder, manifest, views, again, found.damage)
 
 
 def read_split(

@@ -10,10 +10,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.embedded.block import HotHeader, pack_file_header
+from meshbus.log.embedded.block import HotHeader, pack_control, pack_file_header
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.inventory import Inventory, take_inventory
 from meshbus.log.embedded.logmanifest import Manifest, load_manifest, store_manifest
@@ -39,6 +40,15 @@ class Recovered(NamedTuple):
     report: Report
 
 
+class Opened(NamedTuple):
+    """How a hot file of a replicated log begins."""
+
+    turn: int
+    record: bytes
+    """Its opening (log/embedded/controls.py)."""
+    durable: int
+
+
 def recover(
     files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes] = os.urandom
 ) -> Recovered:
@@ -46,18 +56,42 @@ def recover(
     for name in (HOT, OLD):  # before the manifest: it tells readers that the folders exist
         files.make_folder(folder / name)
     created = not (folder / MANIFEST).exists()
-    manifest = _create(files, folder, channel, now_ns, entropy) if created else load_manifest(folder)
+    if created:
+        if holds_events(folder):
+            raise LogError(
+                LogFault.CORRUPT,
+                f"{folder} holds events but no {MANIFEST}: restore that from a copy, or move the folder away",
+            )
+        manifest = store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
+    else:
+        manifest = load_manifest(folder)
     if manifest.channel != channel:
         raise LogError(LogFault.FOREIGN, f"{folder} is the log of {manifest.channel}, not of {channel}")
-    for place in (
-        folder,
-        folder.parent,
-        folder.parent.parent,
-    ):  # a crash may have interrupted the opening that created them
-        files.fsync_folder(place)
+    if manifest.replica is not UNSET:
+        raise LogError(
+            LogFault.FOREIGN,
+            f"{folder} is a replica of {channel}: set the channel's replicas again, or move the folder away",
+        )
+    sync_folders(files, folder)
     found = take_inventory(folder, manifest)
     if found.damage:
         raise LogError(LogFault.CORRUPT, found.damage)
+    return repair(files, folder, manifest, found, created=created)
+
+
+def sync_folders(files: Files, folder: Path) -> None:
+    """Sync the names of a log's folder and those above it: a crash may have interrupted the opening that created them."""
+    for place in (folder, folder.parent, folder.parent.parent):
+        files.fsync_folder(place)
+
+
+def holds_events(folder: Path) -> bool:
+    """Return whether there are events although nothing tells which count; a new log would begin at 0 beside them."""
+    return bool(hot_files(folder)) or any(segment_range(path.name) for path in folder.iterdir())
+
+
+def repair(files: Files, folder: Path, manifest: Manifest, found: Inventory, *, created: bool) -> Recovered:
+    """Complete or undo what a crash interrupted in a log without damage."""
     sealed = _sealed_only(folder, manifest, found)
     if sealed is not None:
         manifest = store_manifest(files, folder, replace(manifest, segments=(*manifest.segments, sealed)))
@@ -65,7 +99,7 @@ def recover(
     # Everything from here on only removes what is not part of the log.
     removed, foreign = _leftovers(folder, manifest, found)
     cut = _cut(files, folder, found)
-    removed += [*found.stale, *found.beyond]
+    removed += [*found.stale, *found.beyond, *found.replaced]
     for path in removed:
         files.remove(path)
     # A crash may have come between the manifest that retired them and their move.
@@ -78,30 +112,26 @@ def recover(
     return Recovered(manifest, found.live, report)
 
 
-def create_hot(files: Files, folder: Path, manifest: Manifest, first: int, now_ns: int) -> tuple[HotIndex, int]:
+def create_hot(
+    files: Files, folder: Path, manifest: Manifest, first: int, now_ns: int, opened: Opened | None = None
+) -> tuple[HotIndex, int]:
     """Create a hot file and return its index and handle; neither its name nor its content is synced."""
     header = HotHeader(manifest.channel, manifest.id_bytes, first, now_ns)
-    path = folder / HOT / hot_name(first)
+    start = pack_file_header(header)
+    if opened is not None:
+        start += pack_control(first, opened.record, key=header.key, written_ns=now_ns, durable=opened.durable)
+    path = folder / HOT / hot_name(first, opened.turn if opened else 0)
     files.remove(path)  # left without events by an attempt that failed
     handle = files.create(path)
     try:
-        files.write(handle, [pack_file_header(header)], 0)
+        files.write(handle, [start], 0)
     except OSError:
         files.close(handle)
         files.remove(path)
         raise
-    return HotIndex(path, header), handle
-
-
-def _create(files: Files, folder: Path, channel: ChannelName, now_ns: int, entropy: Callable[[int], bytes]) -> Manifest:
-    # Without a manifest nothing tells which files count, and a new log would begin at 0 beside old rows.
-    present = [path.name for path in folder.iterdir() if segment_range(path.name)]
-    if present or hot_files(folder):
-        raise LogError(
-            LogFault.CORRUPT,
-            f"{folder} holds events but no {MANIFEST}: restore that from a copy, or move the folder away",
-        )
-    return store_manifest(files, folder, Manifest(str(channel), entropy(LOG_ID_BYTES).hex(), now_ns))
+    index = HotIndex(path, header)
+    index.size = len(start)
+    return index, handle
 
 
 def _sealed_only(folder: Path, manifest: Manifest, found: Inventory) -> Segment | None:

@@ -61,10 +61,14 @@ def seal_hot(files: Files, folder: Path, hot: HotIndex, *, compress: bool) -> Se
     view, header = hot.view(), hot.header
     per_group = group_rows(hot.end - header.first, hot.size)
     try:
-        parts = survey(view) if jit.available() else None
+        # The last block of a file whose end was replaced may have rows too many, which only the other way leaves out.
+        parts = survey(view) if jit.available() and not hot.is_cut else None
         if parts is None:
             want = wanted()
-            batches = (to_batch(rows, header, want, rows.first, rows.end) for rows in view.rows(header.first, hot.end))
+            batches = (
+                to_batch(rows, header, want, rows.first, min(rows.end, hot.end))
+                for rows in view.rows(header.first, hot.end)
+            )
             return write_segment(
                 files,
                 folder,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,8 +24,9 @@ from meshbus.log.columns import number
 from meshbus.log.embedded.block import pack_block, pack_cells, pack_one
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest
+from meshbus.log.embedded.marks import Point, end_of
 from meshbus.log.embedded.plain import PlainForm
-from meshbus.log.embedded.recovery import create_hot, recover
+from meshbus.log.embedded.recovery import Recovered, create_hot, recover
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import is_full, log_error, no_handles, translated
 from meshbus.log.folder import HOT, LOCK
@@ -51,6 +52,14 @@ class Debt(NamedTuple):
     handle: int
 
 
+class Written(NamedTuple):
+    """What a sync covers."""
+
+    writes: int
+    end: int
+    point: Point
+
+
 class Writer:
     """Appends blocks to the folder of one log, as its only writer."""
 
@@ -74,11 +83,14 @@ class Writer:
         """Hot files that are no longer appended to and not yet synced."""
         self._begun = self._named = 0
         """Hot files begun since opening, and how many of their names are synced."""
+        self.durable = 0
+        self._writes = self._synced_writes = 0
+        """Changes of hot files since opening, and how many of them are synced."""
         with translated(folder, "cannot open"):
             files.make_folder(folder)
             self._lock_handle = self._take_lock()
             try:
-                self.manifest, self.hot, self.report = recover(files, folder, channel, clock())
+                self.manifest, self.hot, self.report = self._recover(clock())
                 self._handle = self._open_last()
             except BaseException:
                 files.close(self._lock_handle)
@@ -98,6 +110,25 @@ class Writer:
         """The sequence of the next event."""
         return self.hot[-1].end
 
+    @property
+    def shown(self) -> int:
+        """Readers see the events below this sequence."""
+        return self.end
+
+    @property
+    def complete(self) -> list[HotIndex]:
+        """The hot files that are no longer appended to, and may be sealed or expire."""
+        return self.hot[:-1]
+
+    @property
+    def floor(self) -> int:
+        """Everything below this sequence is to expire, whatever the limits allow."""
+        return self.manifest.first
+
+    def described(self) -> Manifest:
+        """Return the manifest for a segment to be added to."""
+        return self.manifest
+
     def append(
         self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
     ) -> int:
@@ -113,11 +144,8 @@ class Writer:
             if last.size >= self._reserve_at:
                 self._reserve(last.size)
             first = last.end
-            try:
-                block = self._pack(last, count, offsets, data, given, now_ns)
-                size = self.files.write(self._handle, block, last.size) - last.size
-            except OSError as error:
-                raise self._refused(error, last) from error
+            block = self._pack(last, count, offsets, data, given, now_ns)
+            size = self._put(block)
             # Visible to snapshots from here on: the block is with the operating system.
             last.add(size, count, now_ns)
             self.stats.appended += count
@@ -140,9 +168,9 @@ class Writer:
     def sync(self) -> None:
         """Wait until everything written so far is on the disk; raises LogError if the disk refuses."""
         # Read before waiting for the lock: a sync that starts later covers it.
-        wanted = self.end
+        wanted = self._writes
         with self._syncing:
-            if self.durable >= wanted and not self._debts:
+            if self._synced_writes >= wanted:
                 return  # another thread's sync covered it
             with self._lock:
                 self.check_open()
@@ -159,7 +187,7 @@ class Writer:
                 # What is sealed, or has expired, is on the disk by the manifest; the hot file need not be.
                 self.durable = max(self.durable, manifest.hot_from)
                 paid = [debt for debt in self._debts if debt.end <= manifest.hot_from]
-                self._debts = self._debts[len(paid) :]
+                self._debts = [debt for debt in self._debts if debt.end > manifest.hot_from]
             for debt in paid:
                 self.files.close(debt.handle)
         # Snapshots that still need these files continue in the segment (embedded/snapshot.py).
@@ -176,10 +204,10 @@ class Writer:
         with self._more:
             self._waiting += 1
             try:
-                self._more.wait_for(lambda: self.closed or self.end > seq, timeout_s)
+                self._more.wait_for(lambda: self.closed or self.shown > seq, timeout_s)
             finally:
                 self._waiting -= 1
-            return self.end > seq
+            return self.shown > seq
 
     def listen(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after every write, in the writing thread, and at close; return a function that stops this."""
@@ -208,7 +236,7 @@ class Writer:
                 self.closed = True
                 self._more.notify_all()
             try:
-                if self.problem is None and (self.durable < self.end or self._debts):
+                if self.problem is None and self._synced_writes < self._writes:
                     self._sync_files()
             finally:
                 self._release()
@@ -239,7 +267,7 @@ class Writer:
     def _sync_files(self) -> None:
         """Sync what is written, the oldest file first, so that a crash always leaves a prefix."""
         with self._lock:
-            end, handle, debts, begun = self.end, self._handle, tuple(self._debts), self._begun
+            written, handle, debts, begun = self._written(), self._handle, tuple(self._debts), self._begun
         try:
             for debt in debts:
                 self.files.fsync(debt.handle)
@@ -254,7 +282,7 @@ class Writer:
             raise failure from error
         with self._lock:
             # Only what was written before the sync began; appends continue meanwhile.
-            self.durable = max(self.durable, end)
+            self._settle(written)
             self._debts, self._named = self._debts[len(debts) :], begun
         for debt in debts:
             self.files.close(debt.handle)
@@ -277,26 +305,54 @@ class Writer:
             handle = self.files.reopen(self.hot[-1].path)
             self.files.truncate(handle, self.hot[-1].size)  # also frees the space that a killed writer had reserved
             return handle
-        index, handle = create_hot(self.files, self.folder, self.manifest, self.manifest.hot_from, self._clock())
+        index, handle = self._create(self.manifest.hot_from, self._clock())
         self.files.fsync(handle)
         self.files.fsync_folder(self.folder / HOT)
         self.hot.append(index)
         return handle
 
+    def _recover(self, now_ns: int) -> Recovered:
+        return recover(self.files, self.folder, self.channel, now_ns)
+
+    def _create(self, first: int, now_ns: int) -> tuple[HotIndex, int]:
+        return create_hot(self.files, self.folder, self.manifest, first, now_ns)
+
     def _begin_file(self, now_ns: int) -> None:
         try:
-            index, handle = create_hot(self.files, self.folder, self.manifest, self.end, now_ns)
+            index, handle = self._create(self.end, now_ns)
         except OSError as error:
             self.stats.refused += 1
             self.full = is_full(error)
             raise log_error(error, self.folder, "cannot append to") from error
+        self._go_on_in(index, handle, self.hot)
+
+    def _go_on_in(self, index: HotIndex, handle: int, kept: list[HotIndex]) -> None:
+        """Append to another hot file from now on, after those that are kept."""
         self._release()
         # Synced by the next sync, oldest first, unless it is sealed before.
         self._debts.append(Debt(self.end, self._handle))
         self._begun += 1
-        self.hot, self._handle = [*self.hot, index], handle
+        self._writes += 1
+        self.hot, self._handle = [*kept, index], handle
         self.begun_at = self._monotonic()
         self._due()  # a complete file can be sealed
+
+    def _put(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write at the end of the last hot file, all or nothing, and return the number of bytes."""  # hot
+        last = self.hot[-1]
+        try:
+            size = self.files.write(self._handle, parts, last.size) - last.size
+        except OSError as error:
+            raise self._refused(error, last) from error
+        self._writes += 1
+        return size
+
+    def _written(self) -> Written:
+        return Written(self._writes, self.end, end_of(self.hot))
+
+    def _settle(self, written: Written) -> None:
+        """Take note of what is synced; the caller holds the lock."""
+        self.durable, self._synced_writes = max(self.durable, written.end), written.writes
 
     def _reserve(self, size: int) -> None:
         """Reserve as much disk space as the hot file has already: writes into reserved space are a tenth cheaper."""

@@ -1,0 +1,122 @@
+"""What a replicated log keeps between its events: ballot, epochs, gaps, as records in control blocks.
+
+A hot file of a replicated log begins with an `Opening`, which has the whole state; `NewBallot` and `NewEpoch` change it.
+They stand between the events in the order of the writes, so whatever a crash cuts off, what remains is the state after a
+prefix of the writes, and one fsync serves events and ballots alike.
+
+A turn is a series of hot files that follow each other. A new turn begins when the log goes on elsewhere than at its end:
+at an earlier sequence, because the end was set aside (the opening has the events), or at a later one.
+
+Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""Epochs with the sequence at which each starts; the last may be empty."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a replicated log knows beside its events."""
+
+    ballot: bytes | None = None
+    runs: Runs = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Ranges that were skipped: the first missing sequence and one past the last."""
+    damaged: bool = False
+    """Whether durable events were lost and no ballot was stored since."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the end of the log; 0 if there is none."""
+        return self.runs[-1][0] if self.runs else 0
+
+    def started(self, epoch: int, seq: int) -> State:
+        """Return the state after an epoch began at the end of the log; one that appended nothing is replaced."""
+        kept = tuple(run for run in self.runs if run[1] < seq)
+        runs = kept if kept and kept[-1][0] == epoch else (*kept, (epoch, seq))
+        return msgspec.structs.replace(self, runs=runs)
+
+    def cut(self, seq: int) -> State:
+        """Return the state after the events from a sequence on were set aside; an epoch that starts there stays."""
+        return msgspec.structs.replace(self, runs=tuple(run for run in self.runs if run[1] <= seq))
+
+    def trimmed(self, first: int) -> State:
+        """Return the state without the epochs that end before the event before `first`."""
+        ended = sum(1 for _, start in self.runs[1:] if start < first)
+        return msgspec.structs.replace(self, runs=self.runs[ended:])
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """Events that are no longer part of the log."""
+
+    first: int
+    end: int
+    runs: Runs
+    """Their epochs."""
+    blocks_first: int
+    """The first sequence of `blocks`, at most `first`."""
+    blocks: bytes
+    """Blocks of a hot file (log/embedded/block.py)."""
+
+
+class Opening(msgspec.Struct, frozen=True, tag="opening", omit_defaults=True):
+    """The start of a hot file."""
+
+    state: State
+    after: int = -1
+    """The turn that this one follows; -1 if the file continues a turn."""
+    skips: bool = False
+    """Whether the log goes on at a later sequence; everything before it is no longer part of it."""
+    aside: SetAside | None = None
+
+
+class NewBallot(msgspec.Struct, frozen=True, tag="ballot"):
+    """The ballot was replaced, which also ends the time of a damaged log."""
+
+    ballot: bytes
+
+
+class NewEpoch(msgspec.Struct, frozen=True, tag="epoch"):
+    """An epoch begins at the end of the log."""
+
+    epoch: int
+    seq: int
+
+
+Record: TypeAlias = Opening | NewBallot | NewEpoch
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the content of a control block."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_record(content: bytes) -> Record:
+    """Parse the content of a control block; raises ValueError if it is none of this version."""
+    return msgspec.msgpack.decode(content, type=Record)
+
+
+def opening_of(controls: list[bytes]) -> Opening | None:
+    """Return the opening of a hot file, or None if it has none: then it is not of a replicated log."""
+    first = decode_record(controls[0]) if controls else None
+    return first if isinstance(first, Opening) else None
+
+
+def state_after(controls: Iterable[bytes]) -> State:
+    """Return the state after all records of a hot file."""
+    state = State()
+    for content in controls:
+        match decode_record(content):
+            case Opening(state=state):
+                pass
+            case NewBallot(ballot=ballot):
+                state = msgspec.structs.replace(state, ballot=ballot, damaged=False)
+            case NewEpoch(epoch=epoch, seq=seq):
+                state = state.started(epoch, seq)
+    return state
