@@ -637,6 +637,8 @@ class Node:
         match event:
             case Announced(node_id=node_id):
                 self._learn_name(node_id)
+                if parts.replicas is not None:
+                    parts.replicas.announced()
             case SessionUp(node_id=node_id):
                 parts.joiner.session_up(node_id)
             case Negotiated(node_id=node_id):

@@ -15,7 +15,7 @@ import msgspec
 
 from meshbus.config.node import ChannelEntry, NodeConfig
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.engine.base.notices import Announced, AppendAsked, Control, ReplicaWork
+from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.replicas.base import ReplicaSettings
@@ -117,6 +117,7 @@ class Replicas:
         """Stop taking part, and close the logs."""
         await self._tasks.close()
         for one in self._channels.values():
+            await one.publishing.close()
             await self._shut(one)
 
     def take(self, event: Control) -> bool:
@@ -130,11 +131,13 @@ class Replicas:
             case AppendAsked():
                 self._serve(event)
                 return True
-            case Announced():
-                for one in self._channels.values():
-                    if one.disk is not None and one.member is None:
-                        self._begin(one, one.disk)
         return False
+
+    def announced(self) -> None:
+        """Begin with the channels for which the name of a member was missing."""
+        for one in self._channels.values():
+            if one.disk is not None and one.member is None:
+                self._begin(one, one.disk)
 
     async def _open(self, one: ReplicatedChannel) -> None:
         assert self._logs is not None
@@ -245,8 +248,8 @@ class Replicas:
         tail = 0 if core is None else core.seat.journal.tail
         members = tuple(self._member_status(node, progress, core, tail) for node in one.members())
         return ReplicaStatus(
-            channel=one.channel,
-            role="publisher" if core is None else role_of(core),
+            channel=str(one.channel),
+            role=role_of(core) if core is not None else "idle" if self._is_member(one) else "publisher",
             epoch=0 if core is None else core.epoch,
             leader=None if core is None else core.leader,
             members=members,

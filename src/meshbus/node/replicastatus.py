@@ -6,7 +6,6 @@ import msgspec
 
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import Acks
-from meshbus.names.channel import ChannelName
 from meshbus.wire.messages.redex import Role
 
 
@@ -27,7 +26,7 @@ class ReplicaMemberStatus(msgspec.Struct, frozen=True):
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One replicated channel of a node."""
 
-    channel: ChannelName
+    channel: str
     role: str
     """`leader`, `replica`, `candidate` or `idle`; `publisher` if this node stores nothing and only publishes."""
     epoch: int
