@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import msgspec
 from meshbus import Node, NodeConfig
 from meshbus.errors import MeshError, ReplicationError, ReplicationFault
 from meshbus.node.publisher import ChannelPublisher
-from meshbus.node.tasks import TaskOwner, logging
+from meshbus.node.tasks import TaskOwner
 
 CHANNEL = "alarms"
 
@@ -64,8 +65,7 @@ async def publish_once(publisher: ChannelPublisher, writer: str, batches: int, r
     say(done=writer)
 
 
-async def main(path: Path) -> None:
-    settings = json.loads(path.read_text())
+async def main(settings: dict[str, Any]) -> None:
     halted = asyncio.Event()
     tasks = TaskOwner("publishing", logging.getLogger("tests"))
     async with Node(NodeConfig.load(env={}, **settings)) as node:
@@ -90,4 +90,4 @@ async def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text())))

@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import signal
-import socket
+import socket  # noqa: TID251 - the network between the processes
 import subprocess
 import sys
 import threading
@@ -83,7 +83,9 @@ class BadNet:
             for key, _ in self._selector.select(wait):
                 self._carry(*key.data)
 
-    def _carry(self, pair: frozenset[int], came: socket.socket, via: socket.socket, route: dict[str, Where], side: str) -> None:
+    def _carry(
+        self, pair: frozenset[int], came: socket.socket, via: socket.socket, route: dict[str, Where], side: str
+    ) -> None:
         for _ in range(64):
             try:
                 datagram, sender = came.recvfrom(65_536)
@@ -209,12 +211,13 @@ class Fleet:
             load_or_create(member.folder / "id.toml")
         for member in self.members:
             others = self.members[: member.number]
+            fronts = [self.net.pair(member.number, one.number, ("127.0.0.1", ports[one.number])) for one in others]
             peers = [
                 {
-                    "address": "%s:%d" % self.net.pair(member.number, other.number, ("127.0.0.1", ports[other.number])),
+                    "address": f"{host}:{port}",
                     "public_key": load_or_create(other.folder / "id.toml").entity_id.hex(),
                 }
-                for other in others
+                for other, (host, port) in zip(others, fronts, strict=True)
             ]
             settings = {
                 "name": names[member.number],

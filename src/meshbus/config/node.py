@@ -203,7 +203,9 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
         if self.name is None:
             raise ConfigError("replicas", "only allowed with 'name': a replicated channel is one channel")
         if self.log is not None:
-            raise ConfigError("log", "not allowed with replicas, whose members log the channel by themselves; remove it")
+            raise ConfigError(
+                "log", "not allowed with replicas, whose members log the channel by themselves; remove it"
+            )
         if len(set(self.replicas)) < len(self.replicas) or len(self.replicas) > MAX_MEMBERS:
             problem = f"name 1 to {MAX_MEMBERS} different nodes, got {', '.join(self.replicas)}"
             raise ConfigError("replicas", problem)

@@ -53,6 +53,7 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
+from meshbus.node import replicastaff
 from meshbus.node.answer import Answers, Handler
 from meshbus.node.census import Census, open_census
 from meshbus.node.dialing import Dialer, Target
@@ -69,6 +70,7 @@ from meshbus.node.pageserver import PageServer
 from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.redial import DialInfo, Redialer
+from meshbus.node.replicamember import ReplicaMember
 from meshbus.node.replicas import Replicas
 from meshbus.node.replicastatus import ReplicaStatus
 from meshbus.node.replicatedpublisher import ReplicatedPublisher
@@ -322,6 +324,27 @@ class Node:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
         parts = self._opened
         return [] if parts.replicas is None else parts.replicas.status()
+
+    async def replica_add(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Make a node, by id or name, a member of a replicated channel that this node leads.
+
+        The node must be running and configured for the channel. Raises ReplicationError if it does not become one.
+        """
+        await replicastaff.add(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_remove(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Remove a member of a replicated channel that this node leads; its log stays where it is.
+
+        Raises ReplicationError if that is refused.
+        """
+        await replicastaff.remove(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Let another member lead a replicated channel that this node leads; appends wait meanwhile.
+
+        Raises ReplicationError if it does not lead in time.
+        """
+        await replicastaff.transfer(self._replica(channel), self._replica_node(node), timeout_s)
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
@@ -589,6 +612,21 @@ class Node:
             self._names.pop(node_id)
         else:
             self._names.put(node_id, name)
+
+    def _replica(self, channel: str) -> ReplicaMember:
+        replicas = self._opened.replicas
+        if replicas is None:
+            raise ConfigError("replicas", f"{channel!r} is not replicated; set replicas for it in [[channels]]")
+        return replicas.member_of(channel)
+
+    def _replica_node(self, node: int | str) -> int:
+        if isinstance(node, int):
+            return node
+        replicas = self._opened.replicas
+        found = None if replicas is None else replicas.find(node)
+        if found is None:
+            raise LocalProtocolError(f"no node, or more than one, announced the name {node!r}; give its id instead")
+        return found
 
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:

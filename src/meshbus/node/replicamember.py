@@ -163,9 +163,23 @@ class ReplicaMember:
     async def change(self, what: str, node: int) -> Refusal | None:
         """Add or remove a member; return why that is refused, or None when a majority has stored it."""
         self._token += 1
-        outcome = self._changes[self._token] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        self._changes[self._token] = outcome
         self._act(what, self._token, node)
         return await outcome
+
+    def nodes(self) -> tuple[int, ...]:
+        """Return the members by the config of the set; empty as long as there is none."""
+        config = self.core.config
+        return () if config is None else tuple(member.node for member in config.members)
+
+    def welcome(self, node: int) -> None:
+        """Accept messages of a node that is to become a member."""
+        self._live.engine.replicas.welcome(self.channel_id, node)
+
+    def hand_over(self, node: int) -> None:
+        """Ask another member to lead."""
+        self._act("transfer", 0, node)
 
     # ── what the engine reports ─────────────────────────────────────────────────────────────
 
@@ -267,7 +281,7 @@ class ReplicaMember:
     def _commit(self, tail: int) -> None:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
-        first, records = tail, []
+        first, records = tail, list[bytes]()
         while self._uncommitted and self._uncommitted[0].first_seq < tail:
             stored = self._uncommitted.popleft()
             known = tail - stored.first_seq

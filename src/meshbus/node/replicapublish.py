@@ -206,9 +206,7 @@ class ReplicaPublishing:
         peer = self._live.engine.peers.get(node)
         return peer is not None and peer.uses(Subprotocol.APPEND)
 
-    async def _ask(
-        self, node: int, records: Sequence[bytes], acks: Acks, timeout_s: float, *, once: bool
-    ) -> Appended:
+    async def _ask(self, node: int, records: Sequence[bytes], acks: Acks, timeout_s: float, *, once: bool) -> Appended:
         local = self._local()
         try:
             async with asyncio.timeout(timeout_s):

@@ -49,7 +49,7 @@ class ReplicatedChannel:
         self.channel_id = channel_id(entry.name)
         self.entry = entry
         self.acks = Acks.MAJORITY if entry.acks is None else entry.acks
-        self.named: tuple[str, ...] = entry.replicas if isinstance(entry.replicas, tuple) else ()
+        self.named = entry.replicas
         self.member: ReplicaMember | None = None
         self.disk: ReplicaDisk | None = None
         self.problem: str | None = None
@@ -86,9 +86,9 @@ class Replicas:
         self._names = names
         self._tasks = TaskOwner("a replicated channel", _logger)
         self._channels: dict[ChannelName, ReplicatedChannel] = {
-            entry.name: ReplicatedChannel(entry, live, self._find)
+            entry.name: ReplicatedChannel(entry, live, self.find)
             for entry in config.channels
-            if entry.name is not None and entry.replicas is not None
+            if entry.name is not None and entry.replicas
         }
         self._by_id = {one.channel_id: one for one in self._channels.values()}
 
@@ -110,7 +110,9 @@ class Replicas:
             if not self._is_member(one):
                 continue
             if self._logs is None:
-                raise ConfigError("log_dir", f"required because {one.channel} is replicated here; set it to a directory")
+                raise ConfigError(
+                    "log_dir", f"required because {one.channel} is replicated here; set it to a directory"
+                )
             self._tasks.start(self._open(one))
 
     async def close(self) -> None:
@@ -194,6 +196,16 @@ class Replicas:
             except LogError as error:
                 _logger.warning("%s: cannot close the log: %s", one.channel, error)
 
+    # ── changes ─────────────────────────────────────────────────────────────────────────────
+
+    def member_of(self, channel: str) -> ReplicaMember:
+        """Return this node's member of a channel. Raises ConfigError or ReplicationError if there is none."""
+        member = self[channel].member
+        if member is None:
+            problem = "this node stores nothing of the channel; ask one of its members"
+            raise ReplicationError(ReplicationFault.REFUSED, channel, problem)
+        return member
+
     # ── appends of other nodes ──────────────────────────────────────────────────────────────
 
     def _serve(self, asked: AppendAsked) -> None:
@@ -222,7 +234,7 @@ class Replicas:
 
     # ── members ─────────────────────────────────────────────────────────────────────────────
 
-    def _find(self, name: str) -> int | None:
+    def find(self, name: str) -> int | None:
         """Return the node that a configured member is, or None as long as no node of that name announced itself."""
         engine = self._live.engine
         if name == self._config.name:
@@ -234,7 +246,7 @@ class Replicas:
 
     def _is_member(self, one: ReplicatedChannel) -> bool:
         """Return whether this node is named as a member."""
-        return any(self._find(name) == self._live.engine.node_id for name in one.named)
+        return any(self.find(name) == self._live.engine.node_id for name in one.named)
 
     # ── state ───────────────────────────────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
@@ -46,10 +47,9 @@ class ReplicatedPublisher(ChannelPublisher):
         """Append many events, all or none and one after the other; raises as `publish` does."""
         offsets, data = columns_from(events)
         view = data.data
-        edges = offsets.tolist()
-        return await self._append([bytes(view[left:right]) for left, right in zip(edges, edges[1:], strict=False)])
+        return await self._append([bytes(view[left:right]) for left, right in pairwise(offsets.tolist())])
 
-    async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:
+    async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:  # noqa: ARG002 - the signature of the base
         """Return at once: a publish on a replicated channel returns when its events are safe."""
         self._live()
         return PublishReport(0, 0)

@@ -17,7 +17,6 @@ from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPac
 from meshbus.names.channel import ChannelName
 from meshbus.wire.header import Buffer
 
-
 _SIZE = np.dtype("<u4")
 SIZE_BYTES = _SIZE.itemsize
 """4: what `pack_sized` adds to each payload."""

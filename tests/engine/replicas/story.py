@@ -16,11 +16,11 @@ FAULTY_S = 12.0
 """How long faults go on, in virtual seconds."""
 
 
-def play(seed: int, members: int | None = None) -> World:
+def play(seed: int, members: int | None = None, make_world: Callable[..., World] = World) -> World:
     """Play one seed: faults and clients for a while, then everything is repaired and checked."""
     rng = random.Random(seed)
     count = members or rng.choice((3, 3, 3, 5))
-    world = World(rng.randrange(1 << 32), count, extra=rng.choice((0, 0, 1)))
+    world = make_world(rng.randrange(1 << 32), count, extra=rng.choice((0, 0, 1)))
     for host in world.hosts.values():
         host.drift = rng.choice((1.0, rng.uniform(0.9, 1.1)))
         host.offset_s = rng.uniform(0, 1000)

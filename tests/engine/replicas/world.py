@@ -52,7 +52,7 @@ class Host:
     """One machine."""
 
     node: int
-    disk: MemoryDisk = field(default_factory=MemoryDisk)
+    disk: MemoryDisk
     core: Leadership | None = None
     life: int = 0
     """Counts starts, so that nothing reaches a later life by mistake."""
@@ -76,7 +76,7 @@ class World:
         self.net = Net()
         self.checker = Checker()
         self.nodes = tuple(range(1, count + 1))
-        self.hosts = {node: Host(node) for node in range(1, count + extra + 1)}
+        self.hosts = {node: Host(node, self.new_disk(node)) for node in range(1, count + extra + 1)}
         self.wiped = False
         self.duels = False
         """Whether random delays are all the same, so that candidates meet each other."""
@@ -88,6 +88,10 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._counter = 0
         self._token = 0
+
+    def new_disk(self, node: int) -> MemoryDisk:  # noqa: ARG002 - for disks that have a place
+        """Return the empty disk of a machine."""
+        return MemoryDisk()
 
     # ── time ────────────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +146,7 @@ class World:
 
     def wipe(self, node: int) -> None:
         self.crash(node)
-        self.hosts[node].disk = MemoryDisk()
+        self.hosts[node].disk = self.new_disk(node)
         self.wiped = True
 
     def damage(self, node: int, count: int) -> None:

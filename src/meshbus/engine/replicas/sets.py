@@ -64,6 +64,15 @@ class ReplicaSets(Hosting[Leadership]):
         self._take(channel_id, self._members[channel_id].remove(token, node, now))
         self.finish(now, out)
 
+    def transfer(self, channel_id: bytes, token: int, node: int, now: float, out: Output) -> None:
+        """Let another member lead."""
+        self._take(channel_id, self._members[channel_id].transfer(token, node, now))
+        self.finish(now, out)
+
+    def welcome(self, channel_id: bytes, node: int) -> None:
+        """Accept messages of a node that is to become a member."""
+        self._members[channel_id].welcome(node)
+
     def durable(self, channel_id: bytes, number: int, now: float, out: Output) -> None:
         """Record that a write and all before it survive a loss of power."""
         if channel_id in self._members:

@@ -49,15 +49,15 @@ class Aside(msgspec.Struct, frozen=True):
         return max((epoch for epoch, start in self.runs if start <= seq), default=0)
 
 
-def aside_path(folder: Path, turn: int, events: SetAside) -> Path:
-    """Return the name of the side file of what a turn set aside."""
-    return folder / ASIDE / f"{events.first:020d}-{events.end:020d}+{turn}.hot"
+def aside_path(folder: Path, events: SetAside) -> Path:
+    """Return the name of a side file."""
+    return folder / ASIDE / f"{events.first:020d}-{events.end:020d}+{events.turn}.hot"
 
 
 def store_aside(files: Files, path: Path, header: HotHeader, events: SetAside) -> None:
     """Write a side file, durably; `header` is that of a hot file of the log."""
     header = msgspec.structs.replace(header, first=events.blocks_first)
-    about = Opening(State(runs=events.runs), aside=msgspec.structs.replace(events, blocks=b""))
+    about = Opening(State(runs=events.runs), asides=(msgspec.structs.replace(events, blocks=b""),))
     control = pack_control(
         events.blocks_first, encode_record(about), key=header.key, written_ns=header.created_ns, durable=0
     )
@@ -89,9 +89,7 @@ def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview,
     try:
         header = unpack_file_header(buffer)
         control = unpack_block(buffer, header.size, header.key)
-        opening = opening_of([unpack_control(buffer, header.size, control)])
-        if opening is None or opening.aside is None:
-            raise Unreadable("it says nothing about its events")
+        opening = opening_of([(control.first, unpack_control(buffer, header.size, control))])
         blocks, at = [], header.size + control.size
         while at < len(buffer):
             block = unpack_block(buffer, at, header.key, check=False)
@@ -99,7 +97,9 @@ def _load(path: Path) -> tuple[Aside, list[tuple[int, BlockHeader]], memoryview,
             at += block.size
     except (Unreadable, msgspec.MsgspecError) as error:
         raise _damaged(path, str(error)) from None
-    events = opening.aside
+    if opening is None or len(opening.asides) != 1:
+        raise _damaged(path, "it says nothing about its events")
+    events = opening.asides[0]
     return Aside(path, events.first, events.end, events.runs), blocks, buffer, header.key
 
 

@@ -12,7 +12,7 @@ Pure: bytes in, values out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -55,6 +55,8 @@ class State(msgspec.Struct, frozen=True):
 class SetAside(msgspec.Struct, frozen=True):
     """Events that are no longer part of the log."""
 
+    turn: int
+    """The turn that replaced them."""
     first: int
     end: int
     runs: Runs
@@ -70,10 +72,11 @@ class Opening(msgspec.Struct, frozen=True, tag="opening", omit_defaults=True):
 
     state: State
     after: int = -1
-    """The turn that this one follows; -1 if the file continues a turn."""
+    """In the first file of a turn: the turn of the events before it, -1 if there are none in hot files."""
     skips: bool = False
     """Whether the log goes on at a later sequence; everything before it is no longer part of it."""
-    aside: SetAside | None = None
+    asides: tuple[SetAside, ...] = ()
+    """What this turn set aside, and the ones before it that may not be on the disk yet."""
 
 
 class NewBallot(msgspec.Struct, frozen=True, tag="ballot"):
@@ -87,9 +90,12 @@ class NewEpoch(msgspec.Struct, frozen=True, tag="epoch"):
 
     epoch: int
     seq: int
+    joined: bool = False
+    """Whether it belongs to the events after it: without them, a crash has cut it off with them."""
 
 
 Record: TypeAlias = Opening | NewBallot | NewEpoch
+_DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 def encode_record(record: Record) -> bytes:
@@ -98,25 +104,26 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(content: bytes) -> Record:
-    """Parse the content of a control block; raises ValueError if it is none of this version."""
-    return msgspec.msgpack.decode(content, type=Record)
+    """Parse the content of a control block; raises msgspec.MsgspecError if it is none of this version."""
+    return _DECODER.decode(content)
 
 
-def opening_of(controls: list[bytes]) -> Opening | None:
+def opening_of(controls: Sequence[tuple[int, bytes]]) -> Opening | None:
     """Return the opening of a hot file, or None if it has none: then it is not of a replicated log."""
-    first = decode_record(controls[0]) if controls else None
+    first = decode_record(controls[0][1]) if controls else None
     return first if isinstance(first, Opening) else None
 
 
-def state_after(controls: Iterable[bytes]) -> State:
-    """Return the state after all records of a hot file."""
+def state_after(controls: Sequence[tuple[int, bytes]], end: int) -> State:
+    """Return the state after all records of a hot file, given with the sequence of each, that ends at a sequence."""
     state = State()
-    for content in controls:
+    ends = [*(seq for seq, _ in controls[1:]), end]
+    for (_, content), following in zip(controls, ends, strict=True):
         match decode_record(content):
             case Opening(state=state):
                 pass
             case NewBallot(ballot=ballot):
                 state = msgspec.structs.replace(state, ballot=ballot, damaged=False)
-            case NewEpoch(epoch=epoch, seq=seq):
+            case NewEpoch(epoch=epoch, seq=seq, joined=joined) if following > seq or not joined:
                 state = state.started(epoch, seq)
     return state

@@ -76,8 +76,8 @@ class HotIndex:
         """When the last block was written."""
         self.durable = 0
         """The highest `durable` of its blocks."""
-        self.controls: list[bytes] = []
-        """The records of its control blocks."""
+        self.controls: list[tuple[int, bytes]] = []
+        """The records of its control blocks, each with the sequence of the next event."""
         self.is_cut = False
         """Whether a later file replaced its end; the last block may then extend beyond `end`."""
 
@@ -111,7 +111,7 @@ class HotIndex:
             if header.events:
                 self.add(header.size, header.events, header.written_ns)
             else:
-                self.controls.append(unpack_control(new, at, header))
+                self.controls.append((header.first, unpack_control(new, at, header)))
                 self.size += header.size
             self.durable = max(self.durable, header.durable)
             at += header.size

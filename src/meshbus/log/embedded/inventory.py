@@ -15,6 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.block import Unreadable
 from meshbus.log.embedded.controls import Opening, opening_of
@@ -67,9 +69,13 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             beyond.append(path)
             continue
         damage_after = index.extend()
-        if turns:
-            opening = opening_of(index.controls)
-            if opening is None or not _follows(opening, first, live):
+        opening = opening_of(index.controls)
+        # In a replicated log, a file without an opening is being created, or a crash interrupted that.
+        if (opening is None) != (manifest.replica is UNSET):
+            beyond.append(path)
+            continue
+        if turns and opening is not None:
+            if not _follows(opening, first, live, manifest.hot_from):
                 beyond.append(path)
                 continue
             replaced += [old.path for old in live if opening.skips or old.header.first >= first]
@@ -77,9 +83,16 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             skipped_to = first if opening.skips else skipped_to
             if live:
                 live[-1].cut(first)
+        elif turns:
+            beyond.append(path)
+            continue
         _check_owner(index, manifest)
         live.append(index)
         torn = damage_after
+    # Of an earlier turn than the last one: replaced, and perhaps some of the files before it are removed already.
+    turn = turn_of(live[-1].path) if live else 0
+    replaced += [path for path in beyond if turn_of(path) < turn]
+    beyond = [path for path in beyond if turn_of(path) >= turn]
     # What follows the end of the log is ignored, unless it proves that events before it had been synced.
     claimed = max([torn.claimed if torn else 0, *map(_claim, beyond)])
     end = live[-1].end if live else manifest.hot_from
@@ -94,11 +107,14 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     return Inventory(live, stale, torn, beyond, damage, replaced, skipped_to)
 
 
-def _follows(opening: Opening, first: int, live: list[HotIndex]) -> bool:
+def _follows(opening: Opening, first: int, live: list[HotIndex], hot_from: int) -> bool:
     """Return whether a file that begins a turn is part of the log: nothing that it builds on may be missing."""
-    if not live:
-        return opening.skips  # it builds on nothing, and what it replaced may be removed already
-    return opening.after == turn_of(live[-1].path) and (opening.skips or first <= live[-1].end)
+    if opening.skips:
+        return True  # it builds on nothing
+    before = [index for index in live if index.header.first < first]
+    if not before:
+        return opening.after == -1 and first == hot_from
+    return opening.after == turn_of(before[-1].path) and first <= before[-1].end
 
 
 def _check_owner(index: HotIndex, manifest: Manifest) -> None:

@@ -6,7 +6,7 @@ it tells of, and never synced itself: it may lag, and never leads.
     0   magic "MBMK"            24  committed u64: every sequence below it is committed, and on this disk
     4   version u32             32  turn u64      the last hot file (log/embedded/controls.py tells of turns),
     8   checksum u64            40  first u64     by its turn and first sequence,
-    16  count u64               48  size u64      and how many of its bytes are on the disk
+    16  number u64              48  size u64      and how many of its bytes are on the disk
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Point(NamedTuple):
 class Mark(NamedTuple):
     """What was committed and synced at a moment."""
 
-    count: int = 0
+    number: int = 0
     """Counts the marks of a log; the newest holds."""
     committed: int = 0
     synced: Point = Point()
@@ -84,8 +84,8 @@ class MarkFile:
 
     def put(self, committed: int, synced: Point) -> None:
         """Replace the mark; raises OSError, and then the one before still holds."""
-        mark = Mark(self.newest.count + 1, committed, synced)
-        self._files.write(self._handle, [_pack(mark)], mark.count % 2 * _SLOT.size)
+        mark = Mark(self.newest.number + 1, committed, synced)
+        self._files.write(self._handle, [_pack(mark)], mark.number % 2 * _SLOT.size)
         self.newest = mark
 
     def close(self) -> None:
@@ -94,16 +94,16 @@ class MarkFile:
 
 
 def _pack(mark: Mark) -> bytes:
-    body = _SLOT.pack(_MAGIC, _VERSION, 0, mark.count, mark.committed, *mark.synced)[_CHECKED_FROM:]
-    return _SLOT.pack(_MAGIC, _VERSION, _sum(body), mark.count, mark.committed, *mark.synced)
+    body = _SLOT.pack(_MAGIC, _VERSION, 0, mark.number, mark.committed, *mark.synced)[_CHECKED_FROM:]
+    return _SLOT.pack(_MAGIC, _VERSION, _sum(body), mark.number, mark.committed, *mark.synced)
 
 
 def _unpack(content: bytes, at: int) -> Mark:
     slot = content[at : at + _SLOT.size]
     if len(slot) == _SLOT.size:
-        magic, version, checksum, count, committed, *synced = _SLOT.unpack(slot)
+        magic, version, checksum, number, committed, *synced = _SLOT.unpack(slot)
         if magic == _MAGIC and version == _VERSION and checksum == _sum(slot[_CHECKED_FROM:]):
-            return Mark(count, committed, Point(*synced))
+            return Mark(number, committed, Point(*synced))
     return Mark()
 
 

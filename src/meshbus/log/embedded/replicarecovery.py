@@ -71,14 +71,14 @@ def recover_replica(place: Place, now_ns: int) -> RecoveredReplica:
     damage = damage or found.damage
     if not damage and end_of(found.live) < mark.synced:
         damage = "the last hot file is missing, or shorter than what was synced"
-    if not damage and not found.live and (manifest.hot_from or mark.count):
+    if not damage and not found.live and (manifest.hot_from or mark.number):
         damage = "the last hot file is missing"
     state = _state(manifest, found.live)
-    if damage:
-        return RecoveredReplica(_cut_before_damage(place, manifest, found, state, now_ns), _hurt(state), damage)
     if found.skipped_to is not None:
         manifest = expire(files, folder, manifest, found.skipped_to, now_ns)
         found = take_inventory(folder, manifest)
+    if damage:
+        return RecoveredReplica(_cut_before_damage(place, manifest, found, state, now_ns), _hurt(state), damage)
     return RecoveredReplica(repair(files, folder, manifest, found, created=created), state, "")
 
 
@@ -129,7 +129,7 @@ def _whole_segments(folder: Path, manifest: Manifest) -> tuple[Segment, ...]:
 
 def _state(manifest: Manifest, live: list[HotIndex]) -> State:
     if live:
-        return state_after(live[-1].controls)
+        return state_after(live[-1].controls, live[-1].end)
     known = Replica() if manifest.replica is UNSET else manifest.replica
     return State(None, tuple(run for run in known.epochs if run[1] < manifest.hot_from), known.gaps)
 
@@ -141,9 +141,10 @@ def _hurt(state: State) -> State:
 def _cut_before_damage(place: Place, manifest: Manifest, found: Inventory, state: State, now_ns: int) -> Recovered:
     """Begin a new turn behind the last whole block, and move aside what does not count any more."""
     files, folder = place.files, place.folder
-    live = found.live
-    end = live[-1].end if live else manifest.hot_from
-    if live and found.torn:
+    end = found.live[-1].end if found.live else manifest.hot_from
+    live = [index for index in found.live if index.header.first < end]
+    replaced = [index.path for index in found.live[len(live) :]]
+    if live and found.torn and not replaced:
         _copy(files, folder, live[-1].path)
     turn = 1 + max((turn_of(path) for _, path in hot_files(folder)), default=0)
     opening = Opening(_hurt(state), after=turn_of(live[-1].path) if live else -1)
@@ -157,9 +158,8 @@ def _cut_before_damage(place: Place, manifest: Manifest, found: Inventory, state
     files.fsync_folder(folder / HOT)
     if live:
         live[-1].cut(end)
-    _move(files, folder, [*found.beyond, *found.stale, *found.replaced])
-    recovered = repair(files, folder, manifest, Inventory([*live, index], [], None, [], "", []), created=False)
-    return recovered
+    _move(files, folder, [*replaced, *found.beyond, *found.stale, *found.replaced])
+    return repair(files, folder, manifest, Inventory([*live, index], [], None, [], "", []), created=False)
 
 
 def _sync(files: Files, path: Path) -> None:

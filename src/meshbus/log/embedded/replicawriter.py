@@ -50,8 +50,8 @@ class Turned(NamedTuple):
     """A turn that has begun and whose consequences are not on the disk yet."""
 
     turn: int
-    index: HotIndex
-    aside: SetAside | None
+    hot: HotIndex
+    asides: tuple[SetAside, ...]
     replaced: list[Path]
 
 
@@ -61,6 +61,11 @@ class ReplicaWriter(Writer):
     def __init__(self, folder: Path, options: OpenOptions, log_id: bytes) -> None:
         """Lock the folder and recover its contents; raises LogError if that fails."""
         self._log_id = log_id
+        self.state = State()
+        """Ballot, epochs and gaps as they are written."""
+        self.turn = 0
+        self.damage = ""
+        """What opening found to be damaged; empty if nothing was."""
         self._todo: list[Turned] = []
         self._skipped_to = 0
         super().__init__(folder, options)
@@ -72,9 +77,9 @@ class ReplicaWriter(Writer):
         self._committed = self._visible = committed_end(self._marks.newest, self.hot, self.manifest.hot_from)
         self._synced_to = end_of(self.hot)
         self._todo = [
-            Turned(turn_of(index.path), index, opening.aside, [])
-            for index in self.hot
-            if (opening := opening_of(index.controls)) and opening.aside
+            Turned(turn_of(hot.path), hot, opening.asides, [])
+            for hot in self.hot
+            if (opening := opening_of(hot.controls)) and opening.asides
         ]
         with self._lock:
             self._mark()
@@ -88,7 +93,13 @@ class ReplicaWriter(Writer):
     @property
     def complete(self) -> list[HotIndex]:
         """The hot files that are no longer appended to and committed as a whole."""
-        return [] if self._todo else [hot for hot in self.hot[:-1] if hot.end <= self._visible]
+        last = self.hot[-1]
+        # The ballot is in the last file, and in those before it, which must stay until that one is on the disk. What was
+        # skipped expires first.
+        unsettled = self._todo or self._synced_to < (turn_of(last.path), last.header.first)
+        if unsettled or self._skipped_to > self.manifest.first:
+            return []
+        return [hot for hot in self.hot[:-1] if hot.end <= self._visible]
 
     @property
     def floor(self) -> int:
@@ -105,7 +116,22 @@ class ReplicaWriter(Writer):
         state = self.state.trimmed(self.manifest.first)
         return replace(self.manifest, replica=Replica(state.runs, state.gaps))
 
+    def roll(self, now_ns: int, due: Callable[[HotIndex], bool]) -> None:
+        """Begin a new hot file if the last one holds events and is due, and sync that."""
+        before = self.hot[-1]
+        super().roll(now_ns, due)
+        if self.hot[-1] is not before:
+            self.sync()
+
     # ── writes ──────────────────────────────────────────────────────────────────────────────
+
+    def append(
+        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
+    ) -> int:
+        """Refuse: what is appended is decided by the leader."""
+        raise LogError(
+            LogFault.READ_ONLY, f"the log of {self.channel} is replicated: publish to the channel, through its leader"
+        )
 
     def append_in(
         self,
@@ -131,7 +157,7 @@ class ReplicaWriter(Writer):
             control, state = b"", self.state
             if epoch != state.epoch:
                 state = state.started(epoch, first_seq)
-                control = self._control(NewEpoch(epoch, first_seq), now_ns)
+                control = self._control(NewEpoch(epoch, first_seq, joined=count > 0), now_ns)
             elif not count:
                 return
             block = self._pack(last, count, offsets, data, given, now_ns) if count else []
@@ -165,9 +191,13 @@ class ReplicaWriter(Writer):
                     f"cannot set aside the events of {self.channel} from {first_seq} on: those below {self.shown} are"
                     f" committed, and the log ends at {self.end}",
                 )
-            aside = self._collect(first_seq)
-            opening = Opening(self.state.cut(first_seq), after=self.turn, aside=aside)
             kept = [hot for hot in self.hot if hot.header.first < first_seq]
+            after = turn_of(kept[-1].path) if kept else -1
+            # Those that are not on the disk yet may be in files that are replaced now.
+            asides = (*self._unfinished(), self._collect(first_seq))
+            # The file that it replaces may be the one that skipped, and the manifest may not know of that yet.
+            skips = not kept and self._skipped_to > self.manifest.first
+            opening = Opening(self.state.cut(first_seq), after, skips, asides)
             self._turn(first_seq, opening, kept, now_ns)
             if kept:
                 kept[-1].cut(first_seq)
@@ -181,7 +211,7 @@ class ReplicaWriter(Writer):
             if first_seq <= end:
                 raise ValueError(f"a gap leads forward from {end}, the end of the log, got {first_seq}")
             state = replace(self.state, runs=((epoch, end),), gaps=(*self.state.gaps, (end, first_seq)))
-            self._turn(first_seq, Opening(state, after=self.turn, skips=True), [], now_ns)
+            self._turn(first_seq, Opening(state, skips=True, asides=self._unfinished()), [], now_ns)
             self._skipped_to = first_seq
 
     # ── commits ─────────────────────────────────────────────────────────────────────────────
@@ -258,7 +288,11 @@ class ReplicaWriter(Writer):
         replaced = [hot.path for hot in self.hot if hot not in kept]
         self._go_on_in(index, handle, kept)
         self.turn, self.state = self.turn + 1, opening.state
-        self._todo.append(Turned(self.turn, index, opening.aside, replaced))
+        self._todo.append(Turned(self.turn, index, opening.asides, replaced))
+
+    def _unfinished(self) -> tuple[SetAside, ...]:
+        # The newest has those before it.
+        return self._todo[-1].asides if self._todo else ()
 
     def _collect(self, first_seq: int) -> SetAside:
         """Return the blocks of the events from a sequence on, which are views of the hot files."""
@@ -278,7 +312,7 @@ class ReplicaWriter(Writer):
         runs = self.state.runs
         before = [run for run in runs if run[1] <= first_seq][-1:]
         within = (*before, *(run for run in runs if first_seq < run[1]))
-        return SetAside(first_seq, self.end, within, blocks_first, b"".join(blocks))
+        return SetAside(self.turn + 1, first_seq, self.end, within, blocks_first, b"".join(blocks))
 
     def _control(self, record: Record, now_ns: int) -> bytes:
         last = self.hot[-1]
@@ -286,7 +320,7 @@ class ReplicaWriter(Writer):
 
     def _settle(self, written: Written) -> None:
         # A turn that began during the sync may have replaced what was synced.
-        replaced = [turned.index.header.first for turned in self._todo if turned.turn > written.point.turn]
+        replaced = [turned.hot.header.first for turned in self._todo if turned.turn > written.point.turn]
         super()._settle(written._replace(end=min([written.end, *replaced])))
         self._synced_to = written.point
         if not self._show():
@@ -295,7 +329,8 @@ class ReplicaWriter(Writer):
     def _show(self) -> bool:
         """Let readers see what is committed and synced by now, and return whether that is more than before."""
         visible = min(self._committed, self.durable, self.end)
-        if visible <= self._visible:
+        # What was skipped is committed elsewhere; the events before it here may be others.
+        if visible <= self._visible or visible < self._skipped_to:
             return False
         self._visible = visible
         self._mark()
@@ -318,10 +353,10 @@ class ReplicaWriter(Writer):
             for turned in self._todo:
                 if turned.turn > until:
                     return
-                if turned.aside is not None:
-                    path = aside_path(self.folder, turned.turn, turned.aside)
+                for aside in turned.asides:
+                    path = aside_path(self.folder, aside)
                     if not path.exists():
-                        store_aside(self.files, path, turned.index.header, turned.aside)
+                        store_aside(self.files, path, turned.hot.header, aside)
                 for path in turned.replaced:
                     self.files.remove(path)
                 if turned.replaced:

@@ -50,6 +50,7 @@ class _Kind(IntEnum):
     FETCH = 5
     DATA = 6
     CONFIG = 7
+    TRANSFER = 8
 
 
 class _Flags(IntFlag):
@@ -160,7 +161,14 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
 
 
-LeadershipMessage: TypeAlias = Propose | Promise | Stale | Stored | Fetch | Data | Configure
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask a member to lead next: the leader has stopped appending, and the member has everything."""
+
+    channel_id: bytes
+    epoch: int
+
+
+LeadershipMessage: TypeAlias = Propose | Promise | Stale | Stored | Fetch | Data | Configure | Transfer
 
 
 def encode_leadership(message: LeadershipMessage) -> bytes:
@@ -184,6 +192,8 @@ def encode_leadership(message: LeadershipMessage) -> bytes:
             return _encode_data(message)
         case Configure():
             return _HEAD.pack(_Kind.CONFIG, channel, epoch) + _encode_config(message.config)
+        case Transfer():
+            return _HEAD.pack(_Kind.TRANSFER, channel, epoch)
 
 
 def decode_leadership(event: Buffer) -> LeadershipMessage:
@@ -209,6 +219,9 @@ def decode_leadership(event: Buffer) -> LeadershipMessage:
             return _decode_data(view)
         case _Kind.CONFIG:
             return _decode_configure(view)
+        case _Kind.TRANSFER:
+            _HEAD.unpack(view)
+            return Transfer(channel_id=channel, epoch=epoch)
         case _:
             raise MalformedPacket("leadership", Fault.UNKNOWN_KIND, f"kind {kind}")
 
