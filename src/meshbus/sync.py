@@ -428,6 +428,21 @@ class Node:
         """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
         self._running.call(lambda: self._node.announce(capabilities))
 
+    def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
+        """Announce that this node holds a chain, up to the sequence number `tip` if it is given.
+
+        A chain is an origin hash, or the name of a replicated channel; replicas announce theirs by themselves.
+        """
+        self._running.call(lambda: self._node.announce_chain(chain, tip=tip))
+
+    def withdraw_chain(self, chain: int | str) -> None:
+        """Announce that this node no longer holds a chain."""
+        self._running.call(lambda: self._node.withdraw_chain(chain))
+
+    def find_chain_holders(self, chain: int | str) -> list[int]:
+        """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
+        return self._running.call(lambda: self._node.find_chain_holders(chain))
+
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:

@@ -11,7 +11,7 @@ from meshbus import Node, NodeConfig
 from meshbus.engine.replicas.records import Acks
 from meshbus.errors import ConfigError, LogError, LogFault, ReplicationError, ReplicationFault
 from meshbus.node import replicas as replicas_module
-from tests.node.replicatrio import CHANNEL, ReplicaTrio, replica_trio, until
+from tests.node.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
 
 
 async def test_members_found_the_set_when_all_are_up_and_say_what_they_wait_for(tmp_path: Path) -> None:
@@ -97,6 +97,8 @@ async def test_other_nodes_publish_through_the_members(tmp_path: Path) -> None:
         assert report.replicated == "majority"
         await trio.settled()
         assert trio.payloads("n0") == [b"from outside"]
+        members = {trio.nodes[name].node_id for name in NAMES}
+        await until(lambda: set(guest.find_chain_holders(CHANNEL)) == members)
         with pytest.raises(ReplicationError, match="stores nothing of the channel"):
             await guest.replica_remove(CHANNEL, "n0")
 

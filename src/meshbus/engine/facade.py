@@ -23,6 +23,7 @@ from meshbus.engine.channels.publication import Publication, Publications
 from meshbus.engine.channels.publish import PublishConfig, PublishReport
 from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.nat.traversal import Traversal
 from meshbus.engine.replicas.appending import Appending
@@ -65,6 +66,7 @@ class Facade:
         self.joined = services[Delivery].joined
         self.announcer = services[Announcer]
         self.directory = services[Directory]
+        self.chains = services[Chains]
         self.traversal = services[Traversal]
         self.negotiator = services[Negotiator]
         self.admission = services[Admission]

@@ -17,6 +17,7 @@ from meshbus.engine.channels.publication import Publications
 from meshbus.engine.channels.publish import Planner
 from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
@@ -50,6 +51,10 @@ def _delivery(context: Context) -> Delivery:
 
 def _directory(context: Context) -> Directory:
     return Directory(context, context.services[Announcer], context.services[Mesh].next_hop)
+
+
+def _chains(context: Context) -> Chains:
+    return Chains(context, context.services[Announcer], context.services[Mesh].graph.latency_to)
 
 
 def _traversal(context: Context) -> Traversal:
@@ -106,6 +111,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True),
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False),
+    Row(_chains),
     Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False),
     Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False),
     Row(_traversal),

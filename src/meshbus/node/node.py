@@ -85,6 +85,7 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import STREAM_WINDOW
+from meshbus.wire.messages.redex import chain_of, channel_id
 from meshbus.wire.messages.token import PermissionToken
 
 INBOX = "(inbox)"
@@ -424,6 +425,21 @@ class Node:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
+    def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
+        """Announce that this node holds a chain, up to the sequence number `tip` if it is given.
+
+        A chain is an origin hash, or the name of a replicated channel; replicas announce theirs by themselves.
+        """
+        self.live.act(lambda engine, now, _out: engine.chains.announce_chain(_origin_hash(chain), tip, now))
+
+    def withdraw_chain(self, chain: int | str) -> None:
+        """Announce that this node no longer holds a chain."""
+        self.live.act(lambda engine, now, _out: engine.chains.withdraw_chain(_origin_hash(chain), now))
+
+    def find_chain_holders(self, chain: int | str) -> list[int]:
+        """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
+        return self.live.engine.chains.find_chain_holders(_origin_hash(chain), Driver.now())
+
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
@@ -681,3 +697,8 @@ class Node:
                 parts.pages.take(event)
             case _:
                 parts.reader.take(event)
+
+
+def _origin_hash(chain: int | str) -> int:
+    """Return the origin hash of a chain, which a channel name may stand for."""
+    return chain_of(channel_id(ChannelName(chain))) if isinstance(chain, str) else chain

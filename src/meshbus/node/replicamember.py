@@ -33,11 +33,13 @@ from meshbus.engine.replicas.records import (
     Notice,
     Refusal,
     Refused,
+    RoleChanged,
     SetAside,
     SkipTo,
     Unresolved,
     Write,
 )
+from meshbus.engine.replicas.roles import TagEffect
 from meshbus.errors import MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
@@ -46,6 +48,7 @@ from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
+from meshbus.wire.messages.redex import chain_of
 from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
@@ -243,6 +246,8 @@ class ReplicaMember:
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
             case Committed(tail=tail):
                 self._commit(tail)
+            case RoleChanged(tag=tag):
+                self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
                 self._restaff()
@@ -262,6 +267,14 @@ class ReplicaMember:
             case Halted(problem=problem):
                 self._live.engine.counters.add("fail", "replica_halted")
                 self._on_halt(problem)
+
+    def _tag(self, effect: TagEffect) -> None:
+        """Tell others whether this node holds the log, so that readers find it."""
+        chain = chain_of(self.channel_id)
+        if effect is TagEffect.ANNOUNCE:
+            self._live.act(lambda engine, now, _out: engine.chains.announce_chain(chain, self.core.committed, now))
+        elif effect is TagEffect.WITHDRAW:
+            self._live.act(lambda engine, now, _out: engine.chains.withdraw_chain(chain, now))
 
     def _acknowledge(self, token: int, first: int, outcome: Outcome) -> None:
         for waiting in self._tokens.pop(token, ()):
@@ -287,6 +300,7 @@ class ReplicaMember:
     def _commit(self, tail: int) -> None:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
+        self.core.retained(self.disk.log.first_retained)
         first, records = tail, list[bytes]()
         while self._uncommitted and self._uncommitted[0].first_seq < tail:
             stored = self._uncommitted.popleft()

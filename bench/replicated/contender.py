@@ -1,0 +1,93 @@
+"""What a replicated log has to do to be measured, and what is measured of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from bench.harness import processor_seconds
+
+
+class Mode(StrEnum):
+    """How events are appended."""
+
+    SINGLE = "single"
+    """One at a time: the next one is sent when the last one is acknowledged."""
+    BATCH = "batch"
+    """Many at a time, so that the acknowledgements of many can be waited for together."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What was appended and acknowledged, and how long each wait for it took."""
+
+    events: int
+    seconds: float
+    waits_s: Sequence[float]
+
+    def wait_s(self, share: float) -> float:
+        """Return the wait that this share of all waits does not exceed."""
+        waits = sorted(self.waits_s)
+        return waits[min(len(waits) - 1, int(share * len(waits)))]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A load, and the processor time of all processes meanwhile."""
+
+    load: Load
+    cpu_s: float
+
+    @property
+    def per_second(self) -> float:
+        """Return the events that were acknowledged per second."""
+        return self.load.events / self.load.seconds
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Return the events that were acknowledged per second of processor time, clients included."""
+        return self.load.events / self.cpu_s
+
+
+class Contender(Protocol):
+    """A replicated log with three members."""
+
+    async def load(self, mode: Mode, size: int, seconds: float) -> Load:
+        """Append events of a size for some time."""
+
+    async def fail_over(self) -> float:
+        """Kill the leader while events are appended, and return the seconds until the next acknowledgement."""
+
+    async def close(self) -> None:
+        """Stop all processes."""
+
+
+Append = Callable[[], Awaitable[int]]
+"""Appends events, waits until they are acknowledged, and returns their number."""
+
+
+async def drive(append: Append, seconds: float, *, workers: int = 1) -> Load:
+    """Append from several tasks at once for some time, and record how long each wait took."""
+    waits: list[float] = []
+    began = time.perf_counter()
+
+    async def work() -> int:
+        events = 0
+        while (at := time.perf_counter()) - began < seconds:
+            events += await append()
+            waits.append(time.perf_counter() - at)
+        return events
+
+    events = sum(await asyncio.gather(*(work() for _ in range(workers))))
+    return Load(events, time.perf_counter() - began, waits)
+
+
+async def measure(contender: Contender, mode: Mode, size: int, seconds: float) -> Measured:
+    """Load a contender; a short load before is not measured."""
+    await contender.load(mode, size, seconds / 4)
+    cpu_s = processor_seconds()
+    load = await contender.load(mode, size, seconds)
+    return Measured(load, processor_seconds() - cpu_s)
