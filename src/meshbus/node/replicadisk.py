@@ -124,7 +124,7 @@ class ReplicaDisk:
             self._syncing = self._tasks.start(self._sync())
 
     def commit_to(self, tail: int) -> None:
-        """Let readers see the events below a sequence."""
+        """Show readers the events below a sequence."""
         if not self._failed:
             try:
                 self.log.commit_to(tail)

@@ -203,11 +203,11 @@ class ReplicaMember:
             self._hear(notice)
 
     def durable(self, number: int) -> None:
-        """Tell the engine how far the disk is."""
+        """Report to the engine how far the disk is."""
         self._act("durable", number)
 
     def disk_failed(self, problem: str) -> None:
-        """Tell the engine that the disk failed."""
+        """Report to the engine that the disk failed."""
         self._act("disk_failed", problem)
 
     def close(self) -> None:
