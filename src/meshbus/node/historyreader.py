@@ -10,6 +10,7 @@ of one begins at the nearest, and continues at another if that one fails: it has
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from meshbus.engine.base.batch import EventBatch
@@ -58,6 +59,8 @@ class HistoryReader:
         """Set up; `logs` are those of this node, which get what is read."""
         self._live = live
         self._logs = logs
+        self.members: Callable[[ChannelName], Sequence[int]] = lambda _channel: ()
+        """Returns the members of a channel that is configured as replicated; they announce their logs later."""
         self._subscriptions: dict[int, Subscription] = {}
         """By reading."""
 
@@ -145,7 +148,7 @@ class HistoryReader:
         """Return the peers that hold the log of a replicated channel, the nearest first."""
         engine = self._live.engine
         holders = engine.chains.find_chain_holders(chain_of(channel_id(channel)), Driver.now())
-        return [node for node in holders if self._serves(node)]
+        return [node for node in dict.fromkeys([*holders, *self.members(channel)]) if self._serves(node)]
 
     def _serves(self, node: int) -> bool:
         peer = self._live.engine.peers.get(node)

@@ -183,6 +183,7 @@ class Node:
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
+            self._parts.reader.members = self._parts.replicas.members_of
         try:
             self._begin(self._parts)
         except BaseException:
