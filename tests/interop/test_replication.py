@@ -77,7 +77,7 @@ async def test_a_set_with_it_takes_local_appends(lab: Lab) -> None:
     engine = node.live.engine
     node.live.act(lambda engine, now, out: engine.replication.open(ID, settings, Recovered(), disk, now, out))
     await eventually(lambda: engine.replication[ID].role == Role.LEADER, "our node to lead")
-    node.live.act(lambda engine, now, out: engine.replication.append(ID, 1, [b"fire"], now, out))
+    node.live.act(lambda engine, now, out: engine.replication.append(ID, 1, [b"fire"], Acks.LOCAL, now, out))
     await eventually(lambda: any(one.writes for one in work), "the write")
     (write,) = [write for one in work for write in one.writes]
     disk.write(write)  # type: ignore[arg-type]
