@@ -31,9 +31,7 @@ WAIT_S = 30.0
 async def main(name: str, names: str, folder: str, acks: str) -> None:
     """Open the node, and carry out commands until the input ends."""
     channel = {"name": CHANNEL, "replicas": names.split(","), "acks": acks}
-    node = Node.open(
-        psk=PSK, ephemeral=True, name=name, bind="127.0.0.1:0", log_dir=Path(folder), channels=[channel]
-    )
+    node = Node.open(psk=PSK, ephemeral=True, name=name, bind="127.0.0.1:0", log_dir=Path(folder), channels=[channel])
     async with node:
         member = _Member(node)
         _tell({"address": node.address, "public_key": node.public_key.hex(), "node_id": node.node_id})

@@ -19,11 +19,20 @@ from tests.log.making import CHANNEL, Clock
 LOG_ID = bytes(range(16))
 
 
-def open_replica(root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any) -> ReplicatedLog:
+def open_replica(
+    root: Path, *, files: Files | None = None, clock: Clock | None = None, **settings: Any
+) -> ReplicatedLog:
     """Open the only replica of a test."""
     clock = clock or Clock()
     return ReplicatedLog.open(
-        root, CHANNEL, LOG_ID, LogConfig(**settings), files=files, clock=clock, monotonic=clock.monotonic, background=False
+        root,
+        CHANNEL,
+        LOG_ID,
+        LogConfig(**settings),
+        files=files,
+        clock=clock,
+        monotonic=clock.monotonic,
+        background=False,
     )
 
 
