@@ -42,6 +42,7 @@ from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
 from meshbus.node.redial import DialInfo
+from meshbus.node.replicastatus import ReplicaStatus
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -315,6 +316,31 @@ class Node:
     def look(self, function: Callable[[asynchronous.Node], T]) -> T:
         """Call a function with the asynchronous node on its loop, and return its result; it must not block."""
         return self._running.call(lambda: function(self._node))
+
+    def replicas(self) -> list[ReplicaStatus]:
+        """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
+        return self._running.call(self._node.replicas)
+
+    def replica_add(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Make a node, by id or name, a member of a replicated channel that this node leads.
+
+        The node must be running and configured for the channel. Raises ReplicationError if it does not become one.
+        """
+        self._running.run(self._node.replica_add(channel, node, timeout_s=timeout_s))
+
+    def replica_remove(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Remove a member of a replicated channel that this node leads; its log stays where it is.
+
+        Raises ReplicationError if that is refused.
+        """
+        self._running.run(self._node.replica_remove(channel, node, timeout_s=timeout_s))
+
+    def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Let another member lead a replicated channel that this node leads; appends wait meanwhile.
+
+        Raises ReplicationError if it does not lead in time.
+        """
+        self._running.run(self._node.replica_transfer(channel, node, timeout_s=timeout_s))
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None

@@ -14,7 +14,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import Files
 from meshbus.log.replicated import ReplicatedLog
 from tests.engine.replicas.memorydisk import Content
-from tests.log.making import CHANNEL, Clock
+from tests.log.making import CHANNEL, Clock, kill
 
 LOG_ID = bytes(range(16))
 
@@ -36,6 +36,12 @@ def open_replica(
     )
 
 
+def kill_replica(log: ReplicatedLog) -> None:
+    """Release a replica as the end of a process does: nothing is synced."""
+    kill(log.committed)
+    log._writer._marks.close()
+
+
 def carry_out(log: ReplicatedLog, write: Write) -> None:
     """Let a replica do what the core asks for; a ballot is any bytes here."""
     match write:
@@ -52,8 +58,8 @@ def carry_out(log: ReplicatedLog, write: Write) -> None:
 class Author:
     """Thinks of writes that a core might ask for, and keeps what must be there after each of them."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.content = Content()
         self.epoch = 0
         self.committed = 0

@@ -202,6 +202,8 @@ class Fleet:
         self.unresolved: set[str] = set()
         self.refused: defaultdict[str, int] = defaultdict(int)
         self.done: set[str] = set()
+        self.lives = 0
+        """Counts restarts, for the names of publishers."""
         psk = os.urandom(32).hex()
         names = [f"n{number}" for number in range(count)]
         self.members = [Member(self, number) for number in range(count)]
@@ -297,6 +299,26 @@ class Fleet:
             return idle and len(ends) == 1 and all(tail == committed for tail, committed in ends)
 
         self.wait(same, "the same log everywhere")
+
+    def converge_committed(self) -> None:
+        """Wait until every member has the log up to somewhere recent, so that any one of them can be lost."""
+        self.look()
+        goal = max(int(member.status["committed"]) for member in self.members)
+
+        def reached() -> bool:
+            self.look()
+            return all(int(member.status["committed"]) >= goal for member in self.members)
+
+        self.wait(reached, "all members to catch up")
+
+    def is_member_again(self, member: Member) -> bool:
+        """Return whether a member that lost its disk follows, and has caught up with what was committed."""
+        self.look()
+        leader = self.leader()
+        if leader is None:
+            return False
+        told = {int(one["node_id"]): one for one in leader.status["members"]}.get(member.id)
+        return told is not None and told["lag"] is not None and told["lag"] < 2_000 and told["stored"] > 0
 
     def check(self) -> int:
         """Compare what was acknowledged with what is on disk, and return the number of events."""

@@ -64,6 +64,7 @@ class ReplicaDisk:
             tail=found.tail,
             first_retained=found.first_retained,
             runs=tuple(found.runs),
+            committed=found.committed,
             damaged=found.damaged,
         )
 

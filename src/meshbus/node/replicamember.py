@@ -33,11 +33,13 @@ from meshbus.engine.replicas.records import (
     Notice,
     Refusal,
     Refused,
+    RoleChanged,
     SetAside,
     SkipTo,
     Unresolved,
     Write,
 )
+from meshbus.engine.replicas.roles import TagEffect
 from meshbus.errors import MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
@@ -46,6 +48,7 @@ from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
+from meshbus.wire.messages.redex import chain_of
 from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
@@ -105,7 +108,9 @@ class ReplicaMember:
         self._changes: dict[int, asyncio.Future[Refusal | None]] = {}
         self._uncommitted: deque[_Stored] = deque()
         self._restaffing: dict[int, int] = {}
-        """Members that lost their memory, with the incarnation that they have now."""
+        """Nodes that are to be members and are not, because they lost their memory, with their present incarnation."""
+        self.dismissed: set[int] = set()
+        """Nodes that an operator removed: they are not taken in again by themselves."""
 
     @property
     def core(self) -> Leadership:
@@ -173,6 +178,10 @@ class ReplicaMember:
         config = self.core.config
         return () if config is None else tuple(member.node for member in config.members)
 
+    def reaches(self, node: int) -> bool:
+        """Return whether a member is this node, or one with a session."""
+        return node == self._live.engine.node_id or self._live.engine.peers.get(node) is not None
+
     def welcome(self, node: int) -> None:
         """Accept messages of a node that is to become a member."""
         self._live.engine.replicas.welcome(self.channel_id, node)
@@ -237,6 +246,8 @@ class ReplicaMember:
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
             case Committed(tail=tail):
                 self._commit(tail)
+            case RoleChanged(tag=tag):
+                self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
                 self._restaff()
@@ -256,6 +267,14 @@ class ReplicaMember:
             case Halted(problem=problem):
                 self._live.engine.counters.add("fail", "replica_halted")
                 self._on_halt(problem)
+
+    def _tag(self, effect: TagEffect) -> None:
+        """Tell others whether this node holds the log, so that readers find it."""
+        chain = chain_of(self.channel_id)
+        if effect is TagEffect.ANNOUNCE:
+            self._live.act(lambda engine, now, _out: engine.chains.announce_chain(chain, self.core.committed, now))
+        elif effect is TagEffect.WITHDRAW:
+            self._live.act(lambda engine, now, _out: engine.chains.withdraw_chain(chain, now))
 
     def _acknowledge(self, token: int, first: int, outcome: Outcome) -> None:
         for waiting in self._tokens.pop(token, ()):
@@ -281,6 +300,7 @@ class ReplicaMember:
     def _commit(self, tail: int) -> None:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
+        self.core.retained(self.disk.log.first_retained)
         first, records = tail, list[bytes]()
         while self._uncommitted and self._uncommitted[0].first_seq < tail:
             stored = self._uncommitted.popleft()
@@ -314,8 +334,8 @@ class ReplicaMember:
             return
         members = {member.node: member.incarnation for member in config.members}
         for node, incarnation in list(self._restaffing.items()):
-            known = node in members or node in core.seat.settings.nodes
-            if members.get(node) == incarnation or not known:
+            wanted = node in members or (node in core.seat.settings.nodes and node not in self.dismissed)
+            if members.get(node) == incarnation or not wanted:
                 del self._restaffing[node]
                 continue
             # Refused while another change is under way; its end calls this again.

@@ -25,6 +25,7 @@ async def add(member: ReplicaMember, node: int, timeout_s: float) -> None:
     """Make a node a member; raise ReplicationError if that is refused, or it does not show itself in time."""
     if node in member.nodes():
         raise _refused(member, f"{node:016x} is a member already")
+    member.dismissed.discard(node)
     member.welcome(node)
     # Refused with NO_CHANGE until the node has shown itself.
     await _change(
@@ -36,6 +37,12 @@ async def remove(member: ReplicaMember, node: int, timeout_s: float) -> None:
     """Remove a member; raise ReplicationError if that is refused."""
     if node not in member.nodes():
         raise _refused(member, f"{node:016x} is not a member")
+    rest = [one for one in member.nodes() if one != node]
+    if rest and 2 * sum(map(member.reaches, rest)) <= len(rest):
+        raise _refused(
+            member, f"without {node:016x} no majority of the members is up; remove one that is down, or start it"
+        )
+    member.dismissed.add(node)
     await _change(member, "remove", node, timeout_s, "the last member cannot be removed")
 
 
@@ -54,7 +61,7 @@ async def transfer(member: ReplicaMember, node: int, timeout_s: float) -> None:
 
 
 async def _change(member: ReplicaMember, what: str, node: int, timeout_s: float, problem: str) -> None:
-    refusal: Refusal | None = Refusal.NO_CHANGE
+    refusal: Refusal | None = Refusal.CHANGING
     try:
         async with asyncio.timeout(timeout_s):
             while refusal in {Refusal.NO_CHANGE, Refusal.CHANGING}:

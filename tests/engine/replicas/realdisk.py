@@ -21,10 +21,10 @@ from meshbus.engine.replicas.records import Ballot, Committed, PersistBallot, Wr
 from meshbus.log.folder import turn_of
 from meshbus.log.replicated import ReplicatedLog
 from tests.engine.replicas.memorydisk import Content, MemoryDisk
-from tests.log.crash import Disk, Loss, Recorder, lay_out
 from tests.engine.replicas.story import play
 from tests.engine.replicas.world import Host, World
-from tests.log.replicas import carry_out, epochs_of, expected_of, found_in, open_replica
+from tests.log.crash import Disk, Loss, Recorder, lay_out
+from tests.log.replicas import carry_out, epochs_of, expected_of, found_in, kill_replica, open_replica
 
 _HEADER = 80
 """Bytes at the start of a hot file that are not changed: they say which version wrote it."""
@@ -64,6 +64,8 @@ class RealDisk(MemoryDisk):
     def lose_power(self, rng: random.Random) -> None:
         """Undo what was not synced, as files do it."""
         image = self._disk().left(rng.choice(list(Loss)), rng)
+        kill_replica(self.log)
+        shutil.rmtree(self._place)
         self._lives += 1
         place = self._folder / str(self._lives)
         lay_out(image, place)
@@ -85,7 +87,8 @@ class RealDisk(MemoryDisk):
 
     def recovered(self) -> Recovered:
         """Return what the core is told at its start."""
-        return msgspec.structs.replace(self.content.recovered(), damaged=self.log.recovered.damaged)
+        found = self.log.recovered
+        return msgspec.structs.replace(self.content.recovered(), damaged=found.damaged, committed=found.committed)
 
     def close(self) -> None:
         self.log.close()
@@ -139,6 +142,12 @@ class RealWorld(World):
     def new_disk(self, node: int) -> RealDisk:
         self._disks = getattr(self, "_disks", 0) + 1
         return RealDisk(self.folder / f"{node}-{self._disks}")
+
+    def wipe(self, node: int) -> None:
+        lost = self.hosts[node].disk
+        super().wipe(node)
+        assert isinstance(lost, RealDisk)
+        lost.close()
 
     def damage(self, node: int, count: int) -> None:
         self.crash(node)

@@ -31,6 +31,7 @@ class Single:
         config: Config | None = TRIO,
         remembers: bool = True,
         damaged: bool = False,
+        committed: int = 0,
     ) -> None:
         self.disk = MemoryDisk()
         content = self.disk.content
@@ -39,7 +40,9 @@ class Single:
         content.events = [(epoch, b"%d.%d" % (epoch, seq)) for seq, epoch in enumerate(epochs)]
         self.now = 0.0
         self.out = Out()
-        self.core = self._create(own, msgspec.structs.replace(content.recovered(), damaged=damaged))
+        self.core = self._create(
+            own, msgspec.structs.replace(content.recovered(), damaged=damaged, committed=committed)
+        )
         self.play(self.core.open(self.now))
 
     def _create(self, own: int, found: Recovered) -> Leadership:

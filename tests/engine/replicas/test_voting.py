@@ -121,3 +121,7 @@ def test_messages_that_belong_to_nothing_are_counted() -> None:
     one.receive(2, data(1, 0, 0, b"a", round_=0))
     one.receive(2, propose(7, 3))
     assert one.core.seat.counters.get("drop", "replica_unexpected") == 4
+
+
+def test_what_was_committed_before_a_restart_is_known() -> None:
+    assert Single(epochs=(1, 1, 1), committed=2).core.committed == 2

@@ -89,7 +89,7 @@ class World:
         self._counter = 0
         self._token = 0
 
-    def new_disk(self, node: int) -> MemoryDisk:  # noqa: ARG002 - for disks that have a place
+    def new_disk(self, node: int) -> MemoryDisk:
         """Return the empty disk of a machine."""
         return MemoryDisk()
 

@@ -28,6 +28,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     tail: int = 0
     """The next sequence."""
     first_retained: int = 0
+    committed: int = 0
+    """The events below were known to be committed. What the core does not know to be committed, it may set aside."""
     runs: tuple[tuple[int, int], ...] = ()
     """Epochs with the sequence at which each starts."""
     damaged: bool = False

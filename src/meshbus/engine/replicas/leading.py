@@ -123,7 +123,10 @@ class Leading:
 
     def change(self, token: int, members: tuple[Member, ...], now: float, out: Out) -> None:
         """Replace the config by one that differs in one member."""
-        if not self.established or not self.config_stored:
+        # What is committed must be on a majority of the present config, which a lost disk may have broken: otherwise the
+        # next config could have a majority without it.
+        covered = majority_value(self.config, self._stored_by) >= self.committed
+        if not self.established or not self.config_stored or not covered:
             out.notices.append(Refused(token, Refusal.CHANGING))
             return
         before = set(self._progress)

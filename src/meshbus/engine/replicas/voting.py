@@ -70,7 +70,7 @@ class Voting:
         self.halted = False
         self._campaign: Campaign | None = None
         # Retention removes committed events only.
-        self._follow = Following(journal, found.first_retained)
+        self._follow = Following(journal, max(found.first_retained, found.committed))
         self._known_epoch = 0
         self._heard_at = float("-inf")
         self._campaign_at = float("inf")

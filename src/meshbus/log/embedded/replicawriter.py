@@ -125,9 +125,7 @@ class ReplicaWriter(Writer):
 
     # ── writes ──────────────────────────────────────────────────────────────────────────────
 
-    def append(
-        self, count: int, offsets: bytes | memoryview, data: bytes | memoryview, given: Given | None, now_ns: int
-    ) -> int:
+    def append(self, *_append: object) -> int:
         """Refuse: what is appended is decided by the leader."""
         raise LogError(
             LogFault.READ_ONLY, f"the log of {self.channel} is replicated: publish to the channel, through its leader"
