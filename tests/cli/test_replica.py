@@ -121,7 +121,7 @@ def test_a_damaged_log_is_found_and_copied_again_from_the_others(trio: Trio) -> 
     trio.publish(leader, *(f"alarm {number}" for number in range(20)))
     broken = next(name for name in NAMES if name != leader)
     until(lambda: trio.status(broken)["committed"], lambda committed: committed == 20)
-    [hot] = (trio.folder / broken / "logs").rglob("*.hot")
+    [hot] = (file for file in (trio.folder / broken / "logs").rglob("*.hot") if b"alarm 7" in file.read_bytes())
     raw = bytearray(hot.read_bytes())
     raw[raw.index(b"alarm 7")] ^= 1
     with hot.open("r+b") as file:
@@ -138,7 +138,7 @@ def test_a_damaged_log_is_found_and_copied_again_from_the_others(trio: Trio) -> 
     [row] = until(lambda: trio.ask(leader, "verify", CHANNEL).rows, lambda rows: len(rows[0]["equal"]) == 3)
     assert row["wrong"] == []
     [kept] = (trio.folder / broken / "logs").rglob("_replaced-0-*")
-    assert b"alarm 8" in next(kept.rglob("*.hot")).read_bytes()
+    assert any(b"alarm 8" in file.read_bytes() for file in kept.rglob("*.hot"))
 
 
 def test_a_node_that_does_not_run_is_unreachable(meshbus: Meshbus, tmp_path: Path) -> None:
