@@ -47,9 +47,12 @@ def run(quick: bool) -> list[Table]:
     found = {name: asyncio.run(_measure(start, seconds, fail_overs)) for name, start in CONTENDERS.items()}
     loads = Table(
         "Replicated appends, three members",
-        ["log", "appends", "bytes", "events/s", "events/cpu s", "p50 ms", "p99 ms"],
+        ["log", "appends", "bytes", "events/s", "events/cpu s", "p50 ms", "p99 ms", "failed"],
         [row for name, one in found.items() for row in _rows(name, one)],
-        ["p50, p99: wait for the acknowledgement of one event, or of a batch of 4000"],
+        [
+            "p50, p99: wait for the acknowledgement of one event, or of a batch of 4000",
+            "failed: calls that were not acknowledged, because the leader changed under the load",
+        ],
     )
     return [loads, _fail_over_table(found), _claims(found)]
 
@@ -89,6 +92,7 @@ def _rows(name: str, found: Found) -> list[list[Cell]]:
             one.per_cpu_second,
             one.load.wait_s(0.5) * 1e3,
             one.load.wait_s(0.99) * 1e3,
+            one.load.failed,
         ]
         for (mode, size), one in found.loads.items()
     ]

@@ -53,7 +53,9 @@ class Trio:
     def leader(self) -> str:
         """Wait until the members agree on a leader that takes appends, and return its name."""
         found = until(
-            lambda: {(row["leader"] or {}).get("name") for name in NAMES if (row := self.status(name))["waiting"] is None},
+            lambda: {
+                (row["leader"] or {}).get("name") for name in NAMES if (row := self.status(name))["waiting"] is None
+            },
             lambda leaders: len(leaders) == 1 and None not in leaders,
         )
         return str(found.pop())

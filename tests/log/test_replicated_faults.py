@@ -194,7 +194,9 @@ def check_flip(root: Path, life: Life, first: int, where: str) -> bool:
                 found = log.read(first, 999, 1 << 20) if tail > first else ()
                 # Events that were set aside may be there again: a damaged replica follows, and sets them aside again.
                 stale = set(life.set_aside) if log.recovered.damaged else set()
-                wrong = [one for one, right in zip(found, life.events[first:], strict=False) if one not in {right, *stale}]
+                wrong = [
+                    one for one, right in zip(found, life.events[first:], strict=False) if one not in {right, *stale}
+                ]
                 assert not wrong, where
             check_readers(copy, life.fixed, where)
             return log.recovered.damaged
