@@ -336,7 +336,7 @@ class Node:
         self._running.run(self._node.replica_remove(channel, node, timeout_s=timeout_s))
 
     def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
-        """Let another member lead a replicated channel that this node leads; appends wait meanwhile.
+        """Hand the lead of a replicated channel over to another member; appends wait meanwhile.
 
         Raises ReplicationError if it does not lead in time.
         """
@@ -500,7 +500,8 @@ class Node:
 
         With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
         is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
-        logs it; entering raises LogError with the first available number if the start is gone.
+        logs it; entering raises LogError with the first available number if the start is gone. A replicated channel needs
+        no publisher: it is read at the nearest member, and continues at another if that one fails.
         """
 
         def prepare() -> asynchronous_subscription.Subscription:

@@ -285,7 +285,12 @@ class Fleet:
             time.sleep(0.02)
 
     def tell(self) -> str:
-        return json.dumps([member.status for member in self.members])
+        """Return what the members say now, as far as they answer."""
+        for member in self.running():
+            member.status = {}
+            member.do("status")
+        time.sleep(3)
+        return json.dumps([(member.status, member.counters) for member in self.members])
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.node.replicafleet import Fleet, Member, fleet
-from tests.node.test_replicafleet import DETECTED_S, acked_more, finish, keep_publishing
+from tests.node.test_replicafleet import acked_more, finish, keep_publishing
 
 pytestmark = pytest.mark.soak
 
 EVENTS = 100_000
+DETECTED_S = 4.0
+"""Longer than three heartbeats of 0.5 s and the random time that a candidate waits."""
 
 
 def kill(found: Fleet, _chance: random.Random) -> None:
@@ -76,7 +78,7 @@ def late(found: Fleet, chance: random.Random) -> None:
 
 def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path) -> None:
     chance = random.Random(5)
-    with fleet(tmp_path, 5) as found:
+    with fleet(tmp_path, 5, heartbeat_s=0.5) as found:
         for member in found.members:
             keep_publishing(member)
         turns = 0

@@ -37,11 +37,6 @@ class Pager:
         self._kept: tuple[int, Any] | None = None
         """The row group that was decoded last, with its first sequence number."""
 
-    @property
-    def end(self) -> int:
-        """One past the last sequence of the log."""
-        return self._log.next_seq
-
     def read(self, start: int, stop: int, max_bytes: int) -> Page:
         """Read from a sequence number on, or from the first event that is left, up to `stop` (excluded).
 

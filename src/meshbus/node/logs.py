@@ -318,8 +318,7 @@ class Logs:
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
-        self._pagers: dict[ChannelName, Pager] = {}
-        """Readers of the replicated logs, which are committed as far as they can be read."""
+        self._replicated: dict[ChannelName, tuple[ReplicatedLog, Pager]] = {}
         self._in_use: dict[ChannelName, ReceivedLog] = {}
         """The received logs that are open, the one that was used last at the end."""
         self._most_open = most_open_logs()
@@ -365,7 +364,7 @@ class Logs:
             recorder=self._identity.node_id,
         )
         self._declare(PUBLISHED, channel, log.committed)
-        self._pagers[channel] = Pager(log.committed)
+        self._replicated[channel] = log, Pager(log.committed)
         return log
 
     def put_replica_aside(self, channel: ChannelName) -> None:
@@ -375,9 +374,9 @@ class Logs:
 
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
         """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""
-        pager = self._pagers.get(channel)
-        if pager is not None:
-            return pager.read(next_seq, pager.end, max_bytes)
+        if channel in self._replicated:
+            replica, pager = self._replicated[channel]
+            return pager.read(next_seq, replica.committed_tail, max_bytes)
         log = self.of_published(channel, create=False)
         return None if log is None else log.page(next_seq, max_bytes)
 

@@ -184,6 +184,7 @@ class Node:
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
+            self._parts.reader.members = self._parts.replicas.members_of
         try:
             self._begin(self._parts)
         except BaseException:
@@ -341,7 +342,7 @@ class Node:
         await replicastaff.remove(self._replica(channel), self._replica_node(node), timeout_s)
 
     async def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
-        """Let another member lead a replicated channel that this node leads; appends wait meanwhile.
+        """Hand the lead of a replicated channel over to another member; appends wait meanwhile.
 
         Raises ReplicationError if it does not lead in time.
         """
@@ -538,7 +539,8 @@ class Node:
 
         With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
         is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
-        logs it; entering raises LogError with the first available number if the start is gone.
+        logs it; entering raises LogError with the first available number if the start is gone. A replicated channel needs
+        no publisher: it is read at the nearest member, and continues at another if that one fails.
         """
         spec = SubscriptionSpec(topic, publisher, queue_group, token)
 
@@ -709,10 +711,12 @@ class Node:
                 parts.joiner.session_up(node_id)
             case Negotiated(node_id=node_id):
                 parts.joiner.agreed(node_id)
+                parts.reader.take(event)
             case PeerPlain(node_id=node_id):
                 parts.joiner.plain(node_id)
             case PeerGone(node_id=node_id):
                 parts.joiner.peer_gone(node_id)
+                parts.reader.take(event)
             case PeerRecovered(node_id=node_id):
                 parts.joiner.recovered(node_id)
             case Acked():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -26,8 +27,10 @@ from meshbus.log.replicated import ReplicatedLog
 from meshbus.node.replicarecords import records_of, rows_of
 from meshbus.node.tasks import TaskOwner
 
-AHEAD_EVENTS, AHEAD_BYTES = 65_536, 4 << 20
+AHEAD_EVENTS, AHEAD_BYTES = 65_536, 2 << 20
 """How much is read ahead of a member that catches up."""
+AHEAD_PARTS = 16
+"""Parts that are kept: a present and a next one for several members that catch up at the same time."""
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -37,6 +40,11 @@ class _Ahead(NamedTuple):
 
     first_seq: int
     records: tuple[bytes, ...]
+
+    @property
+    def end(self) -> int:
+        """One past the last sequence."""
+        return self.first_seq + len(self.records)
 
 
 class ReplicaDisk:
@@ -50,8 +58,9 @@ class ReplicaDisk:
         """Called once, with why nothing more can be written."""
         self._written = self._synced = 0
         self._failed = False
-        self._ahead: _Ahead | None = None
-        self._reading = False
+        self._ahead: deque[_Ahead] = deque(maxlen=AHEAD_PARTS)
+        self._reading: set[int] = set()
+        """Where parts begin that are being read ahead."""
         self._tasks = TaskOwner("a sync of a replicated log", _logger)
         self._syncing: asyncio.Task[None] | None = None
 
@@ -75,14 +84,14 @@ class ReplicaDisk:
         """
         if first_seq >= self.log.quick_from:
             return self._read(first_seq, max_events, max_bytes)
-        ahead = self._ahead
-        place = -1 if ahead is None else first_seq - ahead.first_seq
-        if ahead is None or not 0 <= place < len(ahead.records):
-            self._read_ahead(first_seq)
-            return ()
-        if 2 * place > len(ahead.records):
-            self._read_ahead(ahead.first_seq + len(ahead.records))
-        return ahead.records[place : place + max_events]
+        for ahead in self._ahead:
+            place = first_seq - ahead.first_seq
+            if 0 <= place < len(ahead.records):
+                if 2 * place > len(ahead.records):
+                    self._read_ahead(ahead.end)
+                return ahead.records[place : place + max_events]
+        self._read_ahead(first_seq)
+        return ()
 
     def _read(self, first_seq: int, max_events: int, max_bytes: int) -> tuple[bytes, ...]:
         try:
@@ -92,22 +101,18 @@ class ReplicaDisk:
             return ()  # the reader asks again, or another member
 
     def _read_ahead(self, first_seq: int) -> None:
-        if self._reading or first_seq >= self.log.tail:
-            return
-        self._reading = True
-        self._tasks.start(self._fill(first_seq))
+        known = first_seq in self._reading or any(ahead.first_seq <= first_seq < ahead.end for ahead in self._ahead)
+        if not known and first_seq < self.log.tail and len(self._reading) < AHEAD_PARTS:
+            self._reading.add(first_seq)
+            self._tasks.start(self._fill(first_seq))
 
     async def _fill(self, first_seq: int) -> None:
         try:
             records = await asyncio.to_thread(self._read, first_seq, AHEAD_EVENTS, AHEAD_BYTES)
-            before = self._ahead
-            if before is not None and before.first_seq + len(before.records) == first_seq:
-                # The second half of what was read before is still being sent.
-                half = len(before.records) // 2
-                first_seq, records = before.first_seq + half, before.records[half:] + records
-            self._ahead = _Ahead(first_seq, records)
+            if records:
+                self._ahead.append(_Ahead(first_seq, records))
         finally:
-            self._reading = False
+            self._reading.discard(first_seq)
 
     def carry_out(self, writes: Sequence[Write]) -> None:
         """Write, in order, and begin a sync unless one is running."""
@@ -124,7 +129,7 @@ class ReplicaDisk:
             self._syncing = self._tasks.start(self._sync())
 
     def commit_to(self, tail: int) -> None:
-        """Let readers see the events below a sequence."""
+        """Show readers the events below a sequence."""
         if not self._failed:
             try:
                 self.log.commit_to(tail)

@@ -107,6 +107,8 @@ class ReplicaMember:
         self._token = 0
         self._changes: dict[int, asyncio.Future[Refusal | None]] = {}
         self._uncommitted: deque[_Stored] = deque()
+        self._shown = 0
+        """How far the readers of the log were told that they can read."""
         self._restaffing: dict[int, int] = {}
         """Nodes that are to be members and are not, because they lost their memory, with their present incarnation."""
         self.dismissed: set[int] = set()
@@ -203,11 +205,12 @@ class ReplicaMember:
             self._hear(notice)
 
     def durable(self, number: int) -> None:
-        """Tell the engine how far the disk is."""
+        """Report to the engine how far the disk is."""
         self._act("durable", number)
+        self._show()
 
     def disk_failed(self, problem: str) -> None:
-        """Tell the engine that the disk failed."""
+        """Report to the engine that the disk failed."""
         self._act("disk_failed", problem)
 
     def close(self) -> None:
@@ -311,7 +314,14 @@ class ReplicaMember:
             records += stored.records[:known]
         if records and self.core.lead is not None and self._live.engine.admission.roster.members(self.channel):
             self._send(first, records)
-        self._live.act(lambda engine, now, out: engine.history.grew(self.channel, tail, now, out))
+        self._show()
+
+    def _show(self) -> None:
+        """Tell those who read the log how far they can: what is committed, and on this disk."""
+        shown = self.disk.log.committed_tail
+        if shown > self._shown:
+            self._shown = shown
+            self._live.act(lambda engine, now, out: engine.history.grew(self.channel, shown, now, out))
 
     def _send(self, first: int, records: Sequence[bytes]) -> None:
         payloads = [unpack_record(record).payload for record in records]

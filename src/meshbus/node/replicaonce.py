@@ -45,7 +45,7 @@ class Writers:
                 self._last.put(*found)
 
     def forget(self) -> None:
-        """Forget everything: the end of the log was set aside."""
+        """Drop what is remembered: the end of the log was set aside."""
         self._last = BoundedMap(MAX_WRITERS)
 
     async def records_done(self, records: Sequence[bytes]) -> int:

@@ -102,6 +102,11 @@ class Replicas:
         """Return a replicated channel, or None."""
         return self._channels.get(channel)
 
+    def members_of(self, channel: ChannelName) -> Sequence[int]:
+        """Return the members of a channel, as far as they are known; none if it is not replicated."""
+        one = self._channels.get(channel)
+        return () if one is None else one.members()
+
     # ── opening and closing ─────────────────────────────────────────────────────────────────
 
     def start(self) -> None:

@@ -120,15 +120,15 @@ class Appending(Service):
             out.control.append(AppendAnswered(peer.node_id, decoded))
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Give up what was asked in an earlier session: the peer may have started anew."""
+        """End what was asked in an earlier session as unresolved: the peer may have started anew."""
         self._lose(peer.node_id, out)
 
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
-        """Give up what was asked of a peer that failed or is gone."""
+        """End what was asked of a peer that failed or is gone."""
         self._lose(down.node_id, out)
 
     def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
-        """Give up what was asked on a stream that failed."""
+        """End what was asked on a stream that failed."""
         if stream_id == Subprotocol.APPEND:
             self._lose(node_id, out)
 

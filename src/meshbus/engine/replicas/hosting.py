@@ -66,7 +66,7 @@ class Hosting(Service, Generic[MemberType]):
         return channel_id in self._members
 
     def begin(self, channel_id: bytes, member: MemberType, now: float, out: Output) -> None:
-        """Let a member take part in a channel; one that was open before is replaced."""
+        """Start a member of a channel; one that was open before is replaced."""
         member.seat.counters = self._counters
         self._members[channel_id] = member
         self._take(channel_id, member.open(now))
@@ -83,7 +83,7 @@ class Hosting(Service, Generic[MemberType]):
         return self._timers.next()
 
     def tick(self, now: float, out: Output) -> None:
-        """Let the members do what is due."""
+        """Call the members that are due."""
         for channel_id in self._timers.over(now):
             self._take(channel_id, self._members[channel_id].tick(now))
 
