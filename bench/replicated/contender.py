@@ -28,6 +28,8 @@ class Load(msgspec.Struct, frozen=True):
     events: int
     seconds: float
     waits_s: Sequence[float]
+    failed: int = 0
+    """Calls that ended without an acknowledgement, for example because the leader changed under the load."""
 
     def wait_s(self, share: float) -> float:
         """Return the wait that this share of all waits does not exceed."""
@@ -40,6 +42,8 @@ class Measured(msgspec.Struct, frozen=True):
 
     load: Load
     cpu_s: float
+    client_s: float
+    """Of this, the time of this process: it runs the client of JetStream, and next to nothing for meshbus."""
 
     @property
     def per_second(self) -> float:
@@ -50,6 +54,11 @@ class Measured(msgspec.Struct, frozen=True):
     def per_cpu_second(self) -> float:
         """Return the events that were acknowledged per second of processor time, clients included."""
         return self.load.events / self.cpu_s
+
+    @property
+    def per_server_second(self) -> float:
+        """Return the events that were acknowledged per second of processor time of the other processes."""
+        return self.load.events / (self.cpu_s - self.client_s)
 
 
 class Contender(Protocol):
@@ -66,28 +75,31 @@ class Contender(Protocol):
 
 
 Append = Callable[[], Awaitable[int]]
-"""Appends events, waits until they are acknowledged, and returns their number."""
+"""Appends events, waits until they are acknowledged, and returns their number; 0 if they are not."""
 
 
 async def drive(append: Append, seconds: float, *, workers: int = 1) -> Load:
     """Append from several tasks at once for some time, and record how long each wait took."""
     waits: list[float] = []
+    failed = 0
     began = time.perf_counter()
 
     async def work() -> int:
+        nonlocal failed
         events = 0
         while (at := time.perf_counter()) - began < seconds:
-            events += await append()
+            stored = await append()
+            events, failed = events + stored, failed + (not stored)
             waits.append(time.perf_counter() - at)
         return events
 
     events = sum(await asyncio.gather(*(work() for _ in range(workers))))
-    return Load(events, time.perf_counter() - began, waits)
+    return Load(events, time.perf_counter() - began, waits, failed)
 
 
 async def measure(contender: Contender, mode: Mode, size: int, seconds: float) -> Measured:
     """Load a contender; a short load before is not measured."""
     await contender.load(mode, size, seconds / 4)
-    cpu_s = processor_seconds()
+    cpu_s, client_s = processor_seconds(), time.process_time()
     load = await contender.load(mode, size, seconds)
-    return Measured(load, processor_seconds() - cpu_s)
+    return Measured(load, processor_seconds() - cpu_s, time.process_time() - client_s)

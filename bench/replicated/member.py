@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from bench.replicated.contender import Load, Mode, drive
-from meshbus.errors import MeshError
+from meshbus.errors import MeshError, ReplicationError
 from meshbus.node.node import Node
 
 PSK = "42" * 32
@@ -63,17 +63,17 @@ class _Member:
         """Append events."""
         payload = bytes(size)
 
-        async def one() -> int:
-            await self._publisher.publish(payload)
-            return 1
+        single = mode == Mode.SINGLE
+        events = [payload] * (1 if single else BATCH)
 
-        async def many() -> int:
-            await self._publisher.publish_batch([payload] * BATCH)
-            return BATCH
+        async def append() -> int:
+            try:
+                await (self._publisher.publish(payload) if single else self._publisher.publish_batch(events))
+            except ReplicationError:
+                return 0
+            return len(events)
 
-        if mode == Mode.SINGLE:
-            return await drive(one, seconds)
-        return await drive(many, seconds, workers=WORKERS)
+        return await drive(append, seconds, workers=1 if single else WORKERS)
 
     async def append(self) -> Mapping[str, Any]:
         """Append one event, however often that has to be tried, and return when it was acknowledged."""

@@ -39,7 +39,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
-from meshbus.log.replicated import ReplicatedLog
+from meshbus.log.replicated import ReplicatedLog, put_aside
 from meshbus.log.schema import unsigned
 from meshbus.log.schemas import declare
 from meshbus.names.channel import ChannelName
@@ -366,6 +366,11 @@ class Logs:
         self._declare(PUBLISHED, channel, log.committed)
         self._replicated[channel] = log, Pager(log.committed)
         return log
+
+    def put_replica_aside(self, channel: ChannelName) -> None:
+        """Move the closed log of a replica aside, so that the next opening finds none; blocks."""
+        self._pagers.pop(channel, None)
+        put_aside(self._root / PUBLISHED, channel)
 
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
         """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""

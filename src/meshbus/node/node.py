@@ -53,7 +53,7 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
-from meshbus.node import replicastaff
+from meshbus.node import replicastaff, replicaverify
 from meshbus.node.answer import Answers, Handler
 from meshbus.node.census import Census, open_census
 from meshbus.node.dialing import Dialer, Target
@@ -74,6 +74,7 @@ from meshbus.node.replicamember import ReplicaMember
 from meshbus.node.replicas import Replicas
 from meshbus.node.replicastatus import ReplicaStatus
 from meshbus.node.replicatedpublisher import ReplicatedPublisher
+from meshbus.node.replicaverify import ReplicaRange
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.standing import Standing
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
@@ -346,6 +347,33 @@ class Node:
         Raises ReplicationError if it does not lead in time.
         """
         await replicastaff.transfer(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_verify(
+        self, channel: str, *, repair: bool = False, timeout_s: float = 60.0
+    ) -> list[ReplicaRange]:
+        """Compare the log of a replicated channel with those of the other members, by checksums of ranges.
+
+        With `repair`, a log of this node that differs from what a majority has is moved aside and copied again. Members
+        that do not send their log within the time are shown as unread. Raises ReplicationError if this node is no member.
+        """
+        member = self._replica(channel)
+        log, committed = member.disk.log, member.core.committed
+        ranges = replicaverify.ranges_of(log.first_retained, committed)
+
+        def history(node_id: int, since: int) -> Subscription:
+            return self.subscribe(channel, publisher=node_id, since=since)
+
+        found: dict[int, replicaverify.Checksums] = {}
+        for node_id in member.nodes():
+            if node_id == self.node_id:
+                found[node_id] = await asyncio.to_thread(replicaverify.read_own, log, ranges)
+            elif ranges:
+                found[node_id] = await replicaverify.read_other(history, node_id, ranges, timeout_s)
+        checked = list(replicaverify.judge(ranges, found))
+        if repair and any(self.node_id in one.wrong and one.equal for one in checked):
+            assert self._opened.replicas is not None, "it has a member"
+            await self._opened.replicas.copy_again(channel)
+        return checked
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None

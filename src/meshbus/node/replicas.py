@@ -226,6 +226,17 @@ class Replicas:
             raise ReplicationError(ReplicationFault.REFUSED, channel, problem)
         return member
 
+    async def copy_again(self, channel: str) -> None:
+        """Move the log of this node's replica aside, and copy it again from the other members.
+
+        The leader replaces this member by the one without memory, so the set has one member less until it has caught up.
+        """
+        assert self._logs is not None, "only a member copies, and a member has logs"
+        one = self[channel]
+        await self._shut(one)
+        await asyncio.to_thread(self._logs.put_replica_aside, one.channel)
+        await self._open(one)
+
     # ── appends of other nodes ──────────────────────────────────────────────────────────────
 
     def _serve(self, asked: AppendAsked) -> None:
