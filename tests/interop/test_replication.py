@@ -12,6 +12,7 @@ from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.redex import (
     NackCode,
     RedexMessage,
+    Reserved,
     Role,
     SyncNack,
     SyncRequest,
@@ -40,9 +41,9 @@ async def replica(lab: Lab, node: Node) -> RealPeer:
     return peer
 
 
-def hear(node: Node) -> list[RedexMessage]:
+def hear(node: Node) -> list[RedexMessage | Reserved]:
     """Collect what comes on 0x0E00, beside what the node does with it."""
-    heard: list[RedexMessage] = []
+    heard: list[RedexMessage | Reserved] = []
     handlers = node.live.engine.reception.handlers
     handle = handlers[Subprotocol.REDEX]
 
