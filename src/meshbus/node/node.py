@@ -342,7 +342,7 @@ class Node:
         await replicastaff.remove(self._replica(channel), self._replica_node(node), timeout_s)
 
     async def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
-        """Hand the lead of a replicated channel over to another member; appends wait meanwhile.
+        """Ask another member to lead a replicated channel that this node leads; appends wait meanwhile.
 
         Raises ReplicationError if it does not lead in time.
         """

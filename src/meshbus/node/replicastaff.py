@@ -47,7 +47,7 @@ async def remove(member: ReplicaMember, node: int, timeout_s: float) -> None:
 
 
 async def transfer(member: ReplicaMember, node: int, timeout_s: float) -> None:
-    """Hand the lead over to another member; raise ReplicationError if it is none, or does not lead in time."""
+    """Ask another member to lead; raise ReplicationError if it is none, or does not lead in time."""
     _check_leads(member)
     if node not in member.nodes():
         raise _refused(member, f"{node:016x} is not a member")

@@ -181,7 +181,7 @@ class RealNode:
         self._serving = self._rpc.serve("open-replica", open_file)
 
     def do_open_replica(self, node_id: int) -> int:
-        """Let another real node open the replicated log that it offers, and return how many it has then."""
+        """Ask another real node to open the replicated log that it offers, and return how many it has then."""
         return int(self._net.MeshRpc(self._mesh).call(node_id, "open-replica", b""))
 
     def do_issue_token(self, *arguments: Any, **options: Any) -> bytes:

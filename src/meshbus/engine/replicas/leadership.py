@@ -132,7 +132,7 @@ class Leadership(Candidacy):
         return self._change_members(token, rest if len(rest) < len(members) else (), now)
 
     def transfer(self, token: int, node: int, now: float) -> Out:
-        """Hand the lead over: append nothing more, and ask a member to campaign when it has everything.
+        """Ask a member to lead: append nothing more, and let it campaign when it has everything.
 
         Refused if it is no member. If it does not lead soon, this node goes on; nothing tells which of the two happened.
         """

@@ -65,7 +65,7 @@ class ReplicaSets(Hosting[Leadership]):
         self.finish(now, out)
 
     def transfer(self, channel_id: bytes, token: int, node: int, now: float, out: Output) -> None:
-        """Hand the lead over to another member."""
+        """Ask another member to lead."""
         self._take(channel_id, self._members[channel_id].transfer(token, node, now))
         self.finish(now, out)
 
