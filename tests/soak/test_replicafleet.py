@@ -12,7 +12,7 @@ import pytest
 from tests.node.replicafleet import Fleet, Member, fleet
 from tests.node.test_replicafleet import acked_more, finish, keep_publishing
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 EVENTS = 100_000
 DETECTED_S = 4.0
@@ -83,9 +83,11 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered(tmp_path: Path) -> No
             keep_publishing(member)
         turns = 0
         while len(found.acked) < EVENTS or turns < 10:
-            chance.choice([kill, kill, cut, stop, wipe, late])(found, chance)
+            fault = chance.choice([kill, kill, cut, stop, wipe, late])
+            fault(found, chance)
             turns += 1
             acked_more(found, 500)
+            print(f"{turns}: {fault.__name__}, {len(found.acked)} acknowledged", flush=True)  # noqa: T201
         events = finish(found)
         print(f"{events} events, {len(found.acked)} acknowledged, {len(found.unresolved)} unresolved, {turns} faults")  # noqa: T201
         assert events >= EVENTS
