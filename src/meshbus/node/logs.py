@@ -369,7 +369,7 @@ class Logs:
 
     def put_replica_aside(self, channel: ChannelName) -> None:
         """Move the closed log of a replica aside, so that the next opening finds none; blocks."""
-        self._pagers.pop(channel, None)
+        self._replicated.pop(channel, None)
         put_aside(self._root / PUBLISHED, channel)
 
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
