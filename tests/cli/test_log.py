@@ -9,6 +9,7 @@ from meshbus.cli.exit import Exit
 from meshbus.log.consumers import publish_consumer
 from meshbus.log.durability import LogConfig, Retention, Tiering
 from meshbus.log.log import Redex
+from meshbus.log.replicated import ReplicatedLog
 from tests.cli.conftest import Meshbus
 
 
@@ -60,6 +61,37 @@ def test_ls_shows_a_table_to_people(meshbus: Meshbus, logs: Path, terminal: None
     assert "hot events" in result.out
     (logs / "empty").mkdir()
     assert "no logs in" in meshbus("log", "ls", logs / "empty").err
+
+
+def replica(root: Path) -> Path:
+    """Write a replica with committed events, and others that are not, with a gap and something set aside."""
+    with ReplicatedLog.open(root, "alarms", bytes(16), background=False) as log:
+        log.append(1, 0, [b"old"] * 3)
+        log.set_aside(1)
+        log.skip_to(10, 1)
+        log.append(2, 10, [b"kept", b"too", b"not yet"])
+        log.sync()
+        log.commit_to(12)
+        log.keep()
+    return root
+
+
+def test_a_replica_shows_what_is_committed(meshbus: Meshbus, tmp_path: Path) -> None:
+    root = replica(tmp_path / "logs")
+    (row,) = meshbus("log", "ls", root).rows
+    assert (row["first"], row["next"], row["gaps"], row["set_aside"]) == (10, 12, ["1-9"], 2)
+    assert [row["payload"] for row in meshbus("log", "cat", root, "alarms").rows] == ["kept", "too"]
+    assert meshbus("log", "verify", root).code == Exit.OK
+    (path,) = root.glob("*/_aside/*.hot")
+    damage(path)
+    result = meshbus("log", "verify", root)
+    assert (result.code, [row["file"] for row in result.rows]) == (Exit.FAILED, [path.name])
+
+
+def test_gaps_of_a_replica_are_shown_to_people(meshbus: Meshbus, tmp_path: Path, terminal: None) -> None:
+    out = meshbus("log", "ls", replica(tmp_path / "logs")).out
+    assert "set aside" in out
+    assert "1-9" in out
 
 
 def test_cat_shows_events_sealed_and_hot(meshbus: Meshbus, logs: Path) -> None:

@@ -20,7 +20,7 @@ from meshbus.log.event import LogEvent, events_of_rows
 from meshbus.log.retention import Unit, expired_until
 from meshbus.log.rows import Rows
 from meshbus.log.sequences import SPLIT_ROWS, clip_range
-from meshbus.log.status import ChannelEntry, Finding, LogStats, Report, SegmentFile
+from meshbus.log.status import ChannelEntry, Finding, LogStats, ReplicaStatus, Report, SegmentFile
 from meshbus.names.channel import ChannelName
 
 
@@ -51,6 +51,7 @@ class Snapshot:
         self.sealed_end = content.first
         self.segments: tuple[SegmentFile, ...] = ()
         self.damage = self.waits = ""
+        self.replica: ReplicaStatus | None = None
         self._root, self._parts = root, content.parts
 
     @property

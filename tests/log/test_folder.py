@@ -19,6 +19,7 @@ from meshbus.log.folder import (
     old_path,
     segment_name,
     segment_range,
+    turn_of,
 )
 from meshbus.names.channel import ChannelName
 
@@ -72,6 +73,16 @@ def test_other_files_are_no_segments_and_no_hot_files(tmp_path: Path) -> None:
     assert segment_range("part-0.parquet") is None
     assert is_aside(aside(Path(MANIFEST)))
     assert not is_aside(Path(MANIFEST))
+
+
+def test_hot_files_are_in_the_order_in_which_they_were_begun(tmp_path: Path) -> None:
+    (tmp_path / HOT).mkdir()
+    names = [hot_name(3), hot_name(9), hot_name(4, 1), hot_name(2, 2), hot_name(8, 2), hot_name(1, 10)]
+    for name in reversed(names):
+        (tmp_path / HOT / name).touch()
+    assert [path.name for _, path in hot_files(tmp_path)] == names
+    assert [turn_of(path) for _, path in hot_files(tmp_path)] == [0, 0, 1, 2, 2, 10]
+    assert turn_of(Path("notes.txt")) == 0
 
 
 def test_only_the_folder_of_a_channel_may_hold_a_log() -> None:

@@ -76,6 +76,7 @@ def test_committed_events_are_an_ordinary_log(tmp_path: Path) -> None:
         tail = log.committed.tail(0)
         log.commit_to(95)
         assert payloads(tail.take(200)) == numbered(0, 95)
+        assert (log.committed.next_seq, log.tail) == (95, 100)
         clock.forward(4_000)
         log.keep()
         assert log.committed.stats.upkeep_failures == 0

@@ -80,7 +80,8 @@ async def main(settings: dict[str, Any]) -> None:
                     tasks.start(publish_once(node.publisher(CHANNEL), writer, batches, rows))
                 case ["status"]:
                     (status,) = node.replicas()
-                    say(status=msgspec.to_builtins(status), counters=node.counters)
+                    dialing = [str(one) for one in node.dialing]
+                    say(status=msgspec.to_builtins(status), counters=node.counters, dialing=dialing)
                 case ["halt"]:
                     halted.set()
                 case ["quit"]:

@@ -117,6 +117,7 @@ class Member:
         self.process: subprocess.Popen[str] | None = None
         self.status: dict[str, Any] = {}
         self.counters: dict[str, dict[str, int]] = {}
+        self.dialing: list[str] = []
         self.answers = 0
         self._stack = ExitStack()
 
@@ -181,8 +182,8 @@ class Member:
                     fleet.tried |= {f"{prefix}{number}" for number in range(start, stop)}
                 case {"unresolved": [prefix, start, stop]}:
                     fleet.unresolved |= {f"{prefix}{number}" for number in range(start, stop)}
-                case {"status": status, "counters": counters}:
-                    self.status, self.counters = status, counters
+                case {"status": status, "counters": counters, "dialing": dialing}:
+                    self.status, self.counters, self.dialing = status, counters, dialing
                     self.answers += 1
                 case {"refused": why}:
                     fleet.refused[why] += 1
@@ -229,7 +230,7 @@ class Fleet:
                 "log_dir": str(member.folder / "log"),
                 "heartbeat_s": 0.5,
                 "session_timeout_s": 3.0,
-                "handshake_timeout_s": 0.5,
+                "handshake_timeout_s": 3.0,
                 "channels": [
                     {"name": CHANNEL, "replicas": names, "acks": acks, "replica_heartbeat_s": heartbeat_s},
                 ],
@@ -289,8 +290,8 @@ class Fleet:
         for member in self.running():
             member.status = {}
             member.do("status")
-        time.sleep(3)
-        return json.dumps([(member.status, member.counters) for member in self.members])
+        time.sleep(10)
+        return json.dumps([(member.status, member.counters, member.dialing) for member in self.members])
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────
 

@@ -56,6 +56,7 @@ def ls(
     if for_people(json) and not segments:
         # Most logs have none of these.
         columns += tuple(name for name in ("local_bytes", "remote_bytes") if any(row["remote_bytes"] for row in rows))
+        columns += tuple(name for name in ("gaps", "set_aside", "damaged_files") if any(row.get(name) for row in rows))
         columns += ("lag",) if any(row["lag"] for row in rows) else ()
         rows = [row | {"lag": ", ".join(f"{name} {lag}" for name, lag in row["lag"].items())} for row in rows]
     show_rows(rows, columns, json=json, empty=f"no {'sealed files' if segments else 'logs'} in {root}")
@@ -266,6 +267,17 @@ def _log_row(snapshot: Snapshot) -> dict[str, Any]:
         "local_bytes": sum(segment.bytes for segment in segments if segment.local),
         "remote_bytes": sum(segment.bytes for segment in segments if segment.uri is not None),
         "waits": waits or None,
+    } | _replica_facts(snapshot)
+
+
+def _replica_facts(snapshot: Snapshot) -> dict[str, Any]:
+    replica = snapshot.replica
+    if replica is None:
+        return {}
+    return {
+        "gaps": [f"{first}-{end - 1}" for first, end in replica.gaps],
+        "set_aside": replica.set_aside,
+        "damaged_files": replica.damaged_files,
     }
 
 

@@ -47,7 +47,7 @@ from meshbus.log.files import Files
 from meshbus.log.headers import Headers
 from meshbus.log.rows import Cells
 from meshbus.log.sequences import SPLIT_ROWS
-from meshbus.log.status import ChannelEntry, Finding, LogStats, Report, SegmentFile
+from meshbus.log.status import ChannelEntry, Finding, LogStats, ReplicaStatus, Report, SegmentFile
 from meshbus.names.channel import ChannelName
 
 DEFAULT: Final = "embedded"
@@ -96,6 +96,10 @@ class Snapshot(Protocol):
     @property
     def waits(self) -> str:
         """Why the writer waits for object storage, in one sentence; empty if it does not."""
+
+    @property
+    def replica(self) -> ReplicaStatus | None:
+        """What a replicated log has beside these events, which are the committed ones; None for other logs."""
 
     @property
     def damage(self) -> str:

@@ -28,10 +28,11 @@ from types import TracebackType
 from typing import Self, Unpack
 
 import msgspec
+import numpy as np
 import xxhash
 
 from meshbus.log.backend import OpenOptions
-from meshbus.log.columns import OFFSET_BYTES, Columns, Defaults, Events, pack_events
+from meshbus.log.columns import OFFSET_BYTES, Columns, Defaults, Events, number, pack_events
 from meshbus.log.durability import NEVER, LogConfig
 from meshbus.log.embedded.asides import Aside, list_asides, read_aside
 from meshbus.log.embedded.log import EmbeddedLog
@@ -41,6 +42,7 @@ from meshbus.log.files import Files
 from meshbus.log.folder import folder_of
 from meshbus.log.keeper import Keeper
 from meshbus.log.log import RedexFile
+from meshbus.log.rows import Rows
 from meshbus.names.channel import ChannelName
 
 __all__ = ["Aside", "RangeChecksum", "RecoveredReplica", "ReplicatedLog", "put_aside"]
@@ -236,6 +238,18 @@ class ReplicatedLog:
         for event in self._writer.written().events(first_seq, end):
             checksum.add(event.payload)
         return checksum.digest(first_seq, end)
+
+    def replace(self, first_seq: int, payloads: Events, **columns: Unpack[Columns]) -> int:
+        """Write segments that are damaged again, with events that other members have; return how many were written.
+
+        May take long, so call it in a thread. Raises LogError if events of the same segment that are not given cannot be
+        read: `verify` of the committed log tells the range of each damaged file. Damage that is not in segments is found
+        and cut off when the log is opened again.
+        """
+        offsets, data = pack_events(payloads)
+        edges = np.frombuffer(offsets, np.int32)
+        cells, headers = self._defaults.cells(columns, len(edges) - 1, self._clock())
+        return self._backend.heal(Rows(first_seq, tuple(number(cells, first_seq)), edges, data, headers))
 
     def close(self) -> None:
         """Sync and release the lock; does nothing if already closed."""

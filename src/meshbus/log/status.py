@@ -38,6 +38,17 @@ class SegmentFile(msgspec.Struct, frozen=True):
         return "local" if self.uri is None else "both" if self.local else "remote"
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """What a replicated log has beside its committed events."""
+
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Ranges that were skipped, because no member had them any more: the first missing sequence and one past the last."""
+    set_aside: int = 0
+    """Events that were set aside, because the leader did not have them; they are kept in side files."""
+    damaged_files: int = 0
+    """Damaged files that were kept when the log was cut before them."""
+
+
 class Report(msgspec.Struct, frozen=True):
     """What opening a log found and repaired."""
 

@@ -138,11 +138,13 @@ class HistoryReader:
                 continue
             holders = self._holders(place[1])
             if holders:
-                self._live.act(
-                    lambda engine, now, out, to=holders[0], reading=reading: engine.replays.move(
-                        reading, engine.peers.require(to), now, out
-                    )
-                )
+                self._move(reading, holders[0])
+
+    def _move(self, reading: int, node: int) -> None:
+        def move(engine: Engine, now: float, out: Output) -> None:
+            engine.replays.move(reading, engine.peers.require(node), now, out)
+
+        self._live.act(move)
 
     def _holders(self, channel: ChannelName) -> list[int]:
         """Return the peers that hold the log of a replicated channel, the nearest first."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -147,6 +148,8 @@ class ReplicaDisk:
         match write:
             case AppendEvents():
                 payloads, columns = rows_of(write.payloads) if write.payloads else ([], Columns())
+                # When it came here: tables show by it how far replicas are behind.
+                columns["recv_ts_ns"] = time.time_ns()
                 self.log.append(write.epoch, write.first_seq, payloads, **columns)
             case SetAside():
                 self.log.set_aside(write.first_seq)

@@ -19,6 +19,7 @@ from meshbus.engine.base.notices import ReplicaWork
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.engine.core import Engine
+from meshbus.engine.replicas.coordinator import ReplicationCoordinator
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import (
     Acknowledged,
@@ -39,7 +40,9 @@ from meshbus.engine.replicas.records import (
     Unresolved,
     Write,
 )
+from meshbus.engine.replicas.replication import Replication
 from meshbus.engine.replicas.roles import TagEffect
+from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.errors import MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
@@ -48,7 +51,7 @@ from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
-from meshbus.wire.messages.redex import chain_of
+from meshbus.wire.messages.redex import Role, chain_of
 from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
@@ -115,9 +118,14 @@ class ReplicaMember:
         """Nodes that an operator removed: they are not taken in again by themselves."""
 
     @property
-    def core(self) -> Leadership:
+    def core(self) -> Leadership | ReplicationCoordinator:
         """The member in the engine, to look at it."""
         return self._live.engine.replicas[self.channel_id]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the channel."""
+        return self.core.role == Role.LEADER
 
     # ── appends ─────────────────────────────────────────────────────────────────────────────
 
@@ -126,7 +134,7 @@ class ReplicaMember:
         if not once:
             return await self._append(records, acks)
         async with self.once:
-            if self.core.lead is None:
+            if not self.leads:
                 return self._not_leader()
             done = await self.writers.records_done(records)
             return await self._append(records[done:], acks)
@@ -134,7 +142,7 @@ class ReplicaMember:
     def _append(self, records: Sequence[bytes], acks: Acks) -> asyncio.Future[Appended]:
         waiting = _Waiting(records, acks, asyncio.get_running_loop().create_future())
         size = sum(map(len, records))
-        if self.core.lead is None:
+        if not self.leads:
             waiting.outcome.set_result(self._not_leader())
         elif self._line and self._line_bytes + size > MAX_LINE_BYTES:
             waiting.outcome.set_result(Appended(req=0, outcome=Outcome.BACKPRESSURE))
@@ -312,7 +320,7 @@ class ReplicaMember:
                 self._uncommitted.appendleft(_Stored(tail, stored.records[known:]))
             first = min(first, stored.first_seq)
             records += stored.records[:known]
-        if records and self.core.lead is not None and self._live.engine.admission.roster.members(self.channel):
+        if records and self.leads and self._live.engine.admission.roster.members(self.channel):
             self._send(first, records)
         self._show()
 
@@ -354,10 +362,13 @@ class ReplicaMember:
 
     def _act(self, what: str, *arguments: object) -> None:
         def call(engine: Engine, now: float, out: Output) -> None:
-            getattr(engine.replicas, what)(self.channel_id, *arguments, now, out)
+            getattr(self._service(engine), what)(self.channel_id, *arguments, now, out)
 
         if not self._live.driver.closed:
             self._live.act(call)
+
+    def _service(self, engine: Engine) -> ReplicaSets | Replication:
+        return engine.replicas
 
     def fenced(self) -> bool:
         """Return whether this node leads and has not heard from a majority lately."""

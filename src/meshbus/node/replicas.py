@@ -20,10 +20,12 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.records import Acks
+from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import ConfigError, LogError, RemoteProtocolError, ReplicationError, ReplicationFault
 from meshbus.names.channel import ChannelName
 from meshbus.node.live import Live
 from meshbus.node.logs import Logs
+from meshbus.node.plainmember import PlainMember, PlainReader
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicamember import ReplicaMember
 from meshbus.node.replicapublish import ReplicaPublishing
@@ -57,6 +59,10 @@ class ReplicatedChannel:
         self._find = find
         self._live = live
         self.publishing = ReplicaPublishing(self.channel, self.channel_id, live, self.members, lambda: self.member)
+
+    def is_plain(self) -> bool:
+        """Return whether it is replicated without epochs, because a 0.23 node is a member."""
+        return isinstance(self.member, PlainMember)
 
     def founders(self) -> tuple[int, ...] | None:
         """Return the nodes that are to found the set; None as long as one is not known."""
@@ -112,6 +118,11 @@ class Replicas:
     def start(self) -> None:
         """Open the channels whose members are known; the others follow when they are."""
         for one in self._channels.values():
+            if self._is_plain(one) and one.acks is not Acks.LOCAL:
+                problem = (
+                    f"must be local for {one.channel}, because a net-mesh 0.23 node replicates it, which has no epochs"
+                )
+                raise ConfigError("acks", problem)
             if not self._is_member(one):
                 continue
             if self._logs is None:
@@ -165,17 +176,20 @@ class Replicas:
                 return
             founders = tuple(member.node for member in found.ballot.config.members)
         settings = ReplicaSettings(nodes=founders, heartbeat_s=one.entry.replica_heartbeat_s)
-        member = ReplicaMember(
-            one.channel, one.channel_id, self._live, disk, lambda problem: self._reopen_later(one, problem)
-        )
+        plain = self._is_plain(one)
+        make = PlainMember if plain else ReplicaMember
+        member = make(one.channel, one.channel_id, self._live, disk, lambda problem: self._reopen_later(one, problem))
         one.member = member
         disk.on_durable, disk.on_failure = member.durable, member.disk_failed
 
         def begin(engine: Engine, now: float, out: Output) -> None:
             engine.appending.serve(one.channel_id, one.channel)
             engine.open_channel(one.channel, now, out)
-            engine.replication.admit(one.channel_id, founders)
-            engine.replicas.open(one.channel_id, settings, found, disk, now, out)
+            if plain:
+                engine.replication.open(one.channel_id, settings, found, PlainReader(disk), now, out)
+            else:
+                engine.replication.admit(one.channel_id, founders)
+                engine.replicas.open(one.channel_id, settings, found, disk, now, out)
 
         self._live.act(begin)
 
@@ -194,6 +208,7 @@ class Replicas:
         one.member = one.disk = None
         if member is not None:
             self._live.engine.replicas.close(one.channel_id)
+            self._live.engine.replication.close(one.channel_id)
             member.close()
         if disk is not None:
             try:
@@ -264,6 +279,11 @@ class Replicas:
         """Return whether this node is named as a member."""
         return any(self.find(name) == self._live.engine.node_id for name in one.named)
 
+    def _is_plain(self, one: ReplicatedChannel) -> bool:
+        """Return whether a member is a 0.23 node, by its entry in `peers`."""
+        plain = {entry.peer_id() for entry in self._config.peers if entry.profile is Profile.PLAIN}
+        return any(self.find(name) in plain for name in one.named)
+
     # ── state ───────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> list[ReplicaStatus]:
@@ -305,7 +325,7 @@ class Replicas:
             return None
         core = one.member.core
         gone = [self._name_of(node) or f"{node:016x}" for node in one.members() if not self._reaches(node)]
-        if core.config is None:
+        if core.config is None and not one.is_plain():
             rest = f"; there is no session with {', '.join(gone)}" if gone else ""
             return f"the set is not founded: all its members must be up once{rest}"
         if core.leader is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from meshbus.engine.replicas.coordinator import ReplicationCoordinator
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import Acks
 from meshbus.wire.messages.redex import Role
@@ -44,11 +45,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Why the channel takes no appends with `acks = majority` now, as a sentence; None if it does."""
 
 
-def progress_of(member: Leadership) -> dict[int, int]:
+def progress_of(member: Leadership | ReplicationCoordinator) -> dict[int, int]:
     """Return how far each follower has confirmed, if this node leads; otherwise nothing is known."""
     return {} if member.lead is None else member.lead.confirmed()
 
 
-def role_of(member: Leadership) -> str:
+def role_of(member: Leadership | ReplicationCoordinator) -> str:
     """Return the role of a member as a word."""
     return Role(member.role).name.lower()

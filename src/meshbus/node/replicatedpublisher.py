@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
-from meshbus.errors import AuthError, AuthFault
+from meshbus.errors import AuthError, AuthFault, ConfigError
 from meshbus.log.once import batch_slices
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
@@ -61,6 +61,11 @@ class ReplicatedPublisher(ChannelPublisher):
         batches in ascending order and retries a batch with the same rows in the same order until this returns; the
         rows are then in the log, once, whatever happened to leaders meanwhile.
         """
+        if self._replicated.is_plain():
+            problem = (
+                f"{self.channel} is replicated with a net-mesh 0.23 node, which keeps no headers; use publish_batch"
+            )
+            raise ConfigError("replicas", problem)
         done = 0
         for payloads, columns in batch_slices(rows, writer, batch):
             records = self._records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"))

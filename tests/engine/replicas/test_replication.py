@@ -146,17 +146,17 @@ def test_a_set_without_epochs_elects_and_copies_a_backlog_above_one_packet() -> 
     leader = found.leader()
     events = [bytes([number]) * 500 for number in range(100)]
     with leader.turn() as (engine, now, out):
-        engine.replication.append(ID, 1, events, now, out)
+        engine.replication.append(ID, 1, events, Acks.LOCAL, now, out)
     found.run(3)
     assert Acknowledged(1, 0, 100, Acks.LOCAL, confirmed=True) in found.notices
     for disk in found.disks.values():
         assert [payload for _, payload in disk.content.events] == events
     with leader.turn() as (engine, now, out):
-        engine.replication.disk_failed(ID, now, out)
+        engine.replication.disk_failed(ID, "full", now, out)
     found.run(1)
     assert found.leader() is not leader
     leader.engine.replication.close(ID)
     with leader.turn() as (engine, now, out):
         engine.replication.durable(ID, 9, now, out)
-        engine.replication.disk_failed(ID, now, out)
+        engine.replication.disk_failed(ID, "full", now, out)
     assert any(isinstance(notice, RoleChanged) for notice in found.notices)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from meshbus.errors import LogError, LogFault
-from meshbus.log.embedded.asides import list_asides, read_aside
+from meshbus.log.embedded.asides import aside_status, list_asides, read_aside
+from meshbus.log.status import ReplicaStatus
 from tests.log.making import numbered, payloads
 from tests.log.replicas import open_replica
 
@@ -37,6 +38,14 @@ def test_events_are_read_back_with_their_epochs(tmp_path: Path) -> None:
     assert [second.epoch_at(seq) for seq in (5, 9, 10, 14, 15, 24, 25)] == [1, 1, 2, 2, 3, 3, 4]
     assert events[0].origin == 7
     assert events[12].headers == {"a": b"1"}
+
+
+def test_what_side_files_amount_to_is_told(tmp_path: Path) -> None:
+    folder = set_aside(tmp_path)
+    assert aside_status(folder, ((1, 2),)) == ReplicaStatus(((1, 2),), 5 + 23)
+    (folder / "_aside" / "damaged-0").mkdir()
+    (folder / "_aside" / "damaged-0" / "x.hot.damaged").touch()
+    assert aside_status(folder, ()).damaged_files == 1
 
 
 def test_a_log_without_side_files_has_none(tmp_path: Path) -> None:

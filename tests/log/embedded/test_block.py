@@ -20,11 +20,13 @@ from meshbus.log.embedded.block import (
     is_plain,
     pack_block,
     pack_cells,
+    pack_control,
     pack_file_header,
     pack_one,
     read_rows,
     scalars_at,
     unpack_block,
+    unpack_control,
     unpack_file_header,
 )
 from meshbus.log.headers import Headers
@@ -171,3 +173,12 @@ def test_a_block_is_recognized_only_with_the_key_of_its_log() -> None:
 def test_blocks_of_version_1_have_the_same_key_in_every_log() -> None:
     assert block_key(bytes(16), 1) == block_key(bytes(range(16)), 1) == BlockKey(b"MBBK", 0)
     assert HotHeader("a", bytes(16), 0, 0, version=1).key == BlockKey(b"MBBK", 0)
+
+
+def test_a_control_block_has_a_record_in_place_of_events() -> None:
+    for record in (b"", b"x", b"12345678", bytes(1_000)):
+        raw = memoryview(pack_control(7, record, key=KEY, written_ns=5, durable=3))
+        header = unpack_block(raw, 0, KEY)
+        assert (header.first, header.events, header.durable, header.size) == (7, 0, 3, len(raw))
+        assert unpack_control(raw, 0, header) == record
+        assert len(raw) % 8 == 0

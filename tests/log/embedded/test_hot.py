@@ -147,3 +147,34 @@ def test_blocks_that_do_not_follow_each_other_are_no_rows(tmp_path: Path) -> Non
     assert damage is not None
     assert "instead of 1" in damage.why
     assert index.end == 1
+
+
+def test_a_view_may_end_inside_a_block(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        for first in range(0, 9, 3):
+            log.append_batch(numbered(first, 3))
+        (path,) = tmp_path.glob("*/_hot/*.hot")
+        index = open_hot(path)
+        index.extend()
+        for limit in range(10):
+            view = index.view(limit)
+            assert (view.end, view.blocks) == (limit, -(-limit // 3))
+            assert view.place_of(view.blocks) == ([*index.places, index.size][view.blocks])
+            assert sum(len(rows) for rows in view.rows(0, 9)) >= limit
+
+
+def test_a_file_whose_end_was_replaced_does_not_grow_and_views_keep_it(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_batch(numbered(0, 3))
+        log.append_batch(numbered(3, 3))
+        (path,) = tmp_path.glob("*/_hot/*.hot")
+        index = open_hot(path)
+        index.extend()
+        before = index.view()
+        index.cut(4)
+        log.append(b"more")
+        assert index.extend() is None
+        assert (index.end, index.view().end, index.view().blocks) == (4, 4, 2)
+        index.cut(3)
+        assert (index.view().end, index.view().blocks) == (3, 1)
+        assert (before.end, before.blocks, before.first_of(1)) == (6, 2, 3)

@@ -7,7 +7,9 @@ import pytest
 from meshbus.errors import LogError, LogFault
 from meshbus.log.embedded.inventory import Inventory, take_inventory
 from meshbus.log.embedded.logmanifest import load_manifest
+from meshbus.log.folder import hot_name
 from tests.log.making import numbered, open_log
+from tests.log.replicas import kill_replica, open_replica
 
 
 def take(root: Path) -> Inventory:
@@ -90,3 +92,48 @@ def test_a_file_of_another_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="another log") as caught:
         take(tmp_path / "a")
     assert caught.value.fault is LogFault.FOREIGN
+
+
+def turned(root: Path) -> list[str]:
+    """A replica in three turns, none of whose files is removed yet; returns the names of the files."""
+    log = open_replica(root, seal_bytes=300)
+    for first in range(0, 30, 10):
+        log.append(1, first, numbered(first, 10))
+    log.set_aside(15)
+    log.append(2, 15, numbered(15, 2))
+    log.set_aside(5)
+    log.append(3, 5, [b"last"])
+    kill_replica(log)
+    return [path.name for path in sorted(root.glob("*/_hot/*.hot"))]
+
+
+def test_a_turn_replaces_the_end_of_those_before_it(tmp_path: Path) -> None:
+    assert turned(tmp_path) == [hot_name(0), hot_name(5, 2), hot_name(10), hot_name(15, 1), hot_name(20)]
+    found = take(tmp_path)
+    assert [(index.path.name, index.end) for index in found.live] == [(hot_name(0), 5), (hot_name(5, 2), 6)]
+    assert sorted(path.name for path in found.replaced) == [hot_name(10), hot_name(15, 1), hot_name(20)]
+    assert (found.beyond, found.torn, found.damage) == ([], None, "")
+
+
+@pytest.mark.parametrize("lost", [hot_name(10), hot_name(15, 1), hot_name(20)])
+def test_what_was_replaced_may_be_gone(tmp_path: Path, lost: str) -> None:
+    turned(tmp_path)
+    next(tmp_path.glob(f"*/_hot/{lost}")).unlink()
+    assert [index.path.name for index in take(tmp_path).live] == [hot_name(0), hot_name(5, 2)]
+
+
+def test_a_turn_without_what_it_builds_on_is_beyond_the_end(tmp_path: Path) -> None:
+    turned(tmp_path)
+    path = next(tmp_path.glob(f"*/_hot/{hot_name(0)}"))
+    path.write_bytes(path.read_bytes()[:-5])
+    found = take(tmp_path)
+    assert [(index.path.name, index.end) for index in found.live] == [(hot_name(0), 0)]
+    assert hot_name(5, 2) in [path.name for path in found.beyond]
+
+
+def test_a_file_of_a_replica_without_its_opening_is_being_created(tmp_path: Path) -> None:
+    turned(tmp_path)
+    path = next(tmp_path.glob(f"*/_hot/{hot_name(5, 2)}"))
+    path.write_bytes(path.read_bytes()[:90])
+    found = take(tmp_path)
+    assert [index.path.name for index in found.live] == [hot_name(0), hot_name(10), hot_name(15, 1)]

@@ -21,6 +21,8 @@ def test_the_newest_mark_is_found_again(tmp_path: Path) -> None:
         marks = MarkFile(Files(), tmp_path)
         marks.put(number, Point(1, 2, 3))
         marks.close()
+        marks.close()
+        marks.put(99, Point())
         assert read_mark(tmp_path) == Mark(number, number, Point(1, 2, 3))
 
 

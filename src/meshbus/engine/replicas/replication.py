@@ -16,7 +16,7 @@ from meshbus.engine.replicas.coordinator import ReplicationCoordinator
 from meshbus.engine.replicas.hosting import Hosting
 from meshbus.engine.replicas.inbox import Inbox
 from meshbus.engine.replicas.journal import Recovered
-from meshbus.engine.replicas.records import LogReader, Send
+from meshbus.engine.replicas.records import Acks, LogReader, Send
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context
 from meshbus.policy.reason import Reason
@@ -65,8 +65,10 @@ class Replication(Hosting[ReplicationCoordinator]):
         self._inbox.close(channel_id)
         super().close(channel_id)
 
-    def append(self, channel_id: bytes, token: int, payloads: Sequence[bytes], now: float, out: Output) -> None:
-        """Append events; work with an `Acknowledged`, `Refused` or `Unresolved` of this token follows."""
+    def append(
+        self, channel_id: bytes, token: int, payloads: Sequence[bytes], _acks: Acks, now: float, out: Output
+    ) -> None:
+        """Append events, which are acknowledged locally whatever was asked for; work with an `Acknowledged`, `Refused` or `Unresolved` of this token follows."""
         self._take(channel_id, self._members[channel_id].append(token, payloads))
         self.finish(now, out)
 
@@ -76,7 +78,7 @@ class Replication(Hosting[ReplicationCoordinator]):
             self._take(channel_id, self._members[channel_id].durable(number))
             self.finish(now, out)
 
-    def disk_failed(self, channel_id: bytes, now: float, out: Output) -> None:
+    def disk_failed(self, channel_id: bytes, _problem: str, now: float, out: Output) -> None:
         """Withdraw from a channel whose disk failed."""
         if channel_id in self._members:
             self._take(channel_id, self._members[channel_id].disk_failed())

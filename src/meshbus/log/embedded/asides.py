@@ -7,6 +7,7 @@ are never removed by meshbus.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +30,12 @@ from meshbus.log.embedded.block import (
 from meshbus.log.embedded.controls import Opening, Runs, SetAside, State, encode_record, opening_of
 from meshbus.log.event import LogEvent, events_of_rows
 from meshbus.log.folder import ASIDE, aside
+from meshbus.log.status import ReplicaStatus
 
 if TYPE_CHECKING:
     from meshbus.log.files import Files
+
+_NAME = re.compile(r"(\d{20})-(\d{20})\+\d+\.hot")
 
 
 class Aside(msgspec.Struct, frozen=True):
@@ -62,6 +66,13 @@ def store_aside(files: Files, path: Path, header: HotHeader, events: SetAside) -
         events.blocks_first, encode_record(about), key=header.key, written_ns=header.created_ns, durable=0
     )
     files.write_aside(path, aside(path), [pack_file_header(header), control, events.blocks])
+
+
+def aside_status(folder: Path, gaps: tuple[tuple[int, int], ...]) -> ReplicaStatus:
+    """Return what the side files and the files kept after damage amount to, by their names."""
+    ranges = [_NAME.fullmatch(path.name) for path in folder.glob(f"{ASIDE}/*.hot")]
+    events = sum(int(span[2]) - int(span[1]) for span in ranges if span)
+    return ReplicaStatus(gaps, events, sum(1 for _ in folder.glob(f"{ASIDE}/damaged-*/*.damaged")))
 
 
 def list_asides(folder: Path) -> list[Aside]:

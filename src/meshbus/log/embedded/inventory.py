@@ -52,43 +52,11 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
     # A hot file is sealed as a whole, so its first sequence decides.
     stale = [path for first, path in files if first < manifest.hot_from]
     waiting = [(first, path) for first, path in files if first >= manifest.hot_from]
-    live: list[HotIndex] = []
-    beyond: list[Path] = []
-    replaced: list[Path] = []
-    torn: Damage | None = None
-    skipped_to: int | None = None
+    walk = _Walk(manifest)
     for first, path in waiting:
-        # A gap: a file was lost, or the one before lost its last blocks.
-        continues = torn is None and first == (live[-1].end if live else manifest.hot_from)
-        turns = turn_of(path) > turn_of(live[-1].path) if live else not continues
-        try:
-            index = ((known or {}).get(path) or open_hot(path)) if continues or turns else None
-        except Unreadable:
-            index = None  # it is being created, or a crash interrupted that
-        if index is None:
-            beyond.append(path)
-            continue
-        damage_after = index.extend()
-        opening = opening_of(index.controls)
-        # In a replicated log, a file without an opening is being created, or a crash interrupted that.
-        if (opening is None) != (manifest.replica is UNSET):
-            beyond.append(path)
-            continue
-        if turns and opening is not None:
-            if not _follows(opening, first, live, manifest.hot_from):
-                beyond.append(path)
-                continue
-            replaced += [old.path for old in live if opening.skips or old.header.first >= first]
-            live = [] if opening.skips else [old for old in live if old.header.first < first]
-            skipped_to = first if opening.skips else skipped_to
-            if live:
-                live[-1].cut(first)
-        elif turns:
-            beyond.append(path)
-            continue
-        _check_owner(index, manifest)
-        live.append(index)
-        torn = damage_after
+        if not walk.take(first, path, known or {}):
+            walk.beyond.append(path)
+    live, torn, replaced, beyond = walk.live, walk.torn, walk.replaced, walk.beyond
     # Of an earlier turn than the last one: replaced, and perhaps some of the files before it are removed already.
     turn = turn_of(live[-1].path) if live else 0
     replaced += [path for path in beyond if turn_of(path) < turn]
@@ -104,17 +72,64 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
             f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}): restore the file from a"
             " copy, or move the folder away to start a new log; earlier events are readable"
         )
-    return Inventory(live, stale, torn, beyond, damage, replaced, skipped_to)
+    return Inventory(live, stale, torn, beyond, damage, replaced, walk.skipped_to)
 
 
-def _follows(opening: Opening, first: int, live: list[HotIndex], hot_from: int) -> bool:
-    """Return whether a file that begins a turn is part of the log: nothing that it builds on may be missing."""
-    if opening.skips:
-        return True  # it builds on nothing
-    before = [index for index in live if index.header.first < first]
-    if not before:
-        return opening.after == -1 and first == hot_from
-    return opening.after == turn_of(before[-1].path) and first <= before[-1].end
+class _Walk:
+    """Goes through the hot files in the order in which they were begun, and finds those that make up the log."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self.live: list[HotIndex] = []
+        self.beyond: list[Path] = []
+        self.replaced: list[Path] = []
+        self.torn: Damage | None = None
+        self.skipped_to: int | None = None
+
+    def take(self, first: int, path: Path, known: dict[Path, HotIndex]) -> bool:
+        """Add a file, and return whether it is part of the log."""
+        live = self.live
+        # If neither, there is a gap: a file was lost, or the one before lost its last blocks.
+        continues = self.torn is None and first == (live[-1].end if live else self._manifest.hot_from)
+        turns = turn_of(path) > turn_of(live[-1].path) if live else not continues
+        try:
+            index = (known.get(path) or open_hot(path)) if continues or turns else None
+        except Unreadable:
+            index = None  # it is being created, or a crash interrupted that
+        if index is None:
+            return False
+        torn = index.extend()
+        opening = opening_of(index.controls)
+        # In a replicated log, a file without an opening is being created, or a crash interrupted that.
+        if (opening is None) != (self._manifest.replica is UNSET):
+            return False
+        if turns:
+            if opening is None or not self._follows(opening, first):
+                return False
+            self._turn(opening, first)
+        _check_owner(index, self._manifest)
+        self.live.append(index)
+        self.torn = torn
+        return True
+
+    def _follows(self, opening: Opening, first: int) -> bool:
+        """Return whether nothing is missing that a file builds on, with which a turn begins."""
+        if opening.skips:
+            return True  # it builds on nothing
+        before = [index for index in self.live if index.header.first < first]
+        if not before:
+            return opening.after == -1 and first == self._manifest.hot_from
+        return opening.after == turn_of(before[-1].path) and first <= before[-1].end
+
+    def _turn(self, opening: Opening, first: int) -> None:
+        """Leave out what a turn replaced."""
+        kept = [] if opening.skips else [index for index in self.live if index.header.first < first]
+        self.replaced += [index.path for index in self.live[len(kept) :]]
+        self.live = kept
+        if kept:
+            kept[-1].cut(first)
+        if opening.skips:
+            self.skipped_to = first
 
 
 def _check_owner(index: HotIndex, manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import has_arrow, require_arrow
 from meshbus.log.embedded.compaction import FEWEST, choose_run
+from meshbus.log.embedded.healing import heal_segments
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.logmanifest import Manifest, encode_manifest, store_manifest
 from meshbus.log.embedded.snapshot import Snapshot
@@ -32,6 +33,7 @@ from meshbus.log.status import Finding, LogStats, Report
 
 if TYPE_CHECKING:
     from meshbus.log.backend import OpenOptions
+    from meshbus.log.rows import Rows
 
 _NS = 1_000_000_000
 _BEHIND = 2
@@ -77,12 +79,12 @@ class EmbeddedLog:
     @property
     def first(self) -> int:
         """The first available sequence."""
-        return self._writer.manifest.first
+        return self._writer.first
 
     @property
     def end(self) -> int:
-        """The sequence of the next event."""
-        return self._writer.end
+        """The sequence of the next event that readers will see."""
+        return self._writer.shown
 
     @property
     def durable(self) -> int:
@@ -134,7 +136,7 @@ class EmbeddedLog:
             writer.check_open()
             self._sweep(now)  # first, because on a full disk this makes the room that everything else needs
             # The file being appended to never expires; sealed segments and waiting hot files do, in order.
-            before, rolled, last = writer.manifest, writer.complete, writer.hot[-1]
+            before, rolled, last = writer.described(), writer.complete, writer.hot[-1]
             units = [Unit(part.end, part.bytes, part.written_ns) for part in before.segments]
             units += [Unit(hot.end, hot.size, hot.written_ns) for hot in rolled]
             until = max(expired_until(units, last.end, last.size, self._config.retention, now), writer.floor)
@@ -146,6 +148,16 @@ class EmbeddedLog:
             with suppress(OSError):  # tried again the next time
                 self._spare.keep(len(encode_manifest(writer.manifest)))
             return gone
+
+    def heal(self, rows: Rows) -> int:
+        """Write damaged segments again with rows that others have, and return how many segments were written."""
+        require_arrow()
+        writer = self._writer
+        with self._upkeep, translated(writer.folder, "cannot heal"):
+            writer.check_open()
+            before = writer.manifest
+            self._adopt(lambda: heal_segments(writer.files, writer.folder, before, rows))
+            return sum(old != new for old, new in zip(before.segments, writer.manifest.segments, strict=False))
 
     def tier(self) -> int:
         """Move everything that is due to object storage and return the number of segments copied."""

@@ -80,17 +80,21 @@ class MarkFile:
         path = folder / MARK
         self._files = files
         self.newest = read_mark(folder)
-        self._handle = files.reopen(path) if path.exists() else files.create(path)
+        self._handle: int | None = files.reopen(path) if path.exists() else files.create(path)
 
     def put(self, committed: int, synced: Point) -> None:
-        """Replace the mark; raises OSError, and then the one before still holds."""
+        """Replace the mark, unless the file is closed; raises OSError, and then the one before still holds."""
+        if self._handle is None:
+            return
         mark = Mark(self.newest.number + 1, committed, synced)
         self._files.write(self._handle, [_pack(mark)], mark.number % 2 * _SLOT.size)
         self.newest = mark
 
     def close(self) -> None:
-        """Close the file."""
-        self._files.close(self._handle)
+        """Close the file; does nothing if it is closed."""
+        if self._handle is not None:
+            self._files.close(self._handle)
+            self._handle = None
 
 
 def _pack(mark: Mark) -> bytes:

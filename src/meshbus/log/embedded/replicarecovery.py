@@ -75,7 +75,8 @@ def recover_replica(place: Place, now_ns: int) -> RecoveredReplica:
         damage = "the last hot file is missing"
     state = _state(manifest, found.live)
     if found.skipped_to is not None:
-        manifest = expire(files, folder, manifest, found.skipped_to, now_ns)
+        known = replace(manifest, replica=Replica(state.runs, state.gaps))
+        manifest = expire(files, folder, known, found.skipped_to, now_ns)
         found = take_inventory(folder, manifest)
     if damage:
         return RecoveredReplica(_cut_before_damage(place, manifest, found, state, now_ns), _hurt(state), damage)

@@ -202,7 +202,7 @@ class ReplicaWriter(Writer):
             self.durable = min(self.durable, first_seq)
 
     def skip_to(self, first_seq: int, epoch: int, now_ns: int) -> None:
-        """Go on at a later sequence; everything before it is no longer part of the log."""
+        """Continue at a later sequence; everything before it is no longer part of the log."""
         with self._lock:
             self.check_open()
             end = self.end
@@ -215,7 +215,7 @@ class ReplicaWriter(Writer):
     # ── commits ─────────────────────────────────────────────────────────────────────────────
 
     def commit_to(self, tail: int) -> None:
-        """Take note that the events below a sequence are committed; readers see those that are synced."""
+        """Record that the events below a sequence are committed; readers see those that are synced."""
         with self._lock:
             self._committed = max(self._committed, tail)
             grown = self._show()
@@ -234,12 +234,11 @@ class ReplicaWriter(Writer):
 
     def close(self) -> None:
         """Sync, wake waiting threads and release the lock; does nothing if already closed."""
-        if self.closed:
-            return
         try:
             super().close()
         finally:
-            self._marks.close()
+            with self._lock:
+                self._marks.close()
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 

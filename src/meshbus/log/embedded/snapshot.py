@@ -21,13 +21,14 @@ from msgspec import UNSET, to_builtins
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, to_batch, wanted
+from meshbus.log.embedded.asides import aside_status
 from meshbus.log.embedded.hot import HotView
 from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
 from meshbus.log.folder import WAITS
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.sequences import SPLIT_ROWS, clip_range
-from meshbus.log.status import SegmentFile
+from meshbus.log.status import ReplicaStatus, SegmentFile
 
 _EVENTS = 4_096
 """Rows of a segment that become objects at a time: bounds memory, and is large enough to be fast."""
@@ -78,6 +79,12 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
             return (self.folder / WAITS).read_text()
         except OSError:
             return ""
+
+    @property
+    def replica(self) -> ReplicaStatus | None:
+        """What a replicated log has beside these events; None for other logs."""
+        known = self.manifest.replica
+        return None if known is UNSET else aside_status(self.folder, known.gaps)
 
     @property
     def sealed_end(self) -> int:

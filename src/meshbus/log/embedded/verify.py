@@ -9,9 +9,10 @@ from msgspec import UNSET
 
 from meshbus.errors import LogError
 from meshbus.log.arrow import has_arrow, wanted
+from meshbus.log.embedded.asides import read_aside
 from meshbus.log.embedded.hot import open_hot
 from meshbus.log.embedded.snapshot import Snapshot
-from meshbus.log.folder import segment_range
+from meshbus.log.folder import ASIDE, segment_range
 from meshbus.log.objectstore import verify_object
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.status import Finding
@@ -28,6 +29,12 @@ def verify_log(snapshot: Snapshot) -> list[Finding]:
             found.append(Finding(view.path.name, index.end, view.end, damage.why))
     if snapshot.damage:
         found.append(Finding("_hot", snapshot.end, snapshot.end, snapshot.damage))
+    for path in sorted((snapshot.folder / ASIDE).glob("*.hot")):
+        try:
+            for _ in read_aside(path):
+                pass
+        except LogError as error:
+            found.append(Finding(path.name, 0, 0, str(error)))
     found += [Finding(path.name, 0, 0, "does not belong to this log") for path in _foreign(snapshot)]
     return found
 

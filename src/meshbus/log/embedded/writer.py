@@ -111,6 +111,11 @@ class Writer:
         return self.hot[-1].end
 
     @property
+    def first(self) -> int:
+        """The first sequence that is part of the log."""
+        return self.manifest.first
+
+    @property
     def shown(self) -> int:
         """Readers see the events below this sequence."""
         return self.end
