@@ -43,6 +43,7 @@ from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
 from meshbus.node.redial import DialInfo
 from meshbus.node.replicastatus import ReplicaStatus
+from meshbus.node.replicaverify import ReplicaRange
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -341,6 +342,14 @@ class Node:
         Raises ReplicationError if it does not lead in time.
         """
         self._running.run(self._node.replica_transfer(channel, node, timeout_s=timeout_s))
+
+    def replica_verify(self, channel: str, *, repair: bool = False, timeout_s: float = 60.0) -> list[ReplicaRange]:
+        """Compare the log of a replicated channel with those of the other members, by checksums of ranges.
+
+        With `repair`, a log of this node that differs from what a majority has is moved aside and copied again. Members
+        that do not send their log within the time are shown as unread. Raises ReplicationError if this node is no member.
+        """
+        return self._running.run(self._node.replica_verify(channel, repair=repair, timeout_s=timeout_s))
 
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None

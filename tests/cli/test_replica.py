@@ -120,9 +120,9 @@ def test_members_are_shown_changed_and_compared(trio: Trio, request: pytest.Fixt
 @pytest.mark.slow
 def test_a_damaged_log_is_found_and_copied_again_from_the_others(trio: Trio) -> None:
     leader = trio.leader()
-    trio.publish(leader, *(f"alarm {number}" for number in range(20)))
+    trio.publish(leader, *(f"alarm {number}" for number in range(9)))
     broken = next(name for name in NAMES if name != leader)
-    until(lambda: trio.status(broken)["committed"], lambda committed: committed == 20)
+    until(lambda: trio.status(broken)["committed"], lambda committed: committed == 9)
     [hot] = (file for file in (trio.folder / broken / "logs").rglob("*.hot") if b"alarm 7" in file.read_bytes())
     raw = bytearray(hot.read_bytes())
     raw[raw.index(b"alarm 7")] ^= 1
@@ -136,7 +136,7 @@ def test_a_damaged_log_is_found_and_copied_again_from_the_others(trio: Trio) -> 
     assert "--repair" in found.err
     fixed = trio.ask(broken, "verify", CHANNEL, "--repair")
     assert (fixed.code, "moved aside" in fixed.err) == (Exit.OK, True)
-    until(lambda: trio.status(broken)["committed"], lambda committed: committed == 20)
+    until(lambda: trio.status(broken)["committed"], lambda committed: committed == 9)
     [row] = until(lambda: trio.ask(leader, "verify", CHANNEL).rows, lambda rows: len(rows[0]["equal"]) == 3)
     assert row["wrong"] == []
     [kept] = (trio.folder / broken / "logs").rglob("_replaced-0-*")

@@ -49,7 +49,7 @@ def remove(channel: Channel, member: Member, /, *, admin: Admin = None, config: 
 
 @app.command
 def transfer(channel: Channel, member: Member, /, *, admin: Admin = None, config: Config = None) -> None:
-    """Let another member lead, for example before the leader is stopped; ask the leader."""
+    """Make another member the leader, for example before this one is stopped; ask the leader."""
     _ask(admin, config, "replica_change", change="transfer", channel=channel, node=member)
     note(f"{member} leads {channel}")
 

@@ -29,7 +29,7 @@ class Sound(msgspec.Struct, frozen=True, tag=True):
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Tell the state of the replica."""
+    """Return the state of the replica."""
 
 
 class State(msgspec.Struct, frozen=True):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 import msgspec
 
-from meshbus.errors import LogError, MeshError
+from meshbus.engine.base.batch import EventBatch
+from meshbus.errors import LogError, MeshError, Timeout
 from meshbus.log.replicated import RangeChecksum, ReplicatedLog
 from meshbus.node.subscription import Subscription
 
@@ -80,20 +81,26 @@ def read_own(log: ReplicatedLog, ranges: Sequence[Range]) -> dict[Range, bytes |
 async def read_other(open_history: Open, node_id: int, ranges: Sequence[Range], timeout_s: float) -> Checksums:
     """Read the log of another member; what it does not send in time is left out."""
     found: dict[Range, bytes | None] = {}
-    try:
-        async with asyncio.timeout(timeout_s), open_history(node_id, ranges[0][0]) as history:
-            await _read(history.batches(), list(ranges), found)
-    except (MeshError, TimeoutError):
-        pass  # the rows show it as unread
+    with suppress(MeshError, TimeoutError):  # the rows show it as unread
+        async with asyncio.timeout(timeout_s):
+            while True:
+                # A busy member may miss the first question; whoever does not answer at all ends by the time-out.
+                with suppress(Timeout):
+                    async with open_history(node_id, ranges[0][0]) as history:
+                        await _read(history.batches(), node_id, list(ranges), found)
+                        break
     return found
 
 
-async def _read(batches: AsyncIterator[object], ranges: list[Range], found: dict[Range, bytes | None]) -> None:
+async def _read(
+    batches: AsyncIterator[EventBatch], node_id: int, ranges: list[Range], found: dict[Range, bytes | None]
+) -> None:
     (first, end), *rest = ranges
     checksum, expected = RangeChecksum(), first
     async for batch in batches:
-        for event in batch:  # type: ignore[attr-defined]
-            if event.pub_seq != expected:
+        for event in batch:
+            # A reading goes on at another member if this one goes down; that must not be taken for its log.
+            if event.publisher != node_id or event.pub_seq != expected:
                 return
             checksum.add(event.payload)
             expected += 1
