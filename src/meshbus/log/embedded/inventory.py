@@ -118,7 +118,7 @@ class _Walk:
             return True  # it builds on nothing
         before = [index for index in self.live if index.header.first < first]
         if not before:
-            return opening.after == -1 and first == self._manifest.hot_from
+            return first == self._manifest.hot_from  # what was before it is sealed
         return opening.after == turn_of(before[-1].path) and first <= before[-1].end
 
     def _turn(self, opening: Opening, first: int) -> None:

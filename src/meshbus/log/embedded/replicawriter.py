@@ -191,8 +191,7 @@ class ReplicaWriter(Writer):
                 )
             kept = [hot for hot in self.hot if hot.header.first < first_seq]
             after = turn_of(kept[-1].path) if kept else -1
-            # Those that are not on the disk yet may be in files that are replaced now.
-            asides = (*self._unfinished(), self._collect(first_seq))
+            asides = (*self._unfinished(kept), self._collect(first_seq))
             # The file that it replaces may be the one that skipped, and the manifest may not know of that yet.
             skips = not kept and self._skipped_to > self.manifest.first
             opening = Opening(self.state.cut(first_seq), after, skips, asides)
@@ -209,7 +208,7 @@ class ReplicaWriter(Writer):
             if first_seq <= end:
                 raise ValueError(f"a gap leads forward from {end}, the end of the log, got {first_seq}")
             state = replace(self.state, runs=((epoch, end),), gaps=(*self.state.gaps, (end, first_seq)))
-            self._turn(first_seq, Opening(state, skips=True, asides=self._unfinished()), [], now_ns)
+            self._turn(first_seq, Opening(state, skips=True, asides=self._unfinished([])), [], now_ns)
             self._skipped_to = first_seq
 
     # ── commits ─────────────────────────────────────────────────────────────────────────────
@@ -287,9 +286,11 @@ class ReplicaWriter(Writer):
         self.turn, self.state = self.turn + 1, opening.state
         self._todo.append(Turned(self.turn, index, opening.asides, replaced))
 
-    def _unfinished(self) -> tuple[SetAside, ...]:
-        # The newest has those before it.
-        return self._todo[-1].asides if self._todo else ()
+    def _unfinished(self, kept: list[HotIndex]) -> tuple[SetAside, ...]:
+        """Return what was set aside, has no side file yet, and is in none of the files that are kept."""
+        safe = {aside.turn for turned in self._todo if turned.hot in kept for aside in turned.asides}
+        found = {aside.turn: aside for turned in self._todo for aside in turned.asides if aside.turn not in safe}
+        return tuple(found.values())
 
     def _collect(self, first_seq: int) -> SetAside:
         """Return the blocks of the events from a sequence on, which are views of the hot files."""
