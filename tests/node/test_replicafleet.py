@@ -6,7 +6,11 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.node.replicafleet import Fleet, Member, fleet
+
+pytestmark = pytest.mark.slow
 
 DETECTED_S = 2.0
 """Longer than three heartbeats of the leader and the random time that a candidate waits."""

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 
 from meshbus import Node, NodeConfig
+from meshbus.engine.base.notices import AppendAnswered
+from meshbus.engine.base.packets import Output
 from meshbus.engine.replicas.records import Acks
 from meshbus.errors import ConfigError, LogError, LogFault, ReplicationError, ReplicationFault
 from meshbus.node import replicas as replicas_module
+from meshbus.node.driver import Driver
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.append import AppendFlags, Outcome
+from meshbus.wire.messages.redex import channel_id
+from meshbus.wire.record import Record, pack_record
 from tests.node.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
 
 
@@ -100,6 +107,30 @@ async def test_other_nodes_publish_through_the_members(tmp_path: Path) -> None:
         assert all(trio.nodes[name].find_chain_holders(CHANNEL)[0] == trio.nodes[name].node_id for name in NAMES)
         with pytest.raises(ReplicationError, match="stores nothing of the channel"):
             await guest.replica_remove(CHANNEL, "n0")
+
+
+async def test_records_that_are_none_or_name_another_origin_are_denied(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        guest = await trio.start("guest")
+        await until(lambda: len(guest.peers) == 3)
+        leader = trio.nodes[await trio.led()]
+        await until(lambda: guest.live.engine.peers.require(leader.node_id).uses(Subprotocol.APPEND))
+        own = pack_record(Record(b"mine", 1, guest.identity.origin_hash))
+        answers: list[AppendAnswered] = []
+        guest.watch(lambda notice: answers.append(notice) if isinstance(notice, AppendAnswered) else None)
+        for number, record in enumerate((b"short", pack_record(Record(b"forged", 1, 7))), 1):
+            out = Output()
+            peer = guest.live.engine.peers.require(leader.node_id)
+            guest.live.engine.appending.ask(
+                peer, channel_id(CHANNEL), [own, record], AppendFlags.NONE, Driver.now(), out
+            )
+            guest.live.driver.apply(out)
+            async with asyncio.timeout(60):
+                while len(answers) < number:  # noqa: ASYNC110 - it happens in another node
+                    await asyncio.sleep(0.01)
+            assert answers[-1].answer.outcome is Outcome.DENIED
+        assert leader.replicas()[0].tail == 0
+        assert leader.counters["drop"]["replication_malformed"] == 2
 
 
 async def test_subscribers_get_events_when_they_are_committed(tmp_path: Path) -> None:

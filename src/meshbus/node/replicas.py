@@ -23,6 +23,7 @@ from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import ConfigError, LogError, RemoteProtocolError, ReplicationError, ReplicationFault
 from meshbus.names.channel import ChannelName
+from meshbus.names.identity import derive_origin_hash
 from meshbus.node.live import Live
 from meshbus.node.logs import Logs
 from meshbus.node.plainmember import PlainMember, PlainReader
@@ -244,14 +245,21 @@ class Replicas:
         if member is None:
             self._answer(asked, Appended(req=0, outcome=Outcome.NOT_LEADER))
             return
-        try:
-            for record in asked.records:
-                unpack_record(record)
-        except RemoteProtocolError:
+        if not self._is_sound(asked):
             self._live.engine.counters.count(Reason.REPLICATION_MALFORMED)
             self._answer(asked, Appended(req=0, outcome=Outcome.DENIED))
             return
         self._tasks.start(self._append(member, asked))
+
+    def _is_sound(self, asked: AppendAsked) -> bool:
+        """Return whether all records can be read, and name the node that sends them as their origin."""
+        peer = self._live.engine.peers.get(asked.node_id)
+        entity = None if peer is None else peer.claims.entity_id
+        try:
+            origins = {unpack_record(record).origin for record in asked.records}
+        except RemoteProtocolError:
+            return False
+        return entity is None or origins <= {derive_origin_hash(entity)}
 
     async def _append(self, member: ReplicaMember, asked: AppendAsked) -> None:
         flags = AppendFlags(asked.flags)
