@@ -327,10 +327,10 @@ class Replicas:
     def _waiting(self, one: ReplicatedChannel) -> str | None:
         if one.problem is not None:
             return one.problem
-        if unknown := one.unknown():
-            return f"no node named {', '.join(unknown)} has announced itself"
         if one.member is None:
-            return None
+            # A member that is open knows the others by their ids.
+            unknown = one.unknown()
+            return f"no node named {', '.join(unknown)} has announced itself" if unknown else None
         core = one.member.core
         gone = [self._name_of(node) or f"{node:016x}" for node in one.members() if not self._reaches(node)]
         if core.config is None and not one.is_plain():
