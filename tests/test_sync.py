@@ -295,3 +295,11 @@ def test_a_drifted_twin_is_noticed() -> None:
     assert said.startswith("one says 'Do it.'")
     assert new == "three is new"
     assert [line for line in differences(Drifted, Original) if "missing" in line] == ["three is missing"]
+
+
+def test_chains_are_announced_found_and_withdrawn(pair: tuple[sync.Node, sync.Node]) -> None:
+    node, _ = pair
+    node.announce_chain("alarms/fire", tip=3)
+    assert node.find_chain_holders("alarms/fire") == [node.node_id]
+    node.withdraw_chain("alarms/fire")
+    assert node.find_chain_holders("alarms/fire") == []

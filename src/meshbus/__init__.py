@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RegistryError,
         RemoteProtocolError,
         Replayed,
+        ReplicationError,
         SlowConsumer,
         Timeout,
         UnknownVersion,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from meshbus.node.node import Node
     from meshbus.node.publisher import ChannelPublisher
     from meshbus.node.redial import DialState, PeerUnreachable
+    from meshbus.node.replicastatus import ReplicaMemberStatus, ReplicaStatus
     from meshbus.node.subscription import Subscription, WhenFull
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
     from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -94,7 +96,7 @@ _HOMES = {
         "meshbus.errors": (
             "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError "
             "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError PipelineError ProtocolError "
-            "RegistryError RemoteProtocolError Replayed SlowConsumer Timeout UnknownVersion"
+            "RegistryError RemoteProtocolError Replayed ReplicationError SlowConsumer Timeout UnknownVersion"
         ),
         "meshbus.log.aio": "AsyncRedexFile",
         "meshbus.log.durability": "Fsync LogConfig NEVER Retention Tiering every_n interval",
@@ -108,6 +110,7 @@ _HOMES = {
         "meshbus.node.node": "Node",
         "meshbus.node.publisher": "ChannelPublisher",
         "meshbus.node.redial": "DialState PeerUnreachable",
+        "meshbus.node.replicastatus": "ReplicaMemberStatus ReplicaStatus",
         "meshbus.node.subscription": "Subscription WhenFull",
         "meshbus.policy.assign": "LevelPolicy LevelRule SubnetPolicy SubnetRule",
         "meshbus.policy.capability": "CapabilityFilter CapabilitySet",
@@ -203,6 +206,9 @@ __all__ = [
     "Reliability",
     "RemoteProtocolError",
     "Replayed",
+    "ReplicaMemberStatus",
+    "ReplicaStatus",
+    "ReplicationError",
     "Retention",
     "Scope",
     "ScopeFilter",

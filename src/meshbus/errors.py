@@ -16,7 +16,8 @@
     ├── DeliveryError
     │   ├── Backpressure             the stream has too little credit for a send
     │   ├── SlowConsumer             a subscription's queue is full
-    │   └── PartialDelivery          some subscribers did not get the event
+    │   ├── PartialDelivery          some subscribers did not get the event
+    │   └── ReplicationError         a replicated channel refused events, or cannot say what became of them
     ├── PeerError                    an unknown, failed or unreachable peer
     ├── LogError                     a corrupt segment, a deleted range, a closed log, a full disk
     ├── PipelineError                Spark, a table or a checkpoint cannot be used
@@ -264,6 +265,35 @@ class PartialDelivery(DeliveryError):
         self.report = report
         """The PublishReport, with the outcome for each subscriber."""
         super().__init__(f"{delivered} of {attempted} subscribers reached: {problem}")
+
+
+class ReplicationFault(StrEnum):
+    """Why a replicated channel did not acknowledge events."""
+
+    NO_LEADER = "no_leader"
+    """No leader is known, or it cannot be reached. Nothing was stored."""
+    NO_MAJORITY = "no_majority"
+    """The leader does not hear from a majority of the members. Nothing was stored."""
+    BACKPRESSURE = "backpressure"
+    """Too many events wait for their acknowledgement. Nothing was stored."""
+    DENIED = "denied"
+    """The leader's policy does not allow this node to publish on the channel. Nothing was stored."""
+    UNRESOLVED = "unresolved"
+    """The leader was lost before it acknowledged: the events are kept or lost, and the channel's log will show which."""
+    REFUSED = "refused"
+    """A change of the members was refused."""
+
+
+class ReplicationError(DeliveryError):
+    """A replicated channel refused events or a change, or cannot say what became of them."""
+
+    code = "replication"
+
+    def __init__(self, fault: ReplicationFault, channel: str, problem: str) -> None:
+        self.fault = fault
+        self.channel = channel
+        self.problem = problem
+        super().__init__(f"{channel}: {problem}")
 
 
 class PeerFault(StrEnum):

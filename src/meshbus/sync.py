@@ -42,6 +42,8 @@ from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
 from meshbus.node.publisher import PublishOptions
 from meshbus.node.redial import DialInfo
+from meshbus.node.replicastatus import ReplicaStatus
+from meshbus.node.replicaverify import ReplicaRange
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -316,6 +318,39 @@ class Node:
         """Call a function with the asynchronous node on its loop, and return its result; it must not block."""
         return self._running.call(lambda: function(self._node))
 
+    def replicas(self) -> list[ReplicaStatus]:
+        """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
+        return self._running.call(self._node.replicas)
+
+    def replica_add(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Make a node, by id or name, a member of a replicated channel that this node leads.
+
+        The node must be running and configured for the channel. Raises ReplicationError if it does not become one.
+        """
+        self._running.run(self._node.replica_add(channel, node, timeout_s=timeout_s))
+
+    def replica_remove(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Remove a member of a replicated channel that this node leads; its log stays where it is.
+
+        Raises ReplicationError if that is refused.
+        """
+        self._running.run(self._node.replica_remove(channel, node, timeout_s=timeout_s))
+
+    def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Ask another member to lead a replicated channel that this node leads; appends wait meanwhile.
+
+        Raises ReplicationError if it does not lead in time.
+        """
+        self._running.run(self._node.replica_transfer(channel, node, timeout_s=timeout_s))
+
+    def replica_verify(self, channel: str, *, repair: bool = False, timeout_s: float = 60.0) -> list[ReplicaRange]:
+        """Compare the log of a replicated channel with those of the other members, by checksums of ranges.
+
+        With `repair`, a log of this node that differs from what a majority has is moved aside and copied again. Members
+        that do not send their log within the time are shown as unread. Raises ReplicationError if this node is no member.
+        """
+        return self._running.run(self._node.replica_verify(channel, repair=repair, timeout_s=timeout_s))
+
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
     ) -> list[int]:
@@ -402,6 +437,21 @@ class Node:
         """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
         self._running.call(lambda: self._node.announce(capabilities))
 
+    def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
+        """Announce that this node holds a chain, up to the sequence number `tip` if it is given.
+
+        A chain is an origin hash, or the name of a replicated channel; replicas announce theirs by themselves.
+        """
+        self._running.call(lambda: self._node.announce_chain(chain, tip=tip))
+
+    def withdraw_chain(self, chain: int | str) -> None:
+        """Announce that this node no longer holds a chain."""
+        self._running.call(lambda: self._node.withdraw_chain(chain))
+
+    def find_chain_holders(self, chain: int | str) -> list[int]:
+        """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
+        return self._running.call(lambda: self._node.find_chain_holders(chain))
+
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
@@ -459,7 +509,8 @@ class Node:
 
         With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
         is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
-        logs it; entering raises LogError with the first available number if the start is gone.
+        logs it; entering raises LogError with the first available number if the start is gone. A replicated channel needs
+        no publisher: it is read at the nearest member, and continues at another if that one fails.
         """
 
         def prepare() -> asynchronous_subscription.Subscription:

@@ -17,7 +17,7 @@ async def test_it_finds_us_by_the_tag_of_a_subprotocol_that_we_handle(lab: Lab) 
         peer.find_nodes, {"require_tags": list(wanted.require_tags)}, gives=lambda found: found != []
     )
     assert found == [node.node_id]
-    not_ours = SubprotocolRegistry.capability_filter_for(Subprotocol.REDEX)
+    not_ours = SubprotocolRegistry.capability_filter_for(Subprotocol.SNAPSHOT)
     assert await asyncio.to_thread(peer.find_nodes, {"require_tags": list(not_ours.require_tags)}) == []
 
 

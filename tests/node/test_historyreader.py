@@ -18,6 +18,8 @@ from meshbus.names.identity import Identity
 from meshbus.node.historyreader import FIRST, HistoryReader
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
+from tests.node.replicatrio import CHANNEL as REPLICATED
+from tests.node.replicatrio import NAMES, replica_trio
 from tests.node.test_node import QUICK, take, until
 from tests.patience import PATIENCE_S
 
@@ -283,3 +285,24 @@ def test_the_retention_error_is_that_of_the_log() -> None:
         **QUICK,
     ).config
     assert config.channels[0].log_config().retention == Retention(60, 1 << 20, 10)
+
+
+async def test_a_replicated_channel_is_read_at_any_member_and_goes_on_at_another(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        guest = await trio.start("guest")
+        await until(lambda: len(guest.peers) == 3)
+        publisher = trio.nodes[await trio.led()].publisher(REPLICATED)
+        await publisher.publish_batch([str(number) for number in range(50)])
+        async with guest.subscribe(REPLICATED, since=0) as subscription:
+            events = aiter(subscription)
+            got = [(await anext(events)).payload for _ in range(50)]
+            reading = next(iter(guest._opened.reader._subscriptions))
+            place = guest.live.engine.replays.place_of(reading)
+            assert place is not None
+            await trio.stop(next(name for name in NAMES if trio.nodes[name].node_id == place[0]))
+            await guest.publisher(REPLICATED, wait_s=60).publish_batch([str(number) for number in range(50, 80)])
+            got += [(await anext(events)).payload for _ in range(30)]
+            assert got == [str(number).encode() for number in range(80)]
+            moved = guest.live.engine.replays.place_of(reading)
+            assert moved is not None
+            assert moved[0] != place[0]

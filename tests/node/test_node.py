@@ -418,3 +418,19 @@ async def test_a_prefix_subscription_right_after_connect_is_live_when_it_was_ent
             assert subscription.publishers == (publisher.node_id,)
             assert (await lidar.publish(b"first")).delivered == 1
             assert await take(subscription, 1) == [b"first"]
+
+
+async def test_who_holds_a_chain_is_known_to_the_others(nodes: tuple[Node, Node]) -> None:
+    holder, other = nodes
+    holder.announce_chain("alarms/fire", tip=3)
+    holder.announce_chain(0x1234)
+    await until(lambda: other.find_chain_holders(0x1234) == [holder.node_id])
+    assert other.find_chain_holders("alarms/fire") == holder.find_chain_holders("alarms/fire") == [holder.node_id]
+    other.announce_chain("alarms/fire")
+    assert other.find_chain_holders("alarms/fire") == [other.node_id, holder.node_id]
+    holder.withdraw_chain(0x1234)
+    assert holder.find_chain_holders(0x1234) == []
+    with pytest.raises(ConfigError, match="64 bits"):
+        holder.announce_chain(-1)
+    with pytest.raises(ChannelError):
+        holder.find_chain_holders("not a channel!")

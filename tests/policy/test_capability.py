@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshbus.errors import ConfigError
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.tag import chain_range_tag, chain_tag
 from meshbus.policy.views import Gpu, GpuVendor, Hardware, Modality, Model, Tool
 from tests.vectors import load
 
@@ -158,3 +159,8 @@ def test_sets_are_values() -> None:
     assert one != CapabilitySet(["a", "b"])
     assert one != "a"
     assert repr(one) == "CapabilitySet(['a', 'b'], {'k': 'v'})"
+
+
+def test_chains_are_those_of_the_tags() -> None:
+    held = CapabilitySet([chain_tag(1), chain_tag(2, tip=7), chain_range_tag(3, 4, 5), "causal:x", "lidar"])
+    assert held.chains == {1, 2, 3}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meshbus.errors import ConfigError
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import CapabilityIndex, ScopeFilter, ScopeKind
+from meshbus.policy.tag import chain_range_tag, chain_tag
 from tests.vectors import load
 
 SCOPES = load("policy")["scope_filters_observed"]["rows"]
@@ -245,3 +246,21 @@ def test_announcing_often_does_not_grow_the_index() -> None:
     assert len(index._expiries) < 100
     assert len(index._by_claim) == 1
     assert index.expire(1_000_001.0) == [1]
+
+
+# ── chains ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_holders_of_a_chain_are_found_by_any_form_of_its_tag() -> None:
+    index = CapabilityIndex()
+    tags = [chain_tag(5), chain_tag(5, tip=9), chain_range_tag(5, 1, 3), chain_tag(6), "causal:5", "lidar"]
+    for node_id, tag in enumerate(tags):
+        index.apply(node_id, CapabilitySet([tag]), 1, 300, now=0.0)
+    assert index.holders(5, now=300.0) == [0, 1, 2]
+    assert index.holders(6, now=300.0) == [3]
+    assert index.holders(7, now=300.0) == index.holders(5, now=300.5) == []
+    # A search by tag stays exact, although a chain is also indexed by its shortest tag.
+    assert index.query(CapabilityFilter(require_tags=(chain_tag(5),)), now=0.0) == [0]
+    index.apply(1, CapabilitySet(["lidar"]), 2, 300, now=0.0)
+    index.remove(2)
+    assert index.holders(5, now=0.0) == [0]

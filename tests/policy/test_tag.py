@@ -15,6 +15,7 @@ from meshbus.policy.tag import (
     TagKind,
     announced_channels,
     canonical,
+    chain_in,
     chain_range_tag,
     chain_tag,
     channel_tag,
@@ -133,3 +134,17 @@ def test_an_announcement_names_a_limited_number_of_channels_and_bytes() -> None:
     assert list(nameable(long)) == long[:fitting]
     assert announced_channels(f"publishes:{name}" for name in many) == tuple(many[:MAX_CHANNEL_TAGS])
     assert announced_channels(f"publishes:{name}" for name in long) == tuple(long[:fitting])
+
+
+def test_a_chain_is_known_from_all_forms_of_its_tag_and_from_nothing_else() -> None:
+    for tag in (chain_tag(0xFF), chain_tag(0xFF, tip=0), chain_tag(0xFF, tip=2**64), chain_range_tag(0xFF, 3, 9)):
+        assert chain_in(tag) == 0xFF, tag
+    hostile = ("", ":", ":x", ":1:2", "[3..]", "[..9]", "[3..9", "[3..9]:1", "0", ":-1", ":١", "\n")
+    for tag in (*(chain_tag(0xFF) + rest for rest in hostile[1:]), "causal:ff", "causal:00000000000000FF", "lidar", ""):
+        assert chain_in(tag) is None, tag
+
+
+@pytest.mark.parametrize(("origin_hash", "tip"), [(-1, None), (1 << 64, None), (1, -1)])
+def test_a_chain_tag_has_64_bits_and_a_tip_from_0_on(origin_hash: int, tip: int | None) -> None:
+    with pytest.raises(ConfigError, match="got"):
+        chain_tag(origin_hash, tip=tip)

@@ -20,17 +20,20 @@ from meshbus.cli.output import is_terminal, show_table, show_text
 from meshbus.cli.progress import Stage
 
 if TYPE_CHECKING:
+    from meshbus.demo.alarms import Alarmed
     from meshbus.demo.lake import Found
     from meshbus.demo.messages import Counts, Refused
     from meshbus.demo.roles import FleetFiles
 
 FOLDER = Path("meshbus-demo")
 MARK = "about.txt"
+REPLICAS = "replicas"
 _MADE = "Made by `meshbus demo`"
 ABOUT = f"""\
 {_MADE}; the next demo replaces this directory.
 
 nodes/        one directory per node: configuration, identity, logs and recorded packets
+replicas/     three nodes that keep the log of alarms/fire together
 tokens/       permission tokens for alarms/safety, signed with operator.toml
 proposed.toml a proposed configuration of the gateway, for the policy replay
 pipeline.toml configuration of the pipeline
@@ -56,7 +59,7 @@ def demo(
     """Run a small fleet on this machine, then the data pipeline on its logs.
 
     The fleet is six node processes on loopback: two sites and a gateway between them. Events are published, authorized,
-    refused, forwarded, dropped and logged. Spark makes tables of the logs, computes every verdict of the gateway again,
+    refused, forwarded, dropped and logged. Three more nodes replicate a channel of alarms, and lose their leader. Spark makes tables of the logs, computes every verdict of the gateway again,
     and shows what another policy would have decided. The demo stops by itself and leaves only the output directory.
     """
     import asyncio
@@ -78,8 +81,10 @@ def demo(
 
 async def _run(files: FleetFiles, seconds: float) -> None:
     """Run the fleet and then the pipeline, and show the results."""
+    import asyncio
     from contextlib import AsyncExitStack
 
+    from meshbus.demo.alarms import run_alarms
     from meshbus.demo.fleet import Fleet
     from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
     from meshbus.demo.roles import ROLES
@@ -98,10 +103,13 @@ async def _run(files: FleetFiles, seconds: float) -> None:
                 stage.say("subscribing")
                 refused = await fleet.subscribe()
                 await processes.enter_async_context(spark)  # Spark starts while events are published
-                await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
+                async with asyncio.TaskGroup() as tasks:
+                    alarms = tasks.create_task(run_alarms(files.folder / REPLICAS))
+                    await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
                 await fleet.leave()
                 stage.say(_flow(fleet.counts))
         _show_fleet(files, fleet.counts, refused)
+        _show_alarms(alarms.result())
         with Stage("pipeline", "starting Spark") as stage:
             await spark.answer()
             stage.say("reading logs and recorded packets")
@@ -142,6 +150,20 @@ def _show_fleet(files: FleetFiles, counts: Mapping[str, Counts], refused: Iterab
                 f"{who} could not publish {events} of {tried} events on {channel}: rate_limited: "
                 f"the channel allows {MAPS_PER_S} packets per second"
             )
+
+
+def _show_alarms(found: Alarmed) -> None:
+    """Show that no alarm was lost with the leader of their channel."""
+    _title("Replicated alarms", "three nodes keep their log; the one that led was killed")
+    show_text(
+        f"{found.killed} led and was killed; {found.leader} leads now. The slowest alarm took {found.longest_wait_s:.1f} s."
+    )
+    show_text(f"All {found.acknowledged} acknowledged alarms are in the logs of both others, once and in order.")
+    rows = [
+        {"member": name, "state": "killed" if name == found.killed else "up", "lag": lag}
+        for name, lag in found.lags.items()
+    ]
+    show_table(rows, ("member", "state", "lag"))
 
 
 def _flow(counts: Mapping[str, Counts]) -> str:

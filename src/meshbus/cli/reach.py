@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from meshbus.cli.exit import Refusal
-from meshbus.cli.options import MeshOptions, build_config, gather_settings
+from meshbus.cli.options import MeshOptions, build_config, gather_settings, load_config
 from meshbus.cli.output import note
 from meshbus.config import NodeConfig, PeerEntry
 from meshbus.config.loader import Setting
@@ -141,6 +141,15 @@ def _typed_peer(options: MeshOptions) -> Setting:
 def _usual_socket(config: NodeConfig) -> Path | None:
     path = config.admin_path()
     return path if path is not None and path.exists() else None
+
+
+async def ask_node(admin: Path | None, config: Path | None, do: str, **fields: object) -> Any:
+    """Send one request to a running node: that of the admin socket, or the configured one."""
+    socket = admin or load_config(config).admin_path()
+    if socket is None:
+        raise ConfigError("--admin", "required because the configuration disables the admin socket")
+    async with await LineClient.connect(socket) as client:
+        return await AdminMesh(client).ask(do, **fields)
 
 
 class NodeMesh:

@@ -148,21 +148,10 @@ def revoke(
     """Make a running node reject an issuer's tokens of lower generations, until it restarts."""
     import asyncio
 
-    from meshbus.cli.options import load_config
-    from meshbus.cli.reach import AdminMesh
-    from meshbus.errors import ConfigError
-    from meshbus.node.unix import LineClient
+    from meshbus.cli.reach import ask_node
 
     key = _public_key(issuer)
-    socket = admin or load_config(config).admin_path()
-    if socket is None:
-        raise ConfigError("--admin", "required because the configuration disables the admin socket")
-
-    async def tell() -> None:
-        async with await LineClient.connect(socket) as client:
-            await AdminMesh(client).ask("revoke", issuer=key.hex(), generation=generation)
-
-    asyncio.run(tell())
+    asyncio.run(ask_node(admin, config, "revoke", issuer=key.hex(), generation=generation))
     note("revoked until the node restarts; issue new tokens with a higher --generation")
 
 

@@ -38,6 +38,8 @@ from meshbus.config.spelling import (
     Window,
 )
 from meshbus.config.subscription import SubscriptionEntry
+from meshbus.engine.replicas.base import ReplicaSettings
+from meshbus.engine.replicas.records import Acks
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import GatewayConfig, NamedChannels
 from meshbus.errors import ChannelError, ConfigError, MeshError
@@ -53,6 +55,7 @@ from meshbus.policy.assign import Assignment, LevelPolicy, LevelRule, SubnetPoli
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry, Visibility
 from meshbus.wire.messages.address import numeric
+from meshbus.wire.messages.leadership import MAX_MEMBERS
 from meshbus.wire.messages.token import PermissionToken
 
 LOG_RETAIN_BYTES = 1 << 30
@@ -163,6 +166,14 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Codec of the payloads, stored beside the log for its readers; nothing is checked or decoded here."""
     log_schema: str = ""
     """Fields of the payloads, such as `temp DOUBLE, unit STRING`, stored with the codec."""
+    replicas: tuple[str, ...] = ()
+    """Members that replicate the log of the channel: names or ids of 1 to 16 nodes, the same list on all of them. All must
+    be up once to found the set. A node that is not named publishes through the members."""
+    acks: Acks | None = None
+    """With `replicas`: when a publish is acknowledged: `majority` (on the disks of a majority, the default) or `local` (on
+    the disk of the leader)."""
+    replica_heartbeat_s: Seconds = ReplicaSettings(nodes=()).heartbeat_s
+    """With `replicas`: interval between heartbeats of the leader; after three without any, another is elected."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.prefix is None):
@@ -180,8 +191,24 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
                 "prefix", f"{self.prefix!r} cannot begin a channel name; use a-z, 0-9, '-', '_', '.' and '/'"
             ) from None
         self.payloads(0)
-        if (self.log_config() != _DEFAULT_LOG or self.log_codec is not None) and self.log is None:
+        self._check_replicas()
+        if (self.log_config() != _DEFAULT_LOG or self.log_codec is not None) and self.log is None and not self.replicas:
             raise ConfigError("log", f"required because other log settings are set; choose from {', '.join(Logged)}")
+
+    def _check_replicas(self) -> None:
+        if not self.replicas:
+            if self.acks is not None or self.replica_heartbeat_s != ReplicaSettings(nodes=()).heartbeat_s:
+                raise ConfigError("replicas", "required because acks or replica_heartbeat_s is set")
+            return
+        if self.name is None:
+            raise ConfigError("replicas", "only allowed with 'name': a replicated channel is one channel")
+        if self.log is not None:
+            raise ConfigError(
+                "log", "not allowed with replicas, whose members log the channel by themselves; remove it"
+            )
+        if len(set(self.replicas)) < len(self.replicas) or len(self.replicas) > MAX_MEMBERS:
+            problem = f"name 1 to {MAX_MEMBERS} different nodes, got {', '.join(self.replicas)}"
+            raise ConfigError("replicas", problem)
 
     def config(self) -> ChannelConfig:
         """Return the policy; a prefix is stored under a name made from it."""
@@ -484,6 +511,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if what is Logged.RECEIVED and any(one.log and one.covers(channel) for one in self.subscriptions):
             return _DEFAULT_LOG if entry is None else entry.log_config()
         return None
+
+    def replicated_log_config(self, channel: str) -> LogConfig:
+        """Return how the log of a replicated channel is kept; when it is synced, its acknowledgements decide."""
+        entry = self._entry_of(channel)
+        return _DEFAULT_LOG if entry is None else entry.log_config()
 
     def payloads(self, channel: str, first: int) -> Version | None:
         """Return what payloads of a channel are from a sequence on, or None if that is not configured."""

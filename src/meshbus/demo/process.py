@@ -77,7 +77,7 @@ class Process(Generic[Line]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:  # something went wrong, or Ctrl-C: do not wait for an orderly shutdown
-            self._kill()
+            self.kill()
         await self.leave()
 
     def tell(self, line: bytes) -> None:
@@ -106,12 +106,12 @@ class Process(Generic[Line]):
         try:
             await asyncio.wait_for(process.wait(), _LEAVE_S)
         except TimeoutError:
-            self._kill()
+            self.kill()
             await process.wait()
         await hearing
         self._process = None
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
         """Kill the child's process group; the pid cannot have been reused, because nobody has waited for it yet."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):

@@ -23,8 +23,12 @@ from meshbus.engine.channels.publication import Publication, Publications
 from meshbus.engine.channels.publish import PublishConfig, PublishReport
 from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.replicas.appending import Appending
+from meshbus.engine.replicas.replication import Replication
+from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import Liveness
@@ -62,6 +66,7 @@ class Facade:
         self.joined = services[Delivery].joined
         self.announcer = services[Announcer]
         self.directory = services[Directory]
+        self.chains = services[Chains]
         self.traversal = services[Traversal]
         self.negotiator = services[Negotiator]
         self.admission = services[Admission]
@@ -72,6 +77,9 @@ class Facade:
         self.replays = services[Replays]
         self.history = services[History]
         self.publications = services[Publications]
+        self.replication = services[Replication]
+        self.replicas = services[ReplicaSets]
+        self.appending = services[Appending]
         self.mesh.boundary.watch(self.interests.channels, self.joined)
 
     @property

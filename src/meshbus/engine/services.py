@@ -17,10 +17,14 @@ from meshbus.engine.channels.publication import Publications
 from meshbus.engine.channels.publish import Planner
 from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.nat.rendezvous import Rendezvous
 from meshbus.engine.nat.traversal import Traversal
+from meshbus.engine.replicas.appending import Appending
+from meshbus.engine.replicas.replication import Replication
+from meshbus.engine.replicas.sets import ReplicaSets
 from meshbus.engine.routes.mesh import Mesh
 from meshbus.engine.routes.relay import HandshakeRelay
 from meshbus.engine.session.handshake import Handshakes
@@ -47,6 +51,10 @@ def _delivery(context: Context) -> Delivery:
 
 def _directory(context: Context) -> Directory:
     return Directory(context, context.services[Announcer], context.services[Mesh].next_hop)
+
+
+def _chains(context: Context) -> Chains:
+    return Chains(context, context.services[Announcer], context.services[Mesh].graph.latency_to)
 
 
 def _traversal(context: Context) -> Traversal:
@@ -84,6 +92,15 @@ def _publications(context: Context) -> Publications:
     return Publications(context, planner, context.services[Streams])
 
 
+def _appending(context: Context) -> Appending:
+    authorizer = context.services[Admission].authorizer
+    return Appending(
+        context,
+        context.services[Streams],
+        lambda peer, channel, now: authorizer.can_publish(peer.claims, channel, now),
+    )
+
+
 # Service, subprotocol id, name. `credit=False`: a 0.23 node handles these ids without grants (transport.md §17).
 SERVICES: tuple[Row, ...] = (
     Row(Handshakes),
@@ -94,6 +111,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True),
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False),
+    Row(_chains),
     Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False),
     Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False),
     Row(_traversal),
@@ -106,6 +124,9 @@ SERVICES: tuple[Row, ...] = (
     Row(_replays),
     Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     Row(_publications),
+    Row(Replication, Subprotocol.REDEX, "redex", credit=False),
+    Row(ReplicaSets, Subprotocol.LEADERSHIP, "leadership", profile=True),
+    Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True),
 )

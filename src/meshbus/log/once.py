@@ -44,12 +44,15 @@ def slices_left(log: RedexFile, rows: Any, writer: str, batch: int) -> list[tupl
 
     The table has a column `payload` and may have `ts_ns` and `headers`; other columns are not stored.
     """
-    done = rows_done(log, writer, batch, len(rows))
     # A batch has the same rows each time, so what the log has is a prefix of it.
-    starts = range(done, len(rows), EVENTS_AT_ONCE)
+    return batch_slices(rows, writer, batch, rows_done(log, writer, batch, len(rows)))
+
+
+def batch_slices(rows: Any, writer: str, batch: int, first: int = 0) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the rows of a batch from one on, in slices: the payloads of each and its columns."""
     return [
         (part.column("payload").combine_chunks(), _columns(part, writer, batch, start))
-        for start in starts
+        for start in range(first, len(rows), EVENTS_AT_ONCE)
         if (part := rows.slice(start, EVENTS_AT_ONCE))
     ]
 

@@ -39,12 +39,13 @@ from meshbus.log.embedded.log import EmbeddedLog
 from meshbus.log.embedded.replicawriter import ReplicaWriter
 from meshbus.log.event import LogEvent
 from meshbus.log.files import Files
+from meshbus.log.folder import folder_of
 from meshbus.log.keeper import Keeper
 from meshbus.log.log import RedexFile
 from meshbus.log.rows import Rows
 from meshbus.names.channel import ChannelName
 
-__all__ = ["Aside", "RecoveredReplica", "ReplicatedLog"]
+__all__ = ["Aside", "RangeChecksum", "RecoveredReplica", "ReplicatedLog", "put_aside"]
 
 
 class RecoveredReplica(msgspec.Struct, frozen=True):
@@ -63,6 +64,23 @@ class RecoveredReplica(msgspec.Struct, frozen=True):
     """Whether events that were durable are missing or unreadable, so that the log was cut before them."""
     damage: str
     """What was wrong, if it was found by this opening."""
+
+
+class RangeChecksum:
+    """The checksum of a range of events, from their payloads in order."""
+
+    def __init__(self) -> None:
+        self._lengths, self._payloads = xxhash.xxh3_128(), xxhash.xxh3_128()
+
+    def add(self, payload: bytes) -> None:
+        """Add the next event."""
+        self._lengths.update(len(payload).to_bytes(8, "little"))
+        self._payloads.update(payload)
+
+    def digest(self, first_seq: int, end: int) -> bytes:
+        """Return the checksum of what was added, as the events of this range."""
+        edges = first_seq.to_bytes(8, "little") + end.to_bytes(8, "little")
+        return xxhash.xxh3_128_digest(edges + self._lengths.digest() + self._payloads.digest())
 
 
 class ReplicatedLog:
@@ -216,12 +234,10 @@ class ReplicatedLog:
 
         Reads the range, so call it in a thread. Raises LogError if a part of it is damaged or gone.
         """
-        lengths, payloads = xxhash.xxh3_128(), xxhash.xxh3_128()
+        checksum = RangeChecksum()
         for event in self._writer.written().events(first_seq, end):
-            lengths.update(len(event.payload).to_bytes(8, "little"))
-            payloads.update(event.payload)
-        edges = first_seq.to_bytes(8, "little") + end.to_bytes(8, "little")
-        return xxhash.xxh3_128_digest(edges + lengths.digest() + payloads.digest())
+            checksum.add(event.payload)
+        return checksum.digest(first_seq, end)
 
     def replace(self, first_seq: int, payloads: Events, **columns: Unpack[Columns]) -> int:
         """Write segments that are damaged again, with events that other members have; return how many were written.
@@ -240,3 +256,16 @@ class ReplicatedLog:
         if self._keeper is not None:
             self._keeper.stop()
         self._backend.close()
+
+
+def put_aside(root: Path, channel: str) -> Path | None:
+    """Move the closed log of a replica to where nobody takes it for a log, and return its folder; None if there is none.
+
+    The next opening finds an empty disk, so the replica counts for nothing until it has copied the log again.
+    """
+    folder, number = folder_of(root, ChannelName(channel)), 0
+    if not folder.exists():
+        return None
+    while (place := root / f"_replaced-{number}-{folder.name}").exists():
+        number += 1
+    return folder.rename(place)

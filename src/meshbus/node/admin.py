@@ -9,6 +9,10 @@
     {"do": "publish_once", "channel": …, "path": …,         publish the rows of an Arrow file that the channel's log does
      "writer": …, "batch": …}                               not have yet, and return their number
     {"do": "subscribe", "channel": …}                       a stream of events, until the next line or the end
+    {"do": "replicas"}                                      its replicated channels: role, leader, members, lag
+    {"do": "replica_change", "change": …, "channel": …,     add a member, remove one, or transfer the lead to it; only at
+     "node": …}                                             the leader. The node is given by its name or id
+    {"do": "replica_verify", "channel": …, "repair": …}     compare its log of a replicated channel with the others
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
@@ -24,9 +28,10 @@ import asyncio
 import base64
 import binascii
 import logging
+import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,11 +42,15 @@ from meshbus.errors import ConfigError, MeshError
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
 from meshbus.node.redial import DialInfo, DialState
+from meshbus.node.replicastatus import ReplicaStatus
+from meshbus.node.replicaverify import ReplicaRange
 from meshbus.node.subscription import Subscription, WhenFull
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 
 MAX_U32 = 0xFFFFFFFF
 """The largest generation of a token: the wire has 32 bits for it."""
+
+_NODE_ID = re.compile(r"[0-9a-f]{16}")
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -108,6 +117,25 @@ class Subscribe(Request, frozen=True, tag="subscribe"):
     """Start in the publisher's log, at this publish number or at the `"first"` that is left."""
 
 
+class Replicas(Request, frozen=True, tag="replicas"):
+    """Return its replicated channels."""
+
+
+class ReplicaChange(Request, frozen=True, tag="replica_change"):
+    """Change the members of a replicated channel, or its leader."""
+
+    change: Literal["add", "remove", "transfer"]
+    channel: str
+    node: str
+
+
+class ReplicaVerify(Request, frozen=True, tag="replica_verify"):
+    """Compare the replicas of a channel."""
+
+    channel: str
+    repair: bool = False
+
+
 class Revoke(Request, frozen=True, tag="revoke"):
     """Reject an issuer's tokens below a generation."""
 
@@ -116,7 +144,18 @@ class Revoke(Request, frozen=True, tag="revoke"):
 
 
 _REQUEST = msgspec.json.Decoder(
-    Status | Peers | Roster | Counters | Connect | Publish | PublishOnce | Subscribe | Revoke
+    Status
+    | Peers
+    | Roster
+    | Counters
+    | Connect
+    | Publish
+    | PublishOnce
+    | Subscribe
+    | Replicas
+    | ReplicaChange
+    | ReplicaVerify
+    | Revoke
 )
 
 
@@ -183,6 +222,15 @@ class Admin:
                 )
                 await subscription.__aenter__()  # here, so that a refusal is the answer and not part of the stream
                 return _events(node, subscription)
+            case Replicas():
+                return _accept([replica_row(node, status) for status in node.replicas()])
+            case ReplicaChange():
+                changes = {"add": node.replica_add, "remove": node.replica_remove, "transfer": node.replica_transfer}
+                await changes[request.change](request.channel, replica_node(request.node))
+                return _accept(None)
+            case ReplicaVerify():
+                checked = await node.replica_verify(request.channel, repair=request.repair)
+                return _accept([range_row(node, one) for one in checked])
             case Revoke():
                 node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
                 return _accept(None)
@@ -295,6 +343,39 @@ def peer_row(peer: PeerInfo) -> dict[str, Any]:
         "profile": peer.profile,
         "tags": list(peer.tags),
     }
+
+
+def replica_row(node: Node, status: ReplicaStatus) -> dict[str, Any]:
+    """Return the state of a replicated channel as a JSON object."""
+    return {
+        "channel": status.channel,
+        "role": status.role,
+        "leader": None if status.leader is None else _who(node, status.leader),
+        "epoch": status.epoch,
+        "tail": status.tail,
+        "committed": status.committed,
+        "acks": str(status.acks),
+        "members": [
+            {**_who(node, one.node_id), "connected": one.connected, "stored": one.stored, "lag": one.lag}
+            for one in status.members
+        ],
+        "waiting": status.waiting,
+    }
+
+
+def range_row(node: Node, checked: ReplicaRange) -> dict[str, Any]:
+    """Return the comparison of one range as a JSON object."""
+    groups = {"equal": checked.equal, "wrong": checked.wrong, "unread": checked.unread}
+    return {
+        "first": checked.first,
+        "end": checked.end,
+        **{group: [_who(node, node_id) for node_id in nodes] for group, nodes in groups.items()},
+    }
+
+
+def replica_node(text: str) -> int | str:
+    """Return a node as it was given: an id of 16 hex digits, or a name."""
+    return int(text, 16) if _NODE_ID.fullmatch(text) else text
 
 
 def _roster(node: Node) -> list[dict[str, Any]]:

@@ -2,17 +2,30 @@
 
 The protocol is engine/channels/history_client.py; here the outcome of a reading becomes events of a subscription, or an
 error. The other side, which serves the pages, is node/pageserver.py.
+
+The log of a replicated channel is the same on all its holders, which announce it (engine/directory/chains.py). A reading
+of one begins at the nearest, and continues at another if that one fails: it has a position and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from meshbus.engine.base.batch import EventBatch
-from meshbus.engine.base.notices import Control, HistoryEnded, HistoryFault, HistoryGap
+from meshbus.engine.base.notices import (
+    Control,
+    HistoryEnded,
+    HistoryFault,
+    HistoryGap,
+    Negotiated,
+    PeerFailed,
+    PeerGone,
+)
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
+from meshbus.engine.session.peer import Health
 from meshbus.errors import (
     ChannelError,
     ChannelFault,
@@ -32,6 +45,7 @@ from meshbus.node.subscribers import SubscriptionSpec
 from meshbus.node.subscription import Subscription
 from meshbus.node.waiting import Kind
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.redex import chain_of, channel_id
 
 FIRST = "first"
 """Instead of a publish number: the first event that is left in the log."""
@@ -45,6 +59,8 @@ class HistoryReader:
         """Set up; `logs` are those of this node, which get what is read."""
         self._live = live
         self._logs = logs
+        self.members: Callable[[ChannelName], Sequence[int]] = lambda _channel: ()
+        """Returns the members of a channel that is configured as replicated; they announce their logs later."""
         self._subscriptions: dict[int, Subscription] = {}
         """By reading."""
 
@@ -57,10 +73,11 @@ class HistoryReader:
         history, Timeout without an answer.
         """
         _check(spec, since)
-        publisher = _publisher_of(spec, self._live.engine)
-        await self._agreed(publisher)
         if self._logs is not None:
             await self._logs.expect_history(ChannelName(spec.topic))
+        holders = self._holders(ChannelName(spec.topic)) if spec.publisher is None else []
+        publisher = holders[0] if holders else _publisher_of(spec, self._live.engine)
+        await self._agreed(publisher)
         for number, token in enumerate(tokens):
             fault = await self._open(subscription, spec, publisher, since, token)
             if fault is None:
@@ -101,14 +118,43 @@ class HistoryReader:
         return subscription is not None
 
     def take(self, event: Control) -> None:
-        """Handle a report about a reading."""
+        """Handle a report about a reading, or about a peer at which one may read."""
         match event:
+            case PeerFailed() | PeerGone() | Negotiated():
+                self._move_stranded()
             case HistoryGap(reading=reading) if reading in self._subscriptions:
                 self._subscriptions[reading].miss(event.first_available - event.expected)
             case HistoryEnded(reading=reading):
                 subscription = self._subscriptions.pop(reading, None)
                 if subscription is not None:
                     subscription.fail(_error_of(event))
+
+    def _move_stranded(self) -> None:
+        """Continue readings at another holder of their log, if the node at which they read is down."""
+        engine = self._live.engine
+        for reading in list(self._subscriptions):
+            place = engine.replays.place_of(reading)
+            if place is None or self._serves(place[0]):
+                continue
+            holders = self._holders(place[1])
+            if holders:
+                self._move(reading, holders[0])
+
+    def _move(self, reading: int, node: int) -> None:
+        def move(engine: Engine, now: float, out: Output) -> None:
+            engine.replays.move(reading, engine.peers.require(node), now, out)
+
+        self._live.act(move)
+
+    def _holders(self, channel: ChannelName) -> list[int]:
+        """Return the peers that hold the log of a replicated channel, the nearest first."""
+        engine = self._live.engine
+        holders = engine.chains.find_chain_holders(chain_of(channel_id(channel)), Driver.now())
+        return [node for node in dict.fromkeys([*holders, *self.members(channel)]) if self._serves(node)]
+
+    def _serves(self, node: int) -> bool:
+        peer = self._live.engine.peers.get(node)
+        return peer is not None and peer.health is not Health.FAILED and peer.uses(Subprotocol.HISTORY)
 
     async def _open(
         self, subscription: Subscription, spec: SubscriptionSpec, publisher: int, since: Since, token: bytes

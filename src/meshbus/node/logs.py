@@ -39,6 +39,7 @@ from meshbus.log.durability import LogConfig
 from meshbus.log.files import no_handles
 from meshbus.log.folder import folder_of
 from meshbus.log.log import Redex, RedexFile
+from meshbus.log.replicated import ReplicatedLog, put_aside
 from meshbus.log.schema import unsigned
 from meshbus.log.schemas import declare
 from meshbus.names.channel import ChannelName
@@ -48,12 +49,14 @@ from meshbus.node.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logpager import Pager
 from meshbus.node.tasks import TaskOwner
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.redex import channel_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
 
+LOG_ID_BYTES = 16
 PUBLISHED, RECEIVED = "published", "received"
 """Folders of logs below the log_dir."""
 NO_TIME = -(1 << 63)
@@ -315,6 +318,7 @@ class Logs:
         """Held while a published log is opened: by the loop for a publisher, by a thread for a peer that reads."""
         self._published: dict[ChannelName, PublishedLog] = {}
         self._received: dict[ChannelName, ReceivedLog | None] = {}
+        self._replicated: dict[ChannelName, tuple[ReplicatedLog, Pager]] = {}
         self._in_use: dict[ChannelName, ReceivedLog] = {}
         """The received logs that are open, the one that was used last at the end."""
         self._most_open = most_open_logs()
@@ -350,8 +354,29 @@ class Logs:
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
 
+    def open_replicated(self, channel: ChannelName) -> ReplicatedLog:
+        """Open the log of a channel that is replicated here; blocks. Raises LogError if it cannot be opened."""
+        log = ReplicatedLog.open(
+            self._root / PUBLISHED,
+            channel,
+            channel_id(channel)[:LOG_ID_BYTES],
+            self._config.replicated_log_config(channel),
+            recorder=self._identity.node_id,
+        )
+        self._declare(PUBLISHED, channel, log.committed)
+        self._replicated[channel] = log, Pager(log.committed)
+        return log
+
+    def put_replica_aside(self, channel: ChannelName) -> None:
+        """Move the closed log of a replica aside, so that the next opening finds none; blocks."""
+        self._replicated.pop(channel, None)
+        put_aside(self._root / PUBLISHED, channel)
+
     def page(self, channel: ChannelName, next_seq: int, max_bytes: int) -> Page | None:
         """Read a page of a published log for a peer; None if the channel is not logged. Blocks; raises LogError."""
+        if channel in self._replicated:
+            replica, pager = self._replicated[channel]
+            return pager.read(next_seq, replica.committed_tail, max_bytes)
         log = self.of_published(channel, create=False)
         return None if log is None else log.page(next_seq, max_bytes)
 

@@ -53,6 +53,7 @@ from meshbus.errors import (
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
+from meshbus.node import replicastaff, replicaverify
 from meshbus.node.answer import Answers, Handler
 from meshbus.node.census import Census, open_census
 from meshbus.node.dialing import Dialer, Target
@@ -69,6 +70,11 @@ from meshbus.node.pageserver import PageServer
 from meshbus.node.publisher import ChannelPublisher, PublishOptions, bytes_of
 from meshbus.node.recording import Recording, start_recording, stop_recording
 from meshbus.node.redial import DialInfo, Redialer
+from meshbus.node.replicamember import ReplicaMember
+from meshbus.node.replicas import Replicas
+from meshbus.node.replicastatus import ReplicaStatus
+from meshbus.node.replicatedpublisher import ReplicatedPublisher
+from meshbus.node.replicaverify import ReplicaRange
 from meshbus.node.setup import engine_settings, wall
 from meshbus.node.standing import Standing
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
@@ -80,6 +86,7 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import STREAM_WINDOW
+from meshbus.wire.messages.redex import chain_of, channel_id
 from meshbus.wire.messages.token import PermissionToken
 
 INBOX = "(inbox)"
@@ -114,6 +121,7 @@ class _Parts:
         self.pages = PageServer(live, logs)
         self.answers = Answers(live)
         self.standing = Standing(subscribe, self.joiner.ask_again)
+        self.replicas: Replicas | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
 
@@ -174,6 +182,9 @@ class Node:
             raise
         self._parts = _Parts(live, logs, self._subscribers, self._tokens, self._notice, self._subscribe_entry)
         self._parts.census = None if book is None else Census(live.engine, self.config, book)
+        if any(entry.replicas for entry in self.config.channels):
+            self._parts.replicas = Replicas(live, self.config, logs, self._names)
+            self._parts.reader.members = self._parts.replicas.members_of
         try:
             self._begin(self._parts)
         except BaseException:
@@ -210,6 +221,8 @@ class Node:
             if target.node_id != self.node_id:  # all nodes of a fleet may have the same list of peers
                 parts.redialer.keep(target)
         parts.standing.start(self.config.subscriptions)
+        if parts.replicas is not None:
+            parts.replicas.start()
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -226,6 +239,8 @@ class Node:
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
             await subscription.close()
         parts.pages.cancel()
+        if parts.replicas is not None:
+            await parts.replicas.close()
         if parts.logs is not None:
             await parts.logs.drain()  # what waits for a sync is still sent
         await parts.live.settled(GOODBYE_S)  # only a peer that speaks the profile can be sent a goodbye
@@ -307,6 +322,59 @@ class Node:
             raise ConfigError("log_dir", NO_LOGS)
         return logs
 
+    def replicas(self) -> list[ReplicaStatus]:
+        """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
+        parts = self._opened
+        return [] if parts.replicas is None else parts.replicas.status()
+
+    async def replica_add(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Make a node, by id or name, a member of a replicated channel that this node leads.
+
+        The node must be running and configured for the channel. Raises ReplicationError if it does not become one.
+        """
+        await replicastaff.add(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_remove(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Remove a member of a replicated channel that this node leads; its log stays where it is.
+
+        Raises ReplicationError if that is refused.
+        """
+        await replicastaff.remove(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_transfer(self, channel: str, node: int | str, *, timeout_s: float = 10.0) -> None:
+        """Ask another member to lead a replicated channel that this node leads; appends wait meanwhile.
+
+        Raises ReplicationError if it does not lead in time.
+        """
+        await replicastaff.transfer(self._replica(channel), self._replica_node(node), timeout_s)
+
+    async def replica_verify(
+        self, channel: str, *, repair: bool = False, timeout_s: float = 60.0
+    ) -> list[ReplicaRange]:
+        """Compare the log of a replicated channel with those of the other members, by checksums of ranges.
+
+        With `repair`, a log of this node that differs from what a majority has is moved aside and copied again. Members
+        that do not send their log within the time are shown as unread. Raises ReplicationError if this node is no member.
+        """
+        member = self._replica(channel)
+        log, committed = member.disk.log, member.core.committed
+        ranges = replicaverify.ranges_of(log.first_retained, committed)
+
+        def history(node_id: int, since: int) -> Subscription:
+            return self.subscribe(channel, publisher=node_id, since=since)
+
+        found: dict[int, replicaverify.Checksums] = {}
+        for node_id in member.nodes():
+            if node_id == self.node_id:
+                found[node_id] = await asyncio.to_thread(replicaverify.read_own, log, ranges)
+            elif ranges:
+                found[node_id] = await replicaverify.read_other(history, node_id, ranges, timeout_s)
+        checked = list(replicaverify.judge(ranges, found))
+        if repair and any(self.node_id in one.wrong and one.equal for one in checked):
+            assert self._opened.replicas is not None, "it has a member"
+            await self._opened.replicas.copy_again(channel)
+        return checked
+
     def find_nodes(
         self, capability_filter: CapabilityFilter | None = None, *, scope: ScopeFilter | None = None
     ) -> list[int]:
@@ -386,6 +454,21 @@ class Node:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
+    def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:
+        """Announce that this node holds a chain, up to the sequence number `tip` if it is given.
+
+        A chain is an origin hash, or the name of a replicated channel; replicas announce theirs by themselves.
+        """
+        self.live.act(lambda engine, now, _out: engine.chains.announce_chain(_origin_hash(chain), tip, now))
+
+    def withdraw_chain(self, chain: int | str) -> None:
+        """Announce that this node no longer holds a chain."""
+        self.live.act(lambda engine, now, _out: engine.chains.withdraw_chain(_origin_hash(chain), now))
+
+    def find_chain_holders(self, chain: int | str) -> list[int]:
+        """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
+        return self.live.engine.chains.find_chain_holders(_origin_hash(chain), Driver.now())
+
     # ── channels ────────────────────────────────────────────────────────────────────────────
 
     def set_channel_configs(self, registry: ChannelConfigRegistry | None) -> None:
@@ -414,6 +497,9 @@ class Node:
             raise LocalProtocolError("give either a PublishConfig or single options, not both")
         parts, name = self._opened, ChannelName(channel)
         chosen = msgspec.convert(options, PublishConfig) if config is None else config
+        replicated = None if parts.replicas is None else parts.replicas.get(name)
+        if replicated is not None:
+            return ReplicatedPublisher(name, chosen, lambda: self.live, replicated)
         log = None if parts.logs is None else parts.logs.of_published(name)
         parts.live.act(lambda engine, now, out: engine.open_channel(name, now, out))
         return ChannelPublisher(name, chosen, lambda: self.live, log, on_close=lambda: self._close_channel(name))
@@ -453,7 +539,8 @@ class Node:
 
         With `since` the events come from the publisher's log, starting at that publish number or at the `"first"` that
         is left, and continue with new ones: each once and in order. This needs one channel of one meshbus publisher that
-        logs it; entering raises LogError with the first available number if the start is gone.
+        logs it; entering raises LogError with the first available number if the start is gone. A replicated channel needs
+        no publisher: it is read at the nearest member, and continues at another if that one fails.
         """
         spec = SubscriptionSpec(topic, publisher, queue_group, token)
 
@@ -556,6 +643,21 @@ class Node:
         else:
             self._names.put(node_id, name)
 
+    def _replica(self, channel: str) -> ReplicaMember:
+        replicas = self._opened.replicas
+        if replicas is None:
+            raise ConfigError("replicas", f"{channel!r} is not replicated; set replicas for it in [[channels]]")
+        return replicas.member_of(channel)
+
+    def _replica_node(self, node: int | str) -> int:
+        if isinstance(node, int):
+            return node
+        replicas = self._opened.replicas
+        found = None if replicas is None else replicas.find(node)
+        if found is None:
+            raise LocalProtocolError(f"no node, or more than one, announced the name {node!r}; give its id instead")
+        return found
+
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:
             self._parts.live.act(lambda engine, _now, out: engine.close_channel(channel, out))
@@ -589,6 +691,8 @@ class Node:
             parts.live.waiting.tell(event)
             if parts.census is not None:
                 parts.census.take(event)
+            if parts.replicas is not None and parts.replicas.take(event):
+                continue
             if parts.redialer.take(event):
                 continue  # reported as PeerUnreachable, less often
             self._pass_on(parts, event)
@@ -601,14 +705,18 @@ class Node:
         match event:
             case Announced(node_id=node_id):
                 self._learn_name(node_id)
+                if parts.replicas is not None:
+                    parts.replicas.announced()
             case SessionUp(node_id=node_id):
                 parts.joiner.session_up(node_id)
             case Negotiated(node_id=node_id):
                 parts.joiner.agreed(node_id)
+                parts.reader.take(event)
             case PeerPlain(node_id=node_id):
                 parts.joiner.plain(node_id)
             case PeerGone(node_id=node_id):
                 parts.joiner.peer_gone(node_id)
+                parts.reader.take(event)
             case PeerRecovered(node_id=node_id):
                 parts.joiner.recovered(node_id)
             case Acked():
@@ -621,3 +729,8 @@ class Node:
                 parts.pages.take(event)
             case _:
                 parts.reader.take(event)
+
+
+def _origin_hash(chain: int | str) -> int:
+    """Return the origin hash of a chain, which a channel name may stand for."""
+    return chain_of(channel_id(ChannelName(chain))) if isinstance(chain, str) else chain

@@ -14,6 +14,7 @@ from typing import Any
 from meshbus.engine.base.notices import (
     Acked,
     Announced,
+    AppendAnswered,
     Control,
     HandshakeFailed,
     HistoryEnded,
@@ -49,6 +50,8 @@ class Kind(Enum):
     """The reply to a request; by request."""
     HISTORY = auto()
     """The start of a reading of another node's log, or its refusal; by reading."""
+    APPEND = auto()
+    """The outcome of an append through a leader; by request."""
 
 
 class Waiting:
@@ -101,6 +104,8 @@ class Waiting:
                 self.wake(Kind.REQUEST, request, event)
             case HistoryOpened(reading=reading) | HistoryEnded(reading=reading):
                 self.wake(Kind.HISTORY, reading, event)
+            case AppendAnswered(answer=answer):
+                self.wake(Kind.APPEND, answer.req, event)
 
     def close(self) -> None:
         """Fail every future: the node is closing."""

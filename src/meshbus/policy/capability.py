@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from meshbus.errors import ConfigError
-from meshbus.policy.tag import Tag, TagKind, canonical, is_reserved, text_list
+from meshbus.policy.tag import Tag, TagKind, canonical, chain_in, is_reserved, text_list
 from meshbus.policy.views import GPU_TAG, Gpu, GpuVendor, Hardware, Modality, Model, Tool, View, write_all
 
 _TOOL_METADATA = "tool::"
@@ -94,6 +94,11 @@ class CapabilitySet:
     def claims(self) -> frozenset[str]:
         """The tags in canonical form, in which equal claims are equal texts."""
         return frozenset(map(canonical, self.tags))
+
+    @cached_property
+    def chains(self) -> frozenset[int]:
+        """The chains that the node holds, wholly or in part, by origin hash (redex.md §8)."""
+        return frozenset(chain for chain in map(chain_in, self.tags) if chain is not None)
 
     @cached_property
     def values(self) -> Mapping[str, str]:

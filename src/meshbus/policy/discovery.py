@@ -18,7 +18,7 @@ import msgspec
 
 from meshbus.errors import ConfigError
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
-from meshbus.policy.tag import REGION_PREFIX, SUBNET_LOCAL_TAG, TENANT_PREFIX
+from meshbus.policy.tag import REGION_PREFIX, SUBNET_LOCAL_TAG, TENANT_PREFIX, chain_tag
 
 MAX_NODES = 65_536
 """Nodes in the index. Our choice: announcements of the largest size then take half a gigabyte."""
@@ -103,6 +103,7 @@ class CapabilityIndex:
         """The nodes that each neighbor told of, the one that was refreshed last at the end."""
         self._entries: dict[int, Entry] = {}
         self._by_claim: dict[str, set[int]] = {}
+        """By tag, and for a chain by its shortest tag, whichever form the node announced."""
         self._expiries: list[tuple[float, int]] = []
         """Heap of (time, node id). A pair that differs from its entry is stale and ignored."""
 
@@ -146,7 +147,7 @@ class CapabilityIndex:
         self._entries[node_id] = Entry(capabilities, version, now + ttl_s, via)
         if via is not None:
             self._via.setdefault(via, OrderedDict())[node_id] = None
-        for claim in capabilities.claims:
+        for claim in _indexed(capabilities):
             self._by_claim.setdefault(claim, set()).add(node_id)
         self._remember_expiry(node_id, now + ttl_s)
         return True
@@ -178,6 +179,11 @@ class CapabilityIndex:
                 found.append(node_id)
         return sorted(found)
 
+    def holders(self, origin_hash: int, now: float) -> list[int]:
+        """Return the ids of the nodes that hold a chain, wholly or in part, sorted."""
+        nodes = self._by_claim.get(chain_tag(origin_hash), ())
+        return sorted(node_id for node_id in nodes if not self._entries[node_id].expired(now))
+
     def remove(self, node_id: int) -> bool:
         """Remove a node, and return whether it was there."""
         entry = self._entries.pop(node_id, None)
@@ -189,7 +195,7 @@ class CapabilityIndex:
             del told[node_id]
             if not told:
                 del self._via[entry.via]
-        for claim in entry.capabilities.claims:
+        for claim in _indexed(entry.capabilities):
             nodes = self._by_claim[claim]
             nodes.discard(node_id)
             if not nodes:
@@ -228,6 +234,10 @@ class CapabilityIndex:
         if len(self._expiries) > 2 * len(self._entries) + 64:
             self._expiries = [(entry.expires_at, node) for node, entry in self._entries.items()]
             heapify(self._expiries)
+
+
+def _indexed(capabilities: CapabilitySet) -> frozenset[str]:
+    return capabilities.claims.union(map(chain_tag, capabilities.chains))
 
 
 def _names(what: str, names: tuple[str, ...]) -> frozenset[str]:

@@ -388,6 +388,8 @@ class Reason(Enum):
         "A newer announcement of the node is known, which is normal when paths differ in length.")
     CHANNEL_NOT_NAMED = 0, "drop", "channel_not_named", (
         "This node publishes on more channels than an announcement names; configure the name at gateways that have rules by prefix.")
+    CHAIN_NOT_ANNOUNCED = 0, "drop", "chain_not_announced", (
+        "This node holds more chains than an announcement names, so others do not find it for the rest; replicate fewer channels here.")
     ANNOUNCEMENT_FORWARD_TOO_LARGE = 0, "drop", "announcement_forward_too_large", (
         "The announcement does not fit a packet any more when passed on; announce fewer capabilities.")
 

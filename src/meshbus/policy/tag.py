@@ -8,6 +8,7 @@ the same claim. Sets of tags, and filters over them, are in policy/capability.py
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from itertools import islice
@@ -19,6 +20,8 @@ from meshbus.names.channel import ChannelName
 
 # policy.md §8.1.
 RESERVED_PREFIXES = ("causal:", "dataforts:", "fork-of:", "heat:", "scope:")
+CHAIN_PREFIX = "causal:"
+_CHAIN = re.compile(CHAIN_PREFIX + r"([0-9a-f]{16})(?::[0-9]+|\[[0-9]+\.\.[0-9]+\])?")
 AXES = frozenset({"hardware", "software", "devices", "dataforts"})
 
 SUBNET_LOCAL_TAG = "scope:subnet-local"
@@ -95,14 +98,25 @@ def text_list(key: str, texts: Iterable[str]) -> tuple[str, ...]:
 
 def chain_tag(origin_hash: int, *, tip: int | None = None) -> str:
     """Return the tag of a node that holds the chain of an origin, up to the sequence number `tip` if it is given."""
-    return f"causal:{origin_hash:016x}" if tip is None else f"causal:{origin_hash:016x}:{tip}"
+    if not 0 <= origin_hash < 1 << 64:
+        raise ConfigError("chain", f"an origin hash has 64 bits, got {origin_hash}")
+    if tip is not None and tip < 0:
+        raise ConfigError("chain", f"the tip is a sequence number from 0 on, got {tip}")
+    bare = f"{CHAIN_PREFIX}{origin_hash:016x}"
+    return bare if tip is None else f"{bare}:{tip}"
 
 
 def chain_range_tag(origin_hash: int, first: int, end: int) -> str:
     """Return the tag of a node that holds the events of a chain from `first` to `end`, exclusive."""
     if first >= end:
         raise ConfigError("chain", f"the range {first}..{end} is empty; the end must be above the start")
-    return f"causal:{origin_hash:016x}[{first}..{end}]"
+    return f"{chain_tag(origin_hash)}[{first}..{end}]"
+
+
+def chain_in(text: str) -> int | None:
+    """Return the origin hash of the chain that a tag claims in any of its forms, or None if it is no such tag."""
+    found = _CHAIN.fullmatch(text)
+    return None if found is None else int(found[1], 16)
 
 
 def fork_tag(origin_hash: int) -> str:

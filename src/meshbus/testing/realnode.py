@@ -76,6 +76,9 @@ class RealNode:
         self._async: Any = None
         self._identity: Any = None
         self._streams: dict[tuple[int, int], Any] = {}
+        self._rpc: Any = None
+        self._serving: Any = None
+        self._replica: Any = None
 
     async def answer(self, request: Request) -> Reply:
         """Execute a request; an exception of the binding becomes part of the reply."""
@@ -155,6 +158,31 @@ class RealNode:
         if stats is None:
             return None
         return {name: getattr(stats, name) for name in dir(stats) if not name.startswith("_")}
+
+    def do_offer_replica(self, channel: str, members: Sequence[int]) -> None:
+        """Open a replicated log with these members as soon as another real node asks for it (`open_replica`).
+
+        The binding can open one only on its own threads, which run the handlers of its requests (redex.md §9).
+        """
+        redex = self._net.Redex()
+        redex.enable_replication(self._mesh)
+
+        def open_file(_request: bytes) -> bytes:
+            self._replica = redex.open_file(
+                channel,
+                replication=True,
+                replication_placement="pinned",
+                replication_pinned_nodes=list(members),
+                replication_heartbeat_ms=100,
+            )
+            return str(redex.replication_runtime_count()).encode()
+
+        self._rpc = self._net.MeshRpc(self._mesh)
+        self._serving = self._rpc.serve("open-replica", open_file)
+
+    def do_open_replica(self, node_id: int) -> int:
+        """Ask another real node to open the replicated log that it offers, and return how many it has then."""
+        return int(self._net.MeshRpc(self._mesh).call(node_id, "open-replica", b""))
 
     def do_issue_token(self, *arguments: Any, **options: Any) -> bytes:
         """Issue a token as this node."""

@@ -97,3 +97,4 @@ class Subprotocol:
     REQUEST = 0x4D06
     GROUPS = 0x4D07
     PRESENCE = 0x4D08
+    APPEND = 0x4D09

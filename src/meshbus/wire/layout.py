@@ -7,11 +7,19 @@ that cannot be read are a MalformedPacket. The module that owns a layout defines
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
 
 from meshbus.errors import ChannelError, Fault, LocalProtocolError, MalformedPacket
 from meshbus.names.channel import ChannelName
 from meshbus.wire.header import Buffer
+
+_SIZE = np.dtype("<u4")
+SIZE_BYTES = _SIZE.itemsize
+"""4: what `pack_sized` adds to each payload."""
 
 
 class Layout:
@@ -73,3 +81,21 @@ def unpack_channel(what: str, raw: memoryview) -> ChannelName:
         return ChannelName(str(raw, "ascii", "replace"))
     except ChannelError as error:
         raise MalformedPacket(what, Fault.BAD_NAME, str(error)) from error
+
+
+def pack_sized(payloads: Sequence[bytes]) -> bytes:
+    """Write the sizes of payloads, then the payloads; their number is written elsewhere."""
+    return b"".join((np.array([len(payload) for payload in payloads], _SIZE).tobytes(), *payloads))
+
+
+def unpack_sized(what: str, view: memoryview, count: int) -> tuple[bytes, ...]:
+    """Read as many payloads, which fill the view; they are copied."""
+    data_at = count * SIZE_BYTES
+    if len(view) < data_at:
+        raise MalformedPacket(what, Fault.TRUNCATED, f"the sizes of {count} payloads in {len(view)} bytes")
+    sizes: list[int] = np.frombuffer(view[:data_at], _SIZE).tolist()
+    edges = list(accumulate(sizes, initial=data_at))
+    if edges[-1] != len(view):
+        fault = Fault.TRUNCATED if edges[-1] > len(view) else Fault.TRAILING
+        raise MalformedPacket(what, fault, f"{len(view)} bytes, expected {edges[-1]}")
+    return tuple(bytes(view[left:right]) for left, right in pairwise(edges))

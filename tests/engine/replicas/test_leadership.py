@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from meshbus.engine.replicas.records import Acks, Halted, Newcomer, Refusal, Refused, RoleChanged
 from meshbus.engine.replicas.roles import Signal
-from meshbus.wire.messages.leadership import Config, Configure, Data, Fetch, Member, Stale, Stored
+from meshbus.wire.messages.leadership import Config, Configure, Data, Fetch, Member, Stale, Stored, Transfer
 from meshbus.wire.messages.redex import Role
 from tests.engine.replicas.single import ID, TRIO, Single, data, propose, stored
-from tests.engine.replicas.world import HEARTBEAT_S, World
+from tests.engine.replicas.world import CHANNEL, HEARTBEAT_S, World
 
 
 def world(count: int = 3, *, seed: int = 1, extra: int = 0) -> World:
@@ -252,3 +252,58 @@ def test_a_single_member_acknowledges_by_its_own_disk() -> None:
     found.append(1, 3)
     found.run(1)
     assert len(found.checker.acknowledged) == 3
+
+
+def hand_over(found: World, to: int) -> None:
+    host = found.hosts[leader_of(found)]
+    assert host.core is not None
+    found.carry_out(host, host.core.transfer(0, to, found.clock(host)))
+
+
+def test_a_leader_hands_over_at_once_and_nothing_is_lost() -> None:
+    found = world()
+    first = leader_of(found)
+    heir = next(node for node in found.nodes if node != first)
+    found.append(first, 50)
+    hand_over(found, heir)
+    found.append(first, 1)  # refused
+    found.run(2 * HEARTBEAT_S)
+    assert leader_of(found) == heir
+    assert len(found.checker.acknowledged) == 50
+    found.append(heir, 5)
+    found.run(1)
+    assert len(found.checker.acknowledged) == 55
+    settle(found)
+
+
+def test_a_leader_goes_on_if_the_member_that_is_to_lead_is_gone() -> None:
+    found = world()
+    first = leader_of(found)
+    heir = next(node for node in found.nodes if node != first)
+    found.crash(heir)
+    hand_over(found, heir)
+    found.run(4 * HEARTBEAT_S)
+    assert leader_of(found) == first
+    found.append(first, 5)
+    found.run(1)
+    assert len(found.checker.acknowledged) == 5
+    found.start(heir)
+    found.run(10 * HEARTBEAT_S)
+    assert leader_of(found) == first
+    settle(found)
+
+
+def test_only_members_can_be_asked_to_lead_and_only_by_their_leader() -> None:
+    found = world()
+    first = leader_of(found)
+    for node in (first, 99):
+        host = found.hosts[first]
+        assert host.core is not None
+        assert host.core.transfer(7, node, found.clock(host)).notices == [Refused(7, Refusal.NO_CHANGE)]
+    follower = found.hosts[next(node for node in found.nodes if node != first)]
+    other = found.hosts[next(node for node in found.nodes if node not in {first, follower.node})]
+    assert follower.core is not None
+    assert follower.core.transfer(7, other.node, 0.0).notices == [Refused(7, Refusal.NOT_LEADER)]
+    strange = Transfer(channel_id=CHANNEL, epoch=follower.core.epoch)
+    assert not follower.core.receive(other.node, strange, found.clock(follower)).sends
+    assert follower.core.role == Role.REPLICA

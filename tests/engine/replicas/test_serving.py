@@ -4,8 +4,7 @@ from meshbus.engine.replicas.base import ReplicaSettings, Seat
 from meshbus.engine.replicas.journal import Journal, Recovered
 from meshbus.engine.replicas.records import Ballot, Out
 from meshbus.engine.replicas.serving import chunk, chunks
-from meshbus.wire.constants import MAX_EVENT
-from meshbus.wire.messages.leadership import MAX_REPLICATED, encode_leadership
+from meshbus.wire.messages.leadership import MAX_MESSAGE, MAX_REPLICATED, encode_leadership
 from tests.engine.replicas.memorydisk import MemoryDisk
 
 
@@ -41,7 +40,7 @@ def test_every_message_fits_one_packet() -> None:
     payloads = [bytes(MAX_REPLICATED), b"", bytes(MAX_REPLICATED - 3), *[bytes(100)] * 200]
     found = list(chunks(seat((1, payloads)), 0, 0, limit=99))
     assert [payload for data in found for payload in data.payloads] == payloads
-    assert max(len(encode_leadership(data)) for data in found) == MAX_EVENT
+    assert max(len(encode_leadership(data)) for data in found) == MAX_MESSAGE
     assert found[-1].payloads == (), "the last one has the end of the log"
 
 

@@ -141,3 +141,10 @@ def test_clocks_that_differ_give_no_negative_latency() -> None:
     node = graph.get(3)
     assert node is not None
     assert node.latency_us == 0
+
+
+def test_a_latency_that_was_not_measured_is_not_zero() -> None:
+    graph = ProximityGraph(SELF)
+    graph.seed(2, "at 2", 0.0)
+    heard(graph, 3, 3, delay_us=400)
+    assert [graph.latency_to(node_id) for node_id in (2, 3, 4)] == [None, 400, None]

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket, RemoteProtocolError
-from meshbus.wire.constants import MAX_EVENT
 from meshbus.wire.messages.leadership import (
     DATA_ROOM,
     EVENT_COST,
     MAX_MEMBERS,
+    MAX_MESSAGE,
     MAX_REPLICATED,
     MAX_SEQ,
     Config,
@@ -24,6 +24,7 @@ from meshbus.wire.messages.leadership import (
     Propose,
     Stale,
     Stored,
+    Transfer,
     decode_leadership,
     encode_leadership,
 )
@@ -76,6 +77,7 @@ GOLDEN: list[tuple[LeadershipMessage, str]] = [
         + " 03000000 03000000 00000000 01000000 61626364",
     ),
     (Configure(channel_id=ID, epoch=4, config=TRIO), f"07 {HEX_ID} 0400000000000000 {HEX_TRIO}"),
+    (Transfer(channel_id=ID, epoch=4), f"08 {HEX_ID} 0400000000000000"),
 ]
 
 seqs = st.integers(0, MAX_SEQ - 100)
@@ -134,6 +136,7 @@ messages = st.one_of(
     st.builds(Fetch, channel_id=keys, epoch=seqs, first=seqs, max_bytes=u32),
     data(),
     st.builds(Configure, channel_id=keys, epoch=st.integers(1 << 40, MAX_SEQ), config=configs),
+    st.builds(Transfer, channel_id=keys, epoch=st.integers(0, MAX_SEQ)),
 )
 
 
@@ -168,7 +171,7 @@ HEAD = ID + bytes(8)
         (b"\x01" + ID + bytes(7), Fault.TRUNCATED),
         (b"\x03" + ID + b"\xff" * 8, Fault.BAD_VALUE),
         (b"\x00" + HEAD, Fault.UNKNOWN_KIND),
-        (b"\x08" + HEAD, Fault.UNKNOWN_KIND),
+        (b"\x09" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x01" + HEAD + bytes(16), Fault.TRUNCATED),
         (b"\x01" + HEAD + bytes(16) + b"\x02", Fault.BAD_VALUE),
         (b"\x01" + HEAD + bytes(18), Fault.TRAILING),
@@ -213,10 +216,10 @@ def large(*payloads: bytes) -> Data:
 
 
 def test_the_largest_payload_fills_a_packet_and_one_byte_more_is_refused() -> None:
-    assert (DATA_ROOM, MAX_REPLICATED) == (8011, 8007)
-    assert len(encode_leadership(large(bytes(MAX_REPLICATED)))) == MAX_EVENT
-    assert len(encode_leadership(large(b"", bytes(MAX_REPLICATED - EVENT_COST)))) == MAX_EVENT
-    with pytest.raises(LocalProtocolError, match="8105 bytes do not fit one packet of 8104"):
+    assert (DATA_ROOM, MAX_REPLICATED) == (7993, 7989)
+    assert len(encode_leadership(large(bytes(MAX_REPLICATED)))) == MAX_MESSAGE
+    assert len(encode_leadership(large(b"", bytes(MAX_REPLICATED - EVENT_COST)))) == MAX_MESSAGE
+    with pytest.raises(LocalProtocolError, match="8087 bytes do not fit one packet of 8086"):
         encode_leadership(large(bytes(MAX_REPLICATED + 1)))
 
 

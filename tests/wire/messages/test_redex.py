@@ -21,6 +21,7 @@ from meshbus.wire.messages.redex import (
     SyncNack,
     SyncRequest,
     SyncResponse,
+    chain_of,
     channel_id,
     decode_redex,
     encode_redex,
@@ -195,3 +196,8 @@ def test_the_largest_replicated_payload_fills_a_packet() -> None:
 def test_values_that_do_not_fit_are_refused(message: RedexMessage) -> None:
     with pytest.raises(LocalProtocolError, match="redex"):
         encode_redex(message)
+
+
+def test_the_chain_of_a_channel_is_the_start_of_its_id() -> None:
+    assert chain_of(bytes(range(1, 33))) == 0x0807060504030201
+    assert f"{chain_of(ID):016x}" == bytes(reversed(ID[:8])).hex()

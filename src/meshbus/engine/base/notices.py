@@ -13,6 +13,7 @@ import msgspec
 
 from meshbus.errors import HandshakeFault
 from meshbus.names.channel import ChannelName
+from meshbus.wire.messages.append import Appended
 from meshbus.wire.messages.membership import AckReason
 
 
@@ -293,6 +294,35 @@ class HistoryEnded(msgspec.Struct, frozen=True):
     """The first sequence that is still in the log, if the fault is RANGE_GONE."""
 
 
+class AppendAsked(msgspec.Struct, frozen=True):
+    """A peer wants records appended to a replicated channel; answer with the same node id and request."""
+
+    node_id: int
+    request: int
+    channel_id: bytes
+    flags: int
+    """Of wire/messages/append.py."""
+    records: tuple[bytes, ...]
+
+
+class AppendAnswered(msgspec.Struct, frozen=True):
+    """An append that this node asked a leader for has its outcome."""
+
+    node_id: int
+    answer: Appended
+
+
+class ReplicaWork(msgspec.Struct, frozen=True):
+    """A replicated channel has something for the disk and for the application: carry the writes out, in this order.
+
+    The types are those of engine/replicas/records.py, which is above this room.
+    """
+
+    channel_id: bytes
+    writes: tuple[object, ...]
+    notices: tuple[object, ...]
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -318,4 +348,7 @@ Control: TypeAlias = (
     | HistoryCaughtUp
     | HistoryGap
     | HistoryEnded
+    | AppendAsked
+    | AppendAnswered
+    | ReplicaWork
 )

@@ -166,6 +166,19 @@ class Replays(Service):
         self._drop(reading)
         return True
 
+    def place_of(self, number: int) -> tuple[int, ChannelName] | None:
+        """Return the node at which a reading reads, and the channel; None if it has ended."""
+        reading = self._readings.get(number)
+        return None if reading is None else (reading.node_id, reading.channel)
+
+    def move(self, number: int, peer: Peer, now: float, out: Output) -> None:
+        """Continue a reading at another node that has the same log, under the same numbers."""
+        reading = self._readings[number]
+        self._leave(reading, now, out)
+        reading.node_id = peer.node_id
+        reading.disorders = 0
+        self._ask(peer, reading, now, out)
+
     def hold(self, number: int, now: float, *, held: bool) -> None:
         """Pause a reading while the application cannot accept more events, or resume it."""
         reading = self._readings.get(number)

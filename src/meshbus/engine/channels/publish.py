@@ -128,6 +128,9 @@ class PublishReport(msgspec.Struct, frozen=True):
     nothing is confirmed."""
     log_seq: int | None = None
     """Sequence of the first event in this node's log, where subscribers can read it later; None if it is not logged."""
+    replicated: str | None = None
+    """On a replicated channel, whose leader sends to the subscribers: on how many disks the events are, `majority` or
+    `local`, or `unconfirmed` if the leader that stored them has lost the majority. None on other channels."""
 
     @property
     def sent(self) -> int:

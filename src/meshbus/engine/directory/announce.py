@@ -11,6 +11,8 @@ Rules (policy.md §8.4):
   new one is made, because a peer ignores versions that it has seen, even if it has dropped their content.
 * The channels that this node publishes on are named in tags, so that gateways can apply rules by prefix to their packets
   (docs/wire/profile.md). A new name is a change like any other; one that is no longer needed goes with the next version.
+* The chains that this node holds are named in tags too (engine/directory/chains.py). They come before the channels if
+  not everything fits.
 * Announcements are not acknowledged and may be lost, so they are repeated a few times on a new session; the receiver
   drops the copies.
 
@@ -72,6 +74,8 @@ class Announcer(Service):
         """Number of publishers of each channel, in the order in which the channels were opened."""
         self._named: list[ChannelName] = []
         """The channels that the next version names."""
+        self._chains: tuple[str, ...] = ()
+        """The tags of the chains that the next version names."""
         self._content = CapabilitySet()
         self._nat = initial_status(context.settings.nat)
         self._message = b""
@@ -128,6 +132,12 @@ class Announcer(Service):
             if channel in self._named:
                 self._named = list(nameable(filter(self._may_name, self._published)))
 
+    def set_chains(self, tags: tuple[str, ...], now: float) -> None:
+        """Name these chains instead of the earlier ones, and announce them soon if they changed."""
+        if tags != self._chains:
+            self._chains = tags
+            self._issue_soon(now)
+
     def channels_configured(self, registry: ChannelConfigRegistry | None, now: float, out: Output) -> None:
         """Use new channel configurations: they say which channels may be named."""
         self._channels = registry
@@ -177,12 +187,13 @@ class Announcer(Service):
         """Make and sign the next version; on an error nothing changes."""
         announced = self._enriched(content, nat)
         version = max(self._version + 1, self._wall(now) // _MS)
-        announcement = self._sign(announced.with_tags(map(channel_tag, self._named)), version, nat, now)
-        try:
-            # With a hop count: the names must not keep the capabilities from being forwarded.
-            encode_announcement(msgspec.structs.replace(announcement, hop_count=MAX_HOPS))
-        except LocalProtocolError:
+        held = announced.with_tags(self._chains)
+        announcement = self._sign(held.with_tags(map(channel_tag, self._named)), version, nat, now)
+        if not _fits(announcement):
             self._counters.count(Reason.CHANNEL_NOT_NAMED, len(self._named))
+            announcement = self._sign(held, version, nat, now)
+        if self._chains and not _fits(announcement):
+            self._counters.count(Reason.CHAIN_NOT_ANNOUNCED, len(self._chains))
             announcement = self._sign(announced, version, nat, now)
         self._message = encode_announcement(announcement)
         self.current, self._version = announcement, version
@@ -211,9 +222,13 @@ class Announcer(Service):
     def _name(self, channels: Iterable[ChannelName], now: float) -> None:
         """Name the first of these channels, and announce them soon if they changed."""
         before, self._named = self._named, list(nameable(channels))
-        if self._named == before or self.current is None:
+        if self._named != before:
+            self._issue_soon(now)
+
+    def _issue_soon(self, now: float) -> None:
+        """Issue a new version with the next `tick`, so that one version has all that changes together."""
+        if self.current is None:
             return
-        # Issued by `tick`, so that one version names all channels that are opened together.
         due = now if self._broadcast_at is None else max(now, self._broadcast_at + self.config.min_interval_s)
         self._due, self._deferred = due if self._due is None else min(self._due, due), False
 
@@ -244,3 +259,13 @@ class Announcer(Service):
     def _tell(self, peer: Peer, out: Output) -> None:
         peer.send_message(Subprotocol.CAPABILITY, self._message, out)
         self._told.put(peer.node_id, self._version)
+
+
+def _fits(announcement: Announcement) -> bool:
+    """Return whether an announcement fits one packet."""
+    try:
+        # With a hop count: what the node adds must not keep its capabilities from being forwarded.
+        encode_announcement(msgspec.structs.replace(announcement, hop_count=MAX_HOPS))
+    except LocalProtocolError:
+        return False
+    return True

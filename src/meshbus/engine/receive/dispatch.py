@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _UNCREDITED = frozenset(
     {
         Subprotocol.MIGRATION,
-        Subprotocol.REDEX,
         0x0F00,  # mesh database of the 0.23 node
         0x1000,  # fold announcements of the 0.23 node
     }

@@ -13,7 +13,7 @@ from meshbus.engine.replicas.records import Out
 from meshbus.engine.replicas.roles import Signal
 from meshbus.engine.replicas.voting import Voting
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.leadership import Data, Promise, Propose
+from meshbus.wire.messages.leadership import Data, Promise, Propose, Transfer
 from meshbus.wire.messages.redex import Role
 
 
@@ -84,10 +84,7 @@ class Candidacy(Voting):
         if not campaign.won(config):
             return
         if campaign.trial:
-            write = self.seat.persist(out, promised=campaign.epoch, leader=self.seat.own)
-            self._reset(self.committed)
-            until = now + self._patience_s
-            self._begin(Campaign(campaign.epoch, trial=False, until=until, write=write), now, out)
+            self._stand(campaign.epoch, now, out)
             return
         source, campaign.goal = campaign.best(config, self.seat.own)
         if source == self.seat.own:
@@ -96,6 +93,22 @@ class Candidacy(Voting):
             campaign.source = source
             campaign.until = now + self._patience_s
             self._fetch(source, self.seat.journal.tail, now, out)
+
+    def _stand(self, epoch: int, now: float, out: Out) -> None:
+        """Promise an epoch to this node itself, and propose it once that is on disk."""
+        write = self.seat.persist(out, promised=epoch, leader=self.seat.own)
+        self._reset(self.committed)
+        self._begin(Campaign(epoch, trial=False, until=now + self._patience_s, write=write), now, out)
+
+    def _on_transfer(self, sender: int, transfer: Transfer, now: float, out: Out) -> None:
+        """Campaign at once, because the leader asks for it. No trial: the others still hear that leader."""
+        config = self.config
+        wanted = (transfer.epoch, sender) == (self.epoch, self.leader) and sender != self.seat.own
+        if not wanted or config is None or self.seat.member not in config.members:
+            self.seat.counters.count(Reason.REPLICA_UNEXPECTED)
+            return
+        self._change_role(Role.CANDIDATE, Signal.MISSED_HEARTBEATS, out)
+        self._stand(self._next_epoch(), now, out)
 
     def _copy(self, campaign: Campaign, data: Data, now: float, out: Out) -> None:
         campaign.until = now + self._patience_s

@@ -78,6 +78,25 @@ class ReplicationCoordinator:
         self._beat_at = float("inf")
         self._waiting_since = float("inf")
 
+    # ── what it knows, as a member with epochs tells it ─────────────────────────────────────
+
+    epoch = 0
+    config = lead = None
+
+    @property
+    def leader(self) -> int | None:
+        """The node that leads, as far as this member believes."""
+        return self.seat.own if self.role == Role.LEADER else self.belief.leader
+
+    @property
+    def committed(self) -> int:
+        """Everything below this sequence is on the own disk; without epochs nobody promises more."""
+        return self.seat.journal.stable_tail
+
+    def retained(self, first_seq: int) -> None:
+        """Record that retention removed events."""
+        self.seat.journal.retained(min(first_seq, self.committed))
+
     # ── inputs ──────────────────────────────────────────────────────────────────────────────
 
     def open(self, now: float) -> Out:

@@ -34,6 +34,7 @@ from meshbus.wire.messages.leadership import (
     Propose,
     Stale,
     Stored,
+    Transfer,
 )
 from meshbus.wire.messages.redex import Role
 
@@ -130,6 +131,20 @@ class Leadership(Candidacy):
         rest = tuple(member for member in members if member.node != node)
         return self._change_members(token, rest if len(rest) < len(members) else (), now)
 
+    def transfer(self, token: int, node: int, now: float) -> Out:
+        """Ask a member to lead: append nothing more, and let it campaign when it has everything.
+
+        Refused if it is no member. If it does not lead soon, this node goes on; nothing tells which of the two happened.
+        """
+        out = Out()
+        if self.lead is None:
+            out.notices.append(Refused(token, Refusal.NOT_LEADER))
+        elif node == self.seat.own or node not in {member.node for member in self._members()}:
+            out.notices.append(Refused(token, Refusal.NO_CHANGE))
+        else:
+            self.lead.hand_over(node, now + self._patience_s, now, out)
+        return out
+
     def welcome(self, node: int) -> None:
         """Accept messages of a node that is to become a member; `Newcomer` reports when it shows itself."""
         if node not in self._nodes():
@@ -187,6 +202,8 @@ class Leadership(Candidacy):
                 self._on_data(sender, message, now, out)
             case Configure():
                 self._on_configure(sender, message, now, out)
+            case Transfer():
+                self._on_transfer(sender, message, now, out)
 
     def _on_propose(self, sender: int, propose: Propose, now: float, out: Out) -> None:
         self._meet(Member(sender, propose.incarnation), out)

@@ -30,7 +30,16 @@ from meshbus.engine.replicas.records import (
 )
 from meshbus.engine.replicas.serving import chunk
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.leadership import MAX_REPLICATED, Config, Configure, Data, Fetch, Member, Stored
+from meshbus.wire.messages.leadership import (
+    MAX_REPLICATED,
+    Config,
+    Configure,
+    Data,
+    Fetch,
+    Member,
+    Stored,
+    Transfer,
+)
 from meshbus.wire.messages.redex import BandwidthClass
 
 LEASE_BEATS = 2
@@ -62,6 +71,9 @@ class Leading:
         self._reads: deque[_Read] = deque()
         self._budget = BandwidthBudget(seat.settings.budget_fraction)
         self._stored_config: tuple[int, int] = (0, 0)
+        self._heir: int | None = None
+        """The member that is to lead next: nothing is appended until then."""
+        self._heir_until = now
         seat.journal.append(self.epoch, (), out)
         config = seat.config
         self._use(Config(epoch=self.epoch, version=config.version, members=config.members), out)
@@ -76,6 +88,10 @@ class Leading:
     def config_stored(self) -> bool:
         """Whether a majority has stored the config in this epoch."""
         return self._stored_config == self.config.rank
+
+    def confirmed(self) -> dict[int, int]:
+        """Return how far the log of each follower that has answered is on its disk."""
+        return {node: one.match for node, one in self._progress.items() if one.incarnation is not None}
 
     def fenced(self, now: float) -> bool:
         """Return whether no majority answered lately, so that another leader may exist."""
@@ -107,7 +123,10 @@ class Leading:
 
     def change(self, token: int, members: tuple[Member, ...], now: float, out: Out) -> None:
         """Replace the config by one that differs in one member."""
-        if not self.established or not self.config_stored:
+        # What is committed must be on a majority of the present config, which a lost disk may have broken: otherwise the
+        # next config could have a majority without it.
+        covered = majority_value(self.config, self._stored_by) >= self.committed
+        if not self.established or not self.config_stored or not covered:
             out.notices.append(Refused(token, Refusal.CHANGING))
             return
         before = set(self._progress)
@@ -116,6 +135,11 @@ class Leading:
             # Told once: it is no longer a member, and nothing else will be sent to it.
             self._seat.send(node, self._configure(), out)
         self.beat(now, out)
+
+    def hand_over(self, node: int, until: float, now: float, out: Out) -> None:
+        """Refuse appends until a time, and ask a member to lead as soon as it has everything."""
+        self._heir, self._heir_until = node, until
+        self._call_heir(now, out)
 
     def give_up(self, out: Out) -> None:
         """Report what stays without an answer."""
@@ -179,10 +203,22 @@ class Leading:
         self._appends.reached(Acks.MAJORITY, self.committed, out, confirmed=True)
         self._answer_reads(out)
         self._settle_config(out)
+        self._call_heir(now, out)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
+    def _call_heir(self, now: float, out: Out) -> None:
+        """Ask the member that is to lead next, if it has everything; repeated, because it may be lost."""
+        if self._heir is None or now >= self._heir_until:
+            self._heir = None
+            return
+        heir = self._progress.get(self._heir)
+        if heir is not None and self.committed == heir.match == self._seat.journal.tail:
+            self._seat.send(self._heir, Transfer(channel_id=self._seat.channel_id, epoch=self.epoch), out)
+
     def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
+        if self._heir is not None and now < self._heir_until:
+            return Refusal.NOT_LEADER
         if any(len(payload) > MAX_REPLICATED for payload in payloads):
             return Refusal.TOO_LARGE
         if not self._appends.has_room(payloads):

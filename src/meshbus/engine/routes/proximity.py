@@ -96,6 +96,11 @@ class ProximityGraph:
         """Return a node, or None."""
         return self._nodes.get(node_id)
 
+    def latency_to(self, node_id: int) -> int | None:
+        """Return the one-way latency of a node in microseconds, or None if it was not measured."""
+        node = self._nodes.get(node_id)
+        return None if node is None else node.latency_us or None
+
     def edge(self, source: int, dest: int) -> Edge | None:
         """Return an edge, or None."""
         return self._edges.get(source, {}).get(dest)

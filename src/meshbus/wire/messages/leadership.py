@@ -9,16 +9,14 @@ docs/decisions/0033 the reasons. The counterpart for 0.23 members is redex.py, w
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
-from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import msgspec
-import numpy as np
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
-from meshbus.wire.constants import MAX_EVENT
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, ROUTED_PAYLOAD
 from meshbus.wire.header import Buffer
-from meshbus.wire.layout import Layout
+from meshbus.wire.layout import SIZE_BYTES, Layout, pack_sized, unpack_sized
 
 # Kind, channel id and epoch begin every message.
 _HEAD = Layout("leadership", "<B32sQ")
@@ -29,18 +27,19 @@ _FETCH = Layout("leadership fetch", "<B32sQQI")
 _DATA = Layout("leadership data", "<B32sQQQQQQQI")
 _CONFIG = Layout("leadership config", "<QIB")
 _MEMBER = Layout("leadership config", "<QQ")
-_SIZE = np.dtype("<u4")
 
 # redex.md §8: a replica set has at most 16 members.
 MAX_MEMBERS = 16
 MAX_SEQ = (1 << 63) - 1
 """The highest sequence of a log, and the highest epoch."""
-EVENT_COST = _SIZE.itemsize
+EVENT_COST = SIZE_BYTES
 """4: what an event of a DATA message costs in addition to its payload."""
-DATA_ROOM = MAX_EVENT - _DATA.size
-"""8011: the room of a DATA message for events."""
+MAX_MESSAGE = ROUTED_PAYLOAD - FRAME_PREFIX_BYTES
+"""8086: the longest message, so that it passes a relay too."""
+DATA_ROOM = MAX_MESSAGE - _DATA.size
+"""7993: the room of a DATA message for events."""
 MAX_REPLICATED = DATA_ROOM - EVENT_COST
-"""8007: the largest payload of a channel that is replicated with epochs."""
+"""7989: the largest record of a channel that is replicated with epochs."""
 
 
 class _Kind(IntEnum):
@@ -51,6 +50,7 @@ class _Kind(IntEnum):
     FETCH = 5
     DATA = 6
     CONFIG = 7
+    TRANSFER = 8
 
 
 class _Flags(IntFlag):
@@ -161,7 +161,14 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True):
     config: Config
 
 
-LeadershipMessage: TypeAlias = Propose | Promise | Stale | Stored | Fetch | Data | Configure
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask a member to lead next: the leader has stopped appending, and the member has everything."""
+
+    channel_id: bytes
+    epoch: int
+
+
+LeadershipMessage: TypeAlias = Propose | Promise | Stale | Stored | Fetch | Data | Configure | Transfer
 
 
 def encode_leadership(message: LeadershipMessage) -> bytes:
@@ -185,6 +192,8 @@ def encode_leadership(message: LeadershipMessage) -> bytes:
             return _encode_data(message)
         case Configure():
             return _HEAD.pack(_Kind.CONFIG, channel, epoch) + _encode_config(message.config)
+        case Transfer():
+            return _HEAD.pack(_Kind.TRANSFER, channel, epoch)
 
 
 def decode_leadership(event: Buffer) -> LeadershipMessage:
@@ -210,6 +219,9 @@ def decode_leadership(event: Buffer) -> LeadershipMessage:
             return _decode_data(view)
         case _Kind.CONFIG:
             return _decode_configure(view)
+        case _Kind.TRANSFER:
+            _HEAD.unpack(view)
+            return Transfer(channel_id=channel, epoch=epoch)
         case _:
             raise MalformedPacket("leadership", Fault.UNKNOWN_KIND, f"kind {kind}")
 
@@ -265,10 +277,9 @@ def _encode_data(data: Data) -> bytes:
         data.first_seq,
         len(data.payloads),
     )
-    sizes = np.array([len(payload) for payload in data.payloads], _SIZE).tobytes()
-    event = b"".join((head, sizes, *data.payloads))
-    if len(event) > MAX_EVENT:
-        raise LocalProtocolError(f"leadership data: {len(event)} bytes do not fit one packet of {MAX_EVENT}")
+    event = head + pack_sized(data.payloads)
+    if len(event) > MAX_MESSAGE:
+        raise LocalProtocolError(f"leadership data: {len(event)} bytes do not fit one packet of {MAX_MESSAGE}")
     return event
 
 
@@ -301,14 +312,7 @@ def _decode_stored(view: memoryview) -> Stored:
 
 def _decode_data(view: memoryview) -> Data:
     _, channel, epoch, round_, prev, entry, committed, retained, first, count = _DATA.unpack_prefix(view)
-    data_at = _DATA.size + count * _SIZE.itemsize
-    if len(view) < data_at:
-        raise MalformedPacket("leadership data", Fault.TRUNCATED, f"{count} events in {len(view)} bytes")
-    sizes: list[int] = np.frombuffer(view[_DATA.size : data_at], _SIZE).tolist()
-    edges = list(accumulate(sizes, initial=data_at))
-    if edges[-1] != len(view):
-        fault = Fault.TRUNCATED if edges[-1] > len(view) else Fault.TRAILING
-        raise MalformedPacket("leadership data", fault, f"{len(view)} bytes, expected {edges[-1]}")
+    payloads = unpack_sized("leadership data", view[_DATA.size :], count)
     if max(committed, retained, first + count) > MAX_SEQ or not prev <= entry <= epoch or (first == 0) != (prev == 0):
         raise MalformedPacket("leadership data", Fault.BAD_VALUE, f"epochs {prev}, {entry}, {epoch}, first {first}")
     return Data(
@@ -320,7 +324,7 @@ def _decode_data(view: memoryview) -> Data:
         committed=committed,
         first_retained=retained,
         first_seq=first,
-        payloads=tuple(bytes(view[left:right]) for left, right in pairwise(edges)),
+        payloads=payloads,
     )
 
 

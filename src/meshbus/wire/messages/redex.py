@@ -136,6 +136,12 @@ def channel_id(name: str) -> bytes:
     return hashlib.blake2s(name.encode(), key=b"redex-channel-id-v1").digest()
 
 
+def chain_of(channel_id: bytes) -> int:
+    """Return the number that names the chain of a replicated channel in tags."""
+    # redex.md §8: 0.23 nodes take one number for all channels of a node, which tells nobody what they hold.
+    return int.from_bytes(channel_id[:8], "little")
+
+
 def encode_redex(message: RedexMessage) -> bytes:
     """Write a message; a request always has 56 bytes.
 

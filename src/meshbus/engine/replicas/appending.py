@@ -1,0 +1,184 @@
+"""Appending (0x4D09): hands events to the leader of a replicated channel, and takes those of other nodes.
+
+    publisher                          leader
+    ask ──── APPEND, APPEND, … ──────► policy? channel? room? ── no ──► APPENDED with the outcome
+                                       AppendAsked ──► the node appends, as it does for its own publishers
+    AppendAnswered ◄── APPENDED ────── answer
+
+Every request ends exactly once at the publisher. If the leader is lost before it answers, the outcome is UNRESOLVED: what
+was asked for may be stored or not. Whether this node leads a channel is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from meshbus.engine.base.notices import AppendAnswered, AppendAsked, PeerFailed, PeerGone
+from meshbus.engine.base.packets import Output
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context, Service
+from meshbus.engine.streams.outbox import Leg
+from meshbus.engine.streams.streams import Streams
+from meshbus.errors import DeliveryError, PeerError, PeerFault, RemoteProtocolError
+from meshbus.names.channel import ChannelName
+from meshbus.policy.reason import Reason
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.append import (
+    Append,
+    Appended,
+    AppendFlags,
+    Outcome,
+    decode_append,
+    encode_append,
+    split_append,
+)
+
+MAX_ASKED = 4096
+"""Appends of this node that may wait for an answer. Our choice, as for requests."""
+MAX_PARTS_BYTES = 32 << 20
+"""Bytes of one peer's appends that may be incomplete here. Our choice: half of what may wait for acknowledgement."""
+
+MayPublish = Callable[[Peer, ChannelName, float], bool]
+"""Returns whether the policy of a channel lets a peer publish on it."""
+
+
+class _Parts:
+    """The appends of one peer that are not complete."""
+
+    __slots__ = ("nbytes", "records", "refused")
+
+    def __init__(self) -> None:
+        self.records: dict[int, list[bytes]] = {}
+        self.nbytes = 0
+        self.refused: set[int] = set()
+        """Requests that were answered before their last message came."""
+
+
+class Appending(Service):
+    """Both sides of appends through the leader."""
+
+    def __init__(self, context: Context, streams: Streams, may_publish: MayPublish) -> None:
+        self._peers = context.peers
+        self._counters = context.counters
+        self._streams = streams
+        self._may_publish = may_publish
+        # A random start: a late answer to a request from before a restart must not match a new one.
+        self._next = int.from_bytes(context.entropy(6), "little")
+        self._asked: dict[int, int] = {}
+        """The node that was asked, by request."""
+        self._channels: dict[bytes, ChannelName] = {}
+        self._parts: dict[int, _Parts] = {}
+
+    def serve(self, channel_id: bytes, channel: ChannelName) -> None:
+        """Take appends to a channel."""
+        self._channels[channel_id] = channel
+
+    def ask(
+        self, peer: Peer, channel_id: bytes, records: Sequence[bytes], flags: AppendFlags, now: float, out: Output
+    ) -> int:
+        """Ask a peer to append records, and return the number that `AppendAnswered` carries.
+
+        Raises PeerError if the peer did not negotiate the subprotocol, and DeliveryError if too many appends wait.
+        """
+        if not peer.uses(Subprotocol.APPEND):
+            raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "it takes no appends (0x4d09 is not negotiated)")
+        if len(self._asked) >= MAX_ASKED:
+            raise DeliveryError(f"{MAX_ASKED} appends already wait for an answer, the limit; wait for some of them")
+        self._next += 1
+        request = self._next
+        messages = [encode_append(part) for part in split_append(request, channel_id, records, flags)]
+        self._asked[request] = peer.node_id
+        self._send(peer, messages, now, out)
+        return request
+
+    def forget(self, request: int) -> None:
+        """Wait no longer for the answer to a request."""
+        self._asked.pop(request, None)
+
+    def answer(self, node_id: int, answer: Appended, now: float, out: Output) -> None:
+        """Answer an append of a peer, if it is still there."""
+        peer = self._peers.get(node_id)
+        if peer is not None and peer.uses(Subprotocol.APPEND):
+            self._send(peer, [encode_append(answer)], now, out)
+
+    # ── hooks ───────────────────────────────────────────────────────────────────────────────
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        """Handle one message."""
+        try:
+            decoded = decode_append(message)
+        except RemoteProtocolError:
+            self._counters.count(Reason.REPLICATION_MALFORMED)
+            return
+        if isinstance(decoded, Append):
+            self._on_append(peer, decoded, now, out)
+        elif self._asked.get(decoded.req) != peer.node_id:
+            # Numbers can be guessed: only the node that was asked may answer.
+            self._counters.count(Reason.REPLICA_UNEXPECTED)
+        else:
+            self.forget(decoded.req)
+            out.control.append(AppendAnswered(peer.node_id, decoded))
+
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """End what was asked in an earlier session as unresolved: the peer may have started anew."""
+        self._lose(peer.node_id, out)
+
+    def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
+        """End what was asked of a peer that failed or is gone."""
+        self._lose(down.node_id, out)
+
+    def stream_failed(self, node_id: int, stream_id: int, now: float, out: Output) -> None:
+        """End what was asked on a stream that failed."""
+        if stream_id == Subprotocol.APPEND:
+            self._lose(node_id, out)
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def _on_append(self, peer: Peer, append: Append, now: float, out: Output) -> None:
+        parts = self._parts.setdefault(peer.node_id, _Parts())
+        last = AppendFlags.MORE not in append.flags
+        if append.req in parts.refused:
+            if last:
+                parts.refused.discard(append.req)
+            return
+        channel = self._channels.get(append.channel_id)
+        outcome = None
+        if channel is None:
+            outcome = Outcome.UNKNOWN_CHANNEL
+        elif not self._may_publish(peer, channel, now):
+            outcome = Outcome.DENIED
+        elif parts.nbytes + sum(map(len, append.records)) > MAX_PARTS_BYTES:
+            outcome = Outcome.BACKPRESSURE
+        if outcome is not None:
+            self._refuse(peer, append, outcome, now, out)
+            return
+        records = parts.records.setdefault(append.req, [])
+        records += append.records
+        parts.nbytes += sum(map(len, append.records))
+        if last:
+            del parts.records[append.req]
+            parts.nbytes -= sum(map(len, records))
+            flags = append.flags & ~AppendFlags.MORE
+            out.control.append(AppendAsked(peer.node_id, append.req, append.channel_id, int(flags), tuple(records)))
+
+    def _refuse(self, peer: Peer, append: Append, outcome: Outcome, now: float, out: Output) -> None:
+        parts = self._parts[peer.node_id]
+        parts.nbytes -= sum(map(len, parts.records.pop(append.req, ())))
+        if AppendFlags.MORE in append.flags:
+            parts.refused.add(append.req)
+        self._counters.count(Reason.REFUSE_REPLICA_APPEND)
+        self.answer(peer.node_id, Appended(req=append.req, outcome=outcome), now, out)
+
+    def _lose(self, node_id: int, out: Output) -> None:
+        self._parts.pop(node_id, None)
+        for request in [request for request, node in self._asked.items() if node == node_id]:
+            self.forget(request)
+            out.control.append(AppendAnswered(node_id, Appended(req=request, outcome=Outcome.UNRESOLVED)))
+
+    def _send(self, peer: Peer, messages: list[bytes], now: float, out: Output) -> None:
+        traffic = self._streams.traffic_of(peer)
+        traffic.send_messages(Subprotocol.APPEND, Subprotocol.APPEND, messages, _ignore, now, out)
+
+
+def _ignore(_leg: Leg, _sent: bool) -> None:
+    """Nothing waits for the sending; a lost stream is reported by its hooks."""

@@ -1,0 +1,103 @@
+"""Replica sets (0x4D05): the channels that this node replicates with meshbus members, one `Leadership` each.
+
+How messages, timers and writes get in and out is hosting.py. The counterpart for 0.23 members is replication.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from meshbus.engine.base.packets import Output
+from meshbus.engine.replicas.base import ReplicaSettings
+from meshbus.engine.replicas.hosting import Hosting
+from meshbus.engine.replicas.journal import Recovered
+from meshbus.engine.replicas.leadership import Leadership
+from meshbus.engine.replicas.records import Acks, LogReader, Send
+from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.service import Context
+from meshbus.errors import RemoteProtocolError
+from meshbus.policy.reason import Reason
+from meshbus.wire.constants import Subprotocol
+from meshbus.wire.messages.leadership import decode_leadership, encode_leadership
+
+
+class ReplicaSets(Hosting[Leadership]):
+    """The members that this node is of replica sets with epochs."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, Subprotocol.LEADERSHIP)
+
+    def open(
+        self,
+        channel_id: bytes,
+        settings: ReplicaSettings,
+        found: Recovered,
+        reader: LogReader,
+        now: float,
+        out: Output,
+    ) -> None:
+        """Begin to take part in a channel, with what is on disk."""
+        # What is under way to one member must fit the receive buffer that its node was granted.
+        fitting = msgspec.structs.replace(settings, window_bytes=min(settings.window_bytes, self._max_window))
+        member = Leadership(channel_id, self._own, found, reader, fitting, entropy=self._entropy)
+        self.begin(channel_id, member, now, out)
+
+    def append(
+        self, channel_id: bytes, token: int, records: Sequence[bytes], acks: Acks, now: float, out: Output
+    ) -> None:
+        """Append records; work with an `Acknowledged`, `Refused` or `Unresolved` of this token follows.
+
+        Without records, the acknowledgement says that everything before is as durable as asked for.
+        """
+        self._take(channel_id, self._members[channel_id].append(token, records, acks, now))
+        self.finish(now, out)
+
+    def add(self, channel_id: bytes, token: int, node: int, now: float, out: Output) -> None:
+        """Make a newcomer a member."""
+        self._take(channel_id, self._members[channel_id].add(token, node, now))
+        self.finish(now, out)
+
+    def remove(self, channel_id: bytes, token: int, node: int, now: float, out: Output) -> None:
+        """Remove a member."""
+        self._take(channel_id, self._members[channel_id].remove(token, node, now))
+        self.finish(now, out)
+
+    def transfer(self, channel_id: bytes, token: int, node: int, now: float, out: Output) -> None:
+        """Ask another member to lead."""
+        self._take(channel_id, self._members[channel_id].transfer(token, node, now))
+        self.finish(now, out)
+
+    def welcome(self, channel_id: bytes, node: int) -> None:
+        """Accept messages of a node that is to become a member."""
+        self._members[channel_id].welcome(node)
+
+    def durable(self, channel_id: bytes, number: int, now: float, out: Output) -> None:
+        """Record that a write and all before it survive a loss of power."""
+        if channel_id in self._members:
+            self._take(channel_id, self._members[channel_id].durable(number, now))
+            self.finish(now, out)
+
+    def disk_failed(self, channel_id: bytes, problem: str, now: float, out: Output) -> None:
+        """Stop the member of a channel whose disk failed; it stays readable."""
+        if channel_id in self._members:
+            self._take(channel_id, self._members[channel_id].disk_failed(problem))
+            self.finish(now, out)
+
+    def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
+        """Pass a message to the member of its channel."""
+        try:
+            decoded = decode_leadership(message)
+        except RemoteProtocolError:
+            self._counters.count(Reason.REPLICATION_MALFORMED)
+            return
+        member = self._members.get(decoded.channel_id)
+        if member is None:
+            self._counters.count(Reason.REPLICATION_UNKNOWN_CHANNEL)
+            return
+        self._measure(peer, member)
+        self._take(decoded.channel_id, member.receive(peer.node_id, decoded, now))
+
+    def _encode(self, send: Send) -> bytes:
+        return encode_leadership(send.message)  # type: ignore[arg-type]
