@@ -14,6 +14,7 @@ from meshbus.engine.session.candidate import (
     MAX_HELD_BYTES,
     MAX_PER_NODE,
     PROBE_S,
+    PROOF_PROBES,
     Candidates,
     same_place,
     straight_from,
@@ -305,3 +306,17 @@ def test_kept_packets_are_bounded_for_one_and_for_all() -> None:
     candidates.add(NODE + 1, many[0].link, 0.0)  # the room is given back
     assert candidates.claim(many[0].link.session_id, HOME, many[0].far.heartbeat()) is not None
     assert candidates.of(NODE + 1)[0].held
+
+
+def test_a_candidate_is_asked_twice_for_its_proof() -> None:
+    candidates, pair, out = Candidates(Counters()), Pair("a"), Output()
+    candidate = candidates.add(NODE, pair.link, 0.0)
+    assert candidates.begun_since(0.0) == [NODE]
+    for now in (0.0, PROBE_S):
+        candidate.ask_for_proof(now, out)
+        assert candidates.expire(now) == []
+        assert candidates.expire(now + PROBE_S) == [candidate]
+    candidate.ask_for_proof(2 * PROBE_S, out)
+    assert candidate.due == candidate.expires_at
+    assert [unpack_header(train.data).subprotocol_id for train in out.trains] == [Subprotocol.REFLEX] * PROOF_PROBES
+    assert candidates.begun_since(0.1) == []

@@ -1,11 +1,12 @@
-"""Candidates: sessions begun by a peer that wait beside its current session until they may replace it.
+"""Candidates: sessions begun by a peer that are not proved yet, or wait until they may replace its current session.
 
 Any holder of the mesh key can begin a session in the name of any node, and anybody who recorded a message 1 can send it
-again. A 0.23 node replaces its session at once in the first case (transport.md §19). Here a session that the other side
-began is only a candidate while a current session could be lost. The current session continues undisturbed. The
-candidate is proved by its first packet that verifies: its sender has the keys. It then replaces the current session
+again. A 0.23 node establishes its session at once in the first case (transport.md §19). Here a session that the other
+side began is only a candidate: nobody hears of it, and a current session continues undisturbed. The candidate is proved
+by its first packet that verifies: its sender has the keys. A 0.23 node may send nothing for seconds, so it is asked with a
+reflex request. The candidate then takes over
 
-    at once     if the current session was never proved itself, or its peer has failed
+    at once     if there is no current session, if it was never proved itself, or if its peer has failed
     at once     if it came directly from the address of the current session: only a node that receives there could read
                 our answer, so this is the peer after a restart
     later       if the current session does not react to several probes for `contest_s`: the peer came back under
@@ -32,13 +33,17 @@ from meshbus.engine.settings import CONFIRM_S, CONTEST_S
 from meshbus.errors import BadTag, RemoteProtocolError, Replayed, UnknownVersion
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.header import Buffer
+from meshbus.wire.frames import pack_frames
+from meshbus.wire.header import Buffer, Header
 from meshbus.wire.messages.reflex import ReflexRequest, encode_reflex
 from meshbus.wire.replaywindow import ReplayWindow
 from meshbus.wire.seal import Opener
 
 PROBE_S = 0.25
 """Time between two probes of the current session: eight of them in the default `contest_s`."""
+PROOF_PROBES = 2
+"""Probes of a candidate. Our choice: with message 2 they are less than three times the bytes of message 1, so that an
+address in a forged datagram gets little more than was sent."""
 MAX_PER_NODE = 4
 """Candidates per node. Our choice: more than the three tries of one handshake."""
 MAX_CANDIDATES = 1024
@@ -103,6 +108,15 @@ class Candidate:
         """Verify a packet; raise RemoteProtocolError if it is forged or not new."""
         self._opener.open(datagram)
 
+    def ask_for_proof(self, now: float, out: Output) -> None:
+        """Send a packet that a 0.23 node answers immediately, unless it was sent often enough."""
+        self.due = self.expires_at
+        if self.link.probes < PROOF_PROBES:
+            self.link.probes += 1
+            self.wait(now)
+            header = Header(subprotocol_id=Subprotocol.REFLEX, stream_id=Subprotocol.REFLEX, event_count=1)
+            out.trains.append(self.link.seal(header, pack_frames([encode_reflex(ReflexRequest())])))
+
     def wait(self, now: float) -> None:
         """Examine it again after a short time."""
         self.due = min(now + PROBE_S, self.expires_at)
@@ -146,19 +160,24 @@ class Candidates:
     def __contains__(self, session_id: object) -> bool:
         return session_id in self._by_session
 
-    def add(self, node_id: int, link: Link, now: float) -> None:
-        """Add a candidate; if there are too many, remove the oldest one that is not proved, or else the oldest."""
+    def add(self, node_id: int, link: Link, now: float) -> Candidate:
+        """Add and return a candidate; if there are too many, the oldest that is not proved goes, or else the oldest."""
         # The limit per node is checked first: a flood in the name of one node must not crowd out others.
         own = self.of(node_id)
         if len(own) >= MAX_PER_NODE:
             self._crowd_out(own)
         elif len(self._by_session) >= MAX_CANDIDATES:
             self._crowd_out(list(self._by_session.values()))
-        self._by_session[link.session_id] = Candidate(node_id, link, now, self._confirm_s)
+        added = self._by_session[link.session_id] = Candidate(node_id, link, now, self._confirm_s)
+        return added
 
     def of(self, node_id: int) -> list[Candidate]:
         """Return the candidates of a node, oldest first."""
         return [candidate for candidate in self._by_session.values() if candidate.node_id == node_id]
+
+    def begun_since(self, time: float) -> list[int]:
+        """Return the nodes whose sessions were begun since a time."""
+        return [one.node_id for one in self._by_session.values() if one.expires_at - self._confirm_s >= time]
 
     def claim(self, session_id: int, source: Address, datagram: bytes) -> Candidate | None:
         """Handle a packet of a candidate's session, and return the candidate if the packet verifies."""
@@ -207,7 +226,7 @@ class Candidates:
         ready = [candidate for candidate in self._by_session.values() if now >= candidate.due]
         waiting = []
         for candidate in ready:
-            # Due, but not expired: it waits for the current session to react.
+            # Due, but not expired: it waits for its proof, or for the current session to react.
             if now < candidate.expires_at:
                 waiting.append(candidate)
                 continue

@@ -3,8 +3,9 @@
     we begin      engine/session/attempt.py sends message 1 and waits. Message 2 proves that the peer has its private
                   key, so the session is established at once and replaces any other
     they begin    a routed message 1 is answered for every node that the policy admits, a direct one for nodes that
-                  `accept` named. The session is established at once if the node has no session, or none that was ever
-                  proved; otherwise it becomes a candidate beside the current one (engine/session/candidate.py)
+                  `accept` named. The session is a candidate until its first packet verifies
+                  (engine/session/candidate.py). If it was begun through a relay and there is no session that was ever
+                  proved, it is established at once: a 0.23 node cannot send through a relay
     both begin    each side answers the other, so the order of arrival does not matter. The session of the lower node id
                   wins: the higher id, having answered, holds back its own session for `YIELD_S`; the lower id drops the
                   other session when its own is established. A 0.23 node mistakes our message 1 for a message 2 here and
@@ -275,6 +276,15 @@ class Handshakes(Service):
         """Return whether a session that is no peer's current one is a candidate; its packets go to `claim`."""
         return session_id in self._candidates
 
+    def expected_up(self, since: float) -> list[int]:
+        """Return the nodes without a session that have begun one since a time, and have not proved it."""
+        begun = self._candidates.begun_since(since)
+        return [node_id for node_id in begun if self._peers.get(node_id) is None]
+
+    def adopt(self, node_id: int, now: float) -> list[Established]:
+        """Return the newest session that a node has begun, to establish it although it is not proved, if there is one."""
+        return [self._promote(candidate, now) for candidate in self._candidates.of(node_id)[-1:]]
+
     def claim(self, source: Address, datagram: bytes, now: float, out: Output) -> list[Established]:
         """Handle a packet, without its routing header, of a session that is no peer's current one.
 
@@ -325,6 +335,9 @@ class Handshakes(Service):
                 out.control.append(attempt.failure())
                 established += self._fall_back(target.node_id, now)
         for candidate in self._candidates.expire(now):
+            if not candidate.proved:
+                candidate.ask_for_proof(now, out)
+                continue
             # A session that was established in this call has decided the contest for its node.
             if candidate.node_id not in {done.node_id for done in established}:
                 established += self._judge(candidate, now, out)
@@ -367,10 +380,13 @@ class Handshakes(Service):
         link.ephemeral = ephemeral
         if node_id in self._expected:
             self._expected[node_id].link = link
-        # Nothing of value would be lost: no attempt of ours, and no session that its peer ever proved.
-        if self._attempt(node_id) is None and (peer is None or not peer.link.proved):
+        # mesh.md §2.2: a 0.23 node behind a relay can never prove itself. Nothing of value would be lost: no attempt of
+        # ours, and no session that its peer ever proved.
+        if relayed and self._attempt(node_id) is None and (peer is None or not peer.link.proved):
             return [self._establish(node_id, link, now, initiated=False)]
-        self._candidates.add(node_id, link, now)
+        candidate = self._candidates.add(node_id, link, now)
+        if not relayed:
+            candidate.ask_for_proof(now, out)
         return []
 
     def _judge(self, candidate: Candidate, now: float, out: Output) -> list[Established]:
