@@ -51,7 +51,6 @@ class Facade:
         self.settings = context.settings
         self.counters = context.counters
         self.peers = context.peers
-        self._establish = context.establish
         self.tokens = context.tokens
         self.index = context.index
         self.registry = context.registry
@@ -203,9 +202,6 @@ class Facade:
         Raises PeerError if there is no session with the node, LocalProtocolError if an event does not fit into a
         packet, and Backpressure if too many events wait for the peer.
         """
-        if self.peers.get(node_id) is None:
-            # It may have begun a session whose first packet is on its way. Who sends to it needs no proof.
-            self._establish(self.handshakes.adopt(node_id, now), now, out)
         self.publications.push(self.peers.require(node_id), events, now, out)
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:

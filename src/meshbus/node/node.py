@@ -75,6 +75,7 @@ from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
 from meshbus.node.warmup import warm
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet, member_of
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -91,6 +92,18 @@ GOODBYE_S = 0.25
 without a goodbye waits for this node until it fails."""
 MAX_NAMES = 65_536
 """Nodes whose names are remembered: as many as the directory keeps announcements of."""
+
+
+BOUNDS = (
+    Bound(
+        name="node_names",
+        what="names of nodes",
+        by=By.PEER,
+        per_node=MAX_NAMES,
+        full="the oldest goes",
+        counter=forgotten("node_names"),
+    ),
+)
 
 
 class _Parts:
@@ -129,10 +142,13 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
-        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES)
+        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
+
+    def _forget_name(self) -> None:
+        self.live.engine.counters.forgetting("node_names")()
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:

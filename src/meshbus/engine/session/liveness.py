@@ -6,7 +6,7 @@ this node. On the same tick each peer is judged by the time since its last verif
     silent for session_timeout_s / 2     suspected: nobody waits for its answers any more
     silent for session_timeout_s         failed: PeerFailed; the session stays usable
     the next heartbeat                   PeerRecovered
-    failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone
+    failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone; at once if there are many peers
 
 A 0.23 node multiplies its own timeout by three before it fails a peer. With the default timeout of 30 s and the usual
 heartbeat of 5 s, a peer is suspected after three missed heartbeats and fails after six.
@@ -138,7 +138,7 @@ class Liveness(Service):
             if peer.health is not Health.FAILED:
                 peer.health = Health.FAILED
                 verdicts.append(PeerFailed(peer.node_id, DownReason.SILENT))
-            if idle or not proved:
+            if idle or not proved or self._peers.is_crowded(peer):
                 verdicts += self._remove(peer, DownReason.EVICTED)
         elif silent_s >= SUSPECTED_AFTER * timeout:
             peer.health = Health.SUSPECTED
