@@ -193,7 +193,8 @@ async def test_we_are_the_relay_of_a_real_node_where_no_punch_can_work(lab: Lab)
     )
     await asyncio.to_thread(here.call, "connect_direct", there.node_id, there.noise_public_key.hex(), hub.node_id)
     assert here.call("traversal_stats")["relay_fallbacks"] == 1
-    assert [peer.relayed for peer in there.peers if peer.node_id == here.node_id] == [True]
+    # It cannot prove the session, so ours waits a moment before it believes it.
+    await eventually(lambda: [p.relayed for p in there.peers if p.node_id == here.node_id] == [True], "the session")
     there.send(here.node_id, b"by way of another")
     assert [event.raw for event in await asyncio.to_thread(here.collect, 1)] == ["by way of another"]
 

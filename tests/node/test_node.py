@@ -13,9 +13,11 @@ from meshbus.engine.channels.publish import OnFailure
 from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProtocolError, PartialDelivery, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.names.nodename import NAME_KEY
+from meshbus.node import node as node_module
 from meshbus.node.node import Node
 from meshbus.node.udp import UdpSocket
-from meshbus.policy.capability import CapabilityFilter
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken, Scope
@@ -416,3 +418,14 @@ async def test_a_prefix_subscription_right_after_connect_is_live_when_it_was_ent
             assert subscription.publishers == (publisher.node_id,)
             assert (await lidar.publish(b"first")).delivered == 1
             assert await take(subscription, 1) == [b"first"]
+
+
+async def test_names_of_nodes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "MAX_NAMES", 2)
+    async with Node.open(**QUICK) as node:
+        capabilities = CapabilitySet((), {NAME_KEY: "somebody"})
+        monkeypatch.setattr(node.live.engine.directory, "capabilities_of", lambda _: capabilities)
+        for node_id in range(1, 6):
+            node._learn_name(node_id)
+        assert len(node._names) == 2
+        assert node.counters["forget"]["node_names"] == 3

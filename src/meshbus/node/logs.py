@@ -69,6 +69,16 @@ _logger = logging.getLogger("meshbus.node")
 
 BOUNDS = (
     Bound(
+        name="log_bytes",
+        what="bytes of a log on disk; `log_retain_bytes` changes it",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"channel": LOG_RETAIN_BYTES},
+        unit="bytes",
+        full="the oldest segments are removed; on a full disk appends are refused until there is room",
+        counter="first_seq of the log",
+    ),
+    Bound(
         name="open_logs",
         what="received logs that hold files open",
         by=By.PUBLISHER,

@@ -94,6 +94,7 @@ BOUNDS = (
         per_node=MAX_READERS,
         per={"peer": MAX_READERS_PER_PEER},
         full="the new one is refused as busy",
+        cost="the streams of the peer",
         counter=Reason.REFUSE_HISTORY_BUSY,
     ),
 )

@@ -71,6 +71,7 @@ BOUNDS = (
         per_node=MAX_CANDIDATES,
         per={"host": MAX_PER_HOST, "node id": MAX_PER_NODE},
         full="the oldest that is not proved goes, first of the same node, then of the same host",
+        cost="the number of proved ones",
         counter=Reason.HANDSHAKE_CROWDED,
     ),
     Bound(
@@ -215,10 +216,10 @@ class Candidates:
         """Add and return a candidate; if there are too many, the oldest that is not proved goes, or else the oldest."""
         added = Candidate(node_id, link, now, self._confirm_s)
         # The narrowest limit first: a flood in the name of one node or from one host must not crowd out others.
-        own, near = self._by_node.get(node_id, ()), self._by_host.get(added.host, {})
-        if len(own) >= MAX_PER_NODE:
+        own, near = self._by_node.get(node_id), self._by_host.get(added.host)
+        if own is not None and len(own) >= MAX_PER_NODE:
             self._crowd_out(own)
-        elif len(near) >= MAX_PER_HOST:
+        elif near is not None and len(near) >= MAX_PER_HOST:
             self._crowd_out(near.values())
         elif len(self._by_session) >= MAX_CANDIDATES:
             self._crowd_out(self._by_session.values())

@@ -65,7 +65,7 @@ MAX_TRIES = 64
 """Expected nodes tried for one direct message 1. Our choice, to bound the work.
 
 A direct message does not name its sender; only the prologue does (transport.md §10.1), so each one is tried."""
-RELAYED_S = 1.0
+RELAYED_S = 0.5
 """How long a session that was begun through a relay waits for its proof. Our choice: a meshbus node proves it within a
 round trip, a net-mesh 0.23 node never."""
 MAX_EPHEMERALS = 4096
