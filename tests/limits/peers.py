@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
+from types import ModuleType
 
 from meshbus.engine.base.packets import Output
 from meshbus.engine.channels import history_server, interest_server, request
+from meshbus.engine.core import Engine
 from meshbus.engine.directory import directory
 from meshbus.engine.nat import addresses, punch
 from meshbus.engine.routes import forward, learnednames, pingwaves, proximity, publishers, routing
@@ -62,34 +65,30 @@ def forwarded(number: int, *, tags: tuple[str, ...] = (), reflex: str | None = N
 # ── sessions ────────────────────────────────────────────────────────────────────────────────
 
 
-def knock(scene: Scene, victim: FakeNode, number: int) -> None:
-    """Begin a session in a new name, and say nothing in it."""
-    stranger = scene.net.create(f"stranger {number}", announces=False)
-    out = Output()
-    stranger.engine.connect(
-        victim.node_id, victim.name, victim.engine.public_key, scene.net.clock.now, out, routed=True
-    )
-    for train in out.trains:
-        scene.net.inject("spoofed", victim.name, bytes(train.data))
-    scene.net.remove(stranger.name)
-    scene.net.run(for_s=0.01)
+def knocked_at(scene: Scene) -> FakeNode:
+    """Return a node at which sessions were begun in many names, by someone who says nothing in them."""
+    victim = scene.net.create("victim")
+    for number in range(MANY):
+        stranger, out = scene.net.create(f"stranger {number}", announces=False), Output()
+        stranger.engine.connect(victim.node_id, victim.name, victim.engine.public_key, scene.net.clock.now, out)
+        for train in out.trains:
+            scene.net.inject("spoofed", victim.name, bytes(train.data))
+        scene.net.remove(stranger.name)
+        scene.net.run(for_s=0.01)
+    return victim
 
 
 @attack("candidates")
 def begun_sessions(scene: Scene) -> Attacked:
     scene.shrink(candidate, MAX_PER_HOST=FEW)
-    victim = scene.net.create("victim")
-    for number in range(MANY):
-        knock(scene, victim, number)
+    victim = knocked_at(scene)
     return Attacked(len(victim.engine.handshakes._candidates), FEW, victim.engine.counters)
 
 
 @attack("ephemerals")
 def used_keys(scene: Scene) -> Attacked:
     scene.shrink(handshake, MAX_EPHEMERALS=FEW)
-    victim = scene.net.create("victim")
-    for number in range(MANY):
-        knock(scene, victim, number)
+    victim = knocked_at(scene)
     return Attacked(len(victim.engine.handshakes._ephemerals), FEW, victim.engine.counters)
 
 
@@ -111,82 +110,59 @@ def invented_nodes(scene: Scene) -> Attacked:
     return Attacked(len(victim.engine.index), FEW, victim.engine.counters)
 
 
-@attack("announcement_copies")
-def told_once(scene: Scene) -> Attacked:
-    scene.shrink(directory, MAX_SEEN=FEW)
-    victim, mallory = scene.meet()
-    scene.say(mallory, victim, Subprotocol.CAPABILITY, *map(forwarded, range(MANY)))
-    return Attacked(len(victim.engine.directory._seen), FEW, victim.engine.counters)
+# ── one message for each entry ──────────────────────────────────────────────────────────────
+
+Flood = Callable[[Scene, FakeNode, FakeNode], None]
 
 
-@attack("recent_announcements")
-def told_lately(scene: Scene) -> Attacked:
-    scene.shrink(directory, MAX_RECENT=FEW)
-    victim, mallory = scene.meet()
-    scene.say(mallory, victim, Subprotocol.CAPABILITY, *map(forwarded, range(MANY)))
-    return Attacked(len(victim.engine.directory._recent), FEW, victim.engine.counters)
-
-
-@attack("announced_addresses")
-def invented_addresses(scene: Scene) -> Attacked:
-    scene.shrink(addresses, MAX_NODES=FEW)
-    victim, mallory = scene.meet()
+def announce(scene: Scene, victim: FakeNode, mallory: FakeNode) -> None:
+    """Tell of nodes that do not exist, each with an address of its own."""
     lies = [forwarded(number, reflex=f"203.0.113.{number}:9000") for number in range(MANY)]
     scene.say(mallory, victim, Subprotocol.CAPABILITY, *lies)
-    return Attacked(len(victim.engine.traversal.rendezvous.addresses), FEW, victim.engine.counters)
-
-
-@attack("origins")
-def invented_publishers(scene: Scene) -> Attacked:
-    scene.shrink(publishers, MAX_ORIGINS=FEW)
-    victim, mallory = scene.meet(gateway=GatewayConfig())
-    scene.say(mallory, victim, Subprotocol.CAPABILITY, *map(forwarded, range(MANY)))
-    return Attacked(len(victim.engine.mesh.boundary._publishers.origins), FEW, victim.engine.counters)
-
-
-# ── routes ──────────────────────────────────────────────────────────────────────────────────
-
-
-def wave(origin: int) -> bytes:
-    return pack_pingwave(Pingwave(node_id=origin, seq=1, hop_count=1, ttl=3, timestamp_us=1))
 
 
 def shout(scene: Scene, victim: FakeNode, mallory: FakeNode) -> None:
+    """Pass on pingwaves of nodes that do not exist."""
     for number in range(MANY):
-        scene.net.inject(mallory.name, victim.name, wave(1000 + number))
+        wave = Pingwave(node_id=1000 + number, seq=1, hop_count=1, ttl=3, timestamp_us=1)
+        scene.net.inject(mallory.name, victim.name, pack_pingwave(wave))
         scene.net.run(for_s=0.01)
 
 
-@attack("routes")
-def invented_routes(scene: Scene) -> Attacked:
-    scene.shrink(routing, MAX_ROUTES=FEW)
-    victim, mallory = scene.meet()
-    shout(scene, victim, mallory)
-    return Attacked(len(victim.engine.mesh.table), FEW, victim.engine.counters)
+FLOODS: dict[str, tuple[Flood, ModuleType, str, Callable[[Engine], int]]] = {
+    "announcement_copies": (announce, directory, "MAX_SEEN", lambda engine: len(engine.directory._seen)),
+    "recent_announcements": (announce, directory, "MAX_RECENT", lambda engine: len(engine.directory._recent)),
+    "announced_addresses": (
+        announce, addresses, "MAX_NODES", lambda engine: len(engine.traversal.rendezvous.addresses),
+    ),
+    "origins": (
+        announce, publishers, "MAX_ORIGINS", lambda engine: len(engine.mesh.boundary._publishers.origins),
+    ),
+    "routes": (shout, routing, "MAX_ROUTES", lambda engine: len(engine.mesh.table)),
+    "graph_nodes": (shout, proximity, "MAX_NODES", lambda engine: len(engine.mesh.graph)),
+    "graph_edges": (shout, proximity, "MAX_EDGES", lambda engine: engine.mesh.graph._edge_count),
+    "pingwave_copies": (shout, pingwaves, "MAX_SEEN", lambda engine: len(engine.mesh.pingwaves._seen)),
+}  # fmt: skip
+"""By the name of the bound: what fills it, where it is, and how much the victim keeps."""
 
 
-@attack("graph_nodes")
-def invented_graph(scene: Scene) -> Attacked:
-    scene.shrink(proximity, MAX_NODES=FEW)
-    victim, mallory = scene.meet()
-    shout(scene, victim, mallory)
-    return Attacked(len(victim.engine.mesh.graph), FEW, victim.engine.counters)
+def _flood(name: str) -> Callable[[Scene], Attacked]:
+    flood, module, bound, kept = FLOODS[name]
+
+    def flooded(scene: Scene) -> Attacked:
+        scene.shrink(module, **{bound: FEW})
+        victim, mallory = scene.meet(gateway=GatewayConfig())
+        flood(scene, victim, mallory)
+        return Attacked(kept(victim.engine), FEW, victim.engine.counters)
+
+    return flooded
 
 
-@attack("graph_edges")
-def invented_edges(scene: Scene) -> Attacked:
-    scene.shrink(proximity, MAX_EDGES=FEW)
-    victim, mallory = scene.meet()
-    shout(scene, victim, mallory)
-    return Attacked(victim.engine.mesh.graph._edge_count, FEW, victim.engine.counters)
+for _name in FLOODS:
+    attack(_name)(_flood(_name))
 
 
-@attack("pingwave_copies")
-def heard_once(scene: Scene) -> Attacked:
-    scene.shrink(pingwaves, MAX_SEEN=FEW)
-    victim, mallory = scene.meet()
-    shout(scene, victim, mallory)
-    return Attacked(len(victim.engine.mesh.pingwaves._seen), FEW, victim.engine.counters)
+# ── forwarding ──────────────────────────────────────────────────────────────────────────────
 
 
 @attack("forward_decisions")
