@@ -22,8 +22,8 @@ from meshbus.node.node import Node
 
 TELL_S = 0.2
 """Time between two messages with counts."""
-AGREE_S = 10.0
-"""Longest wait for the profile agreement with all peers; it normally takes a few heartbeats."""
+AGREE_S = 60.0
+"""Longest wait for the profile agreement with all peers; a few heartbeats, unless the machine is busy."""
 
 
 class Member:
