@@ -137,7 +137,7 @@ def finds(node: Node, tag: str) -> list[int]:
 
 async def test_a_recorded_handshake_brings_no_absent_node_back(lab: Lab, tmp_path: Path) -> None:
     """An outsider without the mesh key sends it again, to the restarted node, from an address that is not its own."""
-    first, absent = await lab.node(identity=tmp_path / "id.toml"), await lab.node()
+    first, absent = await lab.node(identity=tmp_path / "id.toml"), await lab.node(profile=False)
     tap = lab.tap(absent, first.address)
     await absent.connect(tap.peer_address, public_key=first.public_key)
     recorded = next(datagram for outgoing, datagram in tap.routed if outgoing)
