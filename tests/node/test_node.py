@@ -340,7 +340,9 @@ async def test_a_node_that_is_not_open_says_so() -> None:
 @pytest.mark.parametrize("reliable", [False, True])
 async def test_counters_count_traffic_the_same_on_both_sides(nodes: tuple[Node, Node], reliable: bool) -> None:
     publisher, subscriber = nodes
-    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    await until(
+        lambda: publisher.peers and publisher.peers[0].profile and subscriber.peers and subscriber.peers[0].profile
+    )
     async with subscriber.subscribe("sensors/lidar") as subscription, subscriber.inbox() as inbox:
         lidar = publisher.publisher("sensors/lidar", reliable=reliable)
         await lidar.publish_batch([bytes(size) for size in range(1, 400)])  # of mixed sizes, so that some are padded
@@ -359,6 +361,7 @@ async def test_counters_have_plain_words_and_no_alarm_in_a_healthy_mesh(nodes: t
     async with subscriber.subscribe("sensors/lidar", max_events=1) as subscription, subscriber.inbox() as inbox:
         await publisher.publisher("sensors/lidar").publish_batch([b"1", b"2"])
         await publisher.publisher("sensors/lidar").publish(b"3")
+        await until(lambda: publisher.peers)  # from its first packet on
         for _ in range(3):
             publisher.send(subscriber.node_id, b"hello")
             await take(inbox, 1)

@@ -391,7 +391,8 @@ class Node:
         """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported.
 
         Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
-        too many wait.
+        too many wait, and PeerError if there is no session with the node. A session that the other node began exists from its
+        first packet on.
         """
         payloads = [bytes_of(event) for event in events]
         self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))

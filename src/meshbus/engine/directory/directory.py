@@ -55,7 +55,7 @@ MAX_SEEN = 131_072
 MAX_PINS = 65_536
 """Node ids with a pinned entity key: as many as the index holds."""
 MAX_RECENT = 256
-"""Announcements kept for peers whose sessions come up soon. Our choice: telling them takes about 3 ms, so that all candidate
+"""Announcements kept for peers whose sessions come up soon. Our choice: telling them takes about 2 ms, so that all candidate
 sessions, which last 30 s, cost a tenth of a core at most."""
 MAX_RATED = 65_536
 """Peers whose rate is kept: as many as the index holds."""
