@@ -22,6 +22,7 @@ ROWS: dict[str, tuple[ModuleType, str, Callable[[Engine], Any]]] = {
     "announced_versions": (announce, "MAX_TOLD", lambda engine: engine.announcer._told),
     "pins": (directory, "MAX_PINS", lambda engine: engine.directory._pins),
     "announcing_peers": (directory, "MAX_RATED", lambda engine: engine.directory._rates),
+    "announcing_hosts": (directory, "MAX_HOSTS", lambda engine: engine.directory._hosts),
     "pingwave_neighbors": (pingwaves, "MAX_RATED", lambda engine: engine.mesh.pingwaves._rates),
 }
 """What each name takes: where its bound is, and how the victim keeps it."""

@@ -36,7 +36,7 @@ PEER_CHECKS_PER_S = 200.0
 quarter of a millisecond, and at this rate a neighbor can forward the announcements of 30 000 nodes."""
 FORWARDED_CHECKS_PER_S = 500.0
 """Forwarded announcements verified per second for all peers together. Our choice: at most an eighth of a core, however
-many peers there are. Announcements of peers about themselves do not count."""
+many peers there are. Announcements of peers about themselves do not count; they have a limit for each host."""
 
 
 class HandshakeConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -520,3 +520,19 @@ def test_what_is_announced_before_a_session_is_proved_arrives_when_it_is() -> No
     net.run(for_s=0.1)
     assert sleeper.engine.directory.capabilities_of(late.node_id) is not None
     assert sleeper.engine.directory.capabilities_of(early.node_id) is None, "only what it would have heard"
+
+
+def test_many_names_of_one_host_cause_no_more_checks_than_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder of the mesh key can have as many sessions as it likes, each with the rate of a peer."""
+    monkeypatch.setattr(directory_module, "HOST_BURST", 5.0)
+    engine = rig(node_id=1)
+    checked = 0
+    for number in range(20):
+        who = Identity.from_seed(bytes([number + 1]) * 32)
+        far = FarEnd(engine.peers, who.node_id, address=("10.6.6.6", 1000 + number))
+        told = Announcement(node_id=who.node_id, entity_id=who.entity_id, version=1, timestamp_ns=0, ttl_secs=300).sign(
+            who
+        )
+        checked += engine.directory.hear(far.peer, encode_announcement(told), 0.0, Output())
+    assert checked == 5
+    assert engine.counters.get("drop", "announcement_rate") == 15

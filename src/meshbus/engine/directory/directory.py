@@ -33,8 +33,9 @@ import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.notices import Announced, PeerFailed, PeerGone
-from meshbus.engine.base.packets import Output
+from meshbus.engine.base.packets import Address, Output, host_of
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
@@ -59,6 +60,11 @@ MAX_RECENT = 256
 sessions, which last 30 s, cost a tenth of a core at most."""
 MAX_RATED = 65_536
 """Peers whose rate is kept: as many as the index holds."""
+MAX_HOSTS = 4096
+"""Hosts whose rate is kept: as many as for handshakes."""
+HOST_RATE, HOST_BURST = 50.0, 2048.0
+"""New announcements of peers of one host about themselves, per second: as many at once as a host may have peers, and then
+several times what they renew. Whoever has the mesh key can have as many peers, each with the rate of a peer."""
 SWEEP_S = 0.5
 """Longest time that an expired entry stays (policy.md §8.4)."""
 MAX_TTL_S = 86_400
@@ -104,6 +110,14 @@ BOUNDS = (
         per_node=MAX_RATED,
         full="the oldest goes",
         counter=forgotten("announcing_peers"),
+    ),
+    Bound(
+        name="announcing_hosts",
+        what="hosts with a rate of announcements",
+        by=By.MEMBER,
+        per_node=MAX_HOSTS,
+        full="the one that was quiet longest goes",
+        counter=forgotten("announcing_hosts"),
     ),
     Bound(
         name="recent_announcements",
@@ -153,6 +167,9 @@ class Directory(Service):
         self._claims_versions: dict[int, _ClaimsVersion] = {}
         """By peer; only peers with claims."""
         self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_RATED, self._counters.forgetting("announcing_peers"))
+        self._hosts: Rates[Address] = Rates(
+            HOST_RATE, HOST_BURST, MAX_HOSTS, self._counters.forgetting("announcing_hosts")
+        )
         self._forwarded_rate = TokenBucket(self.config.forwarded_checks_per_s, 2 * self.config.forwarded_checks_per_s)
         self._recent: BoundedMap[int, _Forwarded] = BoundedMap(
             MAX_RECENT, self._counters.forgetting("recent_announcements")
@@ -291,7 +308,11 @@ class Directory(Service):
         if rate is None:
             rate = TokenBucket(self.config.checks_per_s, 2 * self.config.checks_per_s)
             self._rates.put(peer.node_id, rate)
-        return rate.take(1, now) and (heard.hop_count == 0 or self._forwarded_rate.take(1, now))
+        if not rate.take(1, now):
+            return False
+        if heard.hop_count == 0:
+            return self._hosts.take(host_of(peer.link.address), now)
+        return self._forwarded_rate.take(1, now)
 
     def _hear_own(self, peer: Peer, heard: Announcement, now: float, out: Output) -> None:
         """Handle an announcement of this node: peers may still have one from before a restart.
