@@ -10,7 +10,7 @@ ARGS =
 SPREAD = -n auto --maxprocesses=4
 
 .NOTPARALLEL:
-.PHONY: help demo test check check-static cover owncover bench soak messages settings format lock clean env-run env-dev env-lock
+.PHONY: help demo test check check-static cover owncover bench soak limits messages settings format lock clean env-run env-dev env-lock
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ soak: env-dev ## run the long tests
 
 messages: env-run ## list every message that a user can see; ARGS=--docstrings adds docstrings
 	@$(PY) -m tools.messages $(ARGS)
+
+limits: env-run ## write docs/limits.md from the bounds in the source
+	@$(PY) -m tools.limits
 
 settings: env-run ## write docs/settings.md from the configuration types
 	@$(PY) -m tools.settings

@@ -429,7 +429,8 @@ class Node:
         """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported.
 
         Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
-        too many wait.
+        too many wait, and PeerError if there is no session with the node. A session that the other node began exists from its
+        first packet on.
         """
         self._running.call(lambda: self._node.send(node_id, *events))
 

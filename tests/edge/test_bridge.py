@@ -90,7 +90,7 @@ async def two_sites(**settings: object) -> AsyncIterator[tuple[Site, Site]]:
         await office.connect(robot.address, public_key=robot.public_key)
         here, there = Site(robot, entry(**settings)), Site(office, entry(**settings))
         await until(lambda: [str(peer.subnet) for peer in robot.peers] == ["3"])
-        await until(lambda: office.peers[0].profile)
+        await until(lambda: office.peers and office.peers[0].profile)
         async with here.bridge, there.bridge:
             yield here, there
 

@@ -82,7 +82,7 @@ class EgressRig:
 async def nodes() -> AsyncIterator[tuple[Node, Node]]:
     async with Node.open(**QUICK) as publisher, Node.open(**QUICK) as node:
         await node.connect(publisher.address, public_key=publisher.public_key)
-        await until(lambda: node.peers[0].profile)
+        await until(lambda: node.peers and node.peers[0].profile)
         yield publisher, node
 
 

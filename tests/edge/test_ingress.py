@@ -43,7 +43,7 @@ class IngressRig:
 async def nodes() -> AsyncIterator[tuple[Node, Node]]:
     async with Node.open(**QUICK) as node, Node.open(**QUICK) as reader:
         await reader.connect(node.address, public_key=node.public_key)
-        await until(lambda: reader.peers[0].profile)
+        await until(lambda: reader.peers and reader.peers[0].profile)
         yield node, reader
 
 

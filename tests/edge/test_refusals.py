@@ -54,3 +54,13 @@ def test_errors_have_a_short_reason() -> None:
     assert reason_of(ChannelError(ChannelFault.RATE_LIMITED, "a", "")) == "rate_limited"
     assert reason_of(ChannelError(ChannelFault.REJECTED, "a", "", reason="unauthorized")) == "unauthorized"
     assert reason_of(Backpressure(0, 1)) == "backpressure"
+
+
+def test_told_refusals_are_remembered_within_bounds(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_REMEMBERED", 3)
+    counters = Counters()
+    refusals = Refusals(counters, lambda _: None)
+    for number in range(8):
+        refusals.add(b"%d" % number, Reason.REFUSE_PUBLISH_BAD_TOPIC, "")
+    assert len(refusals._told) == 3
+    assert counters.get("forget", "told_refusals") == 5

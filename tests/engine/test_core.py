@@ -633,7 +633,8 @@ def test_a_peer_that_is_configured_as_plain_is_treated_so() -> None:
     left.publish(CHANNEL, [b"x"], reliable=True)
     net.run(for_s=10)
     assert right.payloads() == [b"x"]
-    assert tap.ids(left, right) <= {Subprotocol.EVENTS, Subprotocol.MEMBERSHIP, Subprotocol.CAPABILITY, 0x0B00}
+    plain = {Subprotocol.EVENTS, Subprotocol.MEMBERSHIP, Subprotocol.CAPABILITY, Subprotocol.REFLEX, 0x0B00}
+    assert tap.ids(left, right) <= plain
 
 
 def test_a_publication_without_events_is_delivered_at_once() -> None:

@@ -107,9 +107,10 @@ def test_a_pingwave_is_passed_on_once_however_often_it_is_played() -> None:
     origin = FAR.to_bytes(8, "little")
     assert sum(p.datagram.startswith(origin) and p.source == victim.name for p in seen) == 1
     # Old ones, when newer ones are there, are refused, and not passed on at all.
+    old = dropped(victim).get("pingwave_old", 0)
     net.inject(liar.name, victim.name, wave(FAR, 3))
     net.run(for_s=0.1)
-    assert dropped(victim)["pingwave_old"] == 1
+    assert dropped(victim)["pingwave_old"] == old + 1
     assert len(bystander.engine.mesh.graph) == 3
 
 
@@ -160,7 +161,7 @@ def test_a_peer_cannot_begin_a_handshake_in_anothers_name_through_a_relay() -> N
         peer = engine.peers.require(relay.node_id)
         peer.send_message(Subprotocol.HANDSHAKE_RELAY, encode_relay(forged), out)
     net.run(for_s=0.1)
-    assert dropped(relay) == {"relay_source": 1}
+    assert dropped(relay)["relay_source"] == 1
 
 
 def test_a_dishonest_shortcut_lasts_no_longer_than_it_is_kept_up() -> None:

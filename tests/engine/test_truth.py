@@ -162,7 +162,7 @@ def test_reliable_events_for_a_peer_that_never_announces_itself_wait_only_briefl
     net = FakeNet(12, path=FakePath(latency_s=0.005))
     publisher, subscriber = net.create("publisher"), net.create("subscriber", profile=False)
     publisher.connect(subscriber)
-    net.run_until(lambda: publisher.engine.peers.get(subscriber.node_id) is not None)
+    net.run_until(lambda: subscriber.has_session_with(publisher))
     subscribed(subscriber, publisher)
     begun = net.clock.now
     publication = publisher.publish(CHANNEL, numbered(1), reliable=True)

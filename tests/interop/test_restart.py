@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from meshbus.engine.base.notices import SessionUp
+from meshbus.engine.base.packets import Train
+from meshbus.engine.session.candidate import AMPLIFICATION, PROOF_AFTER_S
 from meshbus.errors import HandshakeError
 from meshbus.node.node import Node
+from meshbus.node.udp import BUFFER_BYTES, UdpSocket
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.testing.realpeer import RealPeer
 from tests.interop.lab import Lab, eventually, eventually_there, notice, take
@@ -130,3 +133,30 @@ async def test_a_meshbus_node_takes_a_restarted_meshbus_node_back(lab: Lab, tmp_
 
 def finds(node: Node, tag: str) -> list[int]:
     return node.find_nodes(CapabilityFilter(require_tags=(tag,)))
+
+
+async def test_a_recorded_handshake_brings_no_absent_node_back(lab: Lab, tmp_path: Path) -> None:
+    """An outsider without the mesh key sends it again, to the restarted node, from an address that is not its own."""
+    first, absent = await lab.node(identity=tmp_path / "id.toml"), await lab.node(profile=False)
+    tap = lab.tap(absent, first.address)
+    await absent.connect(tap.peer_address, public_key=first.public_key)
+    recorded = next(datagram for outgoing, datagram in tap.routed if outgoing)
+    await absent.close()
+    second = await restarted(lab, first)
+    heard: list[int] = []
+    victim = UdpSocket.bind("127.0.0.1", 0, receive_buffer=BUFFER_BYTES)
+    try:
+        host, _, port = second.address.rpartition(":")
+        victim.send([Train(victim.resolve(host, int(port)), recorded, len(recorded))])
+
+        def listen() -> bool:
+            while (batch := victim.drain()) is not None:
+                heard.extend(batch.lengths.tolist())
+            return len(heard) == 1 + len(PROOF_AFTER_S)
+
+        await eventually(listen, "its answer, and that it asks for a proof")
+    finally:
+        victim.close()
+    assert sum(heard) <= AMPLIFICATION * len(recorded)
+    assert second.peers == []
+    assert absent.node_id not in {route.node_id for route in second.mesh.routes}

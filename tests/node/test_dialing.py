@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket  # noqa: TID251 - a port that never answers
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -16,6 +17,7 @@ from meshbus.errors import HandshakeError, LocalProtocolError, PeerError
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
+from meshbus.node.udp import UdpAddress, UdpSocket
 from meshbus.wire.messages.address import parse_address
 from tests.node.test_node import until
 from tests.patience import PATIENCE_S
@@ -184,3 +186,19 @@ async def test_a_connect_direct_that_is_cancelled_ends_its_attempt(town: list[No
         await direct
     assert not engine.traversal.reaching
     assert not engine.handshakes.connecting
+
+
+async def test_a_name_that_takes_long_to_look_up_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Node.open(psk=PSK, ephemeral=True) as hub, Node.open(psk=PSK, ephemeral=True) as node:
+        turned, real = threading.Event(), UdpSocket.resolve
+
+        def slow(sock: UdpSocket, host: str, port: int) -> UdpAddress:
+            assert turned.wait(PATIENCE_S), "the loop stood still while the name was looked up"
+            return real(sock, "127.0.0.1", port)
+
+        monkeypatch.setattr(UdpSocket, "resolve", slow)
+        port = hub.address.rpartition(":")[2]
+        connecting = asyncio.ensure_future(node.connect(f"localhost:{port}", public_key=hub.public_key))
+        await asyncio.sleep(0)
+        turned.set()
+        assert (await connecting).node_id == hub.node_id

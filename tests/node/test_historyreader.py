@@ -193,7 +193,7 @@ async def test_a_plain_peer_cannot_serve_history(tmp_path: Path) -> None:
 
 async def test_a_publisher_that_never_answers_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
-        await until(lambda: subscriber.peers[0].profile)
+        await until(lambda: subscriber.peers and subscriber.peers[0].profile)
         monkeypatch.setattr(HistoryReader, "_timeout_s", 0.2)
         monkeypatch.setattr(publisher.live.engine.history, "receive", lambda *_: None)
         with pytest.raises(Timeout):

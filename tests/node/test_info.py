@@ -43,7 +43,7 @@ async def test_the_name_of_a_node_is_announced_and_remembered() -> None:
         await base.connect(rover.address, public_key=rover.public_key)
         await until(lambda: base.name_of(rover.node_id) == "west-rover")
         assert base.peers[0].name == "west-rover"
-        await until(lambda: rover.peers[0].profile)
+        await until(lambda: rover.peers and rover.peers[0].profile)
         assert rover.peers[0].name is None
         assert rover.name_of(rover.node_id) == "west-rover"
         rover.announce(CapabilitySet(("gpu",)))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.base.notices import Acked
+from meshbus.engine.base.notices import Acked, SessionUp
 from meshbus.engine.base.packets import Output
-from meshbus.errors import LocalProtocolError, PeerError
+from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
 from meshbus.node.live import Live
 from meshbus.node.node import Node
@@ -115,3 +115,26 @@ async def test_waiting_for_an_agreement_fails_if_the_peer_leaves() -> None:
         async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(PeerError):
                 await waiting
+
+
+async def test_a_session_that_was_just_begun_is_waited_for(live: Live) -> None:
+    peers: dict[int, Any] = {}
+
+    def require(node_id: int) -> Any:
+        if node_id not in peers:
+            raise PeerError(PeerFault.UNKNOWN, node_id, "connect to it first")
+        return peers[node_id]
+
+    live.engine.peers = SimpleNamespace(get=peers.get, require=require)  # type: ignore[assignment]
+    live.engine.handshakes = SimpleNamespace(  # type: ignore[assignment]
+        expected_up=lambda _: [node for node in (7,) if node not in peers]
+    )
+    waiting = asyncio.ensure_future(live.peer(7))
+    await asyncio.sleep(0)
+    peers[7] = there = object()
+    live.waiting.tell(SessionUp(7, 1, False))
+    assert await waiting is there
+    assert await live.peer(7) is there
+    live.engine.handshakes = SimpleNamespace(expected_up=lambda _: [])  # type: ignore[assignment]
+    with pytest.raises(PeerError):
+        await live.peer(8)

@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from meshbus.node import lognumbers
 from meshbus.node.lognumbers import SLACK_NS, LoggedNumbers, NumberRange
 
@@ -45,3 +47,16 @@ def test_memory_is_bounded() -> None:
     for number in range(0, 2 * (lognumbers.MAX_RANGES + 5), 2):
         known.add(1, NumberRange(number, number + 1))
     assert known.add(1, NumberRange(0, 1)) == [(0, 1)], "the lowest were forgotten"
+
+
+def test_invented_publishers_are_bounded_and_the_quietest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet names its publisher unproved, so a peer can name any number of them."""
+    monkeypatch.setattr(lognumbers, "MAX_ORIGINS", 3)
+    forgotten: list[None] = []
+    known = LoggedNumbers(lambda: forgotten.append(None))
+    for origin in range(100, 110):
+        known.add(1, NumberRange(origin, origin + 1))
+        known.add(origin, NumberRange(0, 1))
+    assert len(known._ranges) == 3
+    assert len(forgotten) == 8
+    assert known.add(1, NumberRange(100, 110)) == [], "the one that goes on is remembered"

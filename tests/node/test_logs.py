@@ -304,7 +304,9 @@ async def test_received_events_keep_their_sequence_on_the_wire(tmp_path: Path, r
     received: dict[str, Any] = {"log_dir": tmp_path, "channels": [{"prefix": "sensors/", "log": "received"}]}
     async with Node.open(subnet="3.7", **QUICK) as publisher, Node.open(**received, subnet="5", **QUICK) as recorder:
         await recorder.connect(publisher.address, public_key=publisher.public_key)
-        await until(lambda: recorder.peers[0].profile and publisher.peers[0].profile)
+        await until(
+            lambda: recorder.peers and recorder.peers[0].profile and publisher.peers and publisher.peers[0].profile
+        )
         async with recorder.subscribe(LIDAR) as subscription:
             lidar = publisher.publisher(LIDAR, reliable=reliable)
             before_ns = time.time_ns()
@@ -386,14 +388,16 @@ async def test_a_log_holds_an_event_once_however_often_it_is_read(
         for restart in range(2):
             async with Node.open(**{**QUICK, **received}) as recorder:
                 await recorder.connect(publisher.address, public_key=publisher.public_key)
-                await until(lambda node=recorder: node.peers[0].profile)  # type: ignore[misc]
+                await until(lambda node=recorder: node.peers and node.peers[0].profile)  # type: ignore[misc]
                 for since in (10, 0, 5):
                     async with recorder.subscribe(LIDAR, since=since) as subscription:
                         assert len(await take(subscription, 20 - since)) == 20 - since
                 assert logged(recorder) == [*numbered(10, 20), *numbered(0, 10)], restart
         async with Node.open(**{**QUICK, **received}) as recorder:
             await recorder.connect(publisher.address, public_key=publisher.public_key)
-            await until(lambda: recorder.peers[0].profile and publisher.peers[-1].profile)
+            await until(
+                lambda: recorder.peers and recorder.peers[0].profile and publisher.peers and publisher.peers[-1].profile
+            )
             async with recorder.subscribe(LIDAR) as live, recorder.subscribe(LIDAR, since=0) as reading:
                 await publisher.publisher(LIDAR, reliable=True).publish_batch(numbered(20, 30))
                 assert len(await take(reading, 30)) == 30

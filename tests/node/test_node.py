@@ -13,9 +13,11 @@ from meshbus.engine.channels.publish import OnFailure
 from meshbus.errors import ChannelError, ConfigError, HandshakeError, LocalProtocolError, PartialDelivery, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.names.nodename import NAME_KEY
+from meshbus.node import node as node_module
 from meshbus.node.node import Node
 from meshbus.node.udp import UdpSocket
-from meshbus.policy.capability import CapabilityFilter
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.token import PermissionToken, Scope
@@ -340,7 +342,9 @@ async def test_using_a_node_that_is_not_open_is_an_error() -> None:
 @pytest.mark.parametrize("reliable", [False, True])
 async def test_counters_count_traffic_the_same_on_both_sides(nodes: tuple[Node, Node], reliable: bool) -> None:
     publisher, subscriber = nodes
-    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    await until(
+        lambda: publisher.peers and publisher.peers[0].profile and subscriber.peers and subscriber.peers[0].profile
+    )
     async with subscriber.subscribe("sensors/lidar") as subscription, subscriber.inbox() as inbox:
         lidar = publisher.publisher("sensors/lidar", reliable=reliable)
         await lidar.publish_batch([bytes(size) for size in range(1, 400)])  # of mixed sizes, so that some are padded
@@ -359,6 +363,7 @@ async def test_counters_have_plain_words_as_keys_and_a_healthy_mesh_has_no_drops
     async with subscriber.subscribe("sensors/lidar", max_events=1) as subscription, subscriber.inbox() as inbox:
         await publisher.publisher("sensors/lidar").publish_batch([b"1", b"2"])
         await publisher.publisher("sensors/lidar").publish(b"3")
+        await until(lambda: publisher.peers)  # from its first packet on
         for _ in range(3):
             publisher.send(subscriber.node_id, b"hello")
             await take(inbox, 1)
@@ -434,3 +439,14 @@ async def test_who_holds_a_chain_is_known_to_the_others(nodes: tuple[Node, Node]
         holder.announce_chain(-1)
     with pytest.raises(ChannelError):
         holder.find_chain_holders("not a channel!")
+
+
+async def test_names_of_nodes_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "MAX_NAMES", 2)
+    async with Node.open(**QUICK) as node:
+        capabilities = CapabilitySet((), {NAME_KEY: "somebody"})
+        monkeypatch.setattr(node.live.engine.directory, "capabilities_of", lambda _: capabilities)
+        for node_id in range(1, 6):
+            node._learn_name(node_id)
+        assert len(node._names) == 2
+        assert node.counters["forget"]["node_names"] == 3

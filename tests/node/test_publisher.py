@@ -107,7 +107,9 @@ def test_the_options_of_a_publisher_are_the_fields_of_its_config() -> None:
 
 async def test_a_publish_reports_sent_events_and_a_flush_acknowledged_ones(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
-    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    await until(
+        lambda: publisher.peers and publisher.peers[0].profile and subscriber.peers and subscriber.peers[0].profile
+    )
     async with subscriber.subscribe("sensors/lidar") as subscription:
         best_effort = publisher.publisher("sensors/lidar")
         report = await best_effort.publish(b"1")
@@ -125,7 +127,9 @@ async def test_a_publish_reports_sent_events_and_a_flush_acknowledged_ones(nodes
 
 async def test_a_flush_names_the_subscribers_that_do_not_acknowledge(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
-    await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
+    await until(
+        lambda: publisher.peers and publisher.peers[0].profile and subscriber.peers and subscriber.peers[0].profile
+    )
     async with subscriber.subscribe("sensors/lidar"):
         reliable = publisher.publisher("sensors/lidar", reliable=True)
         await reliable.publish(b"1")

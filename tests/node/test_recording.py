@@ -25,6 +25,7 @@ from meshbus.log.schema import PACKETS, arrow_schema, unsigned
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import routing_id
 from meshbus.names.subnet import SubnetId
+from meshbus.node import recording
 from meshbus.node.node import Node
 from meshbus.node.recording import Recording, sampling_seed
 from meshbus.policy.fate import Fate
@@ -298,3 +299,15 @@ def test_the_sampling_seed_is_the_same_in_a_mesh_and_does_not_reveal_its_key() -
     seeds = {sampling_seed(bytes([number]) * 32) for number in range(100)}
     assert len(seeds) == 100
     assert sampling_seed(bytes(32)) == sampling_seed(bytes(32)) < 2**64
+
+
+async def test_models_are_made_again_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_MODELS", 1)
+    left, middle, right = nodes(tmp_path)
+    async with left, middle, right:
+        arrived = await cross(left, middle, right)
+        kept = middle._opened.recording
+        assert kept is not None
+        assert len(kept._models) <= 1
+        assert middle.counters["forget"]["record_models"] > 0
+    assert len(arrived) > EVENTS

@@ -10,7 +10,7 @@ from meshbus import Backpressure, Node, PartialDelivery, WhenFull
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.subscription import Subscription
 from tests.node.slow import assert_memory_stays_bounded
-from tests.node.test_node import PSK
+from tests.node.test_node import PSK, until
 from tests.patience import PATIENCE_S
 
 
@@ -64,6 +64,7 @@ async def _send(sender: Node, receiver: int, sent: list[bytes], most: int) -> No
 async def test_a_blocking_inbox_holds_the_sender_back_and_loses_nothing() -> None:
     async with Node.open(psk=PSK, ephemeral=True) as sender, Node.open(psk=PSK, ephemeral=True) as receiver:
         await receiver.connect(sender.address, public_key=sender.public_key)
+        await until(lambda: sender.peers)  # from its first packet on
         sent: list[bytes] = []
         async with receiver.inbox(when_full="block", max_events=50) as inbox:
             with pytest.raises(Backpressure):

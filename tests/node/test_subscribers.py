@@ -1,8 +1,11 @@
 """Local subscriptions: who gets a batch, and when a channel is no longer wanted."""
 
 import pytest
+from msgspec.structs import replace
 
 from meshbus.errors import ChannelError
+from meshbus.names.channel import ChannelName
+from meshbus.node import subscribers as subject
 from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import Subscription
 from tests.engine.base.test_batch import CHANNEL, batch_of
@@ -96,3 +99,12 @@ def test_what_a_spec_covers(topic: str, channel: str, covered: bool) -> None:
 def test_an_invalid_topic_is_refused(topic: str) -> None:
     with pytest.raises(ChannelError):
         SubscriptionSpec(topic)
+
+
+def test_channels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_REMEMBERED", 3)
+    subscribers, everything, batch = Subscribers(), subscription(), batch_of([[b"x"]])
+    subscribers.add(SubscriptionSpec(""), everything)
+    for number in range(8):
+        assert subscribers.find(replace(batch, channel=ChannelName(f"made/up/{number}"))) == [everything]
+        assert len(subscribers._remembered) <= 3

@@ -5,6 +5,7 @@ import select
 import socket  # noqa: TID251 - the other end of the socket under test
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import accumulate
 from typing import Any
 
@@ -570,3 +571,19 @@ def test_a_train_after_a_report_is_sent(ours: UdpSocket, theirs: UdpSocket, clos
     send_all(ours, [train(theirs.address, *datagrams)])
     assert [data for _, data in receive(theirs, 8)] == datagrams
     assert ours.take_refused() == [closed]
+
+
+@needs_trains
+def test_addresses_without_a_listener_are_reported_within_bounds(
+    ours: UdpSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(udp, "MAX_REFUSED", 3)
+    with ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(8)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        nowhere = [sock.getsockname() for sock in socks]
+    for address in nowhere:
+        ours.send([train(address, b"lost")])
+    ours.drain()
+    assert len(ours.take_refused()) == 3

@@ -35,6 +35,7 @@ from meshbus.keyfile import load_curve_secret, load_passwords
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
 from meshbus.node.tasks import TaskOwner
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 
 MAX_PREFIXES = 4096
@@ -45,6 +46,19 @@ MAX_PREFIX_BYTES = 1 << 20
 _log = logging.getLogger("meshbus.edge")
 
 E = TypeVar("E", Pub, XPub, Sub)
+
+
+BOUNDS = (
+    Bound(
+        name="zmq_prefixes",
+        what="prefixes of a ZeroMQ application at a bridge",
+        by=By.OUTSIDER,
+        per_node=None,
+        per={"connection": MAX_PREFIXES, "connection, in bytes": MAX_PREFIX_BYTES},
+        full="the new one is ignored",
+        counter="ignored of the hub",
+    ),
+)
 
 
 class Bridge:

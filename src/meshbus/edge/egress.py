@@ -27,6 +27,7 @@ from meshbus.errors import ChannelError, MeshError
 from meshbus.node.node import Node
 from meshbus.node.noticelog import Notice
 from meshbus.node.subscription import Subscription
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.membership import AckReason
@@ -35,6 +36,18 @@ MAX_DEMANDS = 128
 """Demands of one bridge; a publisher accepts 256 prefixes from one node, and the node has others."""
 RETRY_S = 30.0
 """Pause before subscribing again after every publisher refused; publishers rate limit nodes that ask more often."""
+
+
+BOUNDS = (
+    Bound(
+        name="bridge_demands",
+        what="subscriptions of a bridge at the mesh",
+        by=By.OUTSIDER,
+        per_node=MAX_DEMANDS,
+        full="the new one is refused",
+        counter=Reason.REFUSE_SUBSCRIBE_TOO_MANY_PREFIXES,
+    ),
+)
 
 
 class _Demand:

@@ -29,9 +29,12 @@ from meshbus.edge.zmtp.protocol import Closed, Heartbeat, Limits, Request, Sessi
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import HandshakeError, HandshakeFault, Timeout
 from meshbus.node.tasks import TaskOwner
+from meshbus.policy.bound import Bound, By
 
 ACCEPTS_PER_TURN = 64
 """Connections accepted per iteration of the event loop, so that a burst of them does not delay messages for long."""
+MAX_CONNECTIONS = 4096
+"""Connections of an endpoint by default. Our choice: a busy hub, and fewer than the files that a process usually has."""
 ACCEPT_PAUSE_S = 0.1
 """Pause of a listener when accepting fails, for example because the process has no file descriptors left."""
 
@@ -47,6 +50,17 @@ _FAULTS = {CloseReason.BAD_BOX: HandshakeFault.WRONG_KEY, CloseReason.CLOSED_IN_
 _NO_SECURITY = Null()
 _BACKOFF = Backoff()
 _log = logging.getLogger("meshbus.edge")
+
+BOUNDS = (
+    Bound(
+        name="zmq_connections",
+        what="connections to a ZeroMQ endpoint; `max_connections` changes it",
+        by=By.OUTSIDER,
+        per_node=MAX_CONNECTIONS,
+        full="the oldest whose handshake is not done goes, or else the new one is refused",
+        counter="closed.too_many_connections",
+    ),
+)
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -83,7 +97,7 @@ class Endpoint:
         heartbeat: Heartbeat | None = None,
         backoff: Backoff = _BACKOFF,
         handshake_timeout_s: float = 30.0,
-        max_connections: int = 4096,
+        max_connections: int = MAX_CONNECTIONS,
         max_message_bytes: int | None = None,
     ) -> None:
         self._security = security

@@ -28,6 +28,7 @@ from itertools import count
 import msgspec
 
 from meshbus.edge.queue import HIGH_WATER, QUEUE_BYTES, Loss, Parcel, PeerQueue, QueueStats, pack_parcel
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.fans import Peers
 from meshbus.policy.prefixes import SubscriptionIndex
 
@@ -40,6 +41,28 @@ message is not joined and not copied."""
 
 Encode = Callable[[Sequence[bytes]], Sequence[bytes]]
 """Returns the wire buffers of one message: one joined buffer, or several if copying a large part would be slow."""
+
+
+BOUNDS = (
+    Bound(
+        name="zmq_queue",
+        what="bytes of messages for a ZeroMQ subscriber",
+        by=By.OUTSIDER,
+        per_node=None,
+        per={"connection": QUEUE_BYTES, "connection, in messages": HIGH_WATER},
+        unit="bytes",
+        full="the new message is dropped for this subscriber",
+        counter="dropped of its queue",
+    ),
+    Bound(
+        name="zmq_ids",
+        what="routing ids of ZeroMQ peers that left",
+        by=By.OUTSIDER,
+        per_node=MAX_REMEMBERED,
+        full="the oldest goes",
+        counter="none: the id gets a new key",
+    ),
+)
 
 
 class HubLimits(msgspec.Struct, frozen=True):

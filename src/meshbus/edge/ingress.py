@@ -21,6 +21,7 @@ from meshbus.errors import ChannelError, ChannelFault, MeshError
 from meshbus.names.channel import ChannelName
 from meshbus.node.node import Node
 from meshbus.node.publisher import ChannelPublisher
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import MAX_EVENT
 
@@ -35,6 +36,28 @@ _CONFIG = PublishConfig(on_failure=OnFailure.COLLECT)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Future[None]"]
 """Starts a task whose exceptions are logged."""
+
+
+BOUNDS = (
+    Bound(
+        name="bridge_channels",
+        what="channels that applications publish on through a bridge",
+        by=By.OUTSIDER,
+        per_node=MAX_CHANNELS,
+        full="the message is refused",
+        counter=Reason.REFUSE_PUBLISH_TOO_MANY_CHANNELS,
+    ),
+    Bound(
+        name="bridge_queue",
+        what="bytes of messages that wait for the mesh",
+        by=By.OUTSIDER,
+        per_node=MAX_BYTES,
+        per={"channel, in messages": HIGH_WATER},
+        unit="bytes",
+        full="the message is refused",
+        counter=Reason.REFUSE_PUBLISH_BEHIND,
+    ),
+)
 
 
 class _ChannelQueue:

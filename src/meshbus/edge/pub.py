@@ -25,6 +25,7 @@ from meshbus.edge.zmtp.framing import message_buffers
 from meshbus.edge.zmtp.metadata import SocketType
 from meshbus.edge.zmtp.protocol import Closed, Interest, Request, Upstream
 from meshbus.errors import Timeout
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 
 Part: TypeAlias = bytes | bytearray | memoryview | str
@@ -43,6 +44,18 @@ MAX_EVENTS = 100_000
 NO_LIMIT = 1 << 62
 """Stands for an option of 0; larger than any count."""
 _ADDITIONS = frozenset({Change.FIRST, Change.ADDED})
+
+
+BOUNDS = (
+    Bound(
+        name="zmq_events",
+        what="events of an XPub that wait for the application",
+        by=By.OUTSIDER,
+        per_node=MAX_EVENTS,
+        full="the new one is dropped",
+        counter=Reason.EVENT_QUEUE_FULL,
+    ),
+)
 
 
 class PubOptions(EndpointOptions, total=False):

@@ -17,6 +17,7 @@ import msgspec
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import AuthError, ChannelError, MeshError
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 
 TELL_EVERY_S = 10.0
@@ -30,6 +31,18 @@ _REFUSE = "refuse_"
 """Counters are refuse_publish and refuse_subscribe."""
 
 _log = logging.getLogger("meshbus.edge.refusals")
+
+
+BOUNDS = (
+    Bound(
+        name="told_refusals",
+        what="refusals that an application was told of",
+        by=By.OUTSIDER,
+        per_node=MAX_REMEMBERED,
+        full="the oldest is told again",
+        counter=forgotten("told_refusals"),
+    ),
+)
 
 
 class Direction(StrEnum):
@@ -58,7 +71,9 @@ class Refusals:
     def __init__(self, counters: Counters, tell: Callable[[Refusal], None]) -> None:
         self._counters = counters
         self._tell = tell
-        self._told: BoundedMap[tuple[Direction, bytes, str], float] = BoundedMap(MAX_REMEMBERED)
+        self._told: BoundedMap[tuple[Direction, bytes, str], float] = BoundedMap(
+            MAX_REMEMBERED, counters.forgetting("told_refusals")
+        )
         self._second = 0.0
         self._told_in_second = 0
 

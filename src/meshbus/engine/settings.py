@@ -27,6 +27,8 @@ CONFIRM_S = 30.0
 CONTEST_S = 2.0
 """How long a live session is probed. Our choice: more than a few round trips, and less than the 5 s that a peer waits
 for message 2 (transport.md §10.2)."""
+MAX_CHANNELS_PER_PEER = 1024
+"""Channels that one peer may subscribe to (policy.md §4.4)."""
 MIN_INTERVAL_S = 10.0
 """Shortest time between two announcements of a node (policy.md §8.4)."""
 PEER_CHECKS_PER_S = 200.0
@@ -34,7 +36,7 @@ PEER_CHECKS_PER_S = 200.0
 quarter of a millisecond, and at this rate a neighbor can forward the announcements of 30 000 nodes."""
 FORWARDED_CHECKS_PER_S = 500.0
 """Forwarded announcements verified per second for all peers together. Our choice: at most an eighth of a core, however
-many peers there are. Announcements of peers about themselves do not count."""
+many peers there are. Announcements of peers about themselves do not count; they have a limit for each host."""
 
 
 class HandshakeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +162,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     opaque: OpaqueMode = OpaqueMode.STRICT
     ack_timeout_s: float = 5.0
     """How long to wait for the answer to a subscribe or unsubscribe request (transport.md §16)."""
-    max_channels_per_peer: int = 1024
+    max_channels_per_peer: int = MAX_CHANNELS_PER_PEER
     """Channels that one peer may subscribe to (policy.md §4.4)."""
     token_sweep_s: float | None = 30.0
     """Interval in which the tokens of subscribers are checked again (policy.md §4.6); None for never."""

@@ -30,6 +30,7 @@ from meshbus.names.identity import Identity, derive_origin_hash
 from meshbus.node.driver import Driver
 from meshbus.node.info import name_in
 from meshbus.node.setup import wall
+from meshbus.policy.bound import Bound, By, forgotten
 
 LOOK_S = 1.0
 """How often peers and their clocks are looked at."""
@@ -41,6 +42,18 @@ CONFIG = LogConfig(retention=Retention(max_age_s=90 * 86_400.0, max_bytes=64 << 
 """Three months, or about a million facts."""
 
 _logger = logging.getLogger("meshbus.node")
+
+
+BOUNDS = (
+    Bound(
+        name="census_changes",
+        what="changes of rosters that are written in one look",
+        by=By.PEER,
+        per_node=MAX_CHANGES,
+        full="further ones are written with the next look",
+        counter=forgotten("census_changes"),
+    ),
+)
 
 
 class CensusBook:
@@ -139,6 +152,8 @@ class Census:
                 self._changes += 1
                 if self._changes <= MAX_CHANGES:
                     self._add(self._book.roster(roster_fact(self._engine.admission.roster, channel)))
+                else:
+                    self._engine.counters.add("forget", "census_changes")
             case Announced(node_id=node_id):
                 peer = self._engine.peers.get(node_id)
                 if peer is not None:

@@ -21,6 +21,7 @@ from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
 from meshbus.node.udp import UdpSocket
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 
 DRAINS_PER_TURN = 4
@@ -40,6 +41,18 @@ MAX_BURST = MAX_TRAIN_PACKETS
 """Datagrams that are collected before they are sent: as many as the kernel takes in one call."""
 
 _logger = logging.getLogger("meshbus.node")
+
+
+BOUNDS = (
+    Bound(
+        name="backlog",
+        what="trains of packets that wait for the socket",
+        by=By.PEER,
+        per_node=MAX_BACKLOG,
+        full="the new train is dropped",
+        counter=Reason.SEND_BACKLOG,
+    ),
+)
 
 
 class Driver:

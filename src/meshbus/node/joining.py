@@ -190,7 +190,9 @@ class Joiner:
     async def _ask_all(self, subscription: Subscription, spec: SubscriptionSpec) -> None:
         peers = self._live.engine.peers
         if spec.publisher is not None:
-            self._require_heard(peers.require(spec.publisher))
+            self._require_heard(await self._live.peer(spec.publisher))
+        else:
+            await self._live.proved()
         wanted = [peer for peer in peers if spec.asks(peer.node_id)]
         for peer in wanted:
             if not self._is_heard(peer):

@@ -16,10 +16,14 @@ from typing import TypeVar
 from meshbus.engine.base.notices import Control
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
+from meshbus.engine.session.peer import Peer
 from meshbus.node.driver import Driver
 from meshbus.node.waiting import Kind, Waiting
 
 T = TypeVar("T")
+
+_PROOF_S = 1.0
+"""How long a call waits for the proof of a session: several round trips."""
 
 
 class Live:
@@ -52,6 +56,23 @@ class Live:
         self.driver.apply(out)
         return report
 
+    async def peer(self, node_id: int) -> Peer:
+        """Return a peer; one that has just begun a session is waited for. Raises PeerError."""
+        if self.engine.peers.get(node_id) is None:
+            await self.proved()
+        return self.engine.peers.require(node_id)
+
+    async def proved(self) -> None:
+        """Wait for nodes that have begun a session in the last moment, until they have proved that it is theirs.
+
+        A net-mesh 0.23 node that has connected to this node may be known to the caller before its first packet arrives.
+        """
+        handshakes = self.engine.handshakes
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PROOF_S):
+                while expected := handshakes.expected_up(Driver.now() - _PROOF_S):
+                    await self.waiting.for_(Kind.SESSION, expected[0])
+
     async def agreed(self, node_id: int, subprotocol_id: int, timeout_s: float) -> bool:
         """Wait until a peer that may speak the profile has agreed on a subprotocol, and return whether it has.
 
@@ -59,6 +80,7 @@ class Live:
         peer.
         """
         engine, deadline = self.engine, asyncio.timeout(timeout_s)
+        await self.peer(node_id)
         try:
             async with deadline:
                 while not (peer := engine.peers.require(node_id)).uses(subprotocol_id):

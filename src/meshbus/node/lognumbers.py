@@ -9,14 +9,33 @@ arrive in order. The log itself is written in node/logs.py.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.policy.bound import Bound, By, forgotten
+
+MAX_ORIGINS = 4096
+"""Publishers of one channel whose numbers are kept. Our choice: a packet names its publisher unproved, so any number can
+be invented; of more, the one that was quiet longest is forgotten, and its events count as new."""
 MAX_RANGES = 65_536
 """Ranges that are kept for one publisher. Each gap makes one; of more than that, the lowest are forgotten."""
 SLACK_NS = 10 * 10**9
 """By how much the time of an event may differ between its packet and the publisher's log, which an append and a sync
 lie between."""
+
+
+BOUNDS = (
+    Bound(
+        name="logged_publishers",
+        what="publishers whose numbers a received log knows",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"channel": MAX_ORIGINS, "publisher, in gaps": MAX_RANGES},
+        full="the one that was quiet longest goes",
+        counter=forgotten("logged_publishers"),
+    ),
+)
 
 
 class NumberRange(NamedTuple):
@@ -32,13 +51,15 @@ class NumberRange(NamedTuple):
 class LoggedNumbers:
     """The publish numbers of one channel that are in a log, by publisher."""
 
-    def __init__(self) -> None:
-        self._ranges: dict[int, list[NumberRange]] = {}
+    def __init__(self, forget: Callable[[], None] | None = None) -> None:
+        """Start without numbers; `forget` is called when those of a publisher make room for another's."""
+        self._ranges: BoundedMap[int, list[NumberRange]] = BoundedMap(MAX_ORIGINS, forget)
         """Disjoint and ascending, by origin hash."""
 
     def add(self, origin: int, given: NumberRange) -> list[tuple[int, int]]:
         """Add numbers, and return those that were not known before, as pairs of first and end."""
-        ranges = self._ranges.setdefault(origin, [])
+        ranges = self._ranges.get(origin) or []
+        self._ranges.put(origin, ranges)
         low = bisect_left(ranges, given.first, key=lambda one: one.end)  # the first that touches or overlaps
         high = bisect_right(ranges, given.end, key=lambda one: one.first)
         touched = ranges[low:high]

@@ -48,6 +48,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.node.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logpager import Pager
 from meshbus.node.tasks import TaskOwner
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.redex import channel_id
 
@@ -67,6 +68,28 @@ _LEAST_OPEN, _MOST_OPEN = 8, 4_096
 NO_LOGS = "is not set, so this node keeps no logs"
 
 _logger = logging.getLogger("meshbus.node")
+
+
+BOUNDS = (
+    Bound(
+        name="log_bytes",
+        what="bytes of a log on disk; `log_retain_bytes` changes it",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"channel": LOG_RETAIN_BYTES},
+        unit="bytes",
+        full="the oldest segments are removed; on a full disk appends are refused until there is room",
+        counter="first_seq of the log",
+    ),
+    Bound(
+        name="open_logs",
+        what="received logs that hold files open",
+        by=By.PUBLISHER,
+        per_node=_MOST_OPEN,
+        full="the one that was used longest ago closes its files",
+        counter=forgotten("open_logs"),
+    ),
+)
 
 
 class _Step(NamedTuple, Generic[T]):
@@ -178,6 +201,7 @@ class ReceivedLog:
         self._subnet = subnet
         self._tasks = TaskOwner("a sync of a received log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
+        self._forget = counters.forgetting("logged_publishers")
         self._numbers: LoggedNumbers | None = None
         """What the log holds; None until another node's log is read, as nothing else brings an event twice."""
         self._finding = asyncio.Lock()
@@ -210,7 +234,7 @@ class ReceivedLog:
         """Find out which events the log holds, before others are read from a publisher's log."""
         async with self._finding:
             if self._numbers is None:
-                self._numbers = numbers = LoggedNumbers()  # what arrives meanwhile is added to it as well
+                self._numbers = numbers = LoggedNumbers(self._forget)  # what arrives meanwhile is added to it as well
                 for origin, found in await asyncio.to_thread(_numbers_in, self.file, self.file.next_seq):
                     numbers.add(origin, found)
 
@@ -480,6 +504,7 @@ class Logs:
             return False
         try:
             self._in_use.pop(channel).rest()
+            self._counters.add("forget", "open_logs")
         except LogError as error:
             _logger.warning("cannot close the log of %s: %s", channel, error)
             self._counters.add("fail", "log_close")

@@ -81,6 +81,7 @@ from meshbus.node.subscribers import Subscribers, SubscriptionSpec
 from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, OVERRUN, Subscription, WhenFull
 from meshbus.node.udp import UdpSocket
 from meshbus.node.warmup import warm
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet, member_of
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
@@ -98,6 +99,18 @@ GOODBYE_S = 0.25
 without a goodbye waits for this node until it fails."""
 MAX_NAMES = 65_536
 """Nodes whose names are remembered: as many as the directory keeps announcements of."""
+
+
+BOUNDS = (
+    Bound(
+        name="node_names",
+        what="names of nodes",
+        by=By.PEER,
+        per_node=MAX_NAMES,
+        full="the oldest goes",
+        counter=forgotten("node_names"),
+    ),
+)
 
 
 class _Parts:
@@ -137,10 +150,13 @@ class Node:
         self._tokens = list(config.load_tokens())
         self._subscribers = Subscribers()
         self._notices = NoticeLog()
-        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES)
+        self._names: BoundedMap[int, str] = BoundedMap(MAX_NAMES, self._forget_name)
         self._received_events = self._received_bytes = 0
         self._parts: _Parts | None = None
         self._closing = asyncio.Lock()
+
+    def _forget_name(self) -> None:
+        self.live.engine.counters.forgetting("node_names")()
 
     @classmethod
     def open(cls, config: NodeConfig | Path | str | None = None, **options: Unpack[NodeOptions]) -> Self:
@@ -443,7 +459,8 @@ class Node:
         """Send events to the inbox of one peer, directly or through relays; whether they arrive is not reported.
 
         Events wait for credit for up to 5 seconds if the inbox of the peer is full and blocks. Raises Backpressure if
-        too many wait.
+        too many wait, and PeerError if there is no session with the node. A session that the other node began exists from its
+        first packet on.
         """
         payloads = [bytes_of(event) for event in events]
         self.live.act(lambda engine, now, out: engine.send(node_id, payloads, now, out))

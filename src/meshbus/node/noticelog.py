@@ -14,11 +14,24 @@ from typing import TypeAlias
 from meshbus.engine.base.notices import Control
 from meshbus.errors import SlowConsumer
 from meshbus.node.redial import PeerUnreachable
+from meshbus.policy.bound import Bound, By
 
 MAX_NOTICES = 1024
 """Notices kept for a reader that has not come yet: minutes of a busy node, and less than a megabyte."""
 
 Notice: TypeAlias = "Control | SlowConsumer | PeerUnreachable"
+
+
+BOUNDS = (
+    Bound(
+        name="notices",
+        what="notices that the application has not read",
+        by=By.PEER,
+        per_node=MAX_NOTICES,
+        full="the oldest goes",
+        counter="none: the numbers of notices show the gap",
+    ),
+)
 
 
 class NoticeLog:

@@ -16,6 +16,8 @@ from meshbus.errors import LogError
 from meshbus.node.live import Live
 from meshbus.node.logs import Logs
 from meshbus.node.tasks import TaskOwner
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.history import ErrorCode
 
 MAX_READS = 8
@@ -24,6 +26,18 @@ MAX_WAITING = 1024
 """Pages that may wait to be read: two for each reader that the engine admits, as readers may reconnect."""
 
 _logger = logging.getLogger("meshbus.node")
+
+
+BOUNDS = (
+    Bound(
+        name="page_reads",
+        what="pages that wait to be read for peers",
+        by=By.PEER,
+        per_node=MAX_WAITING,
+        full="the reader is refused as busy",
+        counter=Reason.REFUSE_HISTORY_BUSY,
+    ),
+)
 
 
 class PageServer:

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from meshbus.node.setup import wall
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.header import HEADER_DTYPE
 
@@ -30,12 +31,25 @@ CLOCK_S = 0.1
 _NS = 1e9
 
 
+BOUNDS = (
+    Bound(
+        name="record_models",
+        what="prepared rows of the recorder",
+        by=By.PEER,
+        per_node=MAX_MODELS,
+        full="all are made again",
+        counter=forgotten("record_models"),
+    ),
+)
+
+
 class Recording:
     """Records the packets of one engine."""
 
     def __init__(self, engine: Engine, recorder: PacketRecorder) -> None:
         self.recorder = recorder
         self._take_train = recorder.take_train
+        self._counters = engine.counters
         self._tap, self._joined = engine.mesh.tap, engine.joined
         self._boundary = engine.mesh.boundary
         self._policy: object = None
@@ -103,6 +117,7 @@ class Recording:
 
     def _prepare(self, decided: Decided, header: NDArray[np.uint8]) -> NDArray[np.uint64]:
         if len(self._models) >= MAX_MODELS:
+            self._counters.add("forget", "record_models", len(self._models))
             self._models.clear()
         subnets = (decided.source, decided.dest) if decided.by_subnet else None
         model = self.recorder.model(

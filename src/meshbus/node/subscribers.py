@@ -16,11 +16,24 @@ import msgspec
 from meshbus.engine.base.batch import EventBatch
 from meshbus.names.channel import ChannelName
 from meshbus.node.subscription import Subscription
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.prefixes import SubscriptionIndex
 
 MAX_REMEMBERED = 65_536
 """Channels whose subscriptions are remembered. The mesh has far fewer channels in use at once; when there are more, all
 are looked up again."""
+
+
+BOUNDS = (
+    Bound(
+        name="matched_channels",
+        what="channels with their subscriptions",
+        by=By.PUBLISHER,
+        per_node=MAX_REMEMBERED,
+        full="all are looked up again",
+        counter="none: only a cache",
+    ),
+)
 
 
 class SubscriptionSpec(msgspec.Struct, frozen=True):

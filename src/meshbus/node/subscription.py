@@ -26,6 +26,7 @@ import msgspec
 
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.errors import SlowConsumer
+from meshbus.policy.bound import Bound, By
 
 MAX_EVENTS = 65_536
 """Events that may wait by default. Events of more than 256 bytes reach MAX_BYTES first."""
@@ -36,6 +37,20 @@ MAX_BYTES = 16 << 20
 OVERRUN = 2
 """Windows of one stream that a full inbox still takes if it blocks: what was on the way when credit stopped, and what was
 granted just before."""
+
+
+BOUNDS = (
+    Bound(
+        name="subscription_queue",
+        what="bytes of events that wait for the application",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"subscription": MAX_BYTES, "subscription, in events": MAX_EVENTS},
+        unit="bytes",
+        full="as `when_full` says: the publisher is held, or events are dropped",
+        counter="stats.dropped of the subscription",
+    ),
+)
 
 
 class WhenFull(StrEnum):

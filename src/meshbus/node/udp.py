@@ -27,6 +27,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, PacketBatch, Train
 from meshbus.engine.session.link import MAX_TRAIN_BYTES, MAX_TRAIN_PACKETS
 from meshbus.errors import ConfigError
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 
 UdpAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
@@ -82,6 +83,26 @@ _REASONS = {
 }
 """The drop reason of a datagram that could not be sent, by error number; any other error is UNSENT_OTHER, or
 RECEIVE_FAILED when receiving."""
+
+
+BOUNDS = (
+    Bound(
+        name="refused_segments",
+        what="destinations that refuse long trains",
+        by=By.PEER,
+        per_node=MAX_REFUSALS,
+        full="the oldest goes",
+        counter=forgotten("refused_segments"),
+    ),
+    Bound(
+        name="refused_addresses",
+        what="addresses at which nothing listens",
+        by=By.OUTSIDER,
+        per_node=MAX_REFUSED,
+        full="further ones wait for the next look",
+        counter=Reason.UNSENT_REFUSED,
+    ),
+)
 
 
 class UdpSocket:
@@ -384,6 +405,7 @@ class UdpSocket:
         known = self._refused.pop(address, segment)
         if len(self._refused) >= MAX_REFUSALS:
             del self._refused[next(iter(self._refused))]
+            self.counters.add("forget", "refused_segments")
         self._refused[address] = min(known, segment)
 
     def _give_up(self, error: OSError, datagrams: int, otherwise: Reason = Reason.UNSENT_OTHER) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from meshbus.errors import ConfigError
+from meshbus.policy.bound import Bound, By
 
 MAX_LINE = 128 * 1024
 """Bytes of a line: the largest event as JSON text with every byte escaped, and room for the rest."""
@@ -28,6 +29,19 @@ _OTHERS = 0o077
 Stream: TypeAlias = AsyncGenerator[bytes, None]
 Answer: TypeAlias = Callable[[bytes], Awaitable[bytes | Stream]]
 """Answers one line with one line, or with a stream of lines; never raises because of what a client sends."""
+
+
+BOUNDS = (
+    Bound(
+        name="admin_clients",
+        what="connections to the admin socket",
+        by=By.USER,
+        per_node=MAX_CONNECTIONS,
+        per={"connection, in bytes of a line": MAX_LINE},
+        full="the new one is refused",
+        counter="answers with an error",
+    ),
+)
 
 
 class LineServer:

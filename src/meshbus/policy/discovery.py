@@ -17,11 +17,26 @@ from heapq import heapify, heappop, heappush
 import msgspec
 
 from meshbus.errors import ConfigError
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
+from meshbus.policy.reason import Reason
 from meshbus.policy.tag import REGION_PREFIX, SUBNET_LOCAL_TAG, TENANT_PREFIX, chain_tag
 
 MAX_NODES = 65_536
 """Nodes in the index. Our choice: announcements of the largest size then take half a gigabyte."""
+
+
+BOUNDS = (
+    Bound(
+        name="announced_nodes",
+        what="nodes whose announcement is known",
+        by=By.PEER,
+        per_node=MAX_NODES,
+        full="the oldest that the most talkative neighbor told of goes, never one that announced itself",
+        cost="the number of neighbors",
+        counter=Reason.EVICT_ANNOUNCEMENT,
+    ),
+)
 
 
 class ScopeKind(Enum):

@@ -6,10 +6,12 @@ Both take the time (monotonic seconds) as an argument, and tolerate a clock that
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from meshbus.errors import ConfigError
+from meshbus.policy.bound import Bound, By, forgotten
 
 # The defaults of policy.md §4.5.
 MAX_FAILURES = 16
@@ -27,6 +29,18 @@ _ROUNDING = 1e-6
 """Tolerance for rounding, in units: a caller that waited exactly long enough must not be refused."""
 
 Peer = TypeVar("Peer", bound=Hashable)
+
+
+BOUNDS = (
+    Bound(
+        name="failures",
+        what="peers with refused requests",
+        by=By.MEMBER,
+        per_node=MAX_PEERS,
+        full="the one with the oldest window goes",
+        counter=forgotten("failures"),
+    ),
+)
 
 
 class TokenBucket:
@@ -79,12 +93,15 @@ class FailureThrottle(Generic[Peer]):
         window_s: float = WINDOW_S,
         throttle_s: float = THROTTLE_S,
         max_peers: int = MAX_PEERS,
+        forget: Callable[[], None] | None = None,
     ) -> None:
+        """Start without failures; `forget` is called for each peer that makes room for another."""
         self._max_failures = max_failures
         self._window_s = window_s
         self._throttle_s = throttle_s
         self._max_peers = max_peers
-        self._records: dict[Peer, _Record] = {}
+        self._forget = forget
+        self._records: OrderedDict[Peer, _Record] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -113,7 +130,9 @@ class FailureThrottle(Generic[Peer]):
     def _start(self, peer: Peer, now: float) -> _Record:
         self._records.pop(peer, None)  # keeps the insertion order equal to the order of the windows
         if len(self._records) >= self._max_peers:
-            del self._records[next(iter(self._records))]
+            self._records.popitem(last=False)
+            if self._forget is not None:
+                self._forget()
         record = self._records[peer] = _Record(now)
         return record
 

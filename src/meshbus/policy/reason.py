@@ -163,6 +163,10 @@ class Reason(Enum):
         "The node's settings do not admit this initiator; add it to the accepted nodes if it should connect.")
     REFUSE_LIVE_SESSION = 0, "refuse", "live_session", (
         "A new session was refused because the peer's current one still answers; look for two nodes with one identity.")
+    REFUSE_PEERS_FULL = 0, "refuse", "peers_full", (
+        "A handshake was not answered because too many peers, or too many of one host, have a session; look for an attack.")
+    EVICT_UNPROVED_PEER = 0, "evict", "unproved_peer", (
+        "A peer behind a relay that was never heard made room for a newer one; look for an attack through the relay.")
     MANIFEST_MALFORMED = 0, "drop", "manifest_malformed", (
         "The peer's manifest cannot be read; check its version.")
     MANIFEST_UNWANTED = 0, "drop", "manifest_unwanted", (

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from meshbus.errors import AuthError, AuthFault
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.messages.token import MAX_CHAIN, PermissionToken, Scope
 
 MAX_SLOTS = 65_536
@@ -32,6 +33,19 @@ Chain: TypeAlias = tuple[PermissionToken, ...]
 
 _Slot: TypeAlias = tuple[bytes, int]
 """Subject and channel hash; wildcard tokens are in the slot of channel 0 (policy.md §7.4)."""
+
+
+BOUNDS = (
+    Bound(
+        name="tokens",
+        what="subjects and channels with a permission token",
+        by=By.PEER,
+        per_node=MAX_SLOTS,
+        per={"subject and channel": MAX_PER_SLOT},
+        full="the new one is not kept",
+        counter="dropped of the token cache",
+    ),
+)
 
 
 def verify_chain(tokens: Sequence[PermissionToken], roots: Collection[bytes], now: float, skew_s: int = 0) -> None:

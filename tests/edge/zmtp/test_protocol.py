@@ -8,7 +8,17 @@ from meshbus.edge.zmtp.framing import encode_command, encode_frame, encode_messa
 from meshbus.edge.zmtp.greeting import encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, NullHandshake, PlainServerHandshake, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
-from meshbus.edge.zmtp.protocol import HANDSHAKE_BYTES, Heartbeat, Interest, Limits, Output, Ready, Session, Upstream
+from meshbus.edge.zmtp.protocol import (
+    HANDSHAKE_BYTES,
+    MAX_PONGS,
+    Heartbeat,
+    Interest,
+    Limits,
+    Output,
+    Ready,
+    Session,
+    Upstream,
+)
 from tests.edge.zmtp.talk import CAPTURES, pair, pump, session, stream
 from tests.seeds import for_each_seed
 
@@ -269,3 +279,10 @@ def test_a_flood_of_pings_gets_few_answers() -> None:
 
 def test_a_ping_without_a_time_to_live() -> None:
     assert reason_of(ready(PUB).receive(encode_command(b"PING", b"\0"), 0.0)) is CloseReason.MALFORMED
+
+
+def test_pings_are_answered_only_so_often() -> None:
+    """A peer that only pings does not make a node write more than a few answers at once."""
+    publisher = ready(PUB)
+    out = publisher.receive(encode_command(b"PING", b"\0\x0acontext") * (MAX_PONGS + 20), 0.0)
+    assert out.send.count(b"PONG") == MAX_PONGS

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshbus.engine.base.notices import HistoryCaughtUp, HistoryEnded, HistoryFault, HistoryGap, HistoryOpened
+from meshbus.engine.channels import history_client
 from meshbus.engine.channels.history_client import MAX_DISORDERS, MAX_READINGS, RETRY_S
 from meshbus.errors import LocalProtocolError, PeerError
 from meshbus.names.channel import ChannelName
@@ -277,3 +278,14 @@ def test_history_of_a_plain_peer_cannot_be_requested() -> None:
     with pytest.raises(PeerError, match="cannot serve history"):
         read(reader, plain)
     assert net.clock.now > 0
+
+
+def test_pages_of_readings_that_ended_are_remembered_within_bounds(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = stage.reader.engine.services[history_client.Replays]
+    monkeypatch.setattr(replays._strays, "_bound", 3)
+    for number in range(8):
+        stage.answer(Chunk(req=1000 + number, first_available=0, first_seq=0))
+    assert len(replays._strays) == 3
+    assert stage.reader.engine.counters.get("forget", "stray_pages") == 5

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from meshbus.engine.base.notices import Unsubscribed
+from meshbus.engine.channels import publication
 from meshbus.engine.channels.publication import HOP_TTL, Publication
 from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
 from meshbus.engine.settings import LivenessConfig
@@ -381,3 +382,12 @@ def test_numbers_from_a_clock_never_look_like_those_of_a_log(unix_s: int) -> Non
     assert numbers[0] is not None
     assert numbers[0] >= CLOCK_NUMBERS
     assert numbers == [numbers[0], numbers[0] + 1]
+
+
+def test_publish_numbers_are_kept_for_so_many_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "MAX_NUMBERED", 3)
+    _, hub, _ = fleet(1)
+    for number in range(8):
+        hub.publish(f"reply/{number}", numbered(1), reliable=True)
+    assert len(hub.engine.publications._numbers) == 3
+    assert hub.engine.counters.get("forget", "publish_numbers") == 5

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from meshbus.engine.base.packets import Output
+from meshbus.engine.channels import publish
 from meshbus.engine.channels.publish import (
     MAX_PLANS,
     Fanout,
@@ -368,3 +369,17 @@ def test_the_trusted_root_of_the_stage_is_not_a_publisher() -> None:
     scene.tokens.insert(decode_token(token(ROOT, SECRET, Scope.PUBLISH)))
     with pytest.raises(AuthError):
         planner.plan(SECRET, DEFAULT, 0.0)
+
+
+def test_rates_are_kept_for_so_many_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "MAX_RATES", 3)
+    registry = ChannelConfigRegistry()
+    registry.insert_prefix("", channel_config("any", max_rate_pps=1))
+    scene, planner = setting(registry)
+    alice = scene.peer(1)
+    for number in range(8):
+        channel = ChannelName(f"reply/{number}")
+        join(scene, alice, channel)
+        planner.plan(channel, DEFAULT, 0.0)
+    assert len(planner._rates) == 3
+    assert planner._counters.get("forget", "publish_rates") == 5

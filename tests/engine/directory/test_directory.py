@@ -21,6 +21,7 @@ from meshbus.names.subnet import SubnetId
 from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import ScopeFilter, ScopeKind
+from meshbus.testing.fakenet import FakeNet, FakePath
 from meshbus.testing.rig import rig
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
 from meshbus.wire.messages.capability import Announcement, decode_announcement, encode_announcement
@@ -499,3 +500,39 @@ def test_an_earlier_life_with_a_fast_clock_is_surpassed() -> None:
     [message] = world.passed_on(ALICE)
     assert decode_announcement(message).version == 5001
     assert world.find("x") == [ME.node_id]
+
+
+def test_what_is_announced_before_a_session_is_proved_arrives_when_it_is() -> None:
+    """A net-mesh 0.23 node may connect before it starts, and say nothing until then."""
+    net = FakeNet(1)
+    hub, sleeper, early, late = (net.create(name) for name in ("hub", "sleeper", "early", "late"))
+    early.connect(hub)
+    net.run(for_s=6)
+    sleeper.connect(hub)
+    net.set_path("sleeper", "hub", FakePath(loss=1.0), both=False)  # its message 1 is under way, and nothing else
+    net.run(for_s=1)
+    assert hub.engine.peers.get(sleeper.node_id) is None
+    late.connect(hub)
+    net.run(for_s=3)
+    assert sleeper.engine.directory.capabilities_of(late.node_id) is None
+    net.set_path("sleeper", "hub", FakePath(), both=False)
+    net.run_until(lambda: hub.has_session_with(sleeper))
+    net.run(for_s=0.1)
+    assert sleeper.engine.directory.capabilities_of(late.node_id) is not None
+    assert sleeper.engine.directory.capabilities_of(early.node_id) is None, "only what it would have heard"
+
+
+def test_many_names_of_one_host_cause_no_more_checks_than_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder of the mesh key can have as many sessions as it likes, each with the rate of a peer."""
+    monkeypatch.setattr(directory_module, "HOST_BURST", 5.0)
+    engine = rig(node_id=1)
+    checked = 0
+    for number in range(20):
+        who = Identity.from_seed(bytes([number + 1]) * 32)
+        far = FarEnd(engine.peers, who.node_id, address=("10.6.6.6", 1000 + number))
+        told = Announcement(node_id=who.node_id, entity_id=who.entity_id, version=1, timestamp_ns=0, ttl_secs=300).sign(
+            who
+        )
+        checked += engine.directory.hear(far.peer, encode_announcement(told), 0.0, Output())
+    assert checked == 5
+    assert engine.counters.get("drop", "announcement_rate") == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshbus.engine.base.counters import Counters
 from meshbus.engine.directory.reachability import Nat
 from meshbus.engine.nat.addresses import MAX_AGE_S, AnnouncedAddresses
 from meshbus.engine.session.peer import PeerTable
@@ -28,7 +29,7 @@ def said(version: int = 1, *, hops: int = 0, signed: bool = True, **fields: obje
 
 
 def test_an_announcement_tells_kind_address_and_profile() -> None:
-    table = AnnouncedAddresses()
+    table = AnnouncedAddresses(Counters())
     assert table.get(NODE.node_id, 0.0) is None
     table.heard(SENDER, said(tags=("nat:cone", "subprotocol:0x0600"), reflex_addr="192.0.2.1:9001"), 0.0)
     found = table.get(NODE.node_id, 0.0)
@@ -43,7 +44,7 @@ def test_an_announcement_tells_kind_address_and_profile() -> None:
 
 
 def test_who_heard_it_without_a_detour_is_remembered() -> None:
-    table = AnnouncedAddresses()
+    table = AnnouncedAddresses(Counters())
     for sender, version, hops, known in (
         (SENDER, 1, 2, None),
         (SENDER, 1, 1, 7),
@@ -58,7 +59,7 @@ def test_who_heard_it_without_a_detour_is_remembered() -> None:
 
 
 def test_unsigned_and_old_words_change_nothing() -> None:
-    table = AnnouncedAddresses()
+    table = AnnouncedAddresses(Counters())
     table.heard(SENDER, said(5, tags=("nat:open",)), 0.0)
     table.heard(SENDER, said(6, tags=("nat:cone",), signed=False), 0.0)
     table.heard(SENDER, said(4, tags=("nat:cone",)), 0.0)
@@ -68,7 +69,7 @@ def test_unsigned_and_old_words_change_nothing() -> None:
 
 
 def test_a_word_holds_as_long_as_it_says_and_at_most_a_day() -> None:
-    table = AnnouncedAddresses()
+    table = AnnouncedAddresses(Counters())
     table.heard(SENDER, said(5, ttl_secs=10), 100.0)
     assert table.get(NODE.node_id, 110.0) is not None
     assert table.get(NODE.node_id, 110.1) is None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshbus.engine.base.packets import Output
+from meshbus.engine.nat import punch
 from meshbus.engine.nat.punch import (
     COORDINATOR_BURST,
     HOST_BURST,
@@ -259,3 +260,13 @@ def test_no_keepalive_makes_a_node_send_anything(body: bytes, source: tuple[str,
     desk, out = Desk(), Output()
     desk.punches.receive(source, b"PH" + body, 0.0, out)
     assert out.trains == []
+
+
+def test_rates_of_coordinators_and_hosts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(punch, "MAX_RATED", 3)
+    desk = Desk()
+    for number in range(8):
+        hub = FarEnd(desk.peers, 1000 + number, address=Address("198.51.100.3", number + 1))
+        desk.introduce(5000 + number, Address(f"203.0.113.{1 + number}", 9), by=hub)
+    assert len(desk.punches._coordinators) == len(desk.punches._hosts) == 3
+    assert [desk.counters.get("forget", name) for name in ("punch_coordinators", "punch_hosts")] == [5, 5]

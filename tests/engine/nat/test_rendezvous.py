@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from meshbus.engine.base.packets import Output
+from meshbus.engine.nat import rendezvous
 from meshbus.engine.nat.rendezvous import (
     ACK_S,
     LEAD_MS,
@@ -207,10 +208,11 @@ def test_floods_of_one_peer_and_of_all_are_bounded() -> None:
 
 def test_introductions_are_remembered_within_bounds() -> None:
     desk = Desk()
-    for number in range(MAX_INTRODUCTIONS):
+    for number in range(MAX_INTRODUCTIONS + 5):
         far = FarEnd(desk.peers, 1000 + number, address=(SEEN.host, number + 1))
         desk.rendezvous.receive(far.peer, encode_rendezvous(request()), number / 100, Output())
-    assert desk.counters.get("introduction", "made") == MAX_INTRODUCTIONS
+    assert desk.counters.get("introduction", "made") == MAX_INTRODUCTIONS + 5
+    assert desk.counters.get("forget", "introductions") > 0
     assert len(desk.rendezvous._introduced) == MAX_INTRODUCTIONS
 
 
@@ -226,3 +228,13 @@ def test_golden_messages_are_understood(row: dict[str, str]) -> None:
     desk = Desk()
     desk.take(desk.asker, bytes.fromhex(row["hex"]))
     assert "drop" not in desk.counters.snapshot()
+
+
+def test_rates_of_askers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "MAX_RATED", 3)
+    desk = Desk()
+    for number in range(8):
+        far = FarEnd(desk.peers, 1000 + number, address=(SEEN.host, number + 1))
+        desk.rendezvous.receive(far.peer, encode_rendezvous(request()), 0.0, Output())
+    assert len(desk.rendezvous._rates) == 3
+    assert desk.counters.get("forget", "introduction_rates") == 5

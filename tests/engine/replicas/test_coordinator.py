@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from meshbus.engine.replicas import coordinator
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.coordinator import ReplicationCoordinator
 from meshbus.engine.replicas.records import Acknowledged, Acks, Gap, Out, Refusal, Refused, RoleChanged, Unresolved
@@ -390,3 +391,12 @@ def test_three_nodes_agree_on_one_leader_and_a_long_log_is_copied() -> None:
     assert logs[0] == logs[1] == logs[2]
     assert len(logs[0]) == 400
     assert {type(message) for message in sent} <= {SyncHeartbeat, SyncRequest, SyncResponse, SyncNack}
+
+
+def test_requests_that_wait_for_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_MAX_REQUESTS", 3)
+    node = Node()
+    node.core._forget_requests()
+    for number in range(8):
+        node.core._requests.put(number, (2, 0.0))
+    assert len(node.core._requests) == 3

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshbus.engine.routes import tap
 from meshbus.engine.routes.tap import InColumns, Passed
 from meshbus.engine.settings import LivenessConfig
 from meshbus.policy.fate import Fate
@@ -178,3 +179,16 @@ def test_without_a_recorder_nothing_is_noted() -> None:
     assert len(right.payloads()) == 500
     assert noted == []
     assert HEADER_DTYPE.itemsize == HEADER_BYTES
+
+
+def test_neighbors_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tap, "MAX_HOPS", 3)
+    net = FakeNet(1)
+    hub, others = net.create("hub"), [net.create(f"other {number}") for number in range(8)]
+    for other in others:
+        other.connect(hub)
+    net.run(for_s=3)
+    known = hub.engine.mesh.tap
+    hops = [int(known.hop(other.name)[0]) for other in others]
+    assert hops == [other.node_id for other in others]
+    assert len(known._hops) <= 3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from meshbus.engine.base.counters import Counters
 from meshbus.engine.session.budget import (
     HOST_BURST,
     HOST_RATE,
@@ -22,21 +23,21 @@ def admitted(budget: HandshakeBudget, host: str, count: int, now: float) -> int:
 
 
 def test_a_host_has_a_burst_and_then_a_rate_whatever_its_ports() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     assert admitted(budget, "noisy", 500, 0.0) == HOST_BURST
     assert admitted(budget, "other", 1, 0.0) == 1
     assert admitted(budget, "noisy", 500, 1.0) == HOST_RATE
 
 
 def test_direct_and_routed_tries_of_strangers_are_counted_apart() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     assert [budget.afford_direct(Standing.STRANGER, 0.0) for _ in range(1100)].count(True) == TOTAL_BURST
     assert [budget.afford_routed(Standing.STRANGER, 0.0) for _ in range(1100)].count(True) == TOTAL_BURST
     assert [budget.afford_direct(Standing.STRANGER, 1.0) for _ in range(1100)].count(True) == TOTAL_RATE
 
 
 def test_a_known_address_has_a_limit_of_its_own_and_then_that_of_its_host() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     budget.remember(("10.0.0.1", 9000, 0, 7))
     assert admitted(budget, "10.0.0.1", int(HOST_BURST), 0.0) == HOST_BURST
     source = ("10.0.0.1", 9000)
@@ -49,7 +50,7 @@ def test_a_known_address_has_a_limit_of_its_own_and_then_that_of_its_host() -> N
 
 
 def test_known_addresses_are_bounded_and_the_one_of_last_time_stays() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     for number in range(MAX_KNOWN + 10):
         budget.remember((f"h{number}", 1))
         budget.remember(("steady", 1))
@@ -58,7 +59,7 @@ def test_known_addresses_are_bounded_and_the_one_of_last_time_stays() -> None:
 
 
 def test_hosts_are_forgotten_one_by_one_and_the_busy_last() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     admitted(budget, "early", int(HOST_BURST), 0.0)
     for number in range(MAX_HOSTS - 1):
         budget.admit(number, 0.0)

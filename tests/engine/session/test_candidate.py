@@ -12,8 +12,10 @@ from meshbus.engine.session.candidate import (
     MAX_CANDIDATES,
     MAX_HELD,
     MAX_HELD_BYTES,
+    MAX_PER_HOST,
     MAX_PER_NODE,
     PROBE_S,
+    PROOF_AFTER_S,
     Candidates,
     same_place,
     straight_from,
@@ -21,6 +23,7 @@ from meshbus.engine.session.candidate import (
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.wire.constants import Subprotocol
+from meshbus.wire.frames import pack_frames
 from meshbus.wire.header import Header, unpack_header
 from meshbus.wire.keys import Role, derive_keys
 from meshbus.wire.route import RouteHeader
@@ -237,12 +240,11 @@ def test_candidates_run_out_with_a_reason() -> None:
 
 def test_waiting_looks_again_soon_but_not_after_the_end() -> None:
     candidates = Candidates(Counters(), confirm_s=10.0)
-    candidates.add(NODE, Pair("a").link, 0.0)
-    (candidate,) = candidates.of(NODE)
-    candidate.wait(1.0)
-    assert candidate.due == 1.0 + PROBE_S
-    candidate.wait(9.9)
-    assert candidate.due == 10.0
+    candidate = candidates.add(NODE, Pair("a").link, 0.0)
+    candidates.wait(candidate, 1.0)
+    assert candidate.due == candidates.next_timer() == 1.0
+    candidates.wait(candidate, 12.0)
+    assert candidate.due == candidates.next_timer() == 10.0
 
 
 def test_taking_one_forgets_the_older_ones() -> None:
@@ -276,7 +278,7 @@ def test_all_nodes_together_are_bounded() -> None:
     counters = Counters()
     candidates = Candidates(counters)
     for number in range(MAX_CANDIDATES + 5):
-        candidates.add(number, Pair(str(number)).link, 0.0)
+        candidates.add(number, Pair(str(number), address=(f"10.0.{number % 9}.1", 1)).link, 0.0)
     assert len(candidates) == MAX_CANDIDATES
     assert counters.get("drop", "handshake_crowded") == 5
     assert candidates.of(4) == []
@@ -305,3 +307,32 @@ def test_kept_packets_are_bounded_for_one_and_for_all() -> None:
     candidates.add(NODE + 1, many[0].link, 0.0)  # the room is given back
     assert candidates.claim(many[0].link.session_id, HOME, many[0].far.heartbeat()) is not None
     assert candidates.of(NODE + 1)[0].held
+
+
+@pytest.mark.parametrize("allowance", [0, 100, 200, 1000])
+def test_a_candidate_is_asked_for_its_proof_as_often_as_its_allowance_permits(allowance: int) -> None:
+    candidates, pair, out = Candidates(Counters()), Pair("a"), Output()
+    candidate = candidates.add(NODE, pair.link, 0.0)
+    candidate.allowance = allowance
+    assert candidates.begun_since(0.0) == [NODE]
+    candidates.ask(candidate, 0.0, out)
+    while candidates.next_timer() != candidate.expires_at:
+        now = candidates.next_timer() or 0.0
+        assert candidates.expire(now) == [candidate]
+        candidates.ask(candidate, now, out)
+    assert [unpack_header(train.data).subprotocol_id for train in out.trains] == [Subprotocol.REFLEX] * len(out.trains)
+    size = len(pair.link.seal(Header(), pack_frames([b""])).data)
+    assert len(out.trains) == pair.link.probes == min(allowance // size, len(PROOF_AFTER_S))
+    assert candidates.begun_since(0.1) == []
+
+
+def test_one_host_does_not_crowd_out_the_others() -> None:
+    counters = Counters()
+    candidates = Candidates(counters)
+    honest = Pair("honest", address=AWAY)
+    candidates.add(NODE, honest.link, 0.0)
+    for number in range(MAX_PER_HOST + 5):
+        candidates.add(NODE + 1 + number, Pair(str(number), address=("10.6.6.6", number)).link, 0.0)
+    assert len(candidates) == MAX_PER_HOST + 1
+    assert honest.link.session_id in candidates
+    assert counters.get("drop", "handshake_crowded") == 5

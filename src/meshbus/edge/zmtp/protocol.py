@@ -31,6 +31,7 @@ from meshbus.edge.zmtp.framing import COMMAND, MORE, Frame, FrameReader, encode_
 from meshbus.edge.zmtp.greeting import GREETING_BYTES, decode_greeting, encode_greeting
 from meshbus.edge.zmtp.mechanism import Credentials, Handshake, Step, Verdict
 from meshbus.edge.zmtp.metadata import SocketType
+from meshbus.policy.bound import Bound, By
 
 HANDSHAKE_BYTES = 8192
 """Longest command of a handshake, and most bytes that may wait for a verdict; libzmq's longest has 300 bytes."""
@@ -42,6 +43,19 @@ MAX_TTL = 655
 """Longest time to live, in tenths of a second: libzmq multiplies it by 100 in 16 bits."""
 MAX_PONGS = 16
 """PONGs per read: more PINGs than that are not needed to check a connection."""
+
+
+BOUNDS = (
+    Bound(
+        name="pongs",
+        what="answers to pings that wait for a ZeroMQ peer",
+        by=By.OUTSIDER,
+        per_node=None,
+        per={"connection": MAX_PONGS},
+        full="further pings are not answered",
+        counter="none: libzmq sends one at a time",
+    ),
+)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

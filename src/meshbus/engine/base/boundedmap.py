@@ -6,7 +6,7 @@ For whatever peers can make a node remember, so that no peer can exhaust its mem
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -16,10 +16,12 @@ Value = TypeVar("Value")
 class BoundedMap(Generic[Key, Value]):
     """The last `bound` entries, by the time they were put; putting a key again makes it the newest."""
 
-    __slots__ = ("_bound", "_entries")
+    __slots__ = ("_bound", "_entries", "_forget")
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, forget: Callable[[], None] | None = None) -> None:
+        """Create an empty map; `forget` is called for each entry that is evicted."""
         self._bound = bound
+        self._forget = forget
         # Not a dict: finding the first key of one whose first keys were deleted takes as many steps as were deleted.
         self._entries: OrderedDict[Key, Value] = OrderedDict()
 
@@ -42,6 +44,8 @@ class BoundedMap(Generic[Key, Value]):
             self._entries.move_to_end(key)
         elif len(self._entries) >= self._bound:
             self._entries.popitem(last=False)
+            if self._forget is not None:
+                self._forget()
         self._entries[key] = value
 
     def pop(self, key: Key) -> Value | None:

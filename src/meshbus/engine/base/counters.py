@@ -8,6 +8,8 @@ whole batch.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 from meshbus.policy.reason import Reason
 
@@ -29,6 +31,10 @@ class Counters:
         """Count something that is neither a drop nor a refusal."""
         if count:
             self._counts[what, why] += count
+
+    def forgetting(self, name: str) -> Callable[[], None]:
+        """Return what to call when an entry makes room for a newer one; `name` is that of its bound (policy/bound.py)."""
+        return partial(self.add, "forget", name)
 
     def get(self, what: str, why: str) -> int:
         """Return one count."""

@@ -29,8 +29,10 @@ from meshbus.engine.channels.authorize import Authorizer, ack_of
 from meshbus.engine.channels.roster import BROADCAST, SubscriberRoster
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
+from meshbus.engine.settings import MAX_CHANNELS_PER_PEER
 from meshbus.engine.streams.joined import Request
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.guard import AuthGuard, AuthVerdict
 from meshbus.policy.limits import FailureThrottle
@@ -46,6 +48,19 @@ nothing in policy.md §3.2 rebuilds it, and the false positives would only grow.
 
 # policy.md §4.4: only these two count as failures in the throttle.
 _AGAINST_PEER = frozenset({AckReason.UNAUTHORIZED, AckReason.UNKNOWN_CHANNEL})
+
+
+BOUNDS = (
+    Bound(
+        name="subscriptions",
+        what="channels that a peer subscribes to",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_CHANNELS_PER_PEER},
+        full="the request is refused",
+        counter=Reason.REFUSE_TOO_MANY_CHANNELS,
+    ),
+)
 
 
 class Ending(StrEnum):
@@ -79,7 +94,9 @@ class Admission(Service):
         """Called with the subscriptions that a later check ended."""
         self._peers = context.peers
         self._counters = context.counters
-        self._throttle = FailureThrottle[int]() if throttle is None else throttle
+        self._throttle = (
+            FailureThrottle[int](forget=self._counters.forgetting("failures")) if throttle is None else throttle
+        )
         self._max_channels = context.settings.max_channels_per_peer
         self._sweep_interval_s = context.settings.token_sweep_s
         """Interval between checks of all subscriptions; with None, tokens are checked only when publishing."""

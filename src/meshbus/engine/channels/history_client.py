@@ -29,6 +29,7 @@ from meshbus.engine.streams.streams import Streams
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import derive_origin_hash
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.history import (
@@ -64,6 +65,36 @@ _ENDS = {
 }
 """Errors that end a reading; after the others it asks again."""
 _NO_PACKETS = np.empty(0, np.uint64), np.empty(0, np.int64)
+
+
+BOUNDS = (
+    Bound(
+        name="readings",
+        what="logs of peers that this node reads",
+        by=By.USER,
+        per_node=MAX_READINGS,
+        full="the call is refused",
+        counter="raises LocalProtocolError",
+    ),
+    Bound(
+        name="stray_pages",
+        what="readings that ended and still get pages",
+        by=By.PEER,
+        per_node=MAX_READINGS,
+        full="the oldest goes",
+        counter=forgotten("stray_pages"),
+    ),
+    Bound(
+        name="long_event",
+        what="bytes of one event that a log sends in parts",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"reading": MAX_EVENT_BYTES},
+        unit="bytes",
+        full="the reading ends with an error",
+        counter="a HistoryFailed notice: broken",
+    ),
+)
 
 
 class _Reading:
@@ -117,7 +148,9 @@ class Replays(Service):
         """Readings by publisher and request id."""
         self._due: Deadlines[int] = Deadlines()
         """When each waiting reading asks again."""
-        self._strays: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_READINGS)
+        self._strays: BoundedMap[tuple[int, int], float] = BoundedMap(
+            MAX_READINGS, context.counters.forgetting("stray_pages")
+        )
         """When a CANCEL was last sent for an unknown request, by publisher and request id."""
 
     def __len__(self) -> int:

@@ -36,6 +36,7 @@ from meshbus.engine.streams.outbox import Leg
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, Subprotocol
@@ -83,6 +84,20 @@ _REASONS = {
     ErrorCode.CLOSED: Reason.REFUSE_HISTORY_CLOSED,
 }
 """The reason under which an error that was sent to a reader is counted."""
+
+
+BOUNDS = (
+    Bound(
+        name="readers",
+        what="peers that read a log of this node",
+        by=By.PEER,
+        per_node=MAX_READERS,
+        per={"peer": MAX_READERS_PER_PEER},
+        full="the new one is refused as busy",
+        cost="the streams of the peer",
+        counter=Reason.REFUSE_HISTORY_BUSY,
+    ),
+)
 
 
 class Page(msgspec.Struct, frozen=True, eq=False):

@@ -20,6 +20,7 @@ from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.interest import Cancel, Interest, Matches, Verdict, encode_interest
@@ -38,6 +39,36 @@ MAX_CANCELED = 4096
 """Interests for which an unconfirmed CANCEL is repeated. Our choice: publishers can add to them with false answers."""
 MAX_CHANNELS = 65_536
 """Channels recorded for one prefix. Our choice: a publisher decides how many it names."""
+
+
+BOUNDS = (
+    Bound(
+        name="followed",
+        what="prefixes that this node follows at a peer",
+        by=By.USER,
+        per_node=None,
+        per={"peer": MAX_FOLLOWED},
+        full="the call is refused",
+        counter="raises LocalProtocolError",
+    ),
+    Bound(
+        name="followed_channels",
+        what="channels that a publisher names under a followed prefix",
+        by=By.PUBLISHER,
+        per_node=None,
+        per={"prefix": MAX_CHANNELS},
+        full="the channel is not joined",
+        counter=Reason.INTEREST_TOO_MANY_MATCHES,
+    ),
+    Bound(
+        name="canceled",
+        what="prefixes whose cancellation is not confirmed",
+        by=By.PEER,
+        per_node=MAX_CANCELED,
+        full="it is not canceled again",
+        counter=Reason.INTEREST_UNEXPECTED_MATCHES,
+    ),
+)
 
 
 class _FollowedPrefix:

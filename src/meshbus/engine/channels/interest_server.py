@@ -30,6 +30,7 @@ from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
@@ -61,6 +62,19 @@ RECHECK_S = 1.0
 """How long a check of a peer's interests is put off if the rate does not admit it. Our choice."""
 TOKEN_CHECKS = 20
 """Channels whose judging costs as much as verifying one signature."""
+
+
+BOUNDS = (
+    Bound(
+        name="interests",
+        what="prefixes that a peer follows here",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_INTERESTS},
+        full="the new one is refused",
+        counter=Reason.REFUSE_TOO_MANY_INTERESTS,
+    ),
+)
 
 
 class _AcceptedInterest:

@@ -23,6 +23,7 @@ from meshbus.engine.session.service import Context, Service
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -37,6 +38,18 @@ from meshbus.wire.messages.membership import (
 
 MAX_PENDING = 65_536
 """Requests that wait for an Ack. Our choice: a bound that ordinary use does not reach within the 5 s of a timeout."""
+
+
+BOUNDS = (
+    Bound(
+        name="subscribe_requests",
+        what="subscribe requests that wait for an answer",
+        by=By.USER,
+        per_node=MAX_PENDING,
+        full="the call is refused",
+        counter="raises LocalProtocolError",
+    ),
+)
 
 
 class _Pending(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from meshbus.engine.streams.outbox import Leg, Load
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import Backpressure, LocalProtocolError, MeshError, PeerError, PeerFault, Timeout
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, PACKET_COST, ROUTED_PAYLOAD, Subprotocol
 from meshbus.wire.frames import Packed, check_event_size, columns_of, encode_frames
@@ -41,6 +42,27 @@ MAX_PUSHES = 4096
 MAX_NUMBERED = 65_536
 """Channels whose next publish number is kept. Our choice; a forgotten one continues at the wall clock, as after a
 restart."""
+
+
+BOUNDS = (
+    Bound(
+        name="pushes",
+        what="events for a peer that wait for credit",
+        by=By.USER,
+        per_node=None,
+        per={"peer": MAX_PUSHES},
+        full="the call is refused",
+        counter="raises Backpressure",
+    ),
+    Bound(
+        name="publish_numbers",
+        what="channels whose publish number is kept",
+        by=By.USER,
+        per_node=MAX_NUMBERED,
+        full="the oldest goes",
+        counter=forgotten("publish_numbers"),
+    ),
+)
 
 
 class Publication:
@@ -159,7 +181,9 @@ class Publications(Service):
         """Events sent so far, once for each receiver; those of a leg that failed are left out."""
         self.sent_bytes = 0
         """Their bytes, without framing."""
-        self._numbers: BoundedMap[ChannelName, int] = BoundedMap(MAX_NUMBERED)
+        self._numbers: BoundedMap[ChannelName, int] = BoundedMap(
+            MAX_NUMBERED, self._counters.forgetting("publish_numbers")
+        )
         """The publish number of the next event, by channel."""
         self._last: tuple[PublishPlan | None, Header] = (None, Header())
         """The last plan and the header of its packets."""

@@ -27,6 +27,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.admission import Admission
 from meshbus.errors import AuthError, AuthFault, ChannelError, ChannelFault, ConfigError, MeshError, PartialDelivery
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.channels import ChannelConfig, Visibility
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
@@ -44,6 +45,26 @@ MAX_RATES = 65_536
 
 _RELIABLE = int(Flags.RELIABLE)
 _PRIORITY = int(Flags.PRIORITY)
+
+
+BOUNDS = (
+    Bound(
+        name="plans",
+        what="prepared publishes",
+        by=By.USER,
+        per_node=MAX_PLANS,
+        full="all are made again",
+        counter=forgotten("plans"),
+    ),
+    Bound(
+        name="publish_rates",
+        what="channels with a publish rate",
+        by=By.USER,
+        per_node=MAX_RATES,
+        full="the oldest goes",
+        counter=forgotten("publish_rates"),
+    ),
+)
 
 
 class Reliability(StrEnum):
@@ -192,7 +213,7 @@ class Planner:
     def __init__(self, admission: Admission, counters: Counters) -> None:
         self._admission = admission
         self._counters = counters
-        self._rates: BoundedMap[ChannelName, TokenBucket] = BoundedMap(MAX_RATES)
+        self._rates: BoundedMap[ChannelName, TokenBucket] = BoundedMap(MAX_RATES, counters.forgetting("publish_rates"))
         self._known: dict[tuple[ChannelName, bool | None], PublishPlan] = {}
         self._stamp: tuple[object, ...] = ()
         """The versions of all state that the kept plans depend on."""
@@ -206,6 +227,8 @@ class Planner:
         limit of the channel. In both cases nothing may be sent.
         """
         stamp = self._state()
+        if len(self._known) >= MAX_PLANS:
+            self._counters.add("forget", "plans", len(self._known))
         if stamp != self._stamp or len(self._known) >= MAX_PLANS:
             self._known.clear()
             self._stamp = stamp

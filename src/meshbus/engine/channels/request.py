@@ -36,6 +36,7 @@ from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import DeliveryError, LocalProtocolError, PeerError, PeerFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -79,6 +80,27 @@ _REASONS = {
 
 MayRequest = Callable[[Peer, ChannelName, float], AckReason]
 """Returns why the policy of a channel refuses a request, or `AckReason.NONE`."""
+
+
+BOUNDS = (
+    Bound(
+        name="requests",
+        what="requests that wait for a reply",
+        by=By.USER,
+        per_node=MAX_PENDING,
+        full="the call is refused",
+        counter="raises DeliveryError",
+    ),
+    Bound(
+        name="serving",
+        what="requests of peers that wait for the answer of this node",
+        by=By.PEER,
+        per_node=MAX_SERVING,
+        per={"peer": MAX_SERVING_PER_PEER},
+        full="the new one is refused as busy",
+        counter=Reason.REFUSE_REQUEST_BUSY,
+    ),
+)
 
 
 class SendReliable(Protocol):

@@ -35,6 +35,7 @@ from meshbus.engine.session.service import Context, Service
 from meshbus.engine.settings import NamedChannels
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry, Visibility
 from meshbus.policy.reason import Reason
@@ -54,6 +55,18 @@ _MS = 1_000_000
 
 Wall = Callable[[float], int]
 """Returns unix nanoseconds for a monotonic time."""
+
+
+BOUNDS = (
+    Bound(
+        name="announced_versions",
+        what="nodes whose last version sent is known",
+        by=By.MEMBER,
+        per_node=MAX_TOLD,
+        full="the oldest goes",
+        counter=forgotten("announced_versions"),
+    ),
+)
 
 
 class Announcer(Service):
@@ -84,7 +97,7 @@ class Announcer(Service):
         self._due: float | None = None
         self._deferred = False
         """`_due` is for the current version, which the minimum interval delays, and not for a renewal."""
-        self._told: BoundedMap[int, int] = BoundedMap(MAX_TOLD)
+        self._told: BoundedMap[int, int] = BoundedMap(MAX_TOLD, self._counters.forgetting("announced_versions"))
         """The newest version sent to each node."""
         self._repeats: list[tuple[float, int, int]] = []
         """Heap of repetitions: time, node id, session id."""

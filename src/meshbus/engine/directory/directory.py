@@ -27,17 +27,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.notices import Announced, PeerFailed, PeerGone
-from meshbus.engine.base.packets import Output
+from meshbus.engine.base.packets import Address, Output, host_of
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import LocalProtocolError, RemoteProtocolError
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.limits import TokenBucket
@@ -52,8 +55,16 @@ MAX_SEEN = 131_072
 """Announcements remembered to detect copies. Our choice: two for each node of the index, direct and forwarded."""
 MAX_PINS = 65_536
 """Node ids with a pinned entity key: as many as the index holds."""
+MAX_RECENT = 256
+"""Announcements kept for peers whose sessions come up soon. Our choice: telling them takes about 2 ms, so that all candidate
+sessions, which last 30 s, cost a tenth of a core at most."""
 MAX_RATED = 65_536
 """Peers whose rate is kept: as many as the index holds."""
+MAX_HOSTS = 4096
+"""Hosts whose rate is kept: as many as for handshakes."""
+HOST_RATE, HOST_BURST = 50.0, 2048.0
+"""New announcements of peers of one host about themselves, per second: as many at once as a host may have peers, and then
+several times what they renew. Whoever has the mesh key can have as many peers, each with the rate of a peer."""
 SWEEP_S = 0.5
 """Longest time that an expired entry stays (policy.md §8.4)."""
 MAX_TTL_S = 86_400
@@ -75,11 +86,63 @@ NextHop = Callable[[int, float], int | None]
 """Returns the neighbor that is the next hop to a node, or None."""
 
 
+BOUNDS = (
+    Bound(
+        name="announcement_copies",
+        what="announcements, to recognize copies",
+        by=By.PEER,
+        per_node=MAX_SEEN,
+        full="the oldest goes",
+        counter=forgotten("announcement_copies"),
+    ),
+    Bound(
+        name="pins",
+        what="entity keys that node ids are pinned to",
+        by=By.MEMBER,
+        per_node=MAX_PINS,
+        full="the oldest goes",
+        counter=forgotten("pins"),
+    ),
+    Bound(
+        name="announcing_peers",
+        what="peers with a rate of announcements",
+        by=By.MEMBER,
+        per_node=MAX_RATED,
+        full="the oldest goes",
+        counter=forgotten("announcing_peers"),
+    ),
+    Bound(
+        name="announcing_hosts",
+        what="hosts with a rate of announcements",
+        by=By.MEMBER,
+        per_node=MAX_HOSTS,
+        full="the one that was quiet longest goes",
+        counter=forgotten("announcing_hosts"),
+    ),
+    Bound(
+        name="recent_announcements",
+        what="announcements for peers that come up soon",
+        by=By.PEER,
+        per_node=MAX_RECENT,
+        full="the oldest goes",
+        counter=forgotten("recent_announcements"),
+    ),
+)
+
+
 class _ClaimsVersion(msgspec.Struct, frozen=True):
     """The version of the announcement that a peer's claims come from, and when it expires."""
 
     version: int
     expires_at: float
+
+
+class _Forwarded(NamedTuple):
+    """An announcement as it was forwarded."""
+
+    time: float
+    sender: int
+    message: bytes
 
 
 class Directory(Service):
@@ -96,13 +159,22 @@ class Directory(Service):
         self._assignment = context.settings.assignment
         self._announcer = announcer
         self._next_hop = next_hop
-        self._seen: BoundedMap[tuple[int, int, bool], float] = BoundedMap(MAX_SEEN)
+        self._seen: BoundedMap[tuple[int, int, bool], float] = BoundedMap(
+            MAX_SEEN, self._counters.forgetting("announcement_copies")
+        )
         """When an announcement was first received, by (node id, version, direct)."""
-        self._pins: BoundedMap[int, bytes] = BoundedMap(MAX_PINS)
+        self._pins: BoundedMap[int, bytes] = BoundedMap(MAX_PINS, self._counters.forgetting("pins"))
         self._claims_versions: dict[int, _ClaimsVersion] = {}
         """By peer; only peers with claims."""
-        self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_RATED)
+        self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_RATED, self._counters.forgetting("announcing_peers"))
+        self._hosts: Rates[Address] = Rates(
+            HOST_RATE, HOST_BURST, MAX_HOSTS, self._counters.forgetting("announcing_hosts")
+        )
         self._forwarded_rate = TokenBucket(self.config.forwarded_checks_per_s, 2 * self.config.forwarded_checks_per_s)
+        self._recent: BoundedMap[int, _Forwarded] = BoundedMap(
+            MAX_RECENT, self._counters.forgetting("recent_announcements")
+        )
+        """What was forwarded last, by the node that announced it."""
         self._sweep_at: float | None = None
 
     def receive(self, peer: Peer, message: Buffer, now: float, out: Output) -> None:
@@ -173,6 +245,17 @@ class Directory(Service):
         """Return the entity key that a node id is pinned to, or None."""
         return self._pins.get(node_id)
 
+    def peer_up(self, peer: Peer, now: float, out: Output) -> None:
+        """Forward what was announced since the peer began its session, which was not proved until now.
+
+        A 0.23 node would have been told at once, and is not told again before the announcements are renewed.
+        """
+        begun_at = peer.link.used_at  # no packet was verified yet
+        for origin in self._recent:
+            recent = self._recent.get(origin)
+            if recent is not None and recent.time >= begun_at and peer.node_id not in {origin, recent.sender}:
+                peer.send_message(Subprotocol.CAPABILITY, recent.message, out)
+
     def peer_down(self, down: PeerFailed | PeerGone, now: float, out: Output) -> None:
         """Drop the claims of a peer that failed or is gone; it must announce a new version (policy.md §5.1)."""
         node_id = down.node_id
@@ -225,7 +308,11 @@ class Directory(Service):
         if rate is None:
             rate = TokenBucket(self.config.checks_per_s, 2 * self.config.checks_per_s)
             self._rates.put(peer.node_id, rate)
-        return rate.take(1, now) and (heard.hop_count == 0 or self._forwarded_rate.take(1, now))
+        if not rate.take(1, now):
+            return False
+        if heard.hop_count == 0:
+            return self._hosts.take(host_of(peer.link.address), now)
+        return self._forwarded_rate.take(1, now)
 
     def _hear_own(self, peer: Peer, heard: Announcement, now: float, out: Output) -> None:
         """Handle an announcement of this node: peers may still have one from before a restart.
@@ -252,6 +339,7 @@ class Directory(Service):
         except LocalProtocolError:
             self._counters.count(Reason.ANNOUNCEMENT_FORWARD_TOO_LARGE)
             return
+        self._recent.put(heard.node_id, _Forwarded(now, sender.node_id, message))
         done = {sender.node_id, heard.node_id, self._next_hop(heard.node_id, now)}
         for peer in self._peers:
             if peer.node_id not in done:

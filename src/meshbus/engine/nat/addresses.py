@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
 from meshbus.engine.directory.reachability import Nat
 from meshbus.engine.session.peer import Peer
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.address import Address, parse_address
 from meshbus.wire.messages.capability import Announcement
@@ -22,6 +24,18 @@ MAX_AGE_S = 86_400.0
 """Longest lifetime, whatever ttl an announcement has. Our choice: one day, as in engine/directory/directory.py."""
 
 _MESHBUS = capability_tag(Subprotocol.NEGOTIATION)
+
+
+BOUNDS = (
+    Bound(
+        name="announced_addresses",
+        what="addresses that nodes announced",
+        by=By.PEER,
+        per_node=MAX_NODES,
+        full="the oldest goes",
+        counter=forgotten("announced_addresses"),
+    ),
+)
 
 
 class AnnouncedAddress(msgspec.Struct, frozen=True):
@@ -43,8 +57,10 @@ class AnnouncedAddresses:
 
     __slots__ = ("_nodes",)
 
-    def __init__(self) -> None:
-        self._nodes: BoundedMap[int, AnnouncedAddress] = BoundedMap(MAX_NODES)
+    def __init__(self, counters: Counters) -> None:
+        self._nodes: BoundedMap[int, AnnouncedAddress] = BoundedMap(
+            MAX_NODES, counters.forgetting("announced_addresses")
+        )
 
     def __len__(self) -> int:
         return len(self._nodes)

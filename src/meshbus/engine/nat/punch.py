@@ -28,6 +28,7 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.header import Buffer
@@ -56,6 +57,34 @@ Opened = Callable[[int, Address, float, Output], None]
 """Called with a node that can be reached now, and the address."""
 
 
+BOUNDS = (
+    Bound(
+        name="punches",
+        what="hole punches under way",
+        by=By.PEER,
+        per_node=MAX_PUNCHES,
+        full="the introduction is refused",
+        counter=Reason.REFUSE_PUNCH_FULL,
+    ),
+    Bound(
+        name="punch_coordinators",
+        what="coordinators with a rate of introductions",
+        by=By.MEMBER,
+        per_node=MAX_RATED,
+        full="the one that was quiet longest goes",
+        counter=forgotten("punch_coordinators"),
+    ),
+    Bound(
+        name="punch_hosts",
+        what="hosts with a rate of keep-alives",
+        by=By.PEER,
+        per_node=MAX_RATED,
+        full="the one that was quiet longest goes",
+        counter=forgotten("punch_hosts"),
+    ),
+)
+
+
 def usable(address: Address, witness: Place) -> bool:
     """Return whether a host can have this address; loopback only if the peer that named it is on loopback too."""
     ip, seen = ip_address(address.host), numeric(witness)
@@ -79,8 +108,10 @@ class Punches:
         self._asked: dict[int, int] = {}
         """The coordinator that was asked, by the node to be reached."""
         self._punches: dict[int, _Punch] = {}
-        self._coordinators: Rates[int] = Rates(COORDINATOR_RATE, COORDINATOR_BURST, MAX_RATED)
-        self._hosts: Rates[str] = Rates(HOST_RATE, HOST_BURST, MAX_RATED)
+        self._coordinators: Rates[int] = Rates(
+            COORDINATOR_RATE, COORDINATOR_BURST, MAX_RATED, self._counters.forgetting("punch_coordinators")
+        )
+        self._hosts: Rates[str] = Rates(HOST_RATE, HOST_BURST, MAX_RATED, self._counters.forgetting("punch_hosts"))
 
     def __len__(self) -> int:
         return len(self._punches)

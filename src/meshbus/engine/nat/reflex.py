@@ -60,6 +60,8 @@ class Reflex(Service):
             peer.send_message(Subprotocol.REFLEX, encode_reflex(ReflexResponse(seen or NOWHERE)), out)
         elif self._asked.drop(peer.node_id):
             self.told(peer.node_id, heard.address if heard.address.port else None, now, out)
+        elif peer.link.probes:
+            peer.link.probes -= 1  # it was a proof (session/candidate.py)
         else:
             self._counters.count(Reason.IGNORE_REFLEX_UNASKED)
 

@@ -27,6 +27,7 @@ from meshbus.engine.session.budget import Rates
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
@@ -55,19 +56,43 @@ MAX_RATED = 4096
 """Peers whose rate is kept. Our choice."""
 
 
+BOUNDS = (
+    Bound(
+        name="introductions",
+        what="pairs of nodes that were introduced",
+        by=By.PEER,
+        per_node=MAX_INTRODUCTIONS,
+        full="the oldest goes",
+        counter=forgotten("introductions"),
+    ),
+    Bound(
+        name="introduction_rates",
+        what="peers with a rate of introductions",
+        by=By.MEMBER,
+        per_node=MAX_RATED,
+        full="the one that was quiet longest goes",
+        counter=forgotten("introduction_rates"),
+    ),
+)
+
+
 class Rendezvous(Service):
     """All roles of the subprotocol: requester, coordinator and introduced node."""
 
     def __init__(self, context: Context) -> None:
-        self.addresses = AnnouncedAddresses()
+        self.addresses = AnnouncedAddresses(context.counters)
         self.punches = Punches(context)
         self._node_id = context.identity.node_id
         self._peers = context.peers
         self._counters = context.counters
         self._wall = context.wall
-        self._introduced: BoundedMap[tuple[int, int], float] = BoundedMap(MAX_INTRODUCTIONS)
+        self._introduced: BoundedMap[tuple[int, int], float] = BoundedMap(
+            MAX_INTRODUCTIONS, self._counters.forgetting("introductions")
+        )
         """Until when a node may acknowledge to another, by (sender, receiver)."""
-        self._rates: Rates[int] = Rates(PEER_RATE, PEER_BURST, MAX_RATED)
+        self._rates: Rates[int] = Rates(
+            PEER_RATE, PEER_BURST, MAX_RATED, self._counters.forgetting("introduction_rates")
+        )
         self._total = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 
     def ask(self, coordinator: Peer, target: int, self_reflex: Address, out: Output) -> None:

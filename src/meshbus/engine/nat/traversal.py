@@ -74,7 +74,13 @@ class Traversal(Service):
         self.punches = rendezvous.punches
         self.addresses = rendezvous.addresses
         announcer = context.services[Announcer]
-        self.nat = NatWatch(self._peers, reflex, context.settings.nat, changed=announcer.set_nat)
+        self.nat = NatWatch(
+            self._peers,
+            reflex,
+            context.settings.nat,
+            changed=announcer.set_nat,
+            forget=context.counters.forgetting("observed_addresses"),
+        )
         reflex.told = self._told
         self.punches.introduced = self._introduced
         self.punches.opened = self._opened

@@ -26,6 +26,7 @@ from meshbus.engine.directory.reachability import Nat, NatStatus, initial_status
 from meshbus.engine.nat.reflex import Reflex
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.settings import NatConfig
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.wire.messages.address import Address, numeric
 
 SWEEP_PEERS = 2
@@ -38,6 +39,18 @@ RESWEEP_S = 300.0
 """Time between sweeps when the NAT type is known. Our choice."""
 MAX_OBSERVED = 64
 """Peers whose last answer is kept. Our choice."""
+
+
+BOUNDS = (
+    Bound(
+        name="observed_addresses",
+        what="answers of peers about our address",
+        by=By.PEER,
+        per_node=MAX_OBSERVED,
+        full="the oldest goes",
+        counter=forgotten("observed_addresses"),
+    ),
+)
 
 
 class Plan(StrEnum):
@@ -85,14 +98,22 @@ Changed = Callable[[NatStatus, float, Output], None]
 class NatWatch:
     """Detects the NAT type of this node, and follows its changes."""
 
-    def __init__(self, peers: PeerTable, reflex: Reflex, config: NatConfig, *, changed: Changed) -> None:
+    def __init__(
+        self,
+        peers: PeerTable,
+        reflex: Reflex,
+        config: NatConfig,
+        *,
+        changed: Changed,
+        forget: Callable[[], None] | None = None,
+    ) -> None:
         """Start with what the configuration says; `changed` is called with every new status."""
         self._peers = peers
         self._reflex = reflex
         self._config = config
         self._changed = changed
         self.status = initial_status(config)
-        self._observed: BoundedMap[int, Address] = BoundedMap(MAX_OBSERVED)
+        self._observed: BoundedMap[int, Address] = BoundedMap(MAX_OBSERVED, forget)
         """The last answer of each peer."""
         self._sweeping: dict[int, bool] = {}
         """The peers of the running sweep, in its order, and whether their request has ended."""

@@ -29,6 +29,7 @@ from meshbus.engine.replicas.journal import Journal, Recovered
 from meshbus.engine.replicas.records import Acks, Ballot, Gap, LogReader, Out, Refusal, Refused, RoleChanged, Send
 from meshbus.engine.replicas.roles import Signal, Verdict, judge, tag_effect
 from meshbus.names.identity import Entropy
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.redex import (
     EVENT_COST,
@@ -48,6 +49,18 @@ REQUEST_LIFE_S = 30.0
 """A request that was not answered for as long is forgotten."""
 _MAX_REQUESTS = 256
 _READ_EVENTS = 1024
+
+
+BOUNDS = (
+    Bound(
+        name="replica_requests",
+        what="requests of replicas that wait for an answer",
+        by=By.PEER,
+        per_node=_MAX_REQUESTS,
+        full="the oldest goes",
+        counter="none: an answer to a forgotten request is ignored",
+    ),
+)
 
 
 class ReplicationCoordinator:

@@ -12,6 +12,7 @@ from collections import deque
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.replicas.catchup import refuse
 from meshbus.errors import RemoteProtocolError
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.header import Buffer
 from meshbus.wire.messages.redex import (
@@ -26,6 +27,18 @@ from meshbus.wire.messages.redex import (
 
 MAX_ANSWERS = 128
 MAX_QUESTIONS = 1024
+
+
+BOUNDS = (
+    Bound(
+        name="replica_inbox",
+        what="messages of a replica that wait while it reads or writes",
+        by=By.PEER,
+        per_node=MAX_QUESTIONS + MAX_ANSWERS,
+        full="the new one is rejected",
+        counter=Reason.REPLICATION_QUEUE_FULL,
+    ),
+)
 
 
 class Inbox:

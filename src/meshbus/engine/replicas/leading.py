@@ -29,6 +29,7 @@ from meshbus.engine.replicas.records import (
     Send,
 )
 from meshbus.engine.replicas.serving import chunk
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.leadership import (
     MAX_REPLICATED,
@@ -46,6 +47,18 @@ LEASE_BEATS = 2
 """For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
 _MAX_READS = 1024
 _MAX_ROUNDS = 64
+
+
+BOUNDS = (
+    Bound(
+        name="replica_reads",
+        what="reads that wait for a confirmed leader",
+        by=By.USER,
+        per_node=_MAX_READS,
+        full="the call is refused",
+        counter="answers busy",
+    ),
+)
 
 
 class _Read(NamedTuple):

@@ -72,7 +72,7 @@ class Boundary:
         self._assignment = context.settings.assignment
         self._index = context.index
         self._counters = context.counters
-        self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS)
+        self._nodes: BoundedMap[int, int] = BoundedMap(MAX_ORIGINS, self._counters.forgetting("origins"))
         """Origin hash by node id."""
         self._publishers = Publishers(context)
         self._names = LearnedNames()

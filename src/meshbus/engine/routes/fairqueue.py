@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
+
 Item = TypeVar("Item")
 
 QUANTUM = 16
@@ -22,6 +25,20 @@ MAX_BYTES = 32 << 20
 """Bytes that may wait in all streams together. Our choice: the memory that a full socket may cost."""
 URGENT_RUN = 64
 """Urgent packets in a row before an ordinary one is sent. Our choice: four turns of a stream."""
+
+
+BOUNDS = (
+    Bound(
+        name="forward_queue",
+        what="bytes of packets for others that wait for the socket",
+        by=By.PEER,
+        per_node=MAX_BYTES,
+        per={"stream, in packets": DEPTH},
+        unit="bytes",
+        full="the new packet is dropped",
+        counter=Reason.CROWDED,
+    ),
+)
 
 
 class FairQueue(Generic[Item]):

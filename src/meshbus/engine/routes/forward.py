@@ -35,6 +35,7 @@ from meshbus.engine.routes.routing import RoutingTable
 from meshbus.engine.routes.tap import Decided, Recorder, Tap
 from meshbus.engine.session.service import Context
 from meshbus.names.identity import routing_id
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import RECORDED, Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, Flags
 from meshbus.wire.headerbatch import HeaderBatch, read_headers
@@ -53,6 +54,18 @@ _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
 
 _FORWARDED = ("transit", "forwarded")
+
+
+BOUNDS = (
+    Bound(
+        name="forward_decisions",
+        what="decisions about streams that are forwarded",
+        by=By.PEER,
+        per_node=MAX_DECISIONS,
+        full="the oldest goes",
+        counter=forgotten("forward_decisions"),
+    ),
+)
 
 
 class _Decision(NamedTuple):
@@ -92,7 +105,7 @@ class Forwarder:
         self._counters = context.counters
         self._open = context.settings.open_relay
         self._held = False
-        self._decisions: BoundedMap[tuple[Address, bytes], _Decision] = BoundedMap(MAX_DECISIONS)
+        self._decisions = self._no_decisions()
         self._rests_on: tuple[object, ...] = ()
         """The versions of all state that the kept decisions depend on."""
 
@@ -118,7 +131,7 @@ class Forwarder:
         # docs/decisions/0013: a decision is valid until one of these changes; then all of them are dropped.
         rests_on = self._table.version, self._peers.version, self._boundary.versions()
         if rests_on != self._rests_on:
-            self._decisions, self._rests_on = BoundedMap(MAX_DECISIONS), rests_on
+            self._decisions, self._rests_on = self._no_decisions(), rests_on
         # The source is part of the key: whether a packet returns to its sender depends on it.
         place, view = place_of(source), data.data
         runs: list[_Run] = []
@@ -141,6 +154,9 @@ class Forwarder:
                 decision = self._decisions.get(run.key)
                 assert decision is not None
             self._carry_out(run, decision, data, starts, lengths, now, out)
+
+    def _no_decisions(self) -> BoundedMap[tuple[Address, bytes], _Decision]:
+        return BoundedMap(MAX_DECISIONS, self._counters.forgetting("forward_decisions"))
 
     def hold(self) -> None:
         """Queue packets from now on, because the socket is full."""

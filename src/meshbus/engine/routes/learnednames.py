@@ -13,9 +13,24 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
 
 MAX_NAMES = 4096
 """Names kept of all nodes together. Our choice: a policy with that many is built in less than a tenth of a second."""
+
+
+BOUNDS = (
+    Bound(
+        name="channel_names",
+        what="channel names that nodes announced",
+        by=By.PEER,
+        per_node=MAX_NAMES,
+        full="those of the oldest node that the most talkative neighbor told of go",
+        cost="the number of neighbors",
+        counter=Reason.EVICT_CHANNEL_NAMES,
+    ),
+)
 
 
 class LearnedNames:

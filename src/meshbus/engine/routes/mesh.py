@@ -20,7 +20,7 @@ from meshbus.engine.routes.tap import Tap
 from meshbus.engine.session.candidate import same_place
 from meshbus.engine.session.handshake import Handshakes
 from meshbus.engine.session.liveness import SUSPECTED_AFTER
-from meshbus.engine.session.peer import Peer
+from meshbus.engine.session.peer import Health, Peer
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import PeerError, PeerFault
 from meshbus.names.identity import routing_id
@@ -80,7 +80,9 @@ class Mesh(Service):
         return None if neighbor is None else neighbor.node_id
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
-        """Install the route by which a new session was established."""
+        """Install the route by which a new session was established, unless the session is not proved."""
+        if peer.health is not Health.ALIVE:
+            return
         home, before = peer.link.home, self._homes.get(peer.node_id)
         if home is not None:
             if before is not None and not same_place(before, home):

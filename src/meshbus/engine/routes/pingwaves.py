@@ -30,6 +30,7 @@ from meshbus.engine.routes.routing import LEARNED_METRIC, RoutingTable
 from meshbus.engine.session.candidate import same_place
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.limits import TokenBucket
 from meshbus.policy.reason import Reason
 from meshbus.wire.header import Buffer
@@ -48,6 +49,26 @@ NEWCOMER_RATE, NEWCOMER_BURST = 20.0, 2_048.0
 """New origins per second from one neighbor. Our choice: entries expire faster than one neighbor can fill the tables."""
 
 
+BOUNDS = (
+    Bound(
+        name="pingwave_copies",
+        what="pingwaves, to recognize copies",
+        by=By.PEER,
+        per_node=MAX_SEEN,
+        full="the oldest goes",
+        counter=forgotten("pingwave_copies"),
+    ),
+    Bound(
+        name="pingwave_neighbors",
+        what="neighbors with a rate of pingwaves",
+        by=By.MEMBER,
+        per_node=MAX_RATED,
+        full="the oldest goes",
+        counter=forgotten("pingwave_neighbors"),
+    ),
+)
+
+
 class Pingwaves:
     """The receiving side of pingwaves."""
 
@@ -58,8 +79,12 @@ class Pingwaves:
         self._graph = graph
         self._counters = context.counters
         self._wall = context.wall
-        self._seen: BoundedMap[tuple[int, bytes, int], float] = BoundedMap(MAX_SEEN)
-        self._rates: BoundedMap[int, tuple[TokenBucket, TokenBucket]] = BoundedMap(MAX_RATED)
+        self._seen: BoundedMap[tuple[int, bytes, int], float] = BoundedMap(
+            MAX_SEEN, self._counters.forgetting("pingwave_copies")
+        )
+        self._rates: BoundedMap[int, tuple[TokenBucket, TokenBucket]] = BoundedMap(
+            MAX_RATED, self._counters.forgetting("pingwave_neighbors")
+        )
 
     def receive(self, source: Address, datagram: Buffer, now: float, out: Output) -> None:
         """Handle a datagram that is a valid pingwave."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from meshbus.engine.base.packets import Address
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
 from meshbus.wire.pingwave import Health, Pingwave
 
 MAX_NODES = 16_384
@@ -29,6 +31,26 @@ MAX_LATENCY_US = 1 << 40
 _SMOOTHING = 8
 _LOAD_COST, _HOP_COST = 50.0, 10.0
 _HEALTH_COST = {Health.HEALTHY: 0.0, Health.DEGRADED: 25.0, Health.UNKNOWN: 50.0, Health.UNHEALTHY: 1000.0}
+
+
+BOUNDS = (
+    Bound(
+        name="graph_nodes",
+        what="nodes of which a pingwave was heard",
+        by=By.PEER,
+        per_node=MAX_NODES,
+        full="the new one is ignored, until others are stale",
+        counter=Reason.PINGWAVE_FULL,
+    ),
+    Bound(
+        name="graph_edges",
+        what="connections between these nodes",
+        by=By.PEER,
+        per_node=MAX_EDGES,
+        full="the new one is left out",
+        counter="none: an edge is needed only to find a path after a failure",
+    ),
+)
 
 
 class Abilities(msgspec.Struct, frozen=True):

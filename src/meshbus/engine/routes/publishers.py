@@ -21,6 +21,7 @@ from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.session.service import Context
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.identity import derive_origin_hash
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.guard import AuthGuard
 from meshbus.wire.messages.token import Scope
@@ -37,6 +38,26 @@ LATEST_S = 0.001
 _NANOSECONDS = 1_000_000_000
 
 
+BOUNDS = (
+    Bound(
+        name="origins",
+        what="publishers that announced themselves",
+        by=By.PEER,
+        per_node=MAX_ORIGINS,
+        full="the oldest goes",
+        counter=forgotten("origins"),
+    ),
+    Bound(
+        name="permits",
+        what="permissions of publishers at a gateway",
+        by=By.PEER,
+        per_node=MAX_PERMITS,
+        full="the one that ends first goes",
+        counter=forgotten("permits"),
+    ),
+)
+
+
 class Publishers:
     """The allowed publishers of the channels that restrict them."""
 
@@ -45,8 +66,11 @@ class Publishers:
         """Pairs of origin hash and canonical channel hash."""
         self.version = 0
         """Incremented when a pair that was refused may be allowed, although the guard did not change."""
-        self.origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(MAX_ORIGINS)
+        self.origins: BoundedMap[int, tuple[int, bytes]] = BoundedMap(
+            MAX_ORIGINS, context.counters.forgetting("origins")
+        )
         """Node id and entity by origin hash, of nodes with a signed announcement."""
+        self._counters = context.counters
         self._index = context.index
         self._tokens = context.tokens
         self._wall = context.wall
@@ -136,6 +160,7 @@ class Publishers:
         if (origin, channel) not in self._ends and len(self._ends) >= MAX_PERMITS:
             for pair in self._ends.over(self._ends.next() or 0.0):
                 self._revoke(*pair)
+                self._counters.add("forget", "permits")
         self._ends.set((origin, channel), end)
         self.guard.authorize(origin, channel)
         return True

@@ -24,6 +24,8 @@ from math import inf
 import msgspec
 
 from meshbus.engine.base.packets import Address
+from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
 
 MAX_ROUTES = 16_384
 """Destinations in the table. Our choice."""
@@ -36,6 +38,19 @@ LEARNED_METRIC = 2
 
 RouteChanged = Callable[[int, Address | None], None]
 """Called with a destination and its new next hop, or None if it has none."""
+
+
+BOUNDS = (
+    Bound(
+        name="routes",
+        what="destinations with a route",
+        by=By.PEER,
+        per_node=MAX_ROUTES,
+        per={"destination, in ways": MAX_WAYS},
+        full="the new one is ignored, until others are stale",
+        counter=Reason.PINGWAVE_FULL,
+    ),
+)
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True):

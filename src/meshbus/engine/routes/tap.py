@@ -19,6 +19,7 @@ import numpy as np
 
 from meshbus.engine.base.packets import Address, PacketBatch
 from meshbus.engine.session.peer import PeerTable
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.fate import Fate
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
@@ -35,6 +36,18 @@ _NOBODY = np.zeros(1, _U64)
 
 MAX_HOPS = 4_096
 """Neighbors whose arrays are kept. Our choice: as many as have a rate for pingwaves."""
+
+
+BOUNDS = (
+    Bound(
+        name="recorded_hops",
+        what="neighbors in the form that the recorder needs",
+        by=By.MEMBER,
+        per_node=MAX_HOPS,
+        full="all are made again",
+        counter="none: only a cache",
+    ),
+)
 
 
 class Passed(msgspec.Struct, frozen=True, eq=False, kw_only=True):

@@ -10,12 +10,14 @@ strangers: each such address has a small limit of its own, so that a flood does 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Address, host_of, place_of
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.limits import TokenBucket
 
 MAX_HOSTS = 4096
@@ -33,15 +35,35 @@ TOTAL_RATE, TOTAL_BURST = 500.0, 1000.0
 Key = TypeVar("Key", bound=Hashable)
 
 
+BOUNDS = (
+    Bound(
+        name="handshake_hosts",
+        what="hosts with a handshake rate",
+        by=By.OUTSIDER,
+        per_node=MAX_HOSTS,
+        full="the one that was quiet longest goes",
+        counter=forgotten("handshake_hosts"),
+    ),
+    Bound(
+        name="known_addresses",
+        what="addresses at which a peer proved itself",
+        by=By.MEMBER,
+        per_node=MAX_KNOWN,
+        full="the one that was remembered longest ago goes",
+        counter=forgotten("known_addresses"),
+    ),
+)
+
+
 class Rates(Generic[Key]):
     """A rate limit per key; if there are too many keys, the one that was not used longest is forgotten."""
 
     __slots__ = ("_buckets", "_burst", "_rate")
 
-    def __init__(self, rate: float, burst: float, bound: int) -> None:
+    def __init__(self, rate: float, burst: float, bound: int, forget: Callable[[], None] | None = None) -> None:
         self._rate = rate
         self._burst = burst
-        self._buckets: BoundedMap[Key, TokenBucket] = BoundedMap(bound)
+        self._buckets: BoundedMap[Key, TokenBucket] = BoundedMap(bound, forget)
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -69,10 +91,10 @@ class HandshakeBudget:
 
     __slots__ = ("_direct", "_hosts", "_known", "_routed")
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters) -> None:
         # Two totals: a flood of one kind must not keep the other kind from being read.
-        self._hosts: Rates[Address] = Rates(HOST_RATE, HOST_BURST, MAX_HOSTS)
-        self._known: BoundedMap[Address, TokenBucket] = BoundedMap(MAX_KNOWN)
+        self._hosts: Rates[Address] = Rates(HOST_RATE, HOST_BURST, MAX_HOSTS, counters.forgetting("handshake_hosts"))
+        self._known: BoundedMap[Address, TokenBucket] = BoundedMap(MAX_KNOWN, counters.forgetting("known_addresses"))
         self._direct = TokenBucket(TOTAL_RATE, TOTAL_BURST)
         self._routed = TokenBucket(TOTAL_RATE, TOTAL_BURST)
 

@@ -3,8 +3,10 @@
     we begin      engine/session/attempt.py sends message 1 and waits. Message 2 proves that the peer has its private
                   key, so the session is established at once and replaces any other
     they begin    a routed message 1 is answered for every node that the policy admits, a direct one for nodes that
-                  `accept` named. The session is established at once if the node has no session, or none that was ever
-                  proved; otherwise it becomes a candidate beside the current one (engine/session/candidate.py)
+                  `accept` named. The session is a candidate until its first packet verifies
+                  (engine/session/candidate.py). If a proved neighbor relayed it, it is established soon although it is
+                  not proved, unless there is a proved one: a 0.23 node cannot send through a relay. Such peers are few
+                  (engine/session/unproved.py), count as suspected, and get no route
     both begin    each side answers the other, so the order of arrival does not matter. The session of the lower node id
                   wins: the higher id, having answered, holds back its own session for `YIELD_S`; the lower id drops the
                   other session when its own is established. A 0.23 node mistakes our message 1 for a message 2 here and
@@ -29,6 +31,8 @@ from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.attempt import Attempt, Carry, Phase, Target, carry_routed
 from meshbus.engine.session.budget import HandshakeBudget, Standing
 from meshbus.engine.session.candidate import (
+    AMPLIFICATION,
+    PROBE_S,
     Candidate,
     Candidates,
     reason_of,
@@ -36,11 +40,14 @@ from meshbus.engine.session.candidate import (
     straight_from,
 )
 from meshbus.engine.session.link import Link
+from meshbus.engine.session.peer import Health
 from meshbus.engine.session.service import Context, Established, Service
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.errors import Fault, HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError, UnknownVersion
 from meshbus.names.identity import routing_id
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.handshake import (
     decode_handshake,
     decode_routed_handshake,
@@ -58,11 +65,29 @@ MAX_TRIES = 64
 """Expected nodes tried for one direct message 1. Our choice, to bound the work.
 
 A direct message does not name its sender; only the prologue does (transport.md §10.1), so each one is tried."""
+RELAYED_S = 0.5
+"""How long a session that was begun through a relay waits for its proof. Our choice: a meshbus node proves it within a
+round trip, a net-mesh 0.23 node never."""
 MAX_EPHEMERALS = 4096
 """Ephemeral keys remembered, to recognize replays of message 1. Our choice: 128 KiB of keys."""
 
 _ROUTED_FIRST_BYTES = MIN_MESSAGE_BYTES + 8
 """A routed message 1 carries the node id of the initiator as payload (transport.md §10.1)."""
+_DIRECT_BYTES = HEADER_BYTES + MIN_MESSAGE_BYTES
+_ROUTED_BYTES = ROUTE_BYTES + HEADER_BYTES + _ROUTED_FIRST_BYTES
+"""The shortest datagrams with a message 1."""
+
+
+BOUNDS = (
+    Bound(
+        name="ephemerals",
+        what="keys of handshakes, to recognize replays",
+        by=By.MEMBER,
+        per_node=MAX_EPHEMERALS,
+        full="the oldest goes",
+        counter=forgotten("ephemerals"),
+    ),
+)
 
 
 class Handshakes(Service):
@@ -93,8 +118,8 @@ class Handshakes(Service):
         self._candidates = Candidates(
             self._counters, confirm_s=self._config.confirm_s, contest_s=self._config.contest_s
         )
-        self._ephemerals: BoundedMap[bytes, None] = BoundedMap(MAX_EPHEMERALS)
-        self._budget = HandshakeBudget()
+        self._ephemerals: BoundedMap[bytes, None] = BoundedMap(MAX_EPHEMERALS, self._counters.forgetting("ephemerals"))
+        self._budget = HandshakeBudget(self._counters)
 
     # ── requests of the application ─────────────────────────────────────────────────────────
 
@@ -223,7 +248,8 @@ class Handshakes(Service):
                 continue
             # A responder reads one message; the next one (a retry of the same node) needs a new responder.
             responder, expected.responder = expected.responder, self._responder(node_id)
-            return self._answer(node_id, responder, source, None, now, out)
+            self._answer(node_id, responder, source, None, now, out)
+            return []
         return self._unread(tried, unverified=True)
 
     def receive_routed(self, source: Address, datagram: Buffer, now: float, out: Output) -> list[Established]:
@@ -269,11 +295,17 @@ class Handshakes(Service):
         if node_id not in self._expected and not self._admit(node_id):
             self._counters.count(Reason.REFUSE_HANDSHAKE_NOT_ADMITTED)
             return []
-        return self._answer(node_id, responder, source, route, now, out)
+        self._answer(node_id, responder, source, route, now, out)
+        return []
 
     def knows(self, session_id: int) -> bool:
         """Return whether a session that is no peer's current one is a candidate; its packets go to `claim`."""
         return session_id in self._candidates
+
+    def expected_up(self, since: float) -> list[int]:
+        """Return the nodes without a session that have begun one since a time, and have not proved it."""
+        begun = self._candidates.begun_since(since)
+        return [node_id for node_id in begun if self._peers.get(node_id) is None]
 
     def claim(self, source: Address, datagram: bytes, now: float, out: Output) -> list[Established]:
         """Handle a packet, without its routing header, of a session that is no peer's current one.
@@ -326,8 +358,14 @@ class Handshakes(Service):
                 established += self._fall_back(target.node_id, now)
         for candidate in self._candidates.expire(now):
             # A session that was established in this call has decided the contest for its node.
-            if candidate.node_id not in {done.node_id for done in established}:
+            if candidate.node_id in {done.node_id for done in established}:
+                continue
+            if candidate.proved:
                 established += self._judge(candidate, now, out)
+            elif candidate.link.route:
+                established += self._believe(candidate, now)
+            else:
+                self._candidates.ask(candidate, now, out)
         return established
 
     # ── decisions ───────────────────────────────────────────────────────────────────────────
@@ -346,15 +384,19 @@ class Handshakes(Service):
 
     def _answer(
         self, node_id: int, responder: Responder, source: Address, route: RouteHeader | None, now: float, out: Output
-    ) -> list[Established]:
-        """Handle a verified message 1: send message 2, and establish the session if that replaces nothing of value."""
+    ) -> None:
+        """Handle a verified message 1: send message 2, and keep the session as a candidate."""
         # transport.md §10.3: an initiator uses a new ephemeral for each try, so a known one is a replay.
         ephemeral = responder.initiator_ephemeral
         peer = self._peers.get(node_id)
         self._ephemerals.put(ephemeral, None)
         # The table of ephemerals is bounded, but a replay of the current session's message 1 is always recognized.
         if peer is not None and peer.link.ephemeral == ephemeral:
-            return self._drop(Reason.HANDSHAKE_REPLAY)
+            self._drop(Reason.HANDSHAKE_REPLAY)
+            return
+        if peer is None and not self._peers.has_room(source):
+            self._counters.count(Reason.REFUSE_PEERS_FULL)
+            return
         message = responder.write(self._entropy(KEY_BYTES))
         if route is None:
             out.send(source, encode_handshake(message))
@@ -367,10 +409,26 @@ class Handshakes(Service):
         link.ephemeral = ephemeral
         if node_id in self._expected:
             self._expected[node_id].link = link
+        candidate = self._candidates.add(node_id, link, now)
+        if relayed:
+            self._candidates.wait(candidate, now + RELAYED_S)
+        else:
+            received = _DIRECT_BYTES if route is None else _ROUTED_BYTES
+            candidate.allowance = AMPLIFICATION * received - len(out.trains[-1].data)
+            self._candidates.ask(candidate, now, out)
+
+    def _believe(self, candidate: Candidate, now: float) -> list[Established]:
+        """Establish a session that was begun through a relay, although it is not proved, if nothing speaks against it.
+
+        mesh.md §2.2: a 0.23 node cannot send through a relay, so it can never prove such a session. The routing header is
+        not authenticated, so anybody can claim to relay; only a neighbor that proved itself is believed.
+        """
+        peer, relay = self._peers.get(candidate.node_id), self._peers.by_address(candidate.link.address)
         # Nothing of value would be lost: no attempt of ours, and no session that its peer ever proved.
-        if self._attempt(node_id) is None and (peer is None or not peer.link.proved):
-            return [self._establish(node_id, link, now, initiated=False)]
-        self._candidates.add(node_id, link, now)
+        unrivaled = self._attempt(candidate.node_id) is None and (peer is None or not peer.link.proved)
+        if unrivaled and relay is not None and relay.link.proved and relay.health is not Health.FAILED:
+            return [self._promote(candidate, now)]
+        self._candidates.wait(candidate, candidate.expires_at)
         return []
 
     def _judge(self, candidate: Candidate, now: float, out: Output) -> list[Established]:
@@ -381,7 +439,7 @@ class Handshakes(Service):
             # Our own attempt proves the peer's private key, which is more than a candidate proves. Only a session from
             # the address that we are trying may end it.
             if not straight_from(candidate.link, attempt.target.address):
-                candidate.wait(now)
+                self._candidates.wait(candidate, now + PROBE_S)
                 return []
         elif peer is not None and self._candidates.contested(candidate, peer, now, out):
             return []
@@ -394,15 +452,11 @@ class Handshakes(Service):
     def _fall_back(self, node_id: int, now: float) -> list[Established]:
         """After a failed attempt, use a session that the peer began through a relay, although it is not proved.
 
-        A 0.23 node cannot send through a relay (mesh.md §2.2), so it can never prove such a session. A session that
-        came directly would have been proved by now.
+        A session that came directly would have been proved by now.
         """
-        if self._peers.get(node_id) is None:
-            # The newest one: the peer uses the session of its last try.
-            for candidate in reversed(self._candidates.of(node_id)):
-                if candidate.link.route:
-                    return [self._promote(candidate, now)]
-        return []
+        # The newest one: the peer uses the session of its last try.
+        relayed = [candidate for candidate in self._candidates.of(node_id) if candidate.link.route]
+        return self._believe(relayed[-1], now) if relayed else []
 
     def _establish(
         self,

@@ -66,6 +66,7 @@ class Link:
         "ephemeral",
         "home",
         "opener",
+        "probes",
         "role",
         "route",
         "sealer",
@@ -93,6 +94,8 @@ class Link:
         """Whether packets carry the publisher's time: both sides negotiated presence."""
         self.ephemeral = b""
         """The initiator's ephemeral key of the handshake, to recognize a replay of message 1."""
+        self.probes = 0
+        """Reflex requests that asked for a proof of the session and are not answered."""
         self.used_at = now
         """When a packet was last verified."""
         self._known: tuple[Header | None, NDArray[np.uint8]] = (None, np.empty(0, _U8))

@@ -6,7 +6,7 @@ this node. On the same tick each peer is judged by the time since its last verif
     silent for session_timeout_s / 2     suspected: nobody waits for its answers any more
     silent for session_timeout_s         failed: PeerFailed; the session stays usable
     the next heartbeat                   PeerRecovered
-    failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone
+    failed, and no authenticated packet for 30 × session_timeout_s     removed: PeerGone; at once if there are many peers
 
 A 0.23 node multiplies its own timeout by three before it fails a peer. With the default timeout of 30 s and the usual
 heartbeat of 5 s, a peer is suspected after three missed heartbeats and fails after six.
@@ -27,6 +27,7 @@ This file only sends pingwaves; engine/routes/pingwaves.py receives them.
 
 from __future__ import annotations
 
+from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, PeerRecovered
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.link import Link
@@ -58,6 +59,8 @@ class Liveness(Service):
         self._config = context.settings.liveness
         self._beat_at = context.started_at + self._config.heartbeat_s
         self._opening: dict[int, _OpeningHeartbeats] = {}
+        self._opening_due: Deadlines[int] = Deadlines()
+        """By node id. Many may open sessions at once, and the timer is asked for after every batch."""
         self._seq = 0
 
     def peer_up(self, peer: Peer, now: float, out: Output) -> None:
@@ -65,7 +68,8 @@ class Liveness(Service):
         self._beat(peer.link, out)
         if peer.link.home is not None:
             out.send(peer.link.home, self.pingwave(now))
-        self._opening[peer.node_id] = _OpeningHeartbeats(peer.link, now)
+        opening = self._opening[peer.node_id] = _OpeningHeartbeats(peer.link, now)
+        self._opening_due.set(peer.node_id, opening.due)
 
     def heard(self, peer: Peer, now: float, out: Output, *, heartbeat: bool) -> bool:
         """Record verified packets of a peer, once per batch, and return whether the peer has just recovered."""
@@ -82,7 +86,8 @@ class Liveness(Service):
 
     def next_timer(self) -> float:
         """Return when the next heartbeat is due."""
-        return min([self._beat_at, *(opening.due for opening in self._opening.values())])
+        opening = self._opening_due.next()
+        return self._beat_at if opening is None else min(self._beat_at, opening)
 
     def tick(self, now: float, out: Output) -> None:
         """Send the heartbeats that are due, judge all peers, and report those that failed or are gone."""
@@ -138,7 +143,7 @@ class Liveness(Service):
             if peer.health is not Health.FAILED:
                 peer.health = Health.FAILED
                 verdicts.append(PeerFailed(peer.node_id, DownReason.SILENT))
-            if idle or not proved:
+            if idle or not proved or self._peers.is_crowded(peer):
                 verdicts += self._remove(peer, DownReason.EVICTED)
         elif silent_s >= SUSPECTED_AFTER * timeout:
             peer.health = Health.SUSPECTED
@@ -147,17 +152,18 @@ class Liveness(Service):
     def _remove(self, peer: Peer, reason: DownReason) -> list[PeerFailed | PeerGone]:
         self._peers.remove(peer.node_id)
         self._opening.pop(peer.node_id, None)
+        self._opening_due.drop(peer.node_id)
         return [PeerGone(peer.node_id, reason)]
 
     def _repeat_openings(self, now: float, out: Output) -> None:
-        for node_id, opening in list(self._opening.items()):
-            if now < opening.due:
-                continue
+        for node_id in self._opening_due.over(now):
+            opening = self._opening[node_id]
             peer = self._peers.get(node_id)
             current = peer is not None and peer.link is opening.link
             if current and not opening.link.opener.window.next:
                 self._beat(opening.link, out)
                 if opening.repeat(now):
+                    self._opening_due.set(node_id, opening.due)
                     continue
             del self._opening[node_id]
 

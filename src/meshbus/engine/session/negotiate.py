@@ -26,6 +26,7 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer, PeerClaims
 from meshbus.engine.session.service import Context, Service
 from meshbus.errors import RemoteProtocolError
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet, negotiate
 from meshbus.wire.constants import Subprotocol
@@ -49,6 +50,18 @@ PLAIN_S = (TRIES + 1) * RETRY_S
 """When a peer that did not announce itself counts as plain: after the last offer could have been answered."""
 
 _ASKS = capability_tag(Subprotocol.NEGOTIATION)
+
+
+BOUNDS = (
+    Bound(
+        name="profile_peers",
+        what="nodes that used the profile before",
+        by=By.MEMBER,
+        per_node=MAX_KNOWN,
+        full="the oldest goes",
+        counter=forgotten("profile_peers"),
+    ),
+)
 
 
 class Profile(StrEnum):
@@ -94,7 +107,7 @@ class Negotiator(Service):
         self._announces = context.settings.announce.enrich
         """Whether our announcement carries the tags; without them only a peer that is configured would answer."""
         self._profiles: dict[int, Profile] = {}
-        self._agreed_before: BoundedMap[int, None] = BoundedMap(MAX_KNOWN)
+        self._agreed_before: BoundedMap[int, None] = BoundedMap(MAX_KNOWN, context.counters.forgetting("profile_peers"))
         self._negotiations: dict[int, _Negotiation] = {}
         self._due: dict[int, float] = {}
         """When the next manifest is due, by node id."""

@@ -7,17 +7,20 @@ forgotten when the peer fails. Keys and address of the current session are in se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
 
-from meshbus.engine.base.packets import Address, Output, place_of
+from meshbus.engine.base.packets import Address, Output, host_of, place_of
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.stream import RxStream, TxStream
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.policy.capability import CapabilitySet
+from meshbus.policy.reason import Reason
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, STREAM_WINDOW, Subprotocol
 from meshbus.wire.frames import pack_frames
@@ -27,8 +30,34 @@ MAX_STREAMS = 4096
 """Streams kept per peer and direction; beyond it the one that was opened first is evicted.
 
 transport.md §13: 0.23 nodes keep as many, but evict the one that was idle longest."""
+MAX_PEERS = 8192
+"""Peers whose sessions they began. Our choice: more than a node can usefully talk to directly; they take about 100 MB."""
+MAX_PER_HOST = 2048
+"""Of these, peers of one host, or behind one relay. Our choice: a quarter, so that no host takes all the room."""
 MESSAGES_BYTES = 1200
 """Payload of a packet that several messages share: it fits into one IP packet on any path."""
+
+
+BOUNDS = (
+    Bound(
+        name="peers",
+        what="peers that began their session",
+        by=By.MEMBER,
+        per_node=MAX_PEERS,
+        per={"host or relay": MAX_PER_HOST},
+        full="the handshake is not answered; from half of it on, peers that fail go at once",
+        counter=Reason.REFUSE_PEERS_FULL,
+    ),
+    Bound(
+        name="streams",
+        what="plain streams of a peer, in each direction",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_STREAMS},
+        full="the one that was opened first goes",
+        counter=forgotten("streams"),
+    ),
+)
 
 
 class Health(StrEnum):
@@ -60,6 +89,7 @@ class Peer:
     """One other node."""
 
     __slots__ = (
+        "_forget",
         "claims",
         "clock",
         "health",
@@ -73,8 +103,9 @@ class Peer:
         "window",
     )
 
-    def __init__(self, node_id: int, link: Link, now: float) -> None:
+    def __init__(self, node_id: int, link: Link, now: float, forget: Callable[[], None] | None = None) -> None:
         self.node_id = node_id
+        self._forget = forget
         self.link = link
         self.claims = PeerClaims()
         self.negotiated = NegotiatedSet()
@@ -88,14 +119,15 @@ class Peer:
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
         self.window = STREAM_WINDOW
         """Initial byte credit of new streams."""
-        self.tx: dict[int, TxStream] = {}
-        self.rx: dict[int, RxStream] = {}
+        # Not dicts: the first must be found without a search (base/boundedmap.py).
+        self.tx: OrderedDict[int, TxStream] = OrderedDict()
+        self.rx: OrderedDict[int, RxStream] = OrderedDict()
 
     def tx_stream(self, stream_id: int) -> TxStream:
         """Return the sending side of a stream; create it on first use."""
         stream = self.tx.get(stream_id)
         if stream is None:
-            _make_room(self.tx)
+            self._make_room(self.tx)
             stream = self.tx[stream_id] = TxStream(stream_id, self._window_of(stream_id))
         return stream
 
@@ -103,7 +135,7 @@ class Peer:
         """Return the receiving side of a stream; create it on first use."""
         stream = self.rx.get(stream_id)
         if stream is None:
-            _make_room(self.rx)
+            self._make_room(self.rx)
             stream = self.rx[stream_id] = RxStream(stream_id, self._window_of(stream_id))
         return stream
 
@@ -145,6 +177,13 @@ class Peer:
         # Events without a channel keep the small window: they go to an inbox, which may be as small as one likes.
         return STREAM_WINDOW if stream_id == Subprotocol.EVENTS else self.window
 
+    def _make_room(self, streams: OrderedDict[int, TxStream] | OrderedDict[int, RxStream]) -> None:
+        if len(streams) >= MAX_STREAMS:
+            # Insertion order: the stream that was opened first.
+            streams.popitem(last=False)
+            if self._forget is not None:
+                self._forget()
+
     def uses(self, subprotocol_id: int) -> bool:
         """Return whether a profile subprotocol was negotiated with this peer."""
         return subprotocol_id in self.negotiated
@@ -153,11 +192,15 @@ class Peer:
 class PeerTable:
     """All peers, by node id and by session; those that are reached without a relay also by address."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None] | None = None) -> None:
+        """Create an empty table; `forget` is called for each stream of a peer that makes room for a newer one."""
+        self._forget = forget
         self._by_id: dict[int, Peer] = {}
         self._by_session: dict[int, Peer] = {}
         self._by_place: dict[Address, list[Peer]] = {}
         """Usually one; a session is begun from any address that its sender claims, so several may claim the same."""
+        self._host_of: dict[int, Address] = {}
+        self._per_host: Counter[Address] = Counter()
         self.version = 0
         """Increases when a peer is added or removed or gets a new session."""
 
@@ -195,12 +238,20 @@ class PeerTable:
         """Return the peers that are reached without a relay, one for each address."""
         return [_holder(claiming) for claiming in self._by_place.values()]
 
+    def has_room(self, address: Address) -> bool:
+        """Return whether one more node may begin a session from this address."""
+        return len(self._by_id) < MAX_PEERS and self._per_host[host_of(address)] < MAX_PER_HOST
+
+    def is_crowded(self, peer: Peer) -> bool:
+        """Return whether peers that failed should make room soon, because half of it is taken."""
+        return 2 * len(self._by_id) > MAX_PEERS or 2 * self._per_host[self._host_of[peer.node_id]] > MAX_PER_HOST
+
     def establish(self, node_id: int, link: Link, now: float) -> Peer:
         """Record a new session with a node, and return its peer; the streams of a known peer continue in it."""
         self.version += 1
         peer = self._by_id.get(node_id)
         if peer is None:
-            peer = self._by_id[node_id] = Peer(node_id, link, now)
+            peer = self._by_id[node_id] = Peer(node_id, link, now, self._forget)
         else:
             self._unlink(peer)
             peer.link = link
@@ -212,6 +263,8 @@ class PeerTable:
             peer.heard_at = now
             peer.health = Health.ALIVE
         self._by_session[link.session_id] = peer
+        host = self._host_of[node_id] = host_of(link.address)
+        self._per_host[host] += 1
         # A peer behind a relay has the relay's address, which must keep leading to the relay.
         if link.home is not None:
             self._by_place.setdefault(place_of(link.home), []).append(peer)
@@ -227,6 +280,10 @@ class PeerTable:
     def _unlink(self, peer: Peer) -> None:
         self.version += 1
         self._by_session.pop(peer.link.session_id, None)
+        host = self._host_of.pop(peer.node_id)
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
         if peer.link.home is not None:
             place = place_of(peer.link.home)
             self._by_place[place].remove(peer)
@@ -240,12 +297,6 @@ def _holder(claiming: Sequence[Peer]) -> Peer:
             if peer.link.proved and peer.health is not Health.FAILED:
                 return peer
     return claiming[0]
-
-
-def _make_room(streams: dict[int, TxStream] | dict[int, RxStream]) -> None:
-    if len(streams) >= MAX_STREAMS:
-        # Insertion order: the stream that was opened first.
-        del streams[next(iter(streams))]
 
 
 def _packets_of(messages: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

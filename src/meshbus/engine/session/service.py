@@ -21,14 +21,16 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from meshbus.engine.base.counters import Counters
-from meshbus.engine.base.notices import PeerFailed, PeerGone, SessionUp
+from meshbus.engine.base.notices import DownReason, PeerFailed, PeerGone, SessionUp
 from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.link import Link
-from meshbus.engine.session.peer import Peer, PeerTable
+from meshbus.engine.session.peer import Health, Peer, PeerTable
+from meshbus.engine.session.unproved import UnprovedPeers
 from meshbus.engine.settings import EngineSettings
 from meshbus.names.identity import Entropy, Identity
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import CapabilityIndex
+from meshbus.policy.reason import Reason
 from meshbus.policy.registry import SubprotocolRegistry
 from meshbus.policy.tokens import TokenCache
 from meshbus.wire.constants import Subprotocol
@@ -124,6 +126,12 @@ class Established(msgspec.Struct, frozen=True):
     held: tuple[tuple[Address, bytes], ...] = ()
     """Packets that arrived before the session was established, with their sources, in order."""
 
+    @property
+    def proved(self) -> bool:
+        """Whether the other side has shown that it has the keys of the session."""
+        # transport.md §11: message 2 proves it to the initiator, the first packet that verifies to the responder.
+        return self.initiated or bool(self.held)
+
 
 class Context:
     """What all services of one node share: identity, settings, peers, counters, and the other services."""
@@ -148,7 +156,8 @@ class Context:
         """Converts a monotonic `now` to Unix nanoseconds."""
         self.entropy = entropy
         self.counters = Counters() if counters is None else counters
-        self.peers = PeerTable()
+        self.peers = PeerTable(self.counters.forgetting("streams"))
+        self._unproved = UnprovedPeers(self.peers)
         self.tokens = TokenCache((identity.entity_id, *settings.trusted_issuers), any_issuer=settings.any_issuer)
         self.index = CapabilityIndex()
         self.registry = SubprotocolRegistry()
@@ -169,12 +178,28 @@ class Context:
     def establish(self, established: list[Established], now: float, out: Output) -> None:
         """Put new sessions into the peer table, notify all services, and receive the packets that arrived early."""
         for new in established:
+            known = self.peers.get(new.node_id) is not None
+            if not (known or new.initiated or self.peers.has_room(new.link.address)):
+                self.counters.count(Reason.REFUSE_PEERS_FULL)
+                continue
             peer = self.peers.establish(new.node_id, new.link, now)
+            if not new.proved:
+                # Nobody waits for its answers, and it is no way to anywhere, until it is heard.
+                peer.health = Health.SUSPECTED
+                self._evict(self._unproved.add(new.node_id, new.link), now, out)
             out.control.append(SessionUp(new.node_id, new.link.session_id, new.initiated))
             self.services.peer_up(peer, now, out)
             # After `peer_up`: the services must know the session before its packets arrive.
             for source, packet in new.held:
                 self.services.receive_again(source, memoryview(bytearray(packet)), now, out)
+
+    def _evict(self, node_id: int | None, now: float, out: Output) -> None:
+        if node_id is not None:
+            self.peers.remove(node_id)
+            down = PeerGone(node_id, DownReason.EVICTED)
+            self.counters.count(Reason.EVICT_UNPROVED_PEER)
+            out.control.append(down)
+            self.services.peer_down(down, now, out)
 
     def _offers(self, row: Row) -> bool:
         # Negotiation itself is no profile subprotocol, but without the profile there is nothing to negotiate.

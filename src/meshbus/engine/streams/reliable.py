@@ -11,6 +11,7 @@ wait, so that nothing is delivered twice, and a peer that came back without the 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from meshbus.engine.streams.reorder import ACK_DELAY_S, Budget, Payloads, Reliab
 from meshbus.engine.streams.retransmit import ReliableTx, Resend, draw_start
 from meshbus.errors import RemoteProtocolError
 from meshbus.names.identity import Entropy
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.frames import Packed
@@ -49,6 +51,19 @@ themselves again plus the 3 s of the negotiation (session/negotiate.py)."""
 MAX_ACKS = 64
 """Streams that are acknowledged at once; more have to wait for ACK_DELAY_S. Our choice: a small packet may name hundreds of
 streams, and must not cause as many answers."""
+
+
+BOUNDS = (
+    Bound(
+        name="reliable_streams",
+        what="reliable streams of a peer, in each direction",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_STREAMS},
+        full="of those received, the one that was idle longest goes; sending waits",
+        counter=Reason.TOO_MANY_STREAMS,
+    ),
+)
 
 
 class Ready(NamedTuple):
@@ -98,7 +113,7 @@ class Reliable:
         self._sending: dict[int, _Sending] = {}
         self._timers: Deadlines[int] = Deadlines()
         """Retransmission deadlines of the sending streams."""
-        self._receiving: dict[int, _Receiving] = {}
+        self._receiving: OrderedDict[int, _Receiving] = OrderedDict()
         """Receiving streams; the one that was used last is at the end."""
         self._acks: Deadlines[int] = Deadlines()
         """When the next acknowledgement of each receiving stream is due."""
@@ -306,14 +321,15 @@ class Reliable:
         return sending
 
     def _receiving_for(self, stream_id: int) -> _Receiving:
-        # Removed and put back: a dict then has the stream that was idle longest at its front.
-        receiving = self._receiving.pop(stream_id, None)
+        receiving = self._receiving.get(stream_id)
         if receiving is None:
             if len(self._receiving) >= MAX_STREAMS:
                 self._drop_receiving(next(iter(self._receiving)))
                 self._counters.count(Reason.TOO_MANY_STREAMS)
             receiving = _Receiving(ReliableRx(stream_id, counters=self._counters, budget=self._budget))
-        self._receiving[stream_id] = receiving
+            self._receiving[stream_id] = receiving
+        # The stream that was idle longest stays at the front.
+        self._receiving.move_to_end(stream_id)
         return receiving
 
     def _drop_receiving(self, stream_id: int) -> None:

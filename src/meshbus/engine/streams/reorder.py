@@ -36,6 +36,7 @@ import msgspec
 import numpy as np
 
 from meshbus.engine.base.counters import Counters
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import PACKET_COST
 from meshbus.wire.messages.reliable import MAX_RANGES, NEW_STREAM_DISTANCE, Ack, Base, Fin, FinAck
@@ -57,6 +58,20 @@ _MAX_SEQUENCE = 1 << 63
 _MAX_NUMBER = 1 << 62
 """Limit of publish numbers: no honest sender reaches it, and counting from there stays within the signed 64 bits in
 which logs and tables keep them."""
+
+
+BOUNDS = (
+    Bound(
+        name="reordering",
+        what="bytes that wait for an earlier packet of a reliable stream",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": DEFAULT_BUDGET, "stream, in packets": DEFAULT_CAPACITY},
+        unit="bytes",
+        full="the new packet is dropped, and sent again later",
+        counter=Reason.BUFFER_FULL,
+    ),
+)
 
 
 class Payloads(msgspec.Struct, frozen=True, eq=False):

@@ -23,6 +23,7 @@ from meshbus.engine.streams.outbox import TURN_PACKETS, Leg, Load, Outbox
 from meshbus.engine.streams.reliable import Ready, Reliable
 from meshbus.errors import Backpressure, RemoteProtocolError
 from meshbus.names.identity import Entropy
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import CONTROL_STREAM, FRAME_PREFIX_BYTES, PACKET_COST, Flags, Subprotocol
 from meshbus.wire.frames import columns_of, encode_frames, pack_frames
@@ -37,6 +38,19 @@ SETTLE_CHECK_S = 0.05
 """How often to look whether a negotiation has ended without an agreement; an agreement is reported at once."""
 MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
+
+
+BOUNDS = (
+    Bound(
+        name="messages",
+        what="messages that wait for the reliable stream of their subprotocol",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_MESSAGES},
+        full="the message is refused",
+        counter="raises Backpressure",
+    ),
+)
 
 
 class Traffic:
