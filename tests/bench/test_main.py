@@ -15,7 +15,7 @@ def test_every_benchmark_file_can_be_named() -> None:
 def test_a_benchmark_gets_its_own_options() -> None:
     options = own_options(bench_funnel, ["--events", "0.5,2", "--json", "0", "--seconds", "7"])
     assert options == argparse.Namespace(
-        events=[500_000, 2_000_000], json=[], seconds=7.0, published=False, slope=False
+        events=[500_000, 2_000_000], json=[], seconds=7.0, samples=None, published=False, master=None, slope=False
     )
 
 

@@ -203,3 +203,25 @@ def test_a_table_rests_after_it_was_computed(spark: SparkSession, tmp_path: Path
         refresher.begin()
         assert refresher.running
         assert refresher.refresh()["gold.top_talkers"] == 1
+
+
+def test_a_table_that_fails_hides_no_other(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, troubles = Refresher._replace, [RuntimeError("a file went away")]
+
+    def troubled(self: Refresher, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> None:
+        if table.name == "top_talkers" and troubles:
+            raise troubles.pop()
+        replace(self, table, due, inputs)
+
+    monkeypatch.setattr(Refresher, "_replace", troubled)
+    store = Store(tmp_path)
+    add(store, "silver.events", "events", [1], payload=b"12345", log_id=b"L" * 16)
+    with closing(Refresher(spark, store)) as refresher:
+        with pytest.raises(RuntimeError, match="a file went away"):
+            refresher.refresh()
+        assert refresher.failing == {"gold.top_talkers"}
+        made = refresher.refresh()
+    assert made["gold.channel_stats"] == made["gold.top_talkers"] == 1, "one is reported late, the other made again"
+    assert refresher.failing == set()

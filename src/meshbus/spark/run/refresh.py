@@ -67,6 +67,8 @@ class Refresher:
         self._quick = ThreadPoolExecutor(_QUICK_TABLES, "meshbus-gold")
         self._slow = ThreadPoolExecutor(_SLOW_TABLES, "meshbus-gold-slow")
         self._running: dict[str, Future[int]] = {}
+        self._made: dict[str, int] = {}
+        """Hours of tables that were computed and are not reported yet."""
         self._rest_until: dict[str, float] = {}
         """When each table may be computed again, by the monotonic clock."""
         self._resting: set[str] = set()
@@ -142,11 +144,20 @@ class Refresher:
         return bool(self._running or self._resting)
 
     def _ended(self) -> dict[str, int]:
-        ended = {name: job for name, job in self._running.items() if job.done()}
-        for name, job in ended.items():
+        """Return the hours that were made since the last call; raises what went wrong, and returns the others next time."""
+        failure: BaseException | None = None
+        for name, job in [(name, job) for name, job in self._running.items() if job.done()]:
             del self._running[name]
-            (self.failing.add if job.exception() else self.failing.discard)(name)
-        return {name: job.result() for name, job in ended.items()}
+            if error := job.exception():
+                self.failing.add(name)
+                failure = error
+            else:
+                self.failing.discard(name)
+                self._made[name] = job.result()
+        if failure is not None:
+            raise failure
+        made, self._made = self._made, {}
+        return made
 
     def _recompute(self, table: GoldTable, due: Mapping[str, str], inputs: GoldInputs) -> int:
         """Recompute some hours of one table, and return how many there were."""

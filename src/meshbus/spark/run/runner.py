@@ -252,6 +252,7 @@ class _Pipeline:
             self._stale = bool(self._census.take()) or self._stale
             hours = self._refresh_tables(rested) if self._stale or self._refresher.busy else {}
         except Exception as error:  # as with a query, any error of Spark may be temporary
+            self._stale = True  # what failed is out of date, also if no more rows come
             self._refresh_failures += 1
             self._gold_problem = sentence_of_failure(error)
             if self._refresh_failures > self._config.restarts:
