@@ -41,6 +41,7 @@ from meshbus.engine.settings import HandshakeConfig
 from meshbus.errors import Fault, HandshakeError, HandshakeFault, MalformedPacket, RemoteProtocolError, UnknownVersion
 from meshbus.names.identity import routing_id
 from meshbus.policy.reason import Reason
+from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES
 from meshbus.wire.handshake import (
     decode_handshake,
     decode_routed_handshake,
@@ -63,6 +64,8 @@ MAX_EPHEMERALS = 4096
 
 _ROUTED_FIRST_BYTES = MIN_MESSAGE_BYTES + 8
 """A routed message 1 carries the node id of the initiator as payload (transport.md §10.1)."""
+_ROUTED_EPHEMERAL = slice(ROUTE_BYTES + HEADER_BYTES, ROUTE_BYTES + HEADER_BYTES + KEY_BYTES)
+"""Where the initiator's ephemeral key is in a routed handshake packet."""
 
 
 class Handshakes(Service):
@@ -202,6 +205,9 @@ class Handshakes(Service):
             message = decode_handshake(datagram)
         except RemoteProtocolError as error:
             return self._drop(_reason(error))
+        # The usual case of a running node: nothing that could be meant, so no limit is spent on it.
+        if not self._expected and not self._attempts and len(message) >= MIN_MESSAGE_BYTES:
+            return self._drop(Reason.HANDSHAKE_UNEXPECTED)
         standing = self._standing(message, source, now)
         if standing is Standing.REFUSED:
             return []
@@ -231,6 +237,11 @@ class Handshakes(Service):
 
         Returns the session to establish, if any.
         """
+        # What a flood consists of costs as little as junk: replays, and whatever comes when the limit is used up.
+        if bytes(datagram[_ROUTED_EPHEMERAL]) in self._ephemerals:
+            return self._drop(Reason.HANDSHAKE_REPLAY)
+        if self._budget.spent_routed(source, now) and self._peers.by_address(source) is None:
+            return self._drop(Reason.HANDSHAKE_RATE)
         try:
             route, message = decode_routed_handshake(datagram)
         except RemoteProtocolError as error:

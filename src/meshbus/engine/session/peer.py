@@ -15,6 +15,7 @@ import msgspec
 from meshbus.engine.base.packets import Address, Output, place_of
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.stream import RxStream, TxStream
+from meshbus.engine.session.work import PeerWork
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
@@ -71,6 +72,7 @@ class Peer:
         "settles_at",
         "tx",
         "window",
+        "work",
     )
 
     def __init__(self, node_id: int, link: Link, now: float) -> None:
@@ -88,6 +90,8 @@ class Peer:
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
         self.window = STREAM_WINDOW
         """Initial byte credit of new streams."""
+        self.work = PeerWork()
+        """How much of this node's time its messages may still take."""
         self.tx: dict[int, TxStream] = {}
         self.rx: dict[int, RxStream] = {}
 
