@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from bench.hostile.victim import ASKED, LOGGED, Member, Victim
+from bench.hostile.victim import ASKED, LOGGED, Member, Target
 from meshbus.engine.base.packets import Address
 from meshbus.names.channel import PUBLISH_STREAM_BIT, ChannelName
 from meshbus.names.identity import Identity
@@ -53,11 +53,11 @@ Kind = Callable[["Insider"], Make]
 class Insider:
     """A peer of the victim that sends whatever it likes."""
 
-    def __init__(self, victim: Victim, member: Member) -> None:
+    def __init__(self, victim: Target, member: Member) -> None:
         self.victim = victim
         self.member = member
         self.numbers = count(1)
-        self._link = member.engine.peers.require(victim.node.node_id).link
+        self._link = member.engine.peers.require(victim.node_id).link
         self._sequences: dict[int, int] = {}
 
     @property
@@ -90,11 +90,8 @@ class Insider:
 
     def catch_up(self) -> None:
         """Continue reliable streams where the victim is, as a sender does whose packets were not acknowledged."""
-        peer = self.victim.engine.peers.require(self.member.engine.node_id)
-        receiving = self.victim.engine.streams.traffic_of(peer).reliable._receiving
         for stream_id in self._sequences:
-            if stream_id in receiving:
-                self._sequences[stream_id] = receiving[stream_id].rx.next_sequence or FIRST_SEQUENCE
+            self._sequences[stream_id] = self.victim.next_sequence(self.member, stream_id) or FIRST_SEQUENCE
 
     def begin_stream(self, subprotocol_id: int) -> Content:
         """Return the message that begins the reliable stream of a subprotocol."""
@@ -264,7 +261,7 @@ def _reflex(_who: Insider) -> Make:
 
 
 def _rendezvous(who: Insider) -> Make:
-    target = next(peer.node_id for peer in who.victim.engine.peers if peer.node_id != who.member.engine.node_id)
+    target = who.victim.another_peer(who.member)
     message = PunchRequest(target=target, self_reflex=WireAddress("127.0.0.1", 9))
     return _same(packed(Subprotocol.RENDEZVOUS, encode_rendezvous(message)))
 
@@ -274,13 +271,13 @@ def _presence(_who: Insider) -> Make:
 
 
 def _relay(who: Insider) -> Make:
-    target = next(peer.node_id for peer in who.victim.engine.peers if peer.node_id != who.member.engine.node_id)
+    target = who.victim.another_peer(who.member)
     message = encode_relay(RelayedHandshake(target, who.member.engine.node_id, bytes(64)))
     return _same(packed(Subprotocol.HANDSHAKE_RELAY, message))
 
 
 def _relay_here(who: Insider) -> Make:
-    message = encode_relay(RelayedHandshake(who.victim.node.node_id, who.member.engine.node_id, bytes(64)))
+    message = encode_relay(RelayedHandshake(who.victim.node_id, who.member.engine.node_id, bytes(64)))
     return _same(packed(Subprotocol.HANDSHAKE_RELAY, message))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from bench.hostile.victim import Member, Victim
+from bench.hostile.victim import Member, Target
 from meshbus.engine.base.packets import Address, PacketBatch
 from meshbus.names.identity import routing_id
 from meshbus.wire.constants import HEADER_BYTES, Flags
@@ -30,7 +30,7 @@ Maker = Callable[["Outsider", int], list[bytes]]
 class Outsider:
     """Someone who can send datagrams from any address, and has seen those of an honest neighbor."""
 
-    def __init__(self, victim: Victim, honest: Member, seed: int = 0) -> None:
+    def __init__(self, victim: Target, honest: Member, seed: int = 0) -> None:
         self.rng = random.Random(seed)
         self.victim = victim
         self.honest = honest
@@ -55,7 +55,7 @@ def junk(who: Outsider, count: int, size: int = SMALL) -> list[bytes]:
 
 def routed_elsewhere(who: Outsider, count: int) -> list[bytes]:
     """Make routed packets that are for us and for nodes that nobody knows, in turn."""
-    ids = [who.victim.node.node_id, *(who.rng.getrandbits(63) | 1 for _ in range(7))]
+    ids = [who.victim.node_id, *(who.rng.getrandbits(63) | 1 for _ in range(7))]
     return [
         pack_route(RouteHeader(src_id=who.rng.getrandbits(32), dest_id=ids[number % len(ids)]))
         + pack_header(Header(session_id=who.rng.getrandbits(64), payload_len=SMALL))
@@ -74,7 +74,7 @@ def random_sessions(who: Outsider, count: int) -> list[bytes]:
 
 
 def _genuine(who: Outsider, count: int, size: int) -> list[bytes]:
-    link = who.honest.engine.peers.require(who.victim.node.node_id).link
+    link = who.honest.engine.peers.require(who.victim.node_id).link
     payload = pack_frames([bytes(size - 4)])
     return [link.sealer.seal(Header(stream_id=1, event_count=1), payload) for _ in range(count)]
 
@@ -108,7 +108,7 @@ def fresh_routed_handshakes(who: Outsider, count: int) -> list[bytes]:
         encode_routed_handshake(
             who.rng.randbytes(_HANDSHAKE_BYTES),
             sender=routing_id(who.rng.getrandbits(64) | 1),
-            receiver=who.victim.node.node_id,
+            receiver=who.victim.node_id,
         )
         for _ in range(count)
     ]
@@ -124,7 +124,7 @@ def pingwaves(who: Outsider, count: int) -> list[bytes]:
 
 def heartbeats(who: Outsider, count: int) -> list[bytes]:
     """Make heartbeats of a live session with a random tag."""
-    link = who.honest.engine.peers.require(who.victim.node.node_id).link
+    link = who.honest.engine.peers.require(who.victim.node_id).link
     head = pack_header(Header(session_id=link.session_id, flags=Flags.HEARTBEAT))
     return [head[:HEADER_BYTES] + who.rng.randbytes(_TAG) for _ in range(count)]
 

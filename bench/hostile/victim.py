@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 from unittest import mock
 
 from meshbus.engine.base.packets import Address, Output, PacketBatch
@@ -88,18 +89,44 @@ class Member:
         self.socket.send(out.trains)
 
 
+class Target(Protocol):
+    """What attackers know about the node that they attack."""
+
+    node_id: int
+
+    def take(self, batch: PacketBatch) -> None:
+        """Receive datagrams."""
+
+    def another_peer(self, member: Member) -> int:
+        """Return a peer of the node that is not this member."""
+
+    def next_sequence(self, member: Member, stream_id: int) -> int | None:
+        """Return up to which packet of a reliable stream the node has acknowledged."""
+
+
 class Victim:
-    """A node under attack."""
+    """A node under attack, in this process."""
 
     def __init__(self, node: Node, clock: Clock) -> None:
         self.node = node
         self.clock = clock
         self.engine = node.live.engine
         self.driver = node.live.driver
+        self.node_id = node.node_id
 
     def take(self, batch: PacketBatch) -> None:
         """Handle a drain exactly as the driver does."""
         self.driver.apply(self.driver._call(self.engine.receive, batch, self.clock()))
+
+    def another_peer(self, member: Member) -> int:
+        """Return a peer that is not this member."""
+        return next(peer.node_id for peer in self.engine.peers if peer.node_id != member.engine.node_id)
+
+    def next_sequence(self, member: Member, stream_id: int) -> int | None:
+        """Return the next packet that a reliable stream needs."""
+        peer = self.engine.peers.require(member.engine.node_id)
+        receiving = self.engine.streams.traffic_of(peer).reliable._receiving.get(stream_id)
+        return None if receiving is None else receiving.rx.next_sequence
 
     async def settle(self) -> None:
         """Let the node's tasks and threads finish what the last drains caused, and its timers run."""
