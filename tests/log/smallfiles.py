@@ -15,7 +15,19 @@ from typing import Any
 from unittest import mock
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
-CHANGING = ("write", "pwrite", "pwritev", "fsync", "replace", "rename", "link", "mkdir", "unlink", "ftruncate", "fchmod")
+CHANGING = (
+    "write",
+    "pwrite",
+    "pwritev",
+    "fsync",
+    "replace",
+    "rename",
+    "link",
+    "mkdir",
+    "unlink",
+    "ftruncate",
+    "fchmod",
+)
 """Functions of `os` that change a file or a folder."""
 
 
@@ -57,7 +69,10 @@ def faulty(folder: Path, at: int = -1, error: int = errno.EIO) -> Iterator[Calls
             calls.step("open")
         return real_io(path, mode, *rest, **options)
 
-    with mock.patch.multiple(os, open=opening, **{name: wrapped(name, getattr(os, name)) for name in CHANGING}), mock.patch.object(io, "open", opening_io):
+    with (
+        mock.patch.multiple(os, open=opening, **{name: wrapped(name, getattr(os, name)) for name in CHANGING}),
+        mock.patch.object(io, "open", opening_io),
+    ):
         yield calls
 
 
