@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.harness import Cell, Table
-from bench.hostile import members, outsiders
+from bench.hostile import members, outsiders, share
 from bench.hostile.members import Content, Insider
 from bench.hostile.outsiders import Maker, Outsider
 from bench.hostile.victim import Member, Victim, drains, victim
@@ -33,6 +33,8 @@ TIMES_SENDER = 50.0
 """Committed: what a peer's packet may cost, compared with what it costs its sender."""
 CORE_SHARE = 0.1
 """Committed otherwise: the share of a core that the limits admit to one peer."""
+KEPT = 0.5
+"""Committed: the part of its rate that an honest stream keeps under attack."""
 DRAIN = 64
 """Datagrams of a drain: what the socket returns at most, if they do not come as trains."""
 WARM_PACKETS = 40 * DRAIN
@@ -43,7 +45,7 @@ OFFERED = 8 * DRAIN
 def run(quick: bool) -> list[Table]:
     """Measure everything. Raises RuntimeError if the node and its peers do not find together."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_measure(Path(folder), quick))
+        return [*asyncio.run(_measure(Path(folder), quick)), _share_table(5.0 if quick else 30.0)]
 
 
 async def _measure(folder: Path, quick: bool) -> list[Table]:
@@ -52,7 +54,10 @@ async def _measure(folder: Path, quick: bool) -> list[Table]:
         await node.meet(honest)
         who = Outsider(node, honest)
         rounds, datagrams = (3, 1024) if quick else (7, 4096)
-        tables = [await _outsider_table(who, rounds, datagrams), await _socket_table(who, rounds, 16 if quick else 64)]
+        tables = [
+            await _outsider_table(node, who, rounds, datagrams),
+            await _socket_table(node, who, rounds, 16 if quick else 64),
+        ]
         tables.append(await _member_table(node, rounds))
         return tables
 
@@ -60,12 +65,12 @@ async def _measure(folder: Path, quick: bool) -> list[Table]:
 # ── outsiders ───────────────────────────────────────────────────────────────────────────────
 
 
-async def _outsider_table(who: Outsider, rounds: int, datagrams: int) -> Table:
+async def _outsider_table(node: Victim, who: Outsider, rounds: int, datagrams: int) -> Table:
     rows: list[list[Cell]] = []
     plain: dict[tuple[bool, bool], float] = {}
     for name, make in outsiders.KINDS.items():
         for many in (False, True):
-            cost = await _outsider_cost(who, make, rounds, datagrams, many=many)
+            cost = await _outsider_cost(node, who, make, rounds, datagrams, many=many)
             long = "8 kB" in name
             base = plain.setdefault((many, long), cost)
             rows.append([name, "many" if many else "one", cost, cost / base, _met(cost <= TIMES_JUNK * base)])
@@ -77,7 +82,7 @@ async def _outsider_table(who: Outsider, rounds: int, datagrams: int) -> Table:
     )
 
 
-async def _outsider_cost(who: Outsider, make: Maker, rounds: int, datagrams: int, *, many: bool) -> float:
+async def _outsider_cost(node: Victim, who: Outsider, make: Maker, rounds: int, datagrams: int, *, many: bool) -> float:
     """Return nanoseconds of processor time per datagram: the median of some rounds, after one that is not counted."""
 
     def prepared() -> list[PacketBatch]:
@@ -88,20 +93,20 @@ async def _outsider_cost(who: Outsider, make: Maker, rounds: int, datagrams: int
         batches = prepared()
         began = time.process_time_ns()
         for batch in batches:
-            who.victim.take(batch)
+            node.take(batch)
         found.append((time.process_time_ns() - began) / datagrams)
-        await who.victim.settle()
+        await node.settle()
     return statistics.median(found[1:])
 
 
-async def _socket_table(who: Outsider, rounds: int, fills: int) -> Table:
+async def _socket_table(node: Victim, who: Outsider, rounds: int, fills: int) -> Table:
     """Measure some kinds from the socket on: datagrams really arrive, and the driver's own callback reads them."""
     rows: list[list[Cell]] = []
     chosen = ("plain junk", "plain junk, 8 kB", "random session ids", "forged tags", "forged tags, 8 kB")
     plain: dict[bool, float] = {}
     with UdpSocket.bind("127.0.0.1", 0) as sender:
         for name in chosen:
-            found = [await _socket_cost(who, sender, outsiders.KINDS[name], fills) for _ in range(rounds)]
+            found = [await _socket_cost(node, who, sender, outsiders.KINDS[name], fills) for _ in range(rounds)]
             cost = statistics.median(found)
             base = plain.setdefault("8 kB" in name, cost)
             rows.append([name, cost, cost / base, _met(cost <= TIMES_JUNK * base)])
@@ -112,8 +117,8 @@ async def _socket_table(who: Outsider, rounds: int, fills: int) -> Table:
     )
 
 
-async def _socket_cost(who: Outsider, sender: UdpSocket, make: Maker, fills: int) -> float:
-    driver, spent = who.victim.driver, 0
+async def _socket_cost(node: Victim, who: Outsider, sender: UdpSocket, make: Maker, fills: int) -> float:
+    driver, spent = node.driver, 0
     # asyncio must not read them first.
     loop = asyncio.get_running_loop()
     loop.remove_reader(driver.socket.fileno())
@@ -139,13 +144,13 @@ async def _member_table(node: Victim, rounds: int) -> Table:
         who = Insider(node, member)
         make = kind(who)
         for subprotocol_id in (Subprotocol.HISTORY, Subprotocol.REQUEST):
-            await _flood(who, [who.begin_stream(subprotocol_id)])
+            await _flood(node, who, [who.begin_stream(subprotocol_id)])
         for _ in range(WARM_PACKETS // DRAIN):
-            await _flood(who, [make() for _ in range(DRAIN)])
-        refused = [await _flood(who, [make() for _ in range(DRAIN)]) for _ in range(rounds)]
+            await _flood(node, who, [make() for _ in range(DRAIN)])
+        refused = [await _flood(node, who, [make() for _ in range(DRAIN)]) for _ in range(rounds)]
         cost = statistics.median(ours for ours, _ in refused)
         theirs = statistics.median(sealing for _, sealing in refused)
-        share = await _admitted(who, make, cost)
+        share = await _admitted(node, who, make, cost)
         met = cost <= TIMES_SENDER * theirs and share <= CORE_SHARE
         rows.append([name, cost / 1e3, theirs / 1e3, cost / theirs, share, _met(met)])
         node.leave(member)
@@ -160,7 +165,7 @@ async def _member_table(node: Victim, rounds: int) -> Table:
     )
 
 
-async def _flood(who: Insider, contents: Sequence[Content]) -> tuple[float, float]:
+async def _flood(node: Victim, who: Insider, contents: Sequence[Content]) -> tuple[float, float]:
     """Send packets in drains; return the processor time in nanoseconds per packet, for the node and for the sender."""
     who.catch_up()
     ready = [who.prepare(content) for content in contents]
@@ -170,18 +175,39 @@ async def _flood(who: Insider, contents: Sequence[Content]) -> tuple[float, floa
     batches = drains(sealed, DRAIN)
     began = time.process_time_ns()
     for batch in batches:
-        who.victim.take(batch)
-        await who.victim.settle()
+        node.take(batch)
+        await node.settle()
     return (time.process_time_ns() - began) / len(sealed), sealing
 
 
-async def _admitted(who: Insider, make: members.Make, refused_ns: float) -> float:
+async def _admitted(node: Victim, who: Insider, make: members.Make, refused_ns: float) -> float:
     """Return which share of a core the limits of a peer admit: what packets cost in a second beyond refusing them."""
     spent = 0.0
     for _ in range(OFFERED // DRAIN):
-        who.victim.clock.now += DRAIN / OFFERED
-        spent += DRAIN * (await _flood(who, [make() for _ in range(DRAIN)]))[0]
+        node.clock.now += DRAIN / OFFERED
+        spent += DRAIN * (await _flood(node, who, [make() for _ in range(DRAIN)]))[0]
     return max(0.0, (spent - OFFERED * refused_ns) / 1e9)
+
+
+# ── an honest stream ────────────────────────────────────────────────────────────────────────
+
+
+def _share_table(seconds: float) -> Table:
+    found = share.run(seconds)
+    rows: list[list[Cell]] = [
+        ["events per second, the attacker busy elsewhere", found.quiet_per_s],
+        ["events per second under attack", found.attacked_per_s],
+        ["kept", found.kept],
+        ["events lost, repeated or changed", found.last.wrong],
+        ["datagrams of the attacker per second", found.sent / seconds],
+        ["growth of memory in the second half, kB", found.grown_kb],
+    ]
+    return Table(
+        f"An honest reliable stream beside one peer and one outsider, processes of their own (committed: keeps {KEPT:g})",
+        ["", "figure"],
+        rows,
+        [f"met: {_met(found.kept >= KEPT and not found.last.wrong)}; means little if other programs are busy"],
+    )
 
 
 def _met(met: bool) -> str:

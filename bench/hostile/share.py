@@ -261,7 +261,7 @@ def _follow(victim: subprocess.Popen[str], seconds: float) -> list[Seen]:
 @contextmanager
 def _role(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "bench.hostile.share", *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours
     try:
         yield process
     finally:
@@ -276,7 +276,7 @@ def _hear(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError(f"{process.args} ended")
+        raise RuntimeError(f"{process.args!r} ended")
     heard: dict[str, Any] = json.loads(line)
     return heard
 

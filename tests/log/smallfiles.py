@@ -69,8 +69,10 @@ def faulty(folder: Path, at: int = -1, error: int = errno.EIO) -> Iterator[Calls
             calls.step("open")
         return real_io(path, mode, *rest, **options)
 
+    replaced: dict[str, Any] = {name: wrapped(name, getattr(os, name)) for name in CHANGING}
+    replaced["open"] = opening
     with (
-        mock.patch.multiple(os, open=opening, **{name: wrapped(name, getattr(os, name)) for name in CHANGING}),
+        mock.patch.multiple(os, **replaced),
         mock.patch.object(io, "open", opening_io),
     ):
         yield calls

@@ -92,7 +92,7 @@ SERVICES: tuple[Row, ...] = (
     Row(_mesh),
     Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True, cost_us=25),
     Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False, cost_us=3),
-    Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True, cost_us=14),
+    Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True, cost_us=16),
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False, cost_us=15),
     Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False, cost_us=30),
@@ -106,7 +106,7 @@ SERVICES: tuple[Row, ...] = (
     # Replies and chunks cost little; accepting a request or a read costs more, which their services charge.
     Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=10),
     Row(_replays),
-    Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=5),
+    Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=6),
     Row(_publications),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),

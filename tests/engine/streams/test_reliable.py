@@ -454,7 +454,12 @@ def test_acknowledgements_that_wait_are_not_touched_with_every_batch(monkeypatch
         pass_message(right, Base(stream_id=stream_id, sequence=FIRST_SEQUENCE, pub_seq=1, start=True))
     moved: list[int] = []
     set_deadline = Deadlines.set
-    monkeypatch.setattr(Deadlines, "set", lambda own, key, at: (moved.append(key), set_deadline(own, key, at))[1])
+
+    def counted(own: Deadlines[int], key: int, at: float) -> None:
+        moved.append(key)
+        set_deadline(own, key, at)
+
+    monkeypatch.setattr(Deadlines, "set", counted)
     for turn in range(20):
         right.traffic.confirm(1.0 + turn / 10_000, Output())
     assert len(moved) <= MAX_ACKS

@@ -64,7 +64,7 @@ MAX_PAGE_BYTES = 128 * 1024
 MIN_PAGE_BYTES = 16 * 1024
 """Payload bytes of a page that is not the last, whatever the reader wants: a page may cost the decoding of a block of the
 log, which must not be spent on a single event. Our choice: two of the largest packets."""
-READ_US = 300.0
+READ_US = 800.0
 """What a READ costs besides its message, in microseconds: a page is read from disk in a thread, and sent."""
 SWEEP_INTERVAL_S = 30.0
 """Interval between checks of all readers: that of subscribers (policy.md §4.6)."""
