@@ -9,7 +9,7 @@ import pytest
 
 from bench.hostile.share import run
 
-SECONDS = float(os.environ.get("MESHBUS_SOAK_HOSTILE_S", "600"))
+SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 """Ten minutes of attack, after as long without; set it lower for a look."""
 FLAT_KB = 16 * 1024
 """What the victim's memory may grow by in the second half: less than its receive buffers and caches move."""
