@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshbus.engine.base.notices import PeerRecovered, Replied, RequestFailed, RequestFault
-from meshbus.errors import ChannelError, PeerError, Timeout
+from meshbus.errors import Backpressure, ChannelError, PeerError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.answer import Answers, answer_of
 from meshbus.node.live import Live
@@ -105,3 +105,27 @@ async def test_a_handler_that_runs_when_its_node_closes_is_cancelled() -> None:
             with pytest.raises(ChannelError, match="peer_gone"):
                 await asking
         assert ended == ["cancelled"]
+
+
+async def test_a_requester_that_takes_no_replies_costs_a_counter_and_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    async def echo(payload: bytes) -> bytes:
+        answered.set()
+        return payload
+
+    def full(*_: object) -> None:
+        raise Backpressure(0, 100)
+
+    async with Node.open(**QUICK) as responder, Node.open(**QUICK) as asker, responder.respond(CHANNEL, echo):
+        await asker.connect(responder.address, public_key=responder.public_key)
+        assert await asker.request(responder.node_id, CHANNEL, b"taken") == b"taken"
+        monkeypatch.setattr(responder.live.engine.requests.responder, "_send", full)
+        answered.clear()
+        with pytest.raises(Timeout):
+            await asker.request(responder.node_id, CHANNEL, b"not taken", timeout_s=0.5)
+        assert answered.is_set()
+        assert responder.counters["drop"]["refusal_unsent"] == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -142,3 +142,12 @@ def test_of_too_many_peers_the_oldest_window_is_forgotten() -> None:
     throttle.fail(3, now=WINDOW_S)
     assert len(throttle) == 2
     assert [throttle.throttled(peer, now=WINDOW_S) for peer in (1, 2, 3)] == [True, False, True]
+
+
+def test_a_bucket_says_when_it_is_spent_without_being_used() -> None:
+    bucket = TokenBucket(1.0, 2.0)
+    assert not bucket.spent(0.0)
+    assert bucket.take(1.5, 0.0)
+    assert bucket.spent(0.0)
+    assert not bucket.spent(0.5)
+    assert bucket.take(1, 0.5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
 from meshbus.wire.constants import ROUTE_BYTES
-from meshbus.wire.route import RouteFlags, RouteHeader, forwarded, pack_route, unpack_route
+from meshbus.wire.route import RouteFlags, RouteHeader, destination_of, forwarded, pack_route, unpack_route
 from tests.fuzz import assert_survives
 from tests.vectors import load
 from tests.wire.strategies import u8, u32, u64
@@ -87,3 +87,7 @@ def test_a_full_node_id_as_source_is_our_error() -> None:
 
 def test_damaged_headers_never_crash() -> None:
     assert_survives(unpack_route, [bytes.fromhex(row["bytes"]) for row in VECTORS])
+
+
+def test_the_destination_can_be_read_alone() -> None:
+    assert destination_of(pack_route(RouteHeader(src_id=1, dest_id=0xFEDC_BA98_7654_3210))) == 0xFEDC_BA98_7654_3210

@@ -102,31 +102,33 @@ def _appending(context: Context) -> Appending:
 
 
 # Service, subprotocol id, name. `credit=False`: a 0.23 node handles these ids without grants (transport.md §17).
+# `cost_us` is as bench/bench_hostile.py measures it, rounded up.
 SERVICES: tuple[Row, ...] = (
     Row(Handshakes),
     Row(Liveness),
     Row(_mesh),
-    Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True),
-    Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False),
-    Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True),
+    Row(_relay, Subprotocol.HANDSHAKE_RELAY, "handshake-relay", profile=True, cost_us=25),
+    Row(Streams, Subprotocol.STREAM_WINDOW, "stream-window", credit=False, cost_us=3),
+    Row(_delivery, Subprotocol.RELIABLE, "reliable", profile=True, cost_us=16),
     Row(Announcer),
-    Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False),
+    Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False, cost_us=15),
     Row(_chains),
-    Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False),
-    Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False),
+    Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False, cost_us=30),
+    Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False, cost_us=20),
     Row(_traversal),
-    Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation"),
+    Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation", cost_us=160),
     Row(Admission),
-    Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False),
+    Row(_membership, Subprotocol.MEMBERSHIP, "membership", credit=False, cost_us=40),
     Row(_following),
-    Row(_interests, Subprotocol.INTEREST, "interest", profile=True),
-    Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    Row(_interests, Subprotocol.INTEREST, "interest", profile=True, cost_us=15),
+    # Replies and chunks cost little; accepting a request or a read costs more, which their services charge.
+    Row(_requests, Subprotocol.REQUEST, "request", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=10),
     Row(_replays),
-    Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    Row(_history, Subprotocol.HISTORY, "history", profile=True, reliable=True, needs=Subprotocol.RELIABLE, cost_us=6),
     Row(_publications),
     Row(Replication, Subprotocol.REDEX, "redex", credit=False),
     Row(ReplicaSets, Subprotocol.LEADERSHIP, "leadership", profile=True),
     Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     # Last: a goodbye must not overtake what the others still have to say.
-    Row(Presence, Subprotocol.PRESENCE, "presence", profile=True),
+    Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),
 )

@@ -71,7 +71,7 @@ def _read(root: Path) -> list[Consumer]:
     for path in sorted((root / CONSUMERS).glob("[!_]*.json")):
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Consumer))
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
     return found
 

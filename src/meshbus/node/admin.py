@@ -175,7 +175,7 @@ class Admin:
         """Answer one line; an error becomes an answer with `"ok": false`."""
         try:
             return await self._do(_REQUEST.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _refuse(ConfigError("request", f"is not a valid command: {error}"))
         except (MeshError, OSError) as error:
             return _refuse(error)

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
 from meshbus.engine.base.notices import Control, Replied, Requested, RequestFailed, RequestFault
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError, ChannelFault, LocalProtocolError, Timeout
+from meshbus.errors import ChannelError, ChannelFault, DeliveryError, LocalProtocolError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.tasks import TaskOwner
 from meshbus.node.waiting import Kind
+from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.request import MAX_REPLY_PAYLOAD
 
@@ -82,13 +83,16 @@ class Answers:
             reply = _checked(await handler(request.payload))
             # The engine drops the reply if the requester has cancelled or disconnected meanwhile.
             self._live.act(lambda _, now, out: responder.reply(request.node_id, request.request, reply, now, out))
+        except DeliveryError:  # the requester does not take its replies; the request ends by its deadline
+            self._live.engine.counters.count(Reason.REFUSAL_UNSENT)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the node is closing
             problem = f"{type(error).__name__}: {error}"
             _logger.warning("a request on %s failed: %s", request.channel, problem)
-            self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))
+            with suppress(DeliveryError):
+                self._live.act(lambda _, now, out: responder.fail(request.node_id, request.request, problem, now, out))
 
 
 def _checked(reply: object) -> bytes:

@@ -56,13 +56,18 @@ class TokenBucket:
         self._level = float(self.capacity)
         self._then = -math.inf
 
-    def take(self, count: int, now: float) -> bool:
+    def take(self, count: float, now: float) -> bool:
         """Admit `count` units if all fit, and return whether they do."""
         self._refill(now)
         if count > self._level + _ROUNDING:
             return False
         self._level -= count
         return True
+
+    def spent(self, now: float) -> bool:
+        """Return whether not even one unit would be admitted."""
+        self._refill(now)
+        return self._level + _ROUNDING < 1
 
     def admit(self, count: int, now: float) -> int:
         """Admit as many of `count` units as fit, and return how many."""

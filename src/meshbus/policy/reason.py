@@ -280,6 +280,8 @@ class Reason(Enum):
 
     # ── requests ────────────────────────────────────────────────────────────────────────────
 
+    PEER_SHARE = 0, "drop", "peer_share", (
+        "The peer's messages would take more of this node's time than one peer may have; look at what that peer sends.")
     REQUEST_MALFORMED = 0, "drop", "request_malformed", (
         "A request or reply cannot be read; check the version of the peer.")
     REQUEST_DUPLICATE = 0, "drop", "request_duplicate", (
@@ -295,7 +297,7 @@ class Reason(Enum):
     CANCEL_UNSENT = 0, "drop", "cancel_unsent", (
         "A cancel could not be sent because the stream is full; the responder stops at the request's deadline.")
     REFUSAL_UNSENT = 0, "drop", "refusal_unsent", (
-        "The answer that a request is refused could not be sent because the stream is full; the peer does not read its answers.")
+        "The answer to a request could not be sent because the stream is full; the peer does not read its answers.")
     REFUSE_REQUEST_NO_RESPONDER = 0, "refuse", "request_no_responder", (
         "Nothing here answers requests on the channel; start a responder, or ask another node.")
     REFUSE_REQUEST_UNKNOWN_CHANNEL = 0, "refuse", "request_unknown_channel", (

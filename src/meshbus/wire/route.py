@@ -7,6 +7,7 @@ destination comes from engine/routes/routing.py.
 from __future__ import annotations
 
 from enum import IntFlag
+from struct import Struct
 
 import msgspec
 
@@ -16,6 +17,7 @@ from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout
 
 _LAYOUT = Layout("routing header", "<HBBBBIQ")
+_DEST, _DEST_AT = Struct("<Q"), 10
 # transport.md §7: the high nibble is cleared when parsed, and the hop count stops at 255.
 _KNOWN_FLAGS = 0x0F
 _MAX_HOPS = 0xFF
@@ -50,6 +52,12 @@ class RouteHeader(msgspec.Struct, frozen=True, kw_only=True):
 def pack_route(header: RouteHeader) -> bytes:
     """Write a routing header."""
     return _LAYOUT.pack(ROUTE_MAGIC, *msgspec.structs.astuple(header))
+
+
+def destination_of(buffer: Buffer) -> int:
+    """Return the `dest_id` of a routing header, without reading the rest of it."""
+    (dest_id,) = _DEST.unpack_from(buffer, _DEST_AT)
+    return int(dest_id)
 
 
 def unpack_route(buffer: Buffer) -> RouteHeader:

@@ -52,3 +52,13 @@ def test_a_deadline_can_be_asked_for() -> None:
     assert deadlines.get("a") == 3.0
     deadlines.drop("a")
     assert deadlines.get("a") is None
+
+
+def test_at_most_so_many_are_taken_and_the_others_stay_due() -> None:
+    deadlines = Deadlines[int]()
+    for key in range(5):
+        deadlines.set(key, 1.0 + key / 10)
+    assert deadlines.over(2.0, 2) == [0, 1]
+    assert deadlines.over(0.5, 2) == []
+    assert deadlines.next() == 1.2
+    assert deadlines.over(2.0) == [2, 3, 4]

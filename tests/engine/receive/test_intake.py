@@ -385,3 +385,12 @@ def test_sessions_are_grouped_once_however_many_ids_were_invented(monkeypatch: p
     found = rig.receive(*datagrams, *(_junk("known sessions", rig, number) for number in range(8)))
     assert len(calls) == 2
     assert [packet for kind, _, packet in found if kind == "stranger"] == datagrams
+
+
+def test_heartbeats_of_a_drain_are_opened_together_and_forged_ones_are_counted() -> None:
+    rig = IntakeRig()
+    genuine = [rig.far[peer].sealer.heartbeat() for peer in (5, 5, 6)]
+    forged = [one[:-1] + bytes([one[-1] ^ 1]) for one in (rig.far[5].sealer.heartbeat() for _ in range(20))]
+    found = rig.receive(*forged, *genuine, *genuine)
+    assert set(found) == {("heartbeat", 5), ("heartbeat", 6)}
+    assert rig.drops() == {"bad_tag": 20, "replayed": 3}

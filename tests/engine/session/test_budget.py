@@ -80,3 +80,17 @@ def test_a_rate_for_each_thing_is_remembered_within_bounds() -> None:
     for key in range(100):
         rates.take(key, 1.0)
     assert len(rates) == 4
+
+
+def test_a_limit_that_is_spent_is_known_before_anything_is_read() -> None:
+    budget = HandshakeBudget()
+    budget.remember(("friend", 1))
+    assert not budget.spent_routed(("noisy", 1), 0.0)
+    admitted(budget, "noisy", int(HOST_BURST), 0.0)
+    assert budget.spent_routed(("noisy", 7), 0.0)
+    assert not budget.spent_routed(("other", 1), 0.0)
+    while budget.afford_routed(Standing.STRANGER, 0.0):
+        pass
+    assert budget.spent_routed(("other", 1), 0.0)
+    assert not budget.spent_routed(("friend", 1), 0.0)
+    assert not budget.spent_routed(("other", 1), 1.0)

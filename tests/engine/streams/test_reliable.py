@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from meshbus.engine.base.deadlines import Deadlines
 from meshbus.engine.base.notices import StreamFailed
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import MAX_STREAMS
-from meshbus.engine.streams.reliable import RESUME_S
+from meshbus.engine.streams.reliable import MAX_ACKS, RESUME_S
 from meshbus.engine.streams.reorder import ACK_DELAY_S
 from meshbus.policy.registry import NegotiatedSet
 from meshbus.wire.constants import PACKET_COST, Subprotocol
@@ -443,3 +444,22 @@ def test_a_callback_gets_the_reason_if_it_is_never_acknowledged(how: str) -> Non
             reliable.abandon(STREAM, Output())
     (why,) = told
     assert why
+
+
+def test_acknowledgements_that_wait_are_not_touched_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of streams may be due at once; each batch of packets used to schedule all of them anew."""
+    ends = Ends()
+    right = ends.right
+    for stream_id in range(1000):
+        pass_message(right, Base(stream_id=stream_id, sequence=FIRST_SEQUENCE, pub_seq=1, start=True))
+    moved: list[int] = []
+    set_deadline = Deadlines.set
+
+    def counted(own: Deadlines[int], key: int, at: float) -> None:
+        moved.append(key)
+        set_deadline(own, key, at)
+
+    monkeypatch.setattr(Deadlines, "set", counted)
+    for turn in range(20):
+        right.traffic.confirm(1.0 + turn / 10_000, Output())
+    assert len(moved) <= MAX_ACKS

@@ -1,5 +1,6 @@
 """Storage faults at every call of a recorder: rows are written or counted as lost, and it goes on when the disk does."""
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -97,3 +98,32 @@ def test_a_recorder_survives_any_fault_at_any_call(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_a_recorder_survives_every_fault_at_every_call(tmp_path: Path) -> None:
     play(tmp_path, every=1)
+
+
+def flipped(folder: Path, every: int, seed: int) -> None:
+    """Flip one bit of each file at many places: what is read is right, or an error says what is wrong."""
+    life = Life(folder / "whole", Faults())
+    life.live()
+    assert life.recorder is not None
+    life.recorder.close()
+    rng = random.Random(seed)
+    for path in sorted(path for path in (folder / "whole").rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        for place in range(rng.randrange(every), len(content), every):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :])
+            with suppress(LogError):
+                found = counters(folder / "whole")
+                assert set(found) <= set(life.written), f"{path.name} at {place}: a reader got something else"
+            with suppress(LogError):  # a recorder that is opened on it goes on, or says why not
+                open_recorder(shutil.copytree(folder / "whole", folder / "copy")).close()
+            shutil.rmtree(folder / "copy", ignore_errors=True)
+            path.write_bytes(content)
+
+
+def test_a_flipped_bit_is_an_error_and_never_another_packet(tmp_path: Path) -> None:
+    flipped(tmp_path, every=331, seed=1)
+
+
+@pytest.mark.soak
+def test_every_place_of_a_flipped_bit(tmp_path: Path) -> None:
+    flipped(tmp_path, every=7, seed=2)

@@ -63,10 +63,10 @@ class Deadlines(Generic[Key]):
             heappop(self._heap)
         return None
 
-    def over(self, now: float) -> list[Key]:
-        """Remove the keys whose deadline has passed, and return them, earliest first."""
+    def over(self, now: float, most: int | None = None) -> list[Key]:
+        """Remove the keys whose deadline has passed, at most so many, and return them, earliest first."""
         keys: list[Key] = []
-        while (time := self.next()) is not None and time <= now:
+        while len(keys) != most and (time := self.next()) is not None and time <= now:
             # `next` removed the stale pairs, so the top is a live one.
             _, key = heappop(self._heap)
             del self._times[key]

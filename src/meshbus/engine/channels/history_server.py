@@ -65,6 +65,8 @@ MAX_PAGE_BYTES = 128 * 1024
 MIN_PAGE_BYTES = 16 * 1024
 """Payload bytes of a page that is not the last, whatever the reader wants: a page may cost the decoding of a block of the
 log, which must not be spent on a single event. Our choice: two of the largest packets."""
+READ_US = 800.0
+"""What a READ costs besides its message, in microseconds: a page is read from disk in a thread, and sent."""
 SWEEP_INTERVAL_S = 30.0
 """Interval between checks of all readers: that of subscribers (policy.md §4.6)."""
 _MIN_MESSAGE = 128
@@ -296,7 +298,7 @@ class History(Service):
             return
         reader = _Reader(peer.node_id, read)
         refusal = self._admission.vet(peer, read.channel, now, token=read.token)
-        full = len(self) >= MAX_READERS or not self._has_room(peer, len(readers))
+        full = len(self) >= MAX_READERS or not self._has_room(peer, len(readers)) or not peer.work.afford(READ_US, now)
         if refusal is not None or full:
             code = ErrorCode.BUSY if refusal is None else _CODES.get(refusal, ErrorCode.DENIED)
             self._say_error(peer, reader, code, now, out)

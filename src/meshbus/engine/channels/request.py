@@ -58,6 +58,8 @@ MAX_SERVING = 4096
 """Open requests to this node's responders, from all peers. Our choice: with the largest payloads, 32 MiB."""
 MAX_SERVING_PER_PEER = 256
 """Our choice: a sixteenth of all, so that one peer cannot take them all."""
+REQUEST_US = 65.0
+"""What a request costs besides its message, in microseconds: a task, the caller's handler apart, and a reply."""
 
 _MAX_ID = 0xFFFFFFFFFFFFFFFF
 _MAX_DEADLINE_MS = 0xFFFFFFFF
@@ -321,6 +323,8 @@ class Responder:
         if message.deadline_ms == 0:
             return ReplyStatus.EXPIRED
         if len(self._open) >= MAX_SERVING or self._per_peer[peer.node_id] >= MAX_SERVING_PER_PEER:
+            return ReplyStatus.BUSY
+        if not peer.work.afford(REQUEST_US, now):
             return ReplyStatus.BUSY
         return None
 

@@ -33,7 +33,7 @@ from meshbus.wire.constants import HEADER_BYTES, ROUTE_BYTES, ROUTE_MAGIC, Flags
 from meshbus.wire.datagram import DatagramKind, classify
 from meshbus.wire.header import HEADER_DTYPE, Header, pack_header, unpack_header
 from meshbus.wire.headerbatch import HeaderStatus, read_headers
-from meshbus.wire.route import unpack_route
+from meshbus.wire.route import destination_of
 from meshbus.wire.routebatch import read_routes, routed_stretch
 
 if TYPE_CHECKING:
@@ -174,13 +174,17 @@ class Intake:
             return
         headers = read_headers(batch.data, batch.starts[first:], batch.lengths[first:])
         columns = headers.columns
-        ordinary = (headers.status == HeaderStatus.OK) & (columns["flags"] & _SPECIAL == 0)
+        readable = headers.status == HeaderStatus.OK
+        ordinary = readable & (columns["flags"] & _SPECIAL == 0)
         # Special packets first: a handshake may establish the session of the ordinary ones.
         if not ordinary.all():
             routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
             if routed.any():
                 self._receive_routed_batch(batch, np.flatnonzero(routed) + first, now, out)
-            self._receive_singly(batch, (np.flatnonzero(~(ordinary | routed)) + first).tolist(), now, out)
+            beats = readable & (columns["flags"] & _SPECIAL == _HEARTBEAT) & (columns["payload_len"] == 0)
+            self._receive_singly(batch, (np.flatnonzero(~(ordinary | routed | beats)) + first).tolist(), now, out)
+            if beats.any():
+                self._receive_ordinary(batch, columns[beats], np.flatnonzero(beats) + first, now, out)
         if ordinary.any():
             self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
 
@@ -259,7 +263,7 @@ class Intake:
         now: float,
         out: Output,
     ) -> None:
-        """Open ordinary packets of one session."""
+        """Open ordinary packets of one session, or heartbeats of one session."""
         peer = self._peers.by_session(int(columns["session_id"][0]))
         if peer is None:
             self._receive_singly(batch, rows.tolist(), now, out)
@@ -270,7 +274,9 @@ class Intake:
             self._refuse(columns, arrival, genuine, fresh, now)
             columns, places = columns[fresh], places[fresh]
             arrival = None if arrival is None else arrival.only(fresh)
-        if len(columns):
+        if len(columns) and columns["flags"].item(0) & _HEARTBEAT:
+            self._receiver.on_heartbeat(peer, now, out)  # once for all of them: they say the same
+        elif len(columns):
             self._receiver.on_packets(peer, Opened(columns, data, places, arrival=arrival), now, out)
 
     def _refuse(
@@ -315,8 +321,7 @@ class Intake:
                 self._counters.count(Reason.UNREADABLE)
 
     def _receive_routed(self, source: Address, datagram: memoryview, now: float, out: Output) -> None:
-        route = unpack_route(datagram)
-        if route.dest_id != self._node_id:
+        if destination_of(datagram) != self._node_id:
             data = np.frombuffer(datagram, _U8)
             lengths = np.full(1, len(datagram), _I64)
             self._receiver.on_transit(source, data, _AT_ZERO, lengths, 0, 1, now, out)
@@ -393,10 +398,9 @@ def _reason_of(error: RemoteProtocolError) -> Reason:
 
 def _by_source(batch: PacketBatch, rows: NDArray[np.intp]) -> Iterator[tuple[Address, int, int]]:
     """Yield the sources of some rows, each with the range within `rows` that came from it."""
-    end = first = 0
-    for source, count in batch.runs:
-        end += count
-        last = int(np.searchsorted(rows, end))
+    sources, counts = zip(*batch.runs, strict=True)
+    first = 0
+    for source, last in zip(sources, np.searchsorted(rows, np.cumsum(counts)).tolist(), strict=True):
         if last > first:
             yield source, first, last
         first = last

@@ -53,6 +53,7 @@ class Reception:
         self._punches = services[Rendezvous].punches
         self._counters = context.counters
         self._establish = context.establish
+        self._work = context.work
 
     def on_handshake(self, source: Address, datagram: memoryview, now: float, out: Output, *, routed: bool) -> None:
         """Handle a handshake packet, and establish the resulting session."""
@@ -129,7 +130,7 @@ class Reception:
             self._services.recovered(peer, now, out)
         if handle is None:
             self._delivery.take_one(peer, header, payload, now, out)
-        else:
+        elif self._work.admits(peer.work, header.subprotocol_id, header.event_count, now):
             for message in unpack_frames(payload, header.event_count):
                 handle(peer, message, now, out)
 
@@ -174,8 +175,9 @@ class Reception:
         for start, size, count in zip(
             starts.tolist(), headers["payload_len"].tolist(), headers["event_count"].tolist(), strict=True
         ):
-            for message in unpack_frames(view[start : start + size], count):
-                handle(peer, message, now, out)
+            if self._work.admits(peer.work, subprotocol_id, count, now):
+                for message in unpack_frames(view[start : start + size], count):
+                    handle(peer, message, now, out)
 
     def _record(
         self,

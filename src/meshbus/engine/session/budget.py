@@ -75,6 +75,11 @@ class Rates(Generic[Key]):
         self._buckets.put(key, bucket)
         return bucket.take(1, now)
 
+    def spent(self, key: Key, now: float) -> bool:
+        """Return whether nothing is allowed for this key now; it does not count as a use."""
+        bucket = self._buckets.get(key)
+        return bucket is not None and bucket.spent(now)
+
 
 class Standing(Enum):
     """What a message may cost, by its source."""
@@ -109,6 +114,11 @@ class HandshakeBudget:
         if own is not None and own.take(1, now):
             return Standing.KNOWN
         return Standing.STRANGER if self._hosts.take(host_of(source), now) else Standing.REFUSED
+
+    def spent_routed(self, source: Address, now: float) -> bool:
+        """Return whether a routed message from this source can only be refused: it is a stranger's, and none is left."""
+        spent = self._routed.spent(now) or self._hosts.spent(host_of(source), now)
+        return spent and place_of(source) not in self._known
 
     def afford_direct(self, standing: Standing, now: float) -> bool:
         """Return whether a direct message may be tried for one expected node."""

@@ -76,6 +76,8 @@ _ROUTED_FIRST_BYTES = MIN_MESSAGE_BYTES + 8
 _DIRECT_BYTES = HEADER_BYTES + MIN_MESSAGE_BYTES
 _ROUTED_BYTES = ROUTE_BYTES + HEADER_BYTES + _ROUTED_FIRST_BYTES
 """The shortest datagrams with a message 1."""
+_ROUTED_EPHEMERAL = slice(ROUTE_BYTES + HEADER_BYTES, ROUTE_BYTES + HEADER_BYTES + KEY_BYTES)
+"""Where the initiator's ephemeral key is in a routed handshake packet."""
 
 
 BOUNDS = (
@@ -227,6 +229,9 @@ class Handshakes(Service):
             message = decode_handshake(datagram)
         except RemoteProtocolError as error:
             return self._drop(_reason(error))
+        # The usual case of a running node: nothing that could be meant, so no limit is spent on it.
+        if not self._expected and not self._attempts and len(message) >= MIN_MESSAGE_BYTES:
+            return self._drop(Reason.HANDSHAKE_UNEXPECTED)
         standing = self._standing(message, source, now)
         if standing is Standing.REFUSED:
             return []
@@ -257,6 +262,11 @@ class Handshakes(Service):
 
         Returns the session to establish, if any.
         """
+        # What a flood consists of costs as little as junk: replays, and whatever comes when the limit is used up.
+        if bytes(datagram[_ROUTED_EPHEMERAL]) in self._ephemerals:
+            return self._drop(Reason.HANDSHAKE_REPLAY)
+        if self._budget.spent_routed(source, now) and self._peers.by_address(source) is None:
+            return self._drop(Reason.HANDSHAKE_RATE)
         try:
             route, message = decode_routed_handshake(datagram)
         except RemoteProtocolError as error:

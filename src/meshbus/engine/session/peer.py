@@ -16,6 +16,7 @@ import msgspec
 from meshbus.engine.base.packets import Address, Output, host_of, place_of
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.stream import RxStream, TxStream
+from meshbus.engine.session.work import PeerWork
 from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.bound import Bound, By, forgotten
@@ -101,6 +102,7 @@ class Peer:
         "settles_at",
         "tx",
         "window",
+        "work",
     )
 
     def __init__(self, node_id: int, link: Link, now: float, forget: Callable[[], None] | None = None) -> None:
@@ -119,6 +121,8 @@ class Peer:
         """When the last heartbeat was verified; data packets do not count (transport.md §16)."""
         self.window = STREAM_WINDOW
         """Initial byte credit of new streams."""
+        self.work = PeerWork()
+        """How much of this node's time its messages may still take."""
         # Not dicts: the first must be found without a search (base/boundedmap.py).
         self.tx: OrderedDict[int, TxStream] = OrderedDict()
         self.rx: OrderedDict[int, RxStream] = OrderedDict()

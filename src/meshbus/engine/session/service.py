@@ -26,6 +26,7 @@ from meshbus.engine.base.packets import Address, Output
 from meshbus.engine.session.link import Link
 from meshbus.engine.session.peer import Health, Peer, PeerTable
 from meshbus.engine.session.unproved import UnprovedPeers
+from meshbus.engine.session.work import DEFAULT_US, MessageWork
 from meshbus.engine.settings import EngineSettings
 from meshbus.names.identity import Entropy, Identity
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -115,6 +116,8 @@ class Row(NamedTuple):
     """Another subprotocol without which this one is not used."""
     credit: bool = True
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
+    cost_us: float = DEFAULT_US
+    """About what handling one of its messages costs, in microseconds; engine/session/work.py limits the sum for a peer."""
 
 
 class Established(msgspec.Struct, frozen=True):
@@ -163,6 +166,8 @@ class Context:
         self.registry = SubprotocolRegistry()
         """The subprotocols that this node offers."""
         self.services = Services()
+        self.work = MessageWork({}, self.counters)
+        """What messages cost; complete when the services are built."""
 
     def build(self, table: Sequence[Row]) -> None:
         """Create the services of a table, in its order."""
@@ -170,6 +175,7 @@ class Context:
         for row in table:
             if row.id is not None and self._offers(row):
                 self.registry.register(SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1)))
+        self.work = MessageWork({row.id: row.cost_us for row in table if row.id is not None}, self.counters)
         self.services.table = tuple(table)
         for row in table:
             self.services.add(row.id, row.factory(self))

@@ -25,6 +25,7 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.base.runscan import Run
 from meshbus.engine.session.peer import Peer
 from meshbus.engine.session.service import Context, Service
+from meshbus.engine.session.work import STREAM_US
 from meshbus.engine.streams.joined import JoinedChannels
 from meshbus.engine.streams.reliable import Ready
 from meshbus.engine.streams.reorder import Payloads
@@ -54,6 +55,7 @@ class Delivery(Service):
         self._served = frozenset(row.id for row in context.services.table if row.reliable)
         """Subprotocols whose messages are carried on reliable streams; their services receive them from here."""
         self._counters = context.counters
+        self._work = context.work
         self._wall = context.wall
 
     def receive(self, peer: Peer, message: memoryview, now: float, out: Output) -> None:
@@ -188,6 +190,8 @@ class Delivery(Service):
             if not reliable:
                 self._streams.traffic_of(peer).consumed(stream_id, len(payloads), int(payloads.lengths.sum()), now)
             return
+        if self._is_beyond_share(peer, came, reliable, now):
+            return
         traffic = self._streams.traffic_of(peer)
         if reliable:
             came = traffic.reliable.receive(came, now)
@@ -239,6 +243,22 @@ class Delivery(Service):
                 )
             )
             lost = 0
+
+    def _is_beyond_share(self, peer: Peer, came: Ready, reliable: bool, now: float) -> bool:
+        """Return whether a peer has used up its share of this node's time; then its packets are dropped and counted.
+
+        Events on the channels that this node subscribed to, and on the stream of direct events, are always handled.
+        Reliable packets are not acknowledged then, so they come again.
+        """
+        subprotocol_id, stream_id, _, (payloads,), _ = came
+        if reliable and subprotocol_id in self._served:
+            return not self._work.admits(peer.work, subprotocol_id, int(payloads.counts.sum()), now)
+        if self.joined.channel_of(peer.node_id, stream_id) is not None or stream_id == Subprotocol.EVENTS:
+            return False
+        if peer.work.afford(STREAM_US, now):
+            return False
+        self._counters.count(Reason.PEER_SHARE, int(payloads.counts.sum()))
+        return True
 
     def _observe(self, peer: Peer, stream_id: int, lowest: int, highest: int, packets: int) -> int:
         """Count what is missing on a best-effort stream, given the sequences that arrived, and return the change."""

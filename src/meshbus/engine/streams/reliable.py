@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -117,6 +118,8 @@ class Reliable:
         """Receiving streams; the one that was used last is at the end."""
         self._acks: Deadlines[int] = Deadlines()
         """When the next acknowledgement of each receiving stream is due."""
+        self._acks_from = -inf
+        """Before this time no acknowledgement is sent, because too many were due at once."""
         self._awaited: dict[int, list[tuple[int, Callable[[str | None], None]]]] = {}
         """By sending stream: which sequences are to be acknowledged, and what to call then."""
         self._budget = Budget()
@@ -241,18 +244,24 @@ class Reliable:
 
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements that are due."""
-        if self.agreed:
-            due = self._acks.over(now)
+        if self.agreed and now >= self._acks_from:
+            due = self._acks.over(now, 2 * MAX_ACKS)
             self._peer.send_messages(Subprotocol.RELIABLE, [self._ack(stream_id) for stream_id in due[:MAX_ACKS]], out)
+            # Some are moved behind those that come now, never all: thousands may be due, with every batch.
             for stream_id in due[MAX_ACKS:]:
                 self._acks.set(stream_id, now + ACK_DELAY_S)
+                self._acks_from = now + ACK_DELAY_S
 
     # ── time and sessions ───────────────────────────────────────────────────────────────────
 
     def next_timer(self) -> float | None:
         """Return the earliest deadline, or None."""
-        times = [self._timers.next(), self._acks.next()] if self.agreed else [self._resume_by]
-        return min((time for time in times if time is not None), default=None)
+        if not self.agreed:
+            return self._resume_by
+        ack_at, resend_at = self._acks.next(), self._timers.next()
+        if ack_at is not None:
+            ack_at = max(ack_at, self._acks_from)
+        return min((time for time in (ack_at, resend_at) if time is not None), default=None)
 
     def tick(self, now: float, out: Output) -> None:
         """Retransmit and acknowledge what is due."""

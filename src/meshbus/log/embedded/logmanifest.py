@@ -110,7 +110,7 @@ def decode_manifest(content: bytes, path: Path) -> Manifest:
         # The body is decoded only after its checksum: damage must not look like another, valid manifest.
         if envelope.meshbus == "manifest" and envelope.checksum == _sum(bytes(envelope.body)):
             return msgspec.json.decode(envelope.body, type=Manifest)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     raise LogError(LogFault.CORRUPT, f"{path} is damaged or not a manifest; restore it from a copy")
 

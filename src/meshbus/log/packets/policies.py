@@ -38,7 +38,7 @@ def load_policies(folder: Path) -> dict[int, GatewayPolicy]:
             continue
         try:
             found[int(match[1])] = msgspec.json.decode(path.read_bytes(), type=GatewayPolicy)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LogError(
                 LogFault.CORRUPT, f"{path} is not a policy: {error}; restore it from a copy, or remove it"
             ) from None

@@ -74,7 +74,7 @@ def first_offset(extents: Mapping[str, Extent], starting: str) -> dict[str, Any]
         case _:
             try:
                 following = msgspec.json.decode(starting, type=dict[str, int])
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 raise ConfigError(
                     "startingOffsets", f'must be earliest, latest or {{"channel": sequence, ...}}, got {starting!r}'
                 ) from None

@@ -141,7 +141,7 @@ def _format_of(root: Path, wanted: str | None) -> str:
         found = str(msgspec.json.decode((root / _DESCRIPTION).read_bytes())["format"])
     except FileNotFoundError:
         found = wanted or "parquet"
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
         raise PipelineError(
             PipelineFault.BAD_TABLE, f"{root / _DESCRIPTION} cannot be read; restore it, or start with new tables"
         ) from None

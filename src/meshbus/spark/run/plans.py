@@ -84,7 +84,7 @@ def _read(batch: int, path: Path) -> Plan:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
         return Plan(batch, content["start"], content["end"])
-    except (msgspec.MsgspecError, KeyError, OSError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, OSError):
         raise PipelineError(
             PipelineFault.BAD_CHECKPOINT, f"{path} cannot be read; restore it from a backup, or start with new tables"
         ) from None
@@ -105,7 +105,7 @@ def _offset_in(path: Path) -> dict[str, Any]:
     # A version line, a line of metadata, and one line for each source.
     try:
         found: dict[str, Any] = msgspec.json.decode(path.read_text("utf-8").splitlines()[2])
-    except (msgspec.MsgspecError, IndexError, OSError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError, OSError):
         raise PipelineError(
             PipelineFault.BAD_CHECKPOINT, f"{path} cannot be read; restore it from a backup, or start with new tables"
         ) from None
