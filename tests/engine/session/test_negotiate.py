@@ -192,7 +192,7 @@ def test_what_lacks_something_it_needs_is_left_out(useless: int) -> None:
     low, high = pair((Subprotocol.NEGOTIATION, useless), (Subprotocol.NEGOTIATION, useless))
     agree(low, high)
     assert low.agreed == high.agreed == {Subprotocol.NEGOTIATION}
-    needed = (*BASE, Subprotocol.REDEX, useless)
+    needed = (*BASE, Subprotocol.SNAPSHOT, useless)
     low, high = pair(needed, needed)
     agree(low, high)
     assert low.agreed == high.agreed == frozenset(needed)
