@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ReplicationError, ReplicationFault
 from meshbus.node import replicapublish
-from tests.node.replicatrio import CHANNEL, replica_trio, until
+from tests.node.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
 
 
 async def fault_of(publishing: asyncio.Future[PublishReport]) -> ReplicationFault:
@@ -65,3 +66,21 @@ async def test_a_leader_that_is_lost_leaves_a_publish_unresolved(tmp_path: Path)
         await until(lambda: trio.nodes[leader].replicas()[0].tail == 1)
         await trio.stop(leader)
         assert await fault_of(publishing) is ReplicationFault.UNRESOLVED
+
+
+async def test_an_append_at_a_leader_that_fell_silent_ends_when_another_one_leads(tmp_path: Path) -> None:
+    trio = ReplicaTrio(tmp_path)
+    try:
+        for name in NAMES:
+            await trio.start(name, session_timeout_s=600.0)
+        leader = await trio.led()
+        node = trio.nodes[trio.follower()]
+        silent = trio.nodes[leader]
+        await node.publisher(CHANNEL).publish(b"before")
+        silent.live.driver.close()  # as if killed: it says nothing any more, and the session with it stays
+        rows = pa.table({"payload": [b"after"]})
+        assert await node.publisher(CHANNEL).publish_once(rows, writer="w", batch=1) == 1
+        assert silent.node_id in {peer.node_id for peer in node.peers}
+    finally:
+        for name in list(trio.nodes):
+            await trio.stop(name)

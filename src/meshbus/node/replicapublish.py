@@ -206,6 +206,11 @@ class ReplicaPublishing:
         peer = self._live.engine.peers.get(node)
         return peer is not None and peer.uses(Subprotocol.APPEND)
 
+    def _follows_other(self, node: int) -> bool:
+        """Return whether the member that this node is, if any, follows another leader than this one."""
+        local = self._local()
+        return local is not None and local.core.leader not in {None, node}
+
     async def _ask(self, node: int, records: Sequence[bytes], acks: Acks, timeout_s: float, *, once: bool) -> Appended:
         local = self._local()
         try:
@@ -229,7 +234,14 @@ class ReplicaPublishing:
             return request
 
         try:
-            report = await self._live.begin(Kind.APPEND, ask)
+            answered = self._live.begin(Kind.APPEND, ask)
+            # A leader that was killed says nothing: the next one is heard long before the session is given up.
+            while not answered.done() and not self._follows_other(node):
+                await asyncio.wait([answered], timeout=PAUSE_S)
+            if not answered.done():
+                answered.cancel()
+                return Appended(req=0, outcome=Outcome.UNRESOLVED)
+            report = answered.result()
         except PeerError:
             return Appended(req=0, outcome=Outcome.NOT_LEADER)
         except DeliveryError:
