@@ -48,7 +48,7 @@ def test_the_profile_is_in_the_vendor_range(row: Row) -> None:
 
 def test_what_is_carried_on_reliable_streams_is_part_of_the_profile_and_needs_them() -> None:
     carried = [row for row in SERVICES if row.reliable]
-    assert {row.id for row in carried} == {Subprotocol.HISTORY, Subprotocol.REQUEST}
+    assert {row.id for row in carried} == {Subprotocol.HISTORY, Subprotocol.REQUEST, Subprotocol.APPEND}
     assert all(row.profile and row.needs == Subprotocol.RELIABLE for row in carried)
 
 
@@ -101,7 +101,8 @@ def test_the_order_of_rows_is_the_order_of_ticks() -> None:
 def test_a_hook_reaches_only_those_who_override_it() -> None:
     services = rig().services
     for name, hooks in services._hooks.items():
-        overriding = [service for service in services if any(name in vars(kind) for kind in type(service).__mro__[:-2])]
+        own = {one: [kind for kind in type(one).__mro__ if issubclass(kind, Service)][:-1] for one in services}
+        overriding = [service for service in services if any(name in vars(kind) for kind in own[service])]
         assert [hook.__self__ for hook in hooks] == overriding, name  # type: ignore[attr-defined]
     assert set(map(len, services._hooks.values())) != {len(SERVICES)}
 

@@ -42,7 +42,7 @@ def describe(
     )
 
 
-TABLE = (*SERVICES, Row(lambda _context: Service(), Subprotocol.LEADERSHIP, profile=True, needs=Subprotocol.REDEX))
+TABLE = (*SERVICES, Row(lambda _context: Service(), Subprotocol.GROUPS, profile=True, needs=Subprotocol.SNAPSHOT))
 
 
 def offering(*ids: int, identity: Identity | None = None, node_id: int | None = None, announces: bool = True) -> Engine:
@@ -187,12 +187,12 @@ def test_incompatible_versions_are_reported_and_not_used() -> None:
     )
 
 
-@pytest.mark.parametrize("useless", [Subprotocol.REQUEST, Subprotocol.HISTORY, Subprotocol.LEADERSHIP])
+@pytest.mark.parametrize("useless", [Subprotocol.REQUEST, Subprotocol.HISTORY, Subprotocol.GROUPS])
 def test_what_lacks_something_it_needs_is_left_out(useless: int) -> None:
     low, high = pair((Subprotocol.NEGOTIATION, useless), (Subprotocol.NEGOTIATION, useless))
     agree(low, high)
     assert low.agreed == high.agreed == {Subprotocol.NEGOTIATION}
-    needed = (*BASE, Subprotocol.REDEX, useless)
+    needed = (*BASE, Subprotocol.SNAPSHOT, useless)
     low, high = pair(needed, needed)
     agree(low, high)
     assert low.agreed == high.agreed == frozenset(needed)

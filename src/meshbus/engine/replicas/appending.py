@@ -62,8 +62,7 @@ class Appending(Service):
         self._counters = context.counters
         self._streams = streams
         self._may_publish = may_publish
-        # A random start: a late answer to a request from before a restart must not match a new one.
-        self._next = int.from_bytes(context.entropy(6), "little")
+        self._entropy = context.entropy
         self._asked: dict[int, int] = {}
         """The node that was asked, by request."""
         self._channels: dict[bytes, ChannelName] = {}
@@ -84,8 +83,8 @@ class Appending(Service):
             raise PeerError(PeerFault.UNREACHABLE, peer.node_id, "it takes no appends (0x4d09 is not negotiated)")
         if len(self._asked) >= MAX_ASKED:
             raise DeliveryError(f"{MAX_ASKED} appends already wait for an answer, the limit; wait for some of them")
-        self._next += 1
-        request = self._next
+        # At random: a late answer to a request from before a restart must not match a new one.
+        request = int.from_bytes(self._entropy(8), "little")
         messages = [encode_append(part) for part in split_append(request, channel_id, records, flags)]
         self._asked[request] = peer.node_id
         self._send(peer, messages, now, out)
