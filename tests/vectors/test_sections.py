@@ -28,8 +28,6 @@ NOT_READ = {
         "psk": "is read beside the packets it belongs to",
         "identities": "the same derivations as in transport",
         "reflex": "the same messages as in transport",
-        "reassembler_cases": COMPUTE,
-        "migration_state_machine": COMPUTE,
     },
     "pubsub": {
         "format": ABOUT,

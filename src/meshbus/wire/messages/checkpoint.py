@@ -103,6 +103,14 @@ def is_checkpoint(state: Buffer) -> bool:
     return bytes(state[: len(MAGIC)]) == MAGIC
 
 
+def moves_in(state: Buffer) -> int:
+    """Return how often a daemon with this state had moved; 0 for a bare state. Reads the first bytes only."""
+    if not is_checkpoint(state):
+        return 0
+    moves: int = _HEAD.unpack_prefix(state)[2]
+    return moves
+
+
 class _Reader:
     def __init__(self, rest: memoryview) -> None:
         self.rest = rest

@@ -60,12 +60,12 @@ class FailureCode(IntEnum):
     FACTORY_NOT_FOUND = 1
     COMPUTE_NOT_SUPPORTED = 2
     STATE_FAILED = 3
-    """Has a text. 0.23 nodes send it for everything about snapshots and envelopes, and for a canceled move."""
+    """With a text. 0.23 nodes send it for everything about snapshots and envelopes, and for a canceled move."""
     ALREADY_MIGRATING = 4
     IDENTITY_TRANSPORT_FAILED = 5
-    """Has a text."""
+    """With a text."""
     NOT_READY_TIMEOUT = 6
-    """Has the number of attempts."""
+    """With the number of attempts."""
 
 
 _WITH_TEXT = frozenset({FailureCode.STATE_FAILED, FailureCode.IDENTITY_TRANSPORT_FAILED})
