@@ -38,7 +38,7 @@ def test_what_is_kept_comes_back() -> None:
 def test_a_checkpoint_keeps_what_the_record_knows_of_moves() -> None:
     store, host = MemoryStore(), DaemonHost(DAEMON, Counter())
     keep(store, host, 0)
-    mark = Mark(status=Status.ACTIVE, attempt=5, begun=6)
+    mark = Mark(status=Status.ACTIVE, attempt=5, begun=(6,))
     store.mark(host.origin, mark)
     keep(store, host, 0)
     assert store.marked(host.origin) == mark

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from meshbus.compute.store import DaemonStore, Decision, Mark, Outcome, Status, Stored
+from meshbus.compute.store import MAX_BEGUN, DaemonStore, Decision, Mark, Outcome, Status, Stored, begin
 from meshbus.wire.messages.causal import CausalLink
 from meshbus.wire.messages.migration import BufferedEvent
 from tests.compute.memorystore import MemoryStore
@@ -18,6 +18,13 @@ def test_the_store_of_tests_keeps_what_the_seam_promises() -> None:
     store.remove(7)
     store.remove(7)
     assert (store.load(7), store.marked(7), store.origins()) == (None, None, [])
+
+
+def test_a_mark_remembers_the_last_attempts() -> None:
+    mark = Mark(status=Status.ACTIVE)
+    for attempt in range(MAX_BEGUN + 3):
+        mark = begin(mark, attempt)
+    assert mark.begun == tuple(range(3, MAX_BEGUN + 3))
 
 
 def test_there_is_one_decision_for_each_daemon() -> None:

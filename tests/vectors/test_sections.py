@@ -10,7 +10,6 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 LIVE_NODE = "needs a live node: sessions, roster, fan-out"
-COMPUTE = "belongs to daemons, their migration and their causal chains"
 ABOUT = "describes the file"
 
 NOT_READ = {
@@ -34,7 +33,6 @@ NOT_READ = {
     },
     "subprotocols": {
         "meta": ABOUT,
-        "reconcile": COMPUTE,
     },
 }
 

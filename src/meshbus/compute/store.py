@@ -39,8 +39,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """The node that a daemon was handed over to."""
     moves: int = 0
     """How often it has moved, this move included where it is active."""
-    begun: int | None = None
-    """Number of the last attempt to move it away: an attempt has one snapshot, so it begins only once."""
+    begun: tuple[int, ...] = ()
+    """Numbers of the last attempts to move it away from here: an attempt has one snapshot, so it begins only once."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +74,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     target: int
     attempt: int | None
     outcome: Outcome
+
+
+MAX_BEGUN = 64
+"""Attempts that a record remembers: more than messages of old ones can be under way."""
+
+
+def begin(mark: Mark, attempt: int) -> Mark:
+    """Return a mark that remembers one more attempt."""
+    return msgspec.structs.replace(mark, begun=(*mark.begun, attempt)[-MAX_BEGUN:])
 
 
 class DaemonStore(Protocol):

@@ -6,7 +6,7 @@ from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.host import DaemonHost
 from meshbus.compute.migration.base import MigrationSettings, Phase, failure
 from meshbus.compute.registry import Factory
-from meshbus.compute.store import Status
+from meshbus.compute.store import Status, begin
 from meshbus.names.identity import Identity
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.causal import CausalLink
@@ -193,6 +193,26 @@ def test_another_attempt_waits_until_the_orchestrator_has_ended_the_first() -> N
     assert trio.say(SOURCE, TARGET, part(attempt=8)) == [
         (SOURCE, RestoreComplete(origin=ORIGIN, attempt=8, restored_seq=0))
     ]
+
+
+def test_attempts_that_began_here_are_remembered_when_the_daemon_comes_and_goes() -> None:
+    trio = Trio()
+    trio.start()
+    begun = trio.log[0][2].attempt
+    mark = trio[SOURCE].store.marked(ORIGIN)
+    # Nothing was kept on disk before the move, so that only the memory of the source has the attempt.
+    assert mark is not None
+    trio[SOURCE].store.mark(ORIGIN, begin(mark, begun or 0))
+    trio.say(TARGET, SOURCE, part(moves=1))
+    trio.say(TARGET, SOURCE, failure(ORIGIN, 7, "over"))
+    mark = trio[SOURCE].store.marked(ORIGIN)
+    assert mark is not None
+    assert (mark.status, mark.begun) == (Status.MOVED, (begun,))
+    assert trio.say(TARGET, SOURCE, part(attempt=8, moves=1)) != []
+    trio.say(TARGET, SOURCE, ActivateTarget(origin=ORIGIN, attempt=8))
+    mark = trio[SOURCE].store.marked(ORIGIN)
+    assert mark is not None
+    assert (mark.status, mark.begun) == (Status.ACTIVE, (begun,))
 
 
 def test_events_for_an_unknown_move_end_it() -> None:

@@ -35,7 +35,7 @@ from meshbus.compute.migration.base import (
 from meshbus.compute.migration.leaving import Leaving
 from meshbus.compute.migration.transfer import Transfer
 from meshbus.compute.recovery import revive
-from meshbus.compute.store import Mark, Status, Stored
+from meshbus.compute.store import Mark, Status, Stored, begin
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import DaemonError, LocalProtocolError, MalformedPacket, MigrationError, MigrationFault
 from meshbus.policy.reason import Reason
@@ -261,7 +261,7 @@ class MigrationSourceHandler:
             orchestrator=leaving.orchestrator,
             target=leaving.target,
             moves=leaving.host.moves,
-            begun=leaving.attempt,
+            begun=self._begun_before(leaving.origin),
         )
         if self._seat.store.marked(leaving.origin) is None:
             self._seat.store.save(leaving.origin, Stored(mark=mark, snapshot=leaving.snapshot))
@@ -320,7 +320,7 @@ class MigrationSourceHandler:
         if (stored.mark.attempt, stored.mark.orchestrator) != (message.attempt, sender):
             self._seat.counters.count(Reason.MIGRATION_STALE)
             return
-        mark = Mark(status=Status.ACTIVE, moves=stored.mark.moves, begun=message.attempt)
+        mark = Mark(status=Status.ACTIVE, moves=stored.mark.moves, begun=stored.mark.begun)
         try:
             host = revive(msgspec.structs.replace(stored, mark=mark), factory)
         except (DaemonError, MalformedPacket):
@@ -348,11 +348,14 @@ class MigrationSourceHandler:
         mark = self._seat.store.marked(message.origin)
         if mark is not None:
             # On disk before the first part leaves: after a crash the daemon goes on, and the snapshot is from the past.
-            self._seat.store.mark(message.origin, msgspec.structs.replace(mark, begun=message.attempt))
+            self._seat.store.mark(message.origin, begin(mark, message.attempt))
 
     def _has_begun(self, origin: int, attempt: int) -> bool:
+        return attempt in self._begun or attempt in self._begun_before(origin)
+
+    def _begun_before(self, origin: int) -> tuple[int, ...]:
         mark = self._seat.store.marked(origin)
-        return attempt in self._begun or (mark is not None and mark.begun == attempt)
+        return () if mark is None else mark.begun
 
     def _next_hop(self, leaving: Leaving) -> int:
         # With the orchestrator on this node everything goes straight to the target (compute.md §5).

@@ -141,7 +141,8 @@ class MigrationTargetHandler:
             return []
         host = arriving.host
         host.moves = arriving.mark.moves + 1
-        self._seat.store.mark(origin, Mark(status=Status.ACTIVE, attempt=attempt, moves=host.moves))
+        begun = arriving.mark.begun
+        self._seat.store.mark(origin, Mark(status=Status.ACTIVE, attempt=attempt, moves=host.moves, begun=begun))
         del self._arriving[origin]
         self._seat.registry.add(host)
         self._completed.put((origin, attempt), arriving.through)
@@ -155,9 +156,8 @@ class MigrationTargetHandler:
         if sender != arriving.mark.orchestrator:
             self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return
-        del self._arriving[message.origin]
         self._parts.drop(message.origin)
-        self._seat.store.remove(message.origin)
+        self._forget(arriving)
 
     def tick(self, now: float) -> list[Outbound]:
         """Repeat the last answer of moves that wait: an orchestrator that knows nothing of one says so."""
@@ -169,8 +169,7 @@ class MigrationTargetHandler:
             # Without a number nobody answers. Before the replay the source cannot have stopped, so it may be forgotten.
             unnumbered = arriving.mark.attempt is None and arriving.phase == Phase.RESTORE
             if unnumbered and arriving.pace.is_over(now):
-                del self._arriving[arriving.host.origin]
-                self._seat.store.remove(arriving.host.origin)
+                self._forget(arriving)
         return out
 
     def next_timer(self) -> float | None:
@@ -186,6 +185,16 @@ class MigrationTargetHandler:
         # It may have confirmed the replay before the restart, and then its source may have stopped.
         arriving.phase = Phase.REPLAY
         return arriving
+
+    def _forget(self, arriving: _Arriving) -> None:
+        origin, mark = arriving.host.origin, arriving.mark
+        del self._arriving[origin]
+        if not mark.begun:
+            self._seat.store.remove(origin)
+            return
+        # It ran here before, and late messages of those attempts may come yet; the next snapshot has as many moves.
+        left = Mark(status=Status.MOVED, moves=max(mark.moves - 1, 0), begun=mark.begun)
+        self._seat.store.save(origin, Stored(mark=left, snapshot=b""))
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +249,9 @@ class MigrationTargetHandler:
             return self._refuse(sender, message, f"{_UNREADABLE}: {error}")
         except (AuthError, DaemonError, LocalProtocolError) as error:
             return self._refuse(sender, message, str(error))
-        mark = Mark(status=Status.STAGED, attempt=attempt, orchestrator=sender, moves=moves)
+        before = self._seat.store.marked(origin)
+        begun = () if before is None else before.begun
+        mark = Mark(status=Status.STAGED, attempt=attempt, orchestrator=sender, moves=moves, begun=begun)
         seed = identity.seed if identity.can_sign else None
         self._seat.store.save(origin, Stored(mark=mark, snapshot=raw, seed=seed))
         arriving = _Arriving(mark, host, Pace(self._seat.settings, now), shadow=shadow)
