@@ -132,9 +132,9 @@ def test_an_item_that_came_with_an_interrupt_is_left_to_the_next_call(monkeypatc
 def test_a_call_on_the_thread_of_the_loop_raises_instead_of_hanging() -> None:
     loop = BackgroundLoop()
     try:
-        with pytest.raises(RuntimeError, match="hand it to another thread"):
+        with pytest.raises(RuntimeError, match="call it from another thread"):
             loop.call(lambda: loop.call(threading.get_ident))
-        with pytest.raises(RuntimeError, match="hand it to another thread"):
+        with pytest.raises(RuntimeError, match="call it from another thread"):
             loop.call(loop.stop)
     finally:
         loop.stop()

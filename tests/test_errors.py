@@ -80,6 +80,11 @@ SAMPLES: list[tuple[MeshError, str, dict[str, object]]] = [
         {"credit": 10, "wanted": 20},
     ),
     (
+        Backpressure(20, 10),
+        "10 bytes wait until the peer has acknowledged what was sent before; send less often, or wait and try again",
+        {"credit": 20, "wanted": 10},
+    ),
+    (
         SlowConsumer("sensors/", 5, 2),
         "subscription 'sensors/' fell behind: 5 events pending, 2 dropped; read faster, or raise max_events or max_bytes",
         {"subscription": "sensors/", "pending": 5, "dropped": 2},

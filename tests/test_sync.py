@@ -204,7 +204,7 @@ def test_a_listener_that_calls_its_node_gets_an_error_and_does_not_hang(pair: tu
         pass
     end()
     assert raised
-    assert "hand it to another thread" in raised[0]
+    assert "call it from another thread" in raised[0]
 
 
 def test_a_node_starts_without_a_with_block() -> None:

@@ -16,7 +16,7 @@ LONG = [
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it is published without types
-    """Hand out whole files, and some folders as if they were one file."""
+    """Assign whole files, and some folders as if they were one file."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)

@@ -87,7 +87,7 @@ class BackgroundLoop:
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "a blocking method was called on the thread that would have to do its work, as in a listener of `watch`; "
-                "hand it to another thread"
+                "call it from another thread"
             )
 
 

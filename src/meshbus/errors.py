@@ -224,16 +224,19 @@ class DeliveryError(MeshError):
 
 
 class Backpressure(DeliveryError):
-    """A stream has too little credit for a send."""
+    """A stream cannot send yet: it has too little credit, or waits for acknowledgements."""
 
     code = "backpressure"
 
     def __init__(self, credit: int, wanted: int) -> None:
         self.credit = credit
         self.wanted = wanted
-        super().__init__(
-            f"the stream has {credit} bytes of credit left, {wanted} are needed; send less often, or wait and try again"
-        )
+        # A reliable stream may have credit and still wait, because the peer has not acknowledged its last packets.
+        if credit < wanted:
+            problem = f"the stream has {credit} bytes of credit left, {wanted} are needed"
+        else:
+            problem = f"{wanted} bytes wait until the peer has acknowledged what was sent before"
+        super().__init__(f"{problem}; send less often, or wait and try again")
 
 
 class SlowConsumer(DeliveryError):

@@ -46,7 +46,7 @@ class Running(NamedTuple):
         raise AssertionError(f"the node ended before {name}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        """End it; gives its exit code and what it said beside its results."""
+        """End it; return its exit code and what it said beside its results."""
         self.process.send_signal(number)
         _, err = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, err

@@ -25,7 +25,7 @@ def _found(rows: list[dict[str, Any]]) -> dict[str, str]:
     return {row["check"]: row["result"] for row in rows}
 
 
-def test_a_good_node_is_good(meshbus: Meshbus, good: Path) -> None:
+def test_a_valid_configuration_passes_all_checks(meshbus: Meshbus, good: Path) -> None:
     result = meshbus("check", good)
     assert (result.code, result.err) == (Exit.OK, "")
     found = _found(result.rows)
@@ -34,7 +34,7 @@ def test_a_good_node_is_good(meshbus: Meshbus, good: Path) -> None:
     assert {"kernels", "trains", "receive buffer"} <= set(found)
 
 
-def test_a_bad_file_is_named_and_the_machine_is_checked_all_the_same(meshbus: Meshbus, good: Path) -> None:
+def test_a_bad_file_is_named_and_the_machine_is_checked_nevertheless(meshbus: Meshbus, good: Path) -> None:
     good.write_text("hearbeat_s = 1\n", "utf-8")
     result = meshbus("check", good)
     assert result.code == Exit.FAILED
@@ -45,7 +45,7 @@ def test_a_bad_file_is_named_and_the_machine_is_checked_all_the_same(meshbus: Me
     assert result.err.count("\n") == 1
 
 
-def test_a_missing_mesh_key_is_bad_and_a_missing_identity_is_not(meshbus: Meshbus, home: Path) -> None:
+def test_a_missing_mesh_key_fails_and_a_missing_identity_does_not(meshbus: Meshbus, home: Path) -> None:
     result = meshbus("check")
     assert result.code == Exit.FAILED
     found = _found(result.rows)
@@ -53,7 +53,7 @@ def test_a_missing_mesh_key_is_bad_and_a_missing_identity_is_not(meshbus: Meshbu
     assert not list(home.iterdir()), "checking creates nothing"
 
 
-def test_an_open_identity_is_bad(meshbus: Meshbus, good: Path) -> None:
+def test_an_identity_that_others_can_read_fails(meshbus: Meshbus, good: Path) -> None:
     (good.parent / "id.toml").chmod(0o644)
     result = meshbus("check", good)
     assert result.code == Exit.FAILED
@@ -77,13 +77,13 @@ def test_an_ephemeral_identity_needs_no_file(meshbus: Meshbus, good: Path) -> No
     )
 
 
-def test_an_address_of_another_machine_is_bad(meshbus: Meshbus, good: Path) -> None:
+def test_an_address_of_another_machine_fails(meshbus: Meshbus, good: Path) -> None:
     rows = meshbus("check", good, "--set", "bind=192.0.2.1:9000").rows
     assert rows[-1]["check"] == "socket"
     assert rows[-1]["result"] == Result.BAD
 
 
-def test_a_machine_that_could_be_better_gets_advice(
+def test_a_machine_that_works_but_slowly_gets_advice(
     meshbus: Meshbus, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHBUS_JIT", "0")
@@ -96,13 +96,13 @@ def test_a_machine_that_could_be_better_gets_advice(
     assert "rmem_max=1073741824" in rows["receive buffer"]["to_do"]
 
 
-def test_everything_that_is_not_good_says_what_to_do(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failed_check_has_advice(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHBUS_JIT", "0")
     for row in meshbus("check", "--set", "bind=192.0.2.1:9", "--set", "compat_any_issuer=true").rows:
         assert bool(row["to_do"]) == (row["result"] != Result.GOOD), row
 
 
-def test_people_get_a_table(meshbus: Meshbus, good: Path, terminal: None) -> None:
+def test_a_terminal_gets_a_table(meshbus: Meshbus, good: Path, terminal: None) -> None:
     out = meshbus("check", good).out
     assert "to do" in out
     assert "python" in out

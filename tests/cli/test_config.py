@@ -39,7 +39,7 @@ def test_the_mesh_key_is_hidden(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatc
     assert {"setting": "psk", "value": "(hidden)", "source": "the environment"} in result.rows
 
 
-def test_people_get_a_table(meshbus: Meshbus, terminal: None) -> None:
+def test_a_terminal_gets_a_table(meshbus: Meshbus, terminal: None) -> None:
     out = meshbus("config", "show").out
     assert "127.0.0.1:0" in out
     assert "{" not in out
@@ -61,7 +61,7 @@ def test_people_get_a_table(meshbus: Meshbus, terminal: None) -> None:
         ),
     ],
 )
-def test_a_bad_file_is_one_sentence(meshbus: Meshbus, home: Path, content: str, complaint: str) -> None:
+def test_the_error_of_a_bad_file_is_one_line(meshbus: Meshbus, home: Path, content: str, complaint: str) -> None:
     (home / "node.toml").write_text(content, "utf-8")
     (home / "node.toml").chmod(0o644)
     result = meshbus("config", "show", "node.toml")

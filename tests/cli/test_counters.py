@@ -31,14 +31,14 @@ def test_the_counters_of_a_running_node_are_shown_with_their_meaning(meshbus: Me
         assert result.code == Exit.OK
 
 
-def test_a_table_for_people(meshbus: Meshbus, tmp_path: Path, terminal: None) -> None:
+def test_a_terminal_shows_a_table_of_counters(meshbus: Meshbus, tmp_path: Path, terminal: None) -> None:
     create_psk(tmp_path / "mesh.key")
     with running(tmp_path / "a") as node:
         assert "sent.bytes" in meshbus("counters", "--admin", node.admin).out
 
 
 @pytest.mark.parametrize("socket", ["nowhere.sock"])
-def test_no_node_is_one_sentence(meshbus: Meshbus, home: Path, socket: str) -> None:
+def test_without_a_node_the_error_is_one_line(meshbus: Meshbus, home: Path, socket: str) -> None:
     result = meshbus("counters", "--admin", home / socket)
     assert (result.code, result.out) == (Exit.UNREACHABLE, "")
     assert "start a node with `meshbus up`" in result.err

@@ -26,7 +26,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Give one without Java, whose mark every process of the demo inherits."""
+    """Return an environment without Java, with a mark that every process of the demo inherits."""
     tools = folder.parent / "bin"
     if not tools.exists():
         tools.mkdir()
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     errors: str
 
     def table(self, title: str) -> list[list[str]]:
-        """Give the rows of a table, without its head."""
+        """Return the rows of a table, without its head."""
         block = next(block for block in self.text.split("\n\n") if block.lstrip().startswith(f"{title}  "))
         return [re.split(r" {2,}", line.strip()) for line in block.strip().splitlines()[2:]]
 
@@ -69,14 +69,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # it starts Spark
 
 
-def test_progress_is_beside_the_results_and_nothing_else_is(shown: Shown) -> None:
+def test_only_progress_is_on_stderr(shown: Shown) -> None:
     lines = shown.errors.splitlines()
     assert len(lines) >= 4
     assert all(line.startswith(("meshbus: fleet  ", "meshbus: pipeline  ")) for line in lines)
     assert [bool(re.search(r"\(\d+\.\d s\)$", line)) for line in lines].count(True) == 2
 
 
-def test_everybody_is_there_with_what_they_logged(shown: Shown) -> None:
+def test_every_node_is_listed_with_its_logs(shown: Shown) -> None:
     counts = {row[0]: row[-2:] for row in shown.table("The fleet")}
     assert set(counts) == {role.name for role in ROLES}
     for name, (published, received) in counts.items():
@@ -85,7 +85,7 @@ def test_everybody_is_there_with_what_they_logged(shown: Shown) -> None:
                 assert int(count.replace("–", "0")) == sum(map(len, logged(shown.files, name, kind).values()))
 
 
-def test_refusals_say_who_what_and_why(shown: Shown) -> None:
+def test_refusals_show_node_channel_and_reason(shown: Shown) -> None:
     assert (
         "west-guest may not subscribe to alarms/safety of west-rover: unauthorized: the channel requires" in shown.text
     )
@@ -134,7 +134,7 @@ def test_the_tables_hold_what_was_logged_and_recorded(shown: Shown) -> None:
 
 
 def _unique(files: FleetFiles) -> dict[str, set[tuple[str | None, Row]]]:
-    """Give the events that arrived: an event that two nodes have is one where its publisher numbered it."""
+    """Return the events that arrived: an event that two nodes have is one where its publisher numbered it."""
     found: dict[str, set[tuple[str | None, Row]]] = {}
     for name in ("control", "east-planner"):
         for channel, rows in logged(files, name, "received").items():
@@ -149,7 +149,7 @@ def test_recorded_and_recomputed_verdicts_agree(shown: Shown) -> None:
     assert int(found[2]) >= judged(shown.files).total()
 
 
-def test_the_what_if_names_every_packet_that_would_fare_otherwise(shown: Shown) -> None:
+def test_the_policy_replay_lists_every_packet_with_another_verdict(shown: Shown) -> None:
     passed = judged(shown.files)
     expected = {
         (POSES, "west", "east", "not_ancestor", "forward"): passed[POSES, "3.1", "3.2", "not_ancestor"],
@@ -163,7 +163,7 @@ def test_the_what_if_names_every_packet_that_would_fare_otherwise(shown: Shown) 
     assert f"{sum(expected.values())} of {passed.total()} packets would get another verdict" in shown.text
 
 
-def test_everything_is_where_it_says(shown: Shown) -> None:
+def test_the_printed_files_exist(shown: Shown) -> None:
     folder = shown.files.folder
     assert "<svg" in (folder / REPORT).read_text()
     assert (folder / MARK).read_text() == ABOUT
@@ -172,7 +172,7 @@ def test_everything_is_where_it_says(shown: Shown) -> None:
 
 
 def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
-    """Give the rows of a table that has sentences around it."""
+    """Return the rows of a table that has sentences around it."""
     return [row for row in shown.table(title) if len(row) == columns]
 
 
@@ -186,7 +186,7 @@ def _rows(shown: Shown, title: str, columns: int) -> Sequence[list[str]]:
     ],
     ids=["Ctrl-C", "kill -9", "ended while Spark runs"],
 )
-def test_a_demo_that_is_ended_midway_leaves_nothing_running(tmp_path: Path, stage: str, kind: signal.Signals) -> None:
+def test_a_demo_that_is_interrupted_leaves_no_process(tmp_path: Path, stage: str, kind: signal.Signals) -> None:
     folder = tmp_path / "demo"
     main_end, other_end = os.openpty()  # on a terminal, so that every step is shown
     with child(
@@ -217,7 +217,7 @@ def test_a_folder_that_no_demo_made_is_left_alone(meshbus: Meshbus, home: Path) 
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "601", "nan"])
-def test_a_time_that_makes_no_sense_is_refused(meshbus: Meshbus, home: Path, seconds: str) -> None:
+def test_an_invalid_duration_is_refused(meshbus: Meshbus, home: Path, seconds: str) -> None:
     result = meshbus("demo", "--seconds", seconds)
     assert result.code == Exit.USAGE
     assert "--seconds" in result.err

@@ -80,7 +80,7 @@ def test_published_through_the_socket_received_by_another_node(meshbus: Meshbus,
     assert {row["publisher"] for row in _rows(out)} == {node.status["node_id"]}
 
 
-def test_published_by_a_node_for_a_moment_received_through_the_socket(mesh: Path) -> None:
+def test_published_by_a_temporary_node_received_through_the_socket(mesh: Path) -> None:
     lines = b"first\nsecond\r\n\nno newline"
     with (
         running(mesh / "b") as node,
@@ -98,7 +98,7 @@ def test_published_by_a_node_for_a_moment_received_through_the_socket(mesh: Path
     assert (code, out) == (Exit.OK, b"first\nsecond\n\nno newline\n")
 
 
-def test_any_bytes_as_one_event(mesh: Path, node: Running) -> None:
+def test_any_bytes_are_published_as_one_event(mesh: Path, node: Running) -> None:
     blob = bytes(range(256))
     with subscriber_of(f"{CHANNEL}/raw", *_own(mesh, node), "--count", "1") as subscriber:
         answer = subprocess.run(
@@ -130,7 +130,7 @@ def test_a_subscription_begins_in_the_log_of_the_publisher(meshbus: Meshbus, mes
             assert complaint in result.err
 
 
-def test_nobody_there_ends_with_3(meshbus: Meshbus, node: Running) -> None:
+def test_without_subscribers_the_exit_status_is_3(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("pub", "test/nobody", "x", "--admin", node.admin, "--wait", 0.1)
     assert result.code == Exit.UNREACHABLE
     assert result.row["attempted"] == 0
@@ -145,14 +145,14 @@ def test_a_time_limit_ends_a_subscription(meshbus: Meshbus, mesh: Path, node: Ru
     assert result.err.endswith("meshbus: received 0 events in 0.5 s\n")
 
 
-def test_a_refused_subscription_ends_with_4(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+def test_a_refused_subscription_exits_with_status_4(meshbus: Meshbus, mesh: Path, node: Running) -> None:
     result = meshbus("sub", "test/closed", *_own(mesh, node))
     assert (result.code, result.out) == (Exit.DENIED, "")
     assert "refused: unauthorized" in result.err
     assert result.err.count("\n") == 1
 
 
-def test_a_subscription_that_was_never_live_is_told_from_one_without_events(
+def test_a_subscription_that_was_never_live_differs_from_one_without_events(
     meshbus: Meshbus, mesh: Path, node: Running
 ) -> None:
     node.process.send_signal(signal.SIGSTOP)
@@ -164,14 +164,14 @@ def test_a_subscription_that_was_never_live_is_told_from_one_without_events(
     assert result.err.startswith("meshbus: not subscribed to test/quiet after 0.2 s")
 
 
-def test_a_subscription_without_a_publisher_is_told_from_one_without_events(meshbus: Meshbus, mesh: Path) -> None:
+def test_a_subscription_without_a_publisher_differs_from_one_without_events(meshbus: Meshbus, mesh: Path) -> None:
     with running(mesh / "alone") as alone:
         result = meshbus("sub", "test/quiet", "--admin", alone.admin, "--timeout", 0.2)
     assert (result.code, result.out) == (Exit.UNREACHABLE, "")
     assert "no publisher has accepted it yet" in result.err
 
 
-def test_who_refuses_is_shown_beside_who_accepts(meshbus: Meshbus, mesh: Path, node: Running) -> None:
+def test_refusing_publishers_are_shown_beside_accepting_ones(meshbus: Meshbus, mesh: Path, node: Running) -> None:
     with running(mesh / "other") as other:
         both = mesh / "both.toml"
         peers = "".join(
@@ -184,7 +184,7 @@ def test_who_refuses_is_shown_beside_who_accepts(meshbus: Meshbus, mesh: Path, n
         assert f"{node.status['node_id']} refused test/closed: unauthorized" in result.err
 
 
-def test_a_refused_publish_ends_with_4(meshbus: Meshbus, node: Running) -> None:
+def test_a_refused_publish_exits_with_status_4(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("pub", "test/closed", "x", "--admin", node.admin, "--wait", 0)
     assert (result.code, result.out) == (Exit.DENIED, "")
     assert "may not publish on 'test/closed'" in result.err
@@ -203,7 +203,9 @@ def test_a_refused_publish_ends_with_4(meshbus: Meshbus, node: Running) -> None:
         (["sub", "a", "--count", "many"], "invalid value for --count"),
     ],
 )
-def test_bad_input_is_one_sentence(meshbus: Meshbus, node: Running, arguments: list[str], complaint: str) -> None:
+def test_the_error_of_bad_input_is_one_line(
+    meshbus: Meshbus, node: Running, arguments: list[str], complaint: str
+) -> None:
     result = meshbus(*arguments, "--admin", node.admin)
     assert (result.code, result.out) == (Exit.USAGE, "")
     assert complaint in result.err
@@ -211,7 +213,7 @@ def test_bad_input_is_one_sentence(meshbus: Meshbus, node: Running, arguments: l
 
 
 @pytest.mark.parametrize("arguments", [["pub", "--wait", "0"], ["sub"]], ids=["pub", "sub"])
-def test_ctrl_c_ends_at_once_and_quietly(mesh: Path, arguments: list[str]) -> None:
+def test_ctrl_c_exits_at_once_without_output(mesh: Path, arguments: list[str]) -> None:
     pipe = subprocess.PIPE
     with (
         running(mesh / f"interrupted-{arguments[0]}") as node,
@@ -256,7 +258,7 @@ def test_raw_input_is_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(_stdin_events(0, raw=True)) == [b"a\nb\r"]
 
 
-def test_the_exit_code_follows_from_who_was_reached() -> None:
+def test_the_exit_status_follows_from_the_report() -> None:
     for expected, events, attempted, delivered, logged in (
         (Exit.OK, 0, 0, 0, 0),
         (Exit.UNREACHABLE, 1, 0, 0, 0),
@@ -314,7 +316,7 @@ def test_a_log_is_read_from_the_publisher_that_is_named(meshbus: Meshbus, mesh: 
             assert code == Exit.UNREACHABLE, "one is not connected to two"
 
 
-def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
     _show_event({"channel": "a", "payload": "up\033[2Jand away"}, raw=False, json=False)
     _show_event({"channel": "a", "payload_base64": "/w=="}, raw=False, json=False)
     _show_event({"channel": "a", "payload": ""}, raw=False, json=False)
@@ -335,7 +337,7 @@ def test_people_read_lines(terminal: None, capsys: pytest.CaptureFixture[str]) -
     assert err == "meshbus: ff: slow\nmeshbus: 0f: not allowed to receive it: subnet\n"
 
 
-def test_raw_payloads_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_payloads_are_written_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", written)
     _show_event({"channel": "a", "payload_base64": "/wo="}, raw=True, json=False)

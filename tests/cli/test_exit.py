@@ -43,7 +43,7 @@ from meshbus.errors import (
         (OSError("a"), Exit.FAILED),
     ],
 )
-def test_codes(error: Exception, code: Exit) -> None:
+def test_exit_codes_of_errors(error: Exception, code: Exit) -> None:
     assert code_of(error) is code
 
 
@@ -51,6 +51,6 @@ def test_the_codes_are_the_documented_numbers() -> None:
     assert [int(code) for code in Exit][:6] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_sentence_is_one_line() -> None:
+def test_an_error_is_one_line() -> None:
     assert sentence_of(ValueError("a\n  b\tc")) == "a b c"
     assert sentence_of(KeyError()) == "KeyError"

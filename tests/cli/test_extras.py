@@ -29,7 +29,7 @@ def test_the_first_missing_package_is_refused() -> None:
         subject.needs(("json", "no_such_package"), "spark")
 
 
-def test_a_command_that_needs_an_optional_package_says_so(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_its_optional_package_names_it(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'pyarrow.parquet'", name="pyarrow.parquet")
 
@@ -39,13 +39,13 @@ def test_a_command_that_needs_an_optional_package_says_so(meshbus: Meshbus, monk
     assert result.err == "meshbus: pyarrow is not installed; run: pip install 'meshbus[arrow]'\n"
 
 
-def test_help_says_what_to_install(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_what_to_install(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" not in meshbus("--help").out
     monkeypatch.setattr(subject, "missing", list)
     assert "meshbus[spark]" in meshbus("--help").out
 
 
-def test_the_demo_says_what_is_missing_before_it_starts(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_lists_missing_packages_before_it_starts(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "missing", lambda _: ["pyspark"])
     result = meshbus("demo", "out")
     assert result.code == Exit.FAILED

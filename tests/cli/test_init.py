@@ -84,7 +84,9 @@ def test_a_real_terminal_gets_a_table_and_a_pipe_gets_json(tmp_path: Path) -> No
         (["--what"], "unknown command '--what'; see `meshbus --help`"),
     ],
 )
-def test_a_mistyped_command_is_one_sentence_and_exit_2(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
+def test_an_unknown_command_is_an_error_of_one_line_and_exits_with_status_2(
+    meshbus: Meshbus, arguments: list[str], complaint: str
+) -> None:
     result = meshbus(*arguments)
     assert result.code == Exit.USAGE
     assert result.err.startswith(f"meshbus: {complaint}")
@@ -97,13 +99,15 @@ def test_ctrl_c_is_quiet(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> N
     assert meshbus("key", "show") == (Exit.INTERRUPTED, "", "")
 
 
-def test_an_error_of_the_system_is_one_sentence(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_os_error_is_one_line(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.keyfile.load_identity", _raiser(OSError(28, "No space left on device")))
     result = meshbus("key", "show")
     assert (result.code, result.err) == (Exit.FAILED, "meshbus: [Errno 28] No space left on device\n")
 
 
-def test_a_mistake_of_ours_is_one_sentence_unless_asked(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line_unless_a_traceback_is_requested(
+    meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshbus.keyfile.load_identity", _raiser(ZeroDivisionError("oops")))
     result = meshbus("key", "show")
     assert result.code == Exit.FAILED
@@ -115,7 +119,7 @@ def test_a_mistake_of_ours_is_one_sentence_unless_asked(meshbus: Meshbus, monkey
         main(["key", "show"])
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     answer = subprocess.run(
         ["sh", "-c", '"$0" config show | head -n 1', SCRIPT],
         capture_output=True,

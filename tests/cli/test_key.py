@@ -28,27 +28,27 @@ def test_a_new_identity_is_private_and_shown_without_its_secret(meshbus: Meshbus
     assert "keep this file private" in result.err
 
 
-def test_an_identity_is_shown_again(meshbus: Meshbus) -> None:
+def test_key_show_prints_the_same_as_key_new(meshbus: Meshbus) -> None:
     made = meshbus("key", "new", "id.toml")
     shown = meshbus("key", "show", "id.toml")
     assert shown.row == made.row
     assert shown.err == ""
 
 
-def test_the_usual_place_is_the_users_folder(meshbus: Meshbus) -> None:
+def test_the_default_place_is_the_configuration_directory(meshbus: Meshbus) -> None:
     made = meshbus("key", "new")
     assert Path(made.row["identity"]).is_file()
     assert meshbus("key", "show").row == made.row
 
 
-def test_a_mesh_key_is_made_and_not_shown(meshbus: Meshbus, home: Path) -> None:
+def test_a_mesh_key_is_created_and_not_shown(meshbus: Meshbus, home: Path) -> None:
     result = meshbus("key", "psk", "mesh.key")
     assert (result.code, result.row) == (Exit.OK, {"psk_file": "mesh.key"})
     assert load_psk(home / "mesh.key").hex() not in result.out + result.err
     assert stat.S_IMODE((home / "mesh.key").stat().st_mode) == 0o600
 
 
-def test_people_get_a_table(meshbus: Meshbus, terminal: None) -> None:
+def test_a_terminal_gets_a_table(meshbus: Meshbus, terminal: None) -> None:
     meshbus("key", "new", "id.toml")
     result = meshbus("key", "show", "id.toml")
     assert "public key" in result.out
@@ -64,7 +64,7 @@ def test_nothing_is_overwritten(meshbus: Meshbus, home: Path, verb: str) -> None
     assert (home / "file").read_text("utf-8") == "mine"
 
 
-def test_a_missing_or_open_identity_says_what_to_do(meshbus: Meshbus, home: Path) -> None:
+def test_the_error_of_a_missing_or_readable_identity_has_advice(meshbus: Meshbus, home: Path) -> None:
     result = meshbus("key", "show", "none.toml")
     assert (result.code, result.out) == (Exit.USAGE, "")
     assert "create it with `meshbus key new none.toml`" in result.err

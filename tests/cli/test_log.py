@@ -31,7 +31,7 @@ def damage(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def test_ls_tells_what_each_log_holds(meshbus: Meshbus, logs: Path) -> None:
+def test_ls_shows_the_contents_of_each_log(meshbus: Meshbus, logs: Path) -> None:
     result = meshbus("log", "ls", logs)
     assert (result.code, result.err) == (Exit.OK, "")
     assert [row["channel"] for row in result.rows] == ["a", "sensors/lidar"]
@@ -41,20 +41,20 @@ def test_ls_tells_what_each_log_holds(meshbus: Meshbus, logs: Path) -> None:
     assert row["lag"] == {}
 
 
-def test_ls_tells_how_far_behind_those_are_who_follow(meshbus: Meshbus, logs: Path) -> None:
+def test_ls_shows_the_lag_of_consumers(meshbus: Meshbus, logs: Path) -> None:
     publish_consumer(logs, "silver", {"sensors/lidar": 5}, 0)
     publish_consumer(logs, "report", {"sensors/lidar": 7, "a": 0}, 0)
     rows = meshbus("log", "ls", logs).rows
     assert [row["lag"] for row in rows] == [{"report": 1}, {"report": 0, "silver": 2}]
 
 
-def test_ls_shows_lag_to_people(meshbus: Meshbus, logs: Path, terminal: None) -> None:
+def test_ls_shows_lag_on_a_terminal(meshbus: Meshbus, logs: Path, terminal: None) -> None:
     assert "lag" not in meshbus("log", "ls", logs).out
     publish_consumer(logs, "silver", {"sensors/lidar": 5}, 0)
     assert "silver 2" in meshbus("log", "ls", logs).out
 
 
-def test_ls_shows_a_table_to_people(meshbus: Meshbus, logs: Path, terminal: None) -> None:
+def test_ls_shows_a_table_on_a_terminal(meshbus: Meshbus, logs: Path, terminal: None) -> None:
     result = meshbus("log", "ls", logs)
     assert "sensors/lidar" in result.out
     assert "hot events" in result.out
@@ -77,7 +77,7 @@ def test_cat_shows_events_sealed_and_hot(meshbus: Meshbus, logs: Path) -> None:
     ]
 
 
-def test_cat_for_people_and_raw(meshbus: Meshbus, logs: Path, request: pytest.FixtureRequest) -> None:
+def test_cat_on_a_terminal_and_raw(meshbus: Meshbus, logs: Path, request: pytest.FixtureRequest) -> None:
     assert meshbus("log", "cat", logs, "sensors/lidar", "--raw", "--since", 4).out == "four\nfive\nsix\n"
     request.getfixturevalue("terminal")
     shown = meshbus("log", "cat", logs, "sensors/lidar", "--since", 4).out
@@ -95,14 +95,14 @@ def test_tail_follows_a_log_that_is_being_written(meshbus: Meshbus, logs: Path) 
     assert [row["payload"] for row in result.rows] == ["five", "six", "live"]
 
 
-def test_tail_without_since_waits_for_what_is_new(meshbus: Meshbus, logs: Path) -> None:
+def test_tail_without_since_waits_for_new_events(meshbus: Meshbus, logs: Path) -> None:
     result = meshbus("log", "tail", logs, "a", "--timeout", 0.05)
     assert (result.code, result.out) == (Exit.OK, "")
     assert "no event for 0.05 s" in result.err
     assert meshbus("log", "tail", logs, "a", "--timeout", 0, "--count", 1).code == Exit.PARTIAL
 
 
-def test_verify_finds_nothing_and_then_something(meshbus: Meshbus, logs: Path) -> None:
+def test_verify_passes_and_then_finds_damage(meshbus: Meshbus, logs: Path) -> None:
     assert meshbus("log", "verify", logs) == (Exit.OK, "", "")
     (segment,) = logs.glob("sensors_lidar-*/*.parquet")
     damage(segment)
@@ -112,7 +112,7 @@ def test_verify_finds_nothing_and_then_something(meshbus: Meshbus, logs: Path) -
     assert meshbus("log", "verify", logs, "a").code == Exit.OK
 
 
-def test_seal_makes_parquet_of_the_rest(meshbus: Meshbus, logs: Path) -> None:
+def test_seal_writes_the_rest_to_parquet(meshbus: Meshbus, logs: Path) -> None:
     assert meshbus("log", "seal", logs, "sensors/lidar").row == {
         "channel": "sensors/lidar", "sealed_events": 2, "segments": 2,
     }  # fmt: skip
@@ -125,7 +125,7 @@ def test_seal_makes_parquet_of_the_rest(meshbus: Meshbus, logs: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cat", "tail", "verify", "seal"])
-def test_a_channel_that_is_not_there_is_said_and_not_made(meshbus: Meshbus, logs: Path, verb: str) -> None:
+def test_an_unknown_channel_is_an_error_and_is_not_created(meshbus: Meshbus, logs: Path, verb: str) -> None:
     result = meshbus("log", verb, logs, "sensors/radar")
     assert result.code == Exit.USAGE
     assert "no log of sensors/radar" in result.err
@@ -134,12 +134,12 @@ def test_a_channel_that_is_not_there_is_said_and_not_made(meshbus: Meshbus, logs
 
 
 @pytest.mark.parametrize("verb", ["ls", "verify"])
-def test_a_bad_path_is_one_sentence(meshbus: Meshbus, tmp_path: Path, verb: str) -> None:
+def test_the_error_of_a_bad_path_is_one_line(meshbus: Meshbus, tmp_path: Path, verb: str) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "nowhere", tmp_path / "file"):
         result = meshbus("log", verb, place)
         assert result.code == Exit.USAGE
-        assert result.err == f"meshbus: {place} is not a folder of logs: check the path\n"
+        assert result.err == f"meshbus: {place} is not a folder of logs; check the path\n"
 
 
 def test_a_damaged_log_does_not_hide_the_others(meshbus: Meshbus, logs: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_damaged_log_does_not_hide_the_others(meshbus: Meshbus, logs: Path) ->
     assert "restore it from a copy" in cat.err
 
 
-def test_damage_behind_good_events_is_said_after_them(meshbus: Meshbus, logs: Path) -> None:
+def test_damage_is_reported_after_the_good_events(meshbus: Meshbus, logs: Path) -> None:
     with Redex(logs, background=False) as redex:
         redex.open("sensors/lidar").append(b"what is before this is synced")
     (hot,) = logs.glob("sensors_lidar-*/_hot/*.hot")
@@ -168,7 +168,7 @@ def test_damage_behind_good_events_is_said_after_them(meshbus: Meshbus, logs: Pa
     assert "were synced and are damaged" in meshbus("log", "ls", logs).err
 
 
-def test_a_range_that_is_gone_names_the_first_available(meshbus: Meshbus, logs: Path) -> None:
+def test_an_expired_range_is_an_error_with_the_first_available(meshbus: Meshbus, logs: Path) -> None:
     result = meshbus("log", "cat", logs, "sensors/lidar", "--since", 0)
     assert (result.code, result.out) == (Exit.FAILED, "")
     assert "the first available is 2" in result.err
@@ -204,7 +204,7 @@ def test_ls_works_at_any_level(meshbus: Meshbus, fleet: Path) -> None:
     assert [row["channel"] for row in meshbus("log", "ls", log).rows] == ["robot/published"]
 
 
-def test_the_folder_is_shown_to_people_where_it_matters(meshbus: Meshbus, fleet: Path, terminal: None) -> None:
+def test_a_terminal_shows_the_folder_where_it_is_needed(meshbus: Meshbus, fleet: Path, terminal: None) -> None:
     assert "folder" in meshbus("log", "ls", fleet).out
     assert "folder" not in meshbus("log", "ls", fleet / "base" / "log" / "published").out
 
@@ -224,7 +224,7 @@ def test_a_log_of_several_nodes_must_be_chosen(meshbus: Meshbus, fleet: Path) ->
     assert str(fleet / "robot" / "log" / "received") in result.err
 
 
-def test_help_says_where_each_command_starts(meshbus: Meshbus) -> None:
+def test_help_shows_where_each_command_starts(meshbus: Meshbus) -> None:
     for verb, default in (
         ("cat", "default: the oldest event"),
         ("tail", "default: only events that are appended from"),
@@ -277,7 +277,7 @@ def tiered(tmp_path: Path) -> Path:
     return root
 
 
-def test_ls_tells_where_each_segment_is_and_its_size(meshbus: Meshbus, tiered: Path) -> None:
+def test_ls_shows_the_place_and_size_of_each_segment(meshbus: Meshbus, tiered: Path) -> None:
     result = meshbus("log", "ls", tiered, "--segments")
     assert (result.code, result.err) == (Exit.OK, "")
     assert [(row["first"], row["end"], row["place"]) for row in result.rows] == [
@@ -298,7 +298,7 @@ def test_ls_tells_where_each_segment_is_and_its_size(meshbus: Meshbus, tiered: P
     assert row["waits"] is None
 
 
-def test_people_see_both_sizes_only_where_there_is_object_storage(
+def test_a_terminal_shows_both_sizes_only_with_object_storage(
     meshbus: Meshbus, tiered: Path, logs: Path, terminal: None
 ) -> None:
     assert "remote bytes" in meshbus("log", "ls", tiered).out
@@ -306,7 +306,7 @@ def test_people_see_both_sizes_only_where_there_is_object_storage(
     assert "both" in meshbus("log", "ls", tiered, "--segments").out
 
 
-def test_ls_says_why_a_log_waits_for_object_storage(meshbus: Meshbus, tmp_path: Path) -> None:
+def test_ls_shows_why_a_log_waits_for_object_storage(meshbus: Meshbus, tmp_path: Path) -> None:
     (tmp_path / "store").touch()
     with Redex(tmp_path / "logs", background=False) as redex:
         log = redex.open("a", LogConfig(tier=Tiering(f"file://{tmp_path}/store/x", after_s=0)))
@@ -328,5 +328,5 @@ def test_cat_and_verify_follow_segments_to_object_storage(meshbus: Meshbus, tier
     assert meshbus("log", "verify", tiered).code == Exit.FAILED
     result = meshbus("log", "cat", tiered, "sensors/lidar")
     assert result.code == Exit.FAILED
-    assert "is gone from object storage: restore it from a copy" in result.err
+    assert "is gone from object storage; restore it from a copy" in result.err
     assert gone.parent.name in result.err

@@ -11,7 +11,7 @@ from meshbus.config.node import default_file
 from meshbus.errors import ConfigError
 
 
-def test_the_usual_file_is_read_when_it_is_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_file_is_read_if_it_exists(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config(None).heartbeat_s == 5
     default_file().parent.mkdir(parents=True)
     default_file().write_text("heartbeat_s = 4\n", "utf-8")
@@ -23,7 +23,7 @@ def test_the_usual_file_is_read_when_it_is_there(home: Path, monkeypatch: pytest
     assert load_config(Path("named.toml")).heartbeat_s == 2
 
 
-def test_what_is_typed_is_read_as_its_setting_expects(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_converted_to_the_type_of_their_setting(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHBUS_HEARTBEAT_S", "9")
     config = load_config(None, ["heartbeat_s=2", "tags = a,b", "profile=false", "metadata={a = 'b=c'}"])
     assert (config.heartbeat_s, config.tags, config.profile, config.metadata) == (2, ("a", "b"), False, {"a": "b=c"})
@@ -42,7 +42,7 @@ def test_what_is_typed_is_read_as_its_setting_expects(home: Path, monkeypatch: p
         ),
     ],
 )
-def test_what_is_mistyped_is_named(home: Path, text: str, complaint: str) -> None:
+def test_the_error_names_a_mistyped_setting(home: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(None, [text])
     assert str(caught.value).startswith(complaint)

@@ -12,7 +12,7 @@ ROWS: list[dict[str, object]] = [
 ]
 
 
-def test_a_pipe_gets_a_line_of_json_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_json_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows(ROWS, ("node_id",), json=False, empty="none")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
 
@@ -45,7 +45,7 @@ def test_facts_are_shown_below_each_other(terminal: None, capsys: pytest.Capture
     ]
 
 
-def test_text_that_looks_like_markup_is_shown_as_it_is(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_looks_like_markup_is_shown_unchanged(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
     show_facts({"name": "[bold]x[/bold] :smile:"}, json=False)
     assert "[bold]x[/bold] :smile:" in _plain(capsys.readouterr().out)
 
@@ -72,7 +72,7 @@ def test_colors_only_without_no_color(
     assert "\033" not in capsys.readouterr().out
 
 
-def test_nothing_to_show_is_said_to_people_only(
+def test_an_empty_result_is_mentioned_on_a_terminal_only(
     terminal: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show_rows([], ("a",), json=False, empty="no peers yet")
@@ -81,19 +81,19 @@ def test_nothing_to_show_is_said_to_people_only(
     assert capsys.readouterr() == ("", "")
 
 
-def test_notes_go_beside_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     note("hello")
     assert capsys.readouterr() == ("", "meshbus: hello\n")
 
 
-def test_a_line_holds_anything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_can_hold_any_text(capsys: pytest.CaptureFixture[str]) -> None:
     show_line({"text": "ü\n", "other": ValueError("x")})
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert json.loads(out) == {"text": "ü\n", "other": "x"}
 
 
-def test_a_captured_output_is_no_terminal() -> None:
+def test_captured_output_is_not_a_terminal() -> None:
     assert not for_people(json=False)
 
 

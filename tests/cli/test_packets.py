@@ -36,7 +36,7 @@ def records(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_ls_tells_who_recorded_how_much(meshbus: Meshbus, records: Path) -> None:
+def test_ls_shows_the_recorders_and_their_sizes(meshbus: Meshbus, records: Path) -> None:
     result = meshbus("packets", "ls", records)
     assert (result.code, result.err) == (Exit.OK, "")
     assert result.rows == [
@@ -44,7 +44,7 @@ def test_ls_tells_who_recorded_how_much(meshbus: Meshbus, records: Path) -> None
     ]
 
 
-def test_cat_shows_words_and_ids_as_people_know_them(meshbus: Meshbus, records: Path) -> None:
+def test_cat_shows_reasons_as_words_and_ids_in_hex(meshbus: Meshbus, records: Path) -> None:
     rows = meshbus("packets", "cat", records).rows
     assert [row["verdict"] for row in rows] == ["delivered"] * 10 + ["forwarded", "dropped", "dropped"]
     assert [row["reason"] for row in rows[-3:]] == [None, "subnet_local", "no_route"]
@@ -58,7 +58,7 @@ def test_cat_shows_words_and_ids_as_people_know_them(meshbus: Meshbus, records: 
     assert {row["recorder"] for row in rows} == {NAME}
 
 
-def test_cat_can_be_narrowed(meshbus: Meshbus, records: Path) -> None:
+def test_cat_can_be_filtered(meshbus: Meshbus, records: Path) -> None:
     def shown(*options: object) -> list[tuple[str, str | None]]:
         rows = meshbus("packets", "cat", records, NAME, *options).rows
         return [(row["verdict"], row["reason"]) for row in rows]
@@ -70,14 +70,14 @@ def test_cat_can_be_narrowed(meshbus: Meshbus, records: Path) -> None:
     assert len(shown("--limit", 100)) == 13
 
 
-def test_people_read_sentences(meshbus: Meshbus, records: Path, terminal: None) -> None:
+def test_a_terminal_gets_sentences(meshbus: Meshbus, records: Path, terminal: None) -> None:
     lines = meshbus("packets", "cat", records, "--limit", 3).out.splitlines()
     assert f"forwarded  {0xA:016x} → {0xB:016x}" in lines[0]
     assert f"dropped (subnet_local)  {0xA:016x} → nowhere  {CHANNELS[0]}" in lines[1]
     assert "sealed files" in meshbus("packets", "ls", records).out
 
 
-def test_people_read_the_names_that_nodes_have(meshbus: Meshbus, records: Path, terminal: None) -> None:
+def test_a_terminal_gets_the_names_of_nodes(meshbus: Meshbus, records: Path, terminal: None) -> None:
     with Redex(records / FOLDER, recorder=1, background=False) as redex:
         for node_id, name in ((0xA, "west-rover"), (int(NAME, 16), "gateway")):
             fact = Fact(FactKind.NODE, node_id, name=name)
@@ -87,7 +87,7 @@ def test_people_read_the_names_that_nodes_have(meshbus: Meshbus, records: Path, 
     assert f"forwarded  west-rover → {0xB:016x}" in lines[0]
 
 
-def test_what_cannot_be_shown_is_said_in_one_sentence(meshbus: Meshbus, records: Path) -> None:
+def test_bad_arguments_are_errors_of_one_line(meshbus: Meshbus, records: Path) -> None:
     for arguments, why in (
         (("cat", records, "--reason", "bad_luck"), "unknown reason 'bad_luck'; choose from subnet_local,"),
         (("cat", records, "--limit", 0), "must be at least 1, got 0"),

@@ -33,7 +33,7 @@ def test_a_node_with_and_without_peers(meshbus: Meshbus, tmp_path: Path, request
             assert "subprotocol:" not in shown.out, "every node announces these"
 
 
-def test_a_configured_peer_that_is_not_there_is_shown_with_the_reason(
+def test_an_absent_configured_peer_is_shown_with_the_reason(
     meshbus: Meshbus, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     create_psk(tmp_path / "mesh.key")

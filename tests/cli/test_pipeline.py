@@ -54,7 +54,7 @@ def test_from_a_log_to_tables_and_a_report_without_a_system_java(home: Path, too
     assert "sensors/temp" in Path(drawn.row["report"]).read_text()
 
 
-def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
+def test_the_check_lists_missing_requirements(meshbus: Meshbus, home: Path) -> None:
     assert meshbus("pipeline", "status", "tables").err == (
         "meshbus: no pipeline has run on tables; check the path, or run 'meshbus pipeline run'\n"
     )
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said(meshbus: Meshbus, home: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "address"), [("--master", "spark://nowhere:1"), ("--remote", "sc://nowhere")])
-def test_check_says_which_address_is_wrong_and_does_not_advise_itself(
+def test_the_check_names_the_wrong_address(
     meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch, option: str, address: str
 ) -> None:
     def fail(**_: object) -> None:
@@ -87,7 +87,7 @@ def test_check_says_which_address_is_wrong_and_does_not_advise_itself(
     assert ("java" in rows) is (option == "--master"), "a server has a Java of its own"
 
 
-def test_the_status_says_what_waits_to_be_copied_and_why() -> None:
+def test_the_status_shows_what_waits_to_be_copied_and_why() -> None:
     mirror = {"place": "s3://bucket/lake", "state": "waiting", "files": 3, "bytes": 900, "behind_s": 12.5}
     said = [
         _mirror_line(mirror | changes)

@@ -40,7 +40,9 @@ def test_a_line_never_wraps_nor_moves_the_cursor(monkeypatch: pytest.MonkeyPatch
     assert all(len(line) <= 40 and line.isprintable() for line in written)
 
 
-def test_elsewhere_a_stage_says_little(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_a_stage_prints_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     with Stage("spark", "starting") as stage:
@@ -55,7 +57,7 @@ def test_elsewhere_a_stage_says_little(capsys: pytest.CaptureFixture[str], monke
     ]
 
 
-def test_a_stage_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_stage_is_shown_as_failed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="no"), Stage("spark", "starting"):
         raise ValueError("no")
     assert "spark     starting (stopped after " in capsys.readouterr().err

@@ -33,12 +33,12 @@ def node(mesh: Path) -> Iterator[Running]:
         yield started
 
 
-def test_through_the_socket(meshbus: Meshbus, node: Running) -> None:
+def test_connect_through_the_admin_socket(meshbus: Meshbus, node: Running) -> None:
     result = meshbus("peers", "--admin", node.admin)
     assert (result.code, result.err) == (Exit.OK, "")
 
 
-def test_as_a_node_for_a_moment(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+def test_connect_as_a_temporary_node(meshbus: Meshbus, node: Running, mesh: Path) -> None:
     way = ["--connect", node.address, "--public-key", node.public_key]
     result = meshbus("peers", "--config", mesh / "me.toml", *way)
     assert result.code == Exit.OK
@@ -52,7 +52,7 @@ def test_a_plain_node_is_named_by_its_id_and_its_noise_key(meshbus: Meshbus, nod
     assert meshbus("peers", "--config", mesh / "me.toml", *way).row["node_id"] == node_id
 
 
-def test_with_the_peers_of_the_configuration(meshbus: Meshbus, node: Running, mesh: Path, home: Path) -> None:
+def test_connect_with_the_configured_peers(meshbus: Meshbus, node: Running, mesh: Path, home: Path) -> None:
     peer = f'[[peers]]\naddress = "{node.address}"\npublic_key = "{node.public_key}"\n'
     lost = f'[[peers]]\naddress = "127.0.0.1:9"\npublic_key = "{node.public_key}"\nnode_id = "01"\n'
     key = f'psk_file = "{mesh / "mesh.key"}"\nephemeral = true\nhandshake_attempts = 1\n{QUICK}'
@@ -67,7 +67,7 @@ def test_with_the_peers_of_the_configuration(meshbus: Meshbus, node: Running, me
     assert meshbus("peers", "--config", "lost.toml").code == Exit.UNREACHABLE
 
 
-def test_the_usual_socket_is_taken_when_it_is_there(
+def test_the_default_socket_is_used_if_it_exists(
     meshbus: Meshbus, node: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert meshbus("peers").code == Exit.USAGE
@@ -75,7 +75,7 @@ def test_the_usual_socket_is_taken_when_it_is_there(
     assert meshbus("peers").code == Exit.OK
 
 
-def test_another_mesh_key_finds_no_way_in(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+def test_another_mesh_key_cannot_connect(meshbus: Meshbus, node: Running, mesh: Path) -> None:
     result = meshbus(
         "peers", "--config", mesh / "me.toml", "--set", f"psk_file={mesh / 'stranger.key'}", "--set",
         "handshake_attempts=1", "--connect", node.address, "--public-key", node.public_key,
@@ -103,7 +103,7 @@ def test_another_mesh_key_finds_no_way_in(meshbus: Meshbus, node: Running, mesh:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("verb", [["peers"], ["pub", "a", "x"], ["sub", "a"]], ids=lambda verb: verb[0])
-def test_a_bad_way_is_one_sentence(
+def test_contradicting_options_are_errors_of_one_line(
     meshbus: Meshbus, verb: list[str], arguments: list[str], code: int, complaint: str
 ) -> None:
     result = meshbus(*verb, *arguments)
@@ -113,7 +113,7 @@ def test_a_bad_way_is_one_sentence(
     assert result.err.count("\n") == 1
 
 
-def test_a_wrong_port_is_told_at_once_and_not_as_a_wrong_key(meshbus: Meshbus, mesh: Path) -> None:
+def test_a_wrong_port_is_reported_at_once_and_not_as_a_wrong_key(meshbus: Meshbus, mesh: Path) -> None:
     with UdpSocket.bind("127.0.0.1", 0) as free:
         address = f"127.0.0.1:{free.address[1]}"
     result = meshbus(
@@ -133,7 +133,7 @@ def test_a_wrong_port_is_told_at_once_and_not_as_a_wrong_key(meshbus: Meshbus, m
         assert line.startswith(f"meshbus: no program listens at {address}, the machine there reports")
 
 
-def test_a_wrong_public_key_is_told_with_the_key_that_was_typed(meshbus: Meshbus, node: Running, mesh: Path) -> None:
+def test_the_error_of_a_wrong_public_key_shows_the_typed_key(meshbus: Meshbus, node: Running, mesh: Path) -> None:
     result = meshbus(
         "peers", "--config", mesh / "me.toml", "--set", "handshake_attempts=1", "--connect", node.address,
         "--public-key", OTHER,
@@ -144,7 +144,7 @@ def test_a_wrong_public_key_is_told_with_the_key_that_was_typed(meshbus: Meshbus
     assert "drop.transit_stranger" in counted
 
 
-def test_a_node_that_does_not_answer_is_told_before_the_last_try(meshbus: Meshbus, mesh: Path) -> None:
+def test_a_node_that_does_not_answer_is_reported_before_the_last_attempt(meshbus: Meshbus, mesh: Path) -> None:
     with UdpSocket.bind("127.0.0.1", 0) as silent:
         result = meshbus(
             "peers", "--config", mesh / "me.toml", "--set", "handshake_attempts=2", "--connect",
@@ -160,7 +160,7 @@ def silent_port(line: str) -> str:
     return line.partition("127.0.0.1:")[2].partition(" ")[0]
 
 
-def test_a_noise_key_without_a_node_id_is_told_so(meshbus: Meshbus, mesh: Path) -> None:
+def test_a_noise_key_without_a_node_id_is_an_error(meshbus: Meshbus, mesh: Path) -> None:
     noise = "ff" * 31 + "7f"
     result = meshbus("peers", "--config", mesh / "me.toml", "--connect", "127.0.0.1:9", "--public-key", noise)
     assert result.code == Exit.USAGE

@@ -97,5 +97,5 @@ def test_a_notice_is_a_sentence(notice: object, said: str | None) -> None:
     assert _said(notice) == said
 
 
-def test_a_node_without_a_name_is_called_by_its_id() -> None:
+def test_a_node_without_a_name_is_shown_by_its_id() -> None:
     assert sentence(notices.PeerRecovered(255)) == "00000000000000ff is back"

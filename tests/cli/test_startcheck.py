@@ -39,7 +39,7 @@ def _both(meshbus: Meshbus, config: Path, what: str) -> dict[str, Any]:
     return row
 
 
-def test_a_node_that_can_start_is_good_and_nothing_is_created(meshbus: Meshbus, good: Path) -> None:
+def test_a_valid_configuration_passes_and_nothing_is_created(meshbus: Meshbus, good: Path) -> None:
     before = sorted(path.name for path in good.parent.iterdir())
     checked = meshbus("check", good)
     assert checked.code == Exit.OK
@@ -103,7 +103,7 @@ def test_folders_that_cannot_be_written(meshbus: Meshbus, good: Path) -> None:
     assert "is not writable" in _both(meshbus, good, "admin socket")["found"]
 
 
-def test_a_node_that_runs_already_is_no_problem(meshbus: Meshbus, tmp_path: Path) -> None:
+def test_a_running_node_is_not_a_failed_check(meshbus: Meshbus, tmp_path: Path) -> None:
     meshbus("key", "psk", tmp_path / "mesh.key")
     with running(tmp_path / "a", 'log_dir = "log"\n[[channels]]\nname = "a"\nlog = "published"\n') as node:
         checked = meshbus("check", tmp_path / "a" / "node.toml")
@@ -122,7 +122,7 @@ def test_a_node_that_runs_already_is_no_problem(meshbus: Meshbus, tmp_path: Path
         ('unlisted_channels = "open"\n[[channels]]\nname = "a"\nrequire_token = true\n', Result.GOOD, "are open"),
     ],
 )
-def test_what_happens_to_channels_without_an_entry_is_said(
+def test_the_check_shows_what_applies_to_unlisted_channels(
     meshbus: Meshbus, good: Path, channels: str, result: Result, found: str
 ) -> None:
     good.write_text(f'{GOOD}log_dir = "log"\n{channels}', "utf-8")

@@ -33,7 +33,7 @@ def token(meshbus: Meshbus, people: dict[str, str], home: Path) -> Path:
     return home / "p.token"
 
 
-def test_an_issued_token_says_what_was_asked(meshbus: Meshbus, people: dict[str, str], home: Path) -> None:
+def test_an_issued_token_has_the_requested_fields(meshbus: Meshbus, people: dict[str, str], home: Path) -> None:
     result = meshbus(
         "token", "issue", people["planner"], LIDAR, "--allow", "publish", "subscribe", "--ttl", "2h", "--generation", 3,
         "--out", "a.token",
@@ -49,7 +49,7 @@ def test_an_issued_token_says_what_was_asked(meshbus: Meshbus, people: dict[str,
     assert (result.row["state"], result.row["good_signature"], result.row["generation"]) == ("valid", True, 3)
 
 
-def test_without_a_file_the_token_itself_is_the_result(meshbus: Meshbus, people: dict[str, str]) -> None:
+def test_without_a_file_the_token_is_printed(meshbus: Meshbus, people: dict[str, str]) -> None:
     text = meshbus("token", "issue", people["planner"], LIDAR, "--allow", "subscribe").out
     shown = meshbus("token", "show", "-", stdin=text)
     assert shown.row["subject"] == people["planner"]
@@ -63,7 +63,7 @@ def test_a_token_for_every_channel(meshbus: Meshbus, people: dict[str, str]) -> 
     assert (row["every_channel"], row["channel_hash"]) == (True, None)
 
 
-def test_a_token_is_handed_on_as_a_chain(meshbus: Meshbus, people: dict[str, str], token: Path) -> None:
+def test_a_delegated_token_is_a_chain(meshbus: Meshbus, people: dict[str, str], token: Path) -> None:
     text = meshbus(
         "token", "delegate", token, people["helper"], "--allow", "subscribe", "--identity", "planner.toml"
     ).out
@@ -73,7 +73,7 @@ def test_a_token_is_handed_on_as_a_chain(meshbus: Meshbus, people: dict[str, str
     assert (result.code, result.row["valid"]) == (Exit.OK, True)
 
 
-def test_the_trusted_issuers_are_the_configuration_and_oneself(
+def test_the_trusted_issuers_are_those_of_the_configuration_and_the_own_key(
     meshbus: Meshbus, people: dict[str, str], token: Path, home: Path
 ) -> None:
     assert meshbus("token", "verify", token).code == Exit.OK
@@ -94,7 +94,7 @@ def test_the_trusted_issuers_are_the_configuration_and_oneself(
         (["--issuer", "00" * 32], "the chain does not start at a trusted issuer"),
     ],
 )
-def test_a_token_that_would_be_refused_ends_with_4(
+def test_a_token_that_would_be_refused_exits_with_status_4(
     meshbus: Meshbus, token: Path, arguments: list[str], reason: str
 ) -> None:
     result = meshbus("token", "verify", token, *arguments)
@@ -105,7 +105,7 @@ def test_a_token_that_would_be_refused_ends_with_4(
     assert result.err.startswith("meshbus: refused: ")
 
 
-def test_time_and_forgery_are_seen(
+def test_expired_early_and_forged_tokens_are_shown_as_such(
     meshbus: Meshbus, people: dict[str, str], token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (real,) = load_tokens(token)
@@ -118,7 +118,7 @@ def test_time_and_forgery_are_seen(
     monkeypatch.undo()
 
 
-def test_a_forged_token_is_seen(meshbus: Meshbus, token: Path) -> None:
+def test_a_forged_token_is_shown_as_such(meshbus: Meshbus, token: Path) -> None:
     from meshbus.wire.messages.token import encode_token
 
     (real,) = load_tokens(token)
@@ -128,7 +128,7 @@ def test_a_forged_token_is_seen(meshbus: Meshbus, token: Path) -> None:
     assert (result.code, result.row["reason"]) == (Exit.DENIED, "bad_signature")
 
 
-def test_people_get_a_block_for_each_token(meshbus: Meshbus, token: Path, terminal: None) -> None:
+def test_a_terminal_gets_a_block_for_each_token(meshbus: Meshbus, token: Path, terminal: None) -> None:
     out = meshbus("token", "show", token).out
     assert "subscribe, delegate" in out
     assert "good signature" in out
@@ -142,7 +142,7 @@ def test_a_date_beyond_the_calendar_is_a_number(meshbus: Meshbus, people: dict[s
 NOBODY = "11" * 32
 
 
-def test_a_running_node_is_told_to_revoke(meshbus: Meshbus, tmp_path: Path) -> None:
+def test_a_running_node_revokes(meshbus: Meshbus, tmp_path: Path) -> None:
     create_psk(tmp_path / "mesh.key")
     with running(tmp_path / "a") as node:
         result = meshbus("token", "revoke", NOBODY, 3, "--admin", node.admin)
@@ -155,7 +155,7 @@ def test_a_running_node_is_told_to_revoke(meshbus: Meshbus, tmp_path: Path) -> N
         )
 
 
-def test_without_a_node_there_is_nothing_to_revoke(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_revoke_without_a_node_is_an_error(meshbus: Meshbus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert meshbus("token", "revoke", NOBODY, 3).code == Exit.UNREACHABLE
     monkeypatch.setenv("MESHBUS_ADMIN_SOCKET", "")
     result = meshbus("token", "revoke", NOBODY, 3)
@@ -187,7 +187,7 @@ def test_without_a_node_there_is_nothing_to_revoke(meshbus: Meshbus, monkeypatch
         (["verify", "p.token", "--config", "no.toml"], 2, "config (from no.toml): the file does not exist"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_sentence(
+def test_the_error_of_bad_input_is_one_line(
     meshbus: Meshbus, token: Path, arguments: list[str], code: int, complaint: str
 ) -> None:
     result = meshbus("token", *arguments)

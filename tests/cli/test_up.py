@@ -21,7 +21,7 @@ from tests.cli.running import running
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_node_starts_says_where_it_is_and_stops(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_node_starts_prints_its_addresses_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     create_psk(tmp_path / "mesh.key")
     with running(tmp_path / "a", "", "--bind", "127.0.0.1:0") as node:
         socket = tmp_path / "a" / "run" / "admin.sock"
@@ -46,7 +46,7 @@ def test_sighup_does_not_end_a_node(tmp_path: Path) -> None:
         assert stopped == "meshbus: stopped"
 
 
-def test_what_happens_is_told_and_a_second_node_on_the_same_place_is_refused(
+def test_notices_are_printed_and_a_second_node_on_the_same_socket_is_refused(
     meshbus: Meshbus, tmp_path: Path, home: Path
 ) -> None:
     create_psk(tmp_path / "mesh.key")
@@ -64,7 +64,7 @@ def test_what_happens_is_told_and_a_second_node_on_the_same_place_is_refused(
         assert "another node serves it" in result.err
 
 
-def test_applications_attach_to_a_node_and_refusals_are_told(tmp_path: Path) -> None:
+def test_applications_attach_to_a_node_and_refusals_are_printed(tmp_path: Path) -> None:
     import zmq
 
     create_psk(tmp_path / "mesh.key")
@@ -88,7 +88,9 @@ def test_applications_attach_to_a_node_and_refusals_are_told(tmp_path: Path) -> 
         ([], "psk_file: no mesh key is configured; create one with `meshbus key psk FILE`"),
     ],
 )
-def test_a_node_that_cannot_start_says_why(meshbus: Meshbus, arguments: list[str], complaint: str) -> None:
+def test_the_error_of_a_node_that_cannot_start_has_the_reason(
+    meshbus: Meshbus, arguments: list[str], complaint: str
+) -> None:
     result = meshbus("up", *arguments)
     assert (result.code, result.out) == (Exit.USAGE, "")
     assert result.err.startswith(f"meshbus: {complaint}")
@@ -112,7 +114,7 @@ def test_notices_become_rows() -> None:
     }
 
 
-def test_rows_hold_no_reprs() -> None:
+def test_rows_contain_no_reprs() -> None:
     refused = ((ChannelName("a"), AckReason.UNAUTHORIZED),)
     row = notice_row(Matched(1, 255, (ChannelName("b"),), (), refused))
     assert row["added"] == ["b"]
@@ -122,7 +124,7 @@ def test_rows_hold_no_reprs() -> None:
     )
 
 
-def test_people_get_sentences_with_times_and_programs_get_json(
+def test_a_terminal_gets_sentences_with_times_and_a_pipe_gets_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _show(SessionUp(255, 1, initiated=False), json=False, name_of=lambda _: "west-rover")

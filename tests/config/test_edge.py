@@ -12,7 +12,7 @@ IN = {"publishers": "tcp://127.0.0.1:5555", "channels_in": ["a/"]}
 OUT = {"subscribers": "ipc:///run/x.sock", "channels_out": ["a/"]}
 
 
-def test_a_file_says_it_in_a_table(tmp_path: Path) -> None:
+def test_a_bridge_is_a_table_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         '[[edge]]\nsubscribers = "tcp://*:5556"\nchannels_out = ["sensors/"]\nsecurity = "curve"\n'

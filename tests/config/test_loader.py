@@ -209,7 +209,7 @@ def test_a_complaint_names_the_file(tmp_path: Path) -> None:
     ],
     ids=["unfinished", "twice", "binary", "deep", "large"],
 )
-def test_a_file_that_is_no_settings_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_a_file_that_is_not_a_settings_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     file = tmp_path / "car.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="config") as caught:

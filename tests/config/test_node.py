@@ -444,7 +444,7 @@ def test_the_longest_prefix_says_how_a_channel_is_logged(tmp_path: Path) -> None
         ({"log": "both", "log_codec": "protobuf"}, "run 'meshbus log schema' for protobuf"),
     ],
 )
-def test_a_log_that_makes_no_sense_is_refused(channel: dict[str, object], complaint: str) -> None:
+def test_contradicting_log_settings_are_refused(channel: dict[str, object], complaint: str) -> None:
     assert complaint in _complaint(channels=[{"name": "a", **channel}])
 
 
@@ -498,7 +498,7 @@ def test_the_folder_of_the_socket_is_chosen_without_a_warning(monkeypatch: pytes
     subject.default_admin_socket()  # a warning would be an error here
 
 
-def test_a_folder_of_somebody_else_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("runtime directory belongs to another user")
 

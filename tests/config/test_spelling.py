@@ -121,7 +121,7 @@ def test_a_bad_secret_is_not_repeated(value: object) -> None:
     assert str(value) not in str(caught.value)
 
 
-def test_every_reader_says_what_it_expects() -> None:
+def test_every_reader_has_a_description_of_what_it_expects() -> None:
     assert all(reader.expected for reader in READERS.values())
 
 

@@ -18,7 +18,7 @@ def none_with(mark: str) -> bool:
 
 
 def with_mark(mark: str) -> list[int]:
-    """Give the processes that have something in the environment that they were started with."""
+    """Return the processes that have something in the environment that they were started with."""
     return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _is_alive(path) and _has(path, mark)]
 
 

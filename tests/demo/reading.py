@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def logged(files: FleetFiles, name: str, kind: str) -> dict[str, list[Row]]:
-    """Give what a member logged: by channel, in the order of the log."""
+    """Return what a member logged: by channel, in the order of the log."""
     root = files.log_dir(name) / kind
     origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return {
@@ -37,7 +37,7 @@ def logged(files: FleetFiles, name: str, kind: str) -> dict[str, list[Row]]:
 
 
 def judged(files: FleetFiles) -> Judged:
-    """Give what the gateway decided about publications."""
+    """Return what the gateway decided about publications."""
     rows = _recorded(files)
     return Counter(
         (
@@ -52,7 +52,7 @@ def judged(files: FleetFiles) -> Judged:
 
 
 def dropped(files: FleetFiles) -> Counter[tuple[str, str | None, str]]:
-    """Give the packets that the gateway dropped, by publisher, channel and reason."""
+    """Return the packets that the gateway dropped, by publisher, channel and reason."""
     origins = {identity.origin_hash: member for member, identity in files.identities.items()}
     return Counter(
         # Control packets have no origin; those of a member that has left may be dropped.

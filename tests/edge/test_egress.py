@@ -172,7 +172,7 @@ async def test_closing_while_the_mesh_is_asked_takes_the_question_back(nodes: tu
     await until(lambda: not publisher.roster.members("a/b"))
 
 
-async def test_the_mesh_is_asked_for_so_many_prefixes_only(
+async def test_the_number_of_prefixes_requested_from_the_mesh_is_limited(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "MAX_DEMANDS", 2)

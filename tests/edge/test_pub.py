@@ -59,7 +59,7 @@ async def test_every_kind_of_part_is_taken_and_kept() -> None:
         assert (await peer.read(OUR_READY + len(whole)))[OUR_READY:] == whole
 
 
-async def test_a_message_that_is_no_subscription_is_ignored_and_counted() -> None:
+async def test_a_message_that_is_not_a_subscription_is_ignored_and_counted() -> None:
     async with Pub() as pub, await RawPeer.connect(await pub.bind(LOOPBACK)) as peer:
         peer.send(encode_message([b"hello", b"you"]) + subscribe(b"end"))
         await pub.wait_subscribed(b"end", timeout_s=PATIENCE_S)

@@ -35,7 +35,7 @@ def test_the_same_refusal_is_reported_again_after_a_while(now: list[float], capl
     assert "three parts (7 so far)" in caplog.records[-1].getMessage()
 
 
-def test_made_up_topics_are_no_flood(now: list[float]) -> None:
+def test_invented_topics_do_not_flood_the_log(now: list[float]) -> None:
     told: list[Refusal] = []
     counters = Counters()
     refusals = Refusals(counters, told.append)

@@ -52,7 +52,7 @@ def test_keys_in_both_spellings() -> None:
     ["", "short", PUBLIC + "x", PUBLIC[:-1] + "~", b"\0" * 31],
     ids=["empty", "short", "long", "bad character", "short bytes"],
 )
-def test_what_is_no_key_is_refused_with_advice(key: str | bytes) -> None:
+def test_an_invalid_key_is_refused_with_advice(key: str | bytes) -> None:
     with pytest.raises(ConfigError, match="32 bytes or 40 characters"):
         read_key("server_key", key)
     with pytest.raises(ConfigError, match="server_key"):

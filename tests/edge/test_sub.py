@@ -78,7 +78,7 @@ async def test_reading_stops_at_the_high_water_mark_also_for_newcomers() -> None
                 assert set(got[2:]) == {(b"3",), (b"4",)}
 
 
-async def test_iteration_ends_with_the_endpoint_and_gives_what_has_arrived() -> None:
+async def test_iteration_ends_with_the_endpoint_after_the_received_messages() -> None:
     async with Pub() as pub:
         sub = Sub()
         sub.subscribe()

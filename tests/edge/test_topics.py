@@ -26,7 +26,7 @@ def test_names_are_mapped_both_ways() -> None:
 
 
 @pytest.mark.parametrize("topic", [b"", b"a", b"R.a", b"r.", b"r.A", b"r.\xff", b"r.a/", "r.é".encode()])
-def test_a_topic_that_is_no_channel(topic: bytes) -> None:
+def test_a_topic_that_is_not_a_channel_name(topic: bytes) -> None:
     with pytest.raises(ChannelError):
         topics("fleet/", strip="fleet/", add="r.").channel_of(topic)
 

@@ -71,7 +71,7 @@ class Archive:
             engine.history.grew(self.channel, self.log.end, now, out)
 
     def serve(self) -> None:
-        """Hand over the pages that were asked for."""
+        """Deliver the pages that were asked for."""
         while self._seen < len(self.node.control):
             _, event = self.node.control[self._seen]
             self._seen += 1
@@ -87,7 +87,7 @@ class Archive:
 
 
 def until(net: FakeNet, archive: Archive, condition: Callable[[], bool], timeout_s: float = 600.0) -> None:
-    """Let time pass, with the archive at work, until a condition holds."""
+    """Run the archive until a condition holds."""
 
     def served() -> bool:
         archive.serve()
@@ -97,7 +97,7 @@ def until(net: FakeNet, archive: Archive, condition: Callable[[], bool], timeout
 
 
 def passing(net: FakeNet, archive: Archive, for_s: float) -> None:
-    """Let time pass, with the archive at work."""
+    """Run the archive for some time."""
     end = net.clock.now + for_s
     while net.clock.now < end:
         archive.serve()
@@ -113,5 +113,5 @@ def read(reader: FakeNode, publisher: FakeNode, since: int = 0, channel: str = C
 
 
 def numbers(reader: FakeNode) -> list[int]:
-    """Give the publish numbers of all events that came."""
+    """Return the publish numbers of all events that came."""
     return [number for batch in reader.events for number in range(batch.pub_seq, batch.pub_seq + len(batch))]  # type: ignore[operator,arg-type]

@@ -188,7 +188,7 @@ class Lossy:
             self._acknowledge()
 
     def release(self) -> None:
-        """Let the application take events again, and notify the sender at once."""
+        """Make the application take events again, and notify the sender at once."""
         self.held = False
         self._acknowledge()
 

@@ -80,7 +80,7 @@ class Site:
         return self.reader.payloads()
 
     def announce(self, *channels: ChannelName) -> None:
-        """Let the publisher open channels, and wait for its next announcement."""
+        """Make the publisher open channels, and wait for its next announcement."""
         for channel in channels:
             with self.publisher.turn() as (engine, now, out):
                 engine.open_channel(channel, now, out)
@@ -90,7 +90,7 @@ class Site:
         return self.gateway.engine.mesh.boundary.gateway.stats.drops[reason]
 
     def issue(self, ttl_s: int) -> None:
-        """Give the gateway a token by which the publisher may publish on the secret channel."""
+        """Store a token at the gateway that lets the publisher publish on the secret channel."""
         unix = unix_ns(self.net.clock.now) // 1_000_000_000
         entity = self.publisher.engine.identity.entity_id
         token = PermissionToken.issue(ROOT, entity, Scope.PUBLISH, SECRET, ttl_s=ttl_s, now=unix, entropy=bytes)

@@ -44,7 +44,7 @@ def two(
 
 
 def speaks(subprotocol_id: int, version: tuple[int, int], minimum: tuple[int, int]) -> Callable[[FakeNode], None]:
-    """Let a node offer a subprotocol at another version."""
+    """Make a node offer a subprotocol at another version."""
 
     def change(node: FakeNode) -> None:
         descriptor = SubprotocolDescriptor(

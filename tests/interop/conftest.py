@@ -21,7 +21,7 @@ def published_package() -> None:
 
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
-    """Give a place to make peers and nodes; nothing outlives the test."""
+    """Return a factory of peers and nodes, which closes all of them at the end of the test."""
     lab = Lab()
     try:
         yield lab

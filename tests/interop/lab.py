@@ -56,7 +56,7 @@ class Lab:
         return tap
 
     async def join(self, node: Node, peer: RealPeer, *, start: bool = True) -> Tap:
-        """Let a node begin a direct handshake with a peer that has not been started, and start it unless told not to."""
+        """Make a node begin a direct handshake with a peer that has not been started, and start it unless told not to."""
         tap = self.tap(node, peer.address, peer.node_id)
         accepting = asyncio.wrap_future(peer.begin("accept", node.node_id))
         await node.connect(tap.peer_address, node_id=peer.node_id, public_key=peer.public_key, routed=False)
@@ -66,7 +66,7 @@ class Lab:
         return tap
 
     async def join_running(self, node: Node, peer: RealPeer) -> Tap:
-        """Let a node begin a routed handshake with a peer that runs."""
+        """Make a node begin a routed handshake with a peer that runs."""
         tap = self.tap(node, peer.address, peer.node_id)
         await node.connect(tap.peer_address, node_id=peer.node_id, public_key=peer.public_key)
         return tap
@@ -90,7 +90,7 @@ class Lab:
 
 
 def channel(name: str, **policy: Any) -> ChannelConfig:
-    """Give the policy of a channel."""
+    """Return the policy of a channel."""
     return ChannelConfig(name=ChannelName(name), **policy)
 
 
@@ -103,7 +103,7 @@ def registry(*configs: ChannelConfig) -> ChannelConfigRegistry:
 
 
 def profile_packets(tap: Tap) -> list[Seen]:
-    """Give what a plain peer must never get; what it only passes on is not for it."""
+    """Return what a plain peer must never get; what it only passes on is not for it."""
     return [
         seen
         for seen in tap.seen

@@ -139,7 +139,7 @@ class Storm:
         return f"{who} {'crashed' if crash else 'stopped'}"
 
     async def breathe(self) -> None:
-        """Let some time pass, less than the fleet needs to be whole again."""
+        """Wait for less time than the fleet needs to recover."""
         await asyncio.sleep(self._random.uniform(0.0, 0.5))
 
     async def whole(self) -> float:
@@ -240,7 +240,7 @@ async def _collect(subscription: Subscription, into: list[bytes]) -> None:
 
 
 async def weather(home: Path, *, restarts: int, seed: int) -> None:
-    """Let a storm pass over a fleet; it must be whole again by itself, and everything reliable exact."""
+    """Restart nodes of a fleet at random; it must recover by itself, and everything reliable must be exact."""
     lab = Lab()
     storm = Storm(lab, home, seed)
     try:

@@ -80,15 +80,15 @@ class Tap:
         return _spell(self._far)
 
     def data(self, *, outgoing: bool = True) -> list[Seen]:
-        """Give the data packets of channels that passed in a direction."""
+        """Return the data packets of channels that passed in a direction."""
         return [seen for seen in self.seen if seen.is_data and seen.outgoing is outgoing]
 
     def cut(self) -> None:
-        """Let nothing through."""
+        """Drop everything."""
         self.outgoing = self.incoming = False
 
     def mend(self) -> None:
-        """Let everything through."""
+        """Pass everything."""
         self.outgoing = self.incoming = True
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ def unix() -> float:
 
 
 async def announced(node: Node, peer: RealPeer, **capabilities: object) -> None:
-    """Let the peer announce itself, and wait until our node knows."""
+    """Make the peer announce itself, and wait until our node knows."""
     await asyncio.to_thread(peer.announce_capabilities, capabilities)
     await eventually(lambda: peer.node_id in node.find_nodes(), "the announcement of the peer")
 
@@ -62,7 +62,7 @@ async def known(node: Node, peer: RealPeer) -> None:
 # ── we subscribe ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_its_past_cannot_be_read_and_that_is_said(lab: Lab) -> None:
+async def test_its_history_cannot_be_read_which_is_an_error(lab: Lab) -> None:
     peer, node = await lab.pair({"channels": THEIRS})
     await announced(node, peer)
     with pytest.raises(PeerError, match="cannot serve history"):

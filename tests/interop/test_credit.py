@@ -44,7 +44,7 @@ async def test_a_frozen_subscriber_uses_up_our_credit_and_gives_it_back(lab: Lab
     assert [event.raw.encode() for event in arrived] == sent
 
 
-async def test_a_publish_that_waits_too_long_for_a_frozen_subscriber_says_so(lab: Lab) -> None:
+async def test_a_publish_that_waits_too_long_for_a_frozen_subscriber_is_an_error(lab: Lab) -> None:
     peer, node = await lab.pair()
     await asyncio.to_thread(peer.subscribe_channel, node.node_id, "credit/ours")
     peer.pause()
@@ -61,7 +61,7 @@ async def test_a_publish_that_waits_too_long_for_a_frozen_subscriber_says_so(lab
     assert [event.raw for event in await asyncio.to_thread(peer.collect, 1)] == ["goes on"]
 
 
-async def test_other_channels_go_on_while_one_has_no_credit(lab: Lab) -> None:
+async def test_other_channels_continue_while_one_has_no_credit(lab: Lab) -> None:
     """Credit belongs to a stream, and each channel is one."""
     peer, node = await lab.pair()
     for channel in ("credit/full", "credit/other"):
@@ -123,7 +123,7 @@ async def test_a_stream_of_its_own_gets_its_credit_from_us(lab: Lab) -> None:
     )
 
 
-async def test_what_nobody_here_reads_is_granted_all_the_same(lab: Lab) -> None:
+async def test_unread_events_are_granted_nevertheless(lab: Lab) -> None:
     """Otherwise a subscription without a reader would stall its publisher for good."""
     peer, node = await lab.pair({"permissive_channels": True})
     await node.subscribe_channel(peer.node_id, "credit/unread")

@@ -22,7 +22,7 @@ FOUND = {"require_tags": ["subprotocol:0x0a00"]}
 
 
 def handshakes(tap: Tap) -> list[tuple[bool, bool, int]]:
-    """Give direction, form and size of the handshake messages."""
+    """Return direction, form and size of the handshake messages."""
     return [(seen.outgoing, seen.routed, seen.size) for seen in tap.seen if seen.flags == HANDSHAKE]
 
 

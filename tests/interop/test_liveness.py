@@ -26,7 +26,7 @@ FOUND = {"require_tags": ["ours"]}
 
 
 async def talking(lab: Lab, **changed: float) -> tuple[RealPeer, Node]:
-    """Give a pair that know each other."""
+    """Return two connected nodes."""
     peer, node = lab.peer(permissive_channels=True, **THEIR_TIMES), await lab.node(**{**OUR_TIMES, **changed})
     peer.announce_capabilities({"tags": ["theirs"]})
     await lab.join(node, peer)
@@ -116,7 +116,7 @@ async def test_after_a_cut_both_ways_everything_of_ours_comes_back_by_itself(lab
         await eventually_there(peer.find_nodes, FOUND, gives=lambda found: found == [node.node_id])
 
 
-async def test_events_are_no_sign_of_life_but_a_failed_session_still_carries_them(lab: Lab) -> None:
+async def test_events_do_not_count_as_heartbeats_but_a_failed_session_still_carries_them(lab: Lab) -> None:
     peer, node = await talking(lab)
     [tap] = lab.taps
     await asyncio.to_thread(peer.open_stream, node.node_id, 5)

@@ -16,7 +16,7 @@ ROUTE_BYTES = 18
 
 
 async def around(lab: Lab, count: int = 2) -> tuple[RealPeer, list[Node], list[Tap]]:
-    """Give a running real node, and nodes of ours that know only it."""
+    """Return a running real node, and nodes of ours that know only it."""
     relay = lab.peer(permissive_channels=True, **THEIR_TIMES)
     nodes = [await lab.node(**OUR_TIMES) for _ in range(count)]
     taps = [await lab.join(node, relay, start=node is nodes[-1]) for node in nodes]
@@ -24,7 +24,7 @@ async def around(lab: Lab, count: int = 2) -> tuple[RealPeer, list[Node], list[T
 
 
 async def behind(lab: Lab) -> tuple[Node, Node, RealPeer, Tap]:
-    """Give a node without the profile, a relay of ours, and a real node that only the relay knows, with their wire."""
+    """Return a node without the profile, a relay of ours, and a real node that only the relay knows, with their wire."""
     far = lab.peer(permissive_channels=True, **THEIR_TIMES)
     near, relay = await lab.node(profile=False, **OUR_TIMES), await lab.node(**OUR_TIMES)
     tap = await lab.join(relay, far)

@@ -21,7 +21,7 @@ OUR_TIMES = {"heartbeat_s": 0.1, "session_timeout_s": 1.0}
 
 
 def handshakes(tap: Tap, *, outgoing: bool) -> list[tuple[int, int]]:
-    """Give ttl and hops of the routed handshake packets that passed."""
+    """Return ttl and hops of the routed handshake packets that passed."""
     return [
         (seen.ttl, seen.hop_count)
         for seen in tap.seen
@@ -30,14 +30,14 @@ def handshakes(tap: Tap, *, outgoing: bool) -> list[tuple[int, int]]:
 
 
 async def symmetric(lab: Lab) -> Node:
-    """Give a node that says it is behind a NAT through which nobody can be reached straight."""
+    """Return a node that announces a NAT through which no direct session is possible."""
     node = await lab.node(**OUR_TIMES)
     node.live.engine.announcer.set_nat(NatStatus(Nat.SYMMETRIC), Driver.now(), Output())
     return node
 
 
 async def begin_from(real: RealPeer, node: Node, lab: Lab) -> Tap:
-    """Let a real node that is not started connect to one of ours, by way of a tap, and start."""
+    """Make a real node that is not started connect to one of ours, by way of a tap, and start."""
     tap = lab.tap(node, real.address, real.node_id)
     node.accept(real.node_id)
     await asyncio.to_thread(real.connect, tap.node_address, node.noise_public_key, node.node_id)

@@ -12,7 +12,7 @@ OUR_TIMES = {"heartbeat_s": 0.1, "session_timeout_s": TIMEOUT_S}
 
 
 async def between_two(lab: Lab) -> tuple[Node, Node, list[RealPeer], list[str]]:
-    """Give two nodes of ours that share no link, two real relays between them, and the relays' addresses at the first."""
+    """Return two nodes of ours that share no link, two real relays between them, and the relays' addresses at the first."""
     left, right = [await lab.node(**OUR_TIMES) for _ in range(2)]
     relays, addresses = [], []
     for _ in range(2):
@@ -31,7 +31,7 @@ async def between_two(lab: Lab) -> tuple[Node, Node, list[RealPeer], list[str]]:
 
 
 def way(node: Node, to: Node) -> str:
-    """Give the address that packets for a node are sent to."""
+    """Return the address that packets for a node are sent to."""
     address = next(peer.address for peer in node.peers if peer.node_id == to.node_id)
     assert isinstance(address, tuple)
     return "{}:{}".format(*address)

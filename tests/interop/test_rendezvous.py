@@ -22,7 +22,7 @@ from tests.interop.tap import Tap
 
 
 def pretend(node: Node, kind: Nat, *, seen: bool = True) -> None:
-    """Let a node believe, and announce, that it is behind a NAT of some kind, and seen where it is bound."""
+    """Make a node believe, and announce, that it is behind a NAT of some kind, and seen where it is bound."""
     status, out = NatStatus(kind, parse_address(node.address) if seen else None), Output()
     node.live.engine.traversal.nat.status = status
     node.live.engine.traversal.nat._sweep_at = None
@@ -35,13 +35,13 @@ def count(node: Node, what: str, why: str) -> int:
 
 
 async def admit(node: Node, peer: RealPeer) -> None:
-    """Let a real node begin a direct session with ours."""
+    """Start a direct session from a real node to ours."""
     node.accept(peer.node_id)
     await asyncio.to_thread(peer.connect, node.address, node.noise_public_key, node.node_id)
 
 
 async def accept(peer: RealPeer, node: Node) -> None:
-    """Let ours begin a direct session with a real node that has not been started."""
+    """Start a direct session from ours to a real node that has not been started."""
     accepting = asyncio.wrap_future(peer.begin("accept", node.node_id))
     await node.connect(peer.address, node_id=peer.node_id, public_key=peer.public_key, routed=False)
     await accepting
@@ -107,7 +107,7 @@ async def open_peer(lab: Lab) -> RealPeer:
 
 
 async def announced(node: Node, peer: RealPeer) -> None:
-    """Let a real node announce itself until ours has heard it."""
+    """Make a real node announce itself until ours has heard it."""
     peer.start()
     await asyncio.to_thread(peer.announce_capabilities, {"tags": ["there"]})
     table = node.live.engine.traversal.addresses
@@ -199,7 +199,7 @@ async def test_we_are_the_relay_of_a_real_node_where_no_punch_can_work(lab: Lab)
 
 
 def see_at(node: Node, places: dict[int, str]) -> None:
-    """Let a node tell some peers that it sees them elsewhere."""
+    """Make a node report other addresses to some peers than those it sees."""
 
     def answer(peer: Peer, message: memoryview, _now: float, out: Output) -> None:
         assert not message, "a question"

@@ -67,7 +67,7 @@ async def test_churn_leaves_nothing_behind(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("subscriber", ["libzmq", "meshbus"])
-async def test_a_stalled_subscriber_delays_nobody_and_every_loss_is_counted(lab: Lab, subscriber: str) -> None:
+async def test_a_stalled_subscriber_delays_no_other_and_every_loss_is_counted(lab: Lab, subscriber: str) -> None:
     count, high_water = 20_000, 100
     async with Pub(high_water=high_water) as pub, Sub(high_water=1) as ours:
         address = await pub.bind(lab.address("tcp"))

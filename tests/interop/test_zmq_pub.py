@@ -132,7 +132,7 @@ async def test_a_callback_may_take_its_time_and_may_judge_by_address(lab: Lab) -
         assert all(address.startswith("tcp://127.0.0.1:") for address in seen)
 
 
-async def test_other_sockets_are_turned_away(lab: Lab) -> None:
+async def test_other_socket_types_are_refused(lab: Lab) -> None:
     async with Pub() as pub:
         socket = lab.socket(zmq.PULL)
         socket.connect(await pub.bind(lab.address("tcp")))

@@ -115,7 +115,7 @@ async def test_we_are_refused_with_a_named_cause(
         assert sub.connections == []
 
 
-async def test_nobody_there(lab: Lab) -> None:
+async def test_without_a_server(lab: Lab) -> None:
     async with Sub(backoff=QUICK) as sub:
         with pytest.raises(Timeout):
             await sub.connect(lab.address("ipc"), timeout_s=0.2)

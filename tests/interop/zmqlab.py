@@ -45,7 +45,7 @@ class Lab:
         self._context.term()
 
     def address(self, transport: str) -> str:
-        """Give an address to bind that is free."""
+        """Return an address to bind that is free."""
         if transport == "tcp":
             return "tcp://127.0.0.1:*"
         return f"ipc://{self._folder / f'edge{next(self._numbers)}.sock'}"
@@ -118,7 +118,7 @@ def our_client(mechanism: str) -> Security:
 
 
 def bound(socket: zmq.asyncio.Socket) -> str:
-    """Give where a libzmq socket listens."""
+    """Return the address at which a libzmq socket listens."""
     endpoint = socket.last_endpoint
     assert isinstance(endpoint, bytes)
     return endpoint.decode()

@@ -207,7 +207,7 @@ class Writer:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise LogError(LogFault.CLOSED, f"the log of {self._content.channel} is closed: open it again")
+            raise LogError(LogFault.CLOSED, f"the log of {self._content.channel} is closed; open it again")
 
     def _call_back(self) -> None:
         for callback in tuple(self._callbacks):

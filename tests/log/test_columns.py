@@ -59,7 +59,7 @@ def test_arrow_slices_and_text_are_taken_too(texts: list[str]) -> None:
     ],
     ids=str,
 )
-def test_what_are_no_payloads_is_refused(bad: Any) -> None:
+def test_values_that_are_not_payloads_are_refused(bad: Any) -> None:
     with pytest.raises(ConfigError, match="events"):
         pack_events(bad)
 
@@ -81,7 +81,7 @@ def test_defaults_are_now_and_who_writes() -> None:
     assert number(cells, 12)[PLACES["pub_seq"]] == Cells(Kind.COUNT, 12)
 
 
-def test_publish_numbers_are_the_logs_own_unless_said_otherwise() -> None:
+def test_publish_numbers_are_the_sequences_of_the_log_by_default() -> None:
     defaults = Defaults(recorder=0, origin=0)
     for said, expected in [(OWN, Cells(Kind.COUNT, 12)), (None, NULL), (5, Cells(Kind.COUNT, 5))]:
         cells, _ = defaults.cells({"pub_seq": said}, 1, 0)
@@ -97,10 +97,10 @@ def test_one_append_does_not_change_the_defaults_of_the_next() -> None:
 
 
 @pytest.mark.parametrize("name", ["seq", "recorder", "colour"])
-def test_what_is_no_column_of_an_event_is_refused(name: str) -> None:
+def test_an_unknown_column_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="not a column"):
         Defaults(recorder=0, origin=0).cells({name: 1}, 1, 0)  # type: ignore[misc]
 
 
-def test_everything_that_can_be_said_is_in_the_table() -> None:
+def test_every_column_is_in_the_table() -> None:
     assert set(Columns.__annotations__) < {column.name for column in EVENTS}

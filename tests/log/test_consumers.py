@@ -30,7 +30,7 @@ def test_a_log_that_began_anew_has_no_negative_lag(tmp_path: Path) -> None:
     assert lags(list_consumers(tmp_path), "a", 5) == {"silver": 0}
 
 
-def test_files_that_make_no_sense_are_no_consumers(tmp_path: Path) -> None:
+def test_invalid_files_are_not_consumers(tmp_path: Path) -> None:
     publish_consumer(tmp_path, "silver", {"a": 3}, 10)
     for name, content in (("half.json", b'{"consumer": "x"'), ("_aside.json.7", b""), ("other.json", b"[]")):
         (tmp_path / CONSUMERS / name).write_bytes(content)

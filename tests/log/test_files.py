@@ -77,7 +77,7 @@ def test_reopening_truncating_and_removing(tmp_path: Path) -> None:
         (errno.EIO, LogFault.FAILED, "check the disk"),
     ],
 )
-def test_an_error_of_the_system_is_one_sentence_with_a_next_step(number: int, fault: LogFault, next_step: str) -> None:
+def test_an_os_error_is_one_line_with_advice(number: int, fault: LogFault, next_step: str) -> None:
     error = log_error(OSError(number, "said the system"), Path("x"), "cannot write")
     assert error.fault is fault
     assert str(error).startswith("cannot write x: said the system; ")
@@ -102,7 +102,7 @@ def test_room_beyond_the_end_leaves_the_end_where_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"123"
 
 
-def test_room_that_cannot_be_had_is_no_error(tmp_path: Path) -> None:
+def test_room_that_cannot_be_reserved_is_not_an_error(tmp_path: Path) -> None:
     files = Files()
     (tmp_path / "f").write_bytes(b"")
     handle = os.open(tmp_path / "f", os.O_RDONLY)
@@ -121,7 +121,7 @@ def test_a_sync_can_begin_before_all_is_written_and_changes_nothing(tmp_path: Pa
     assert (tmp_path / "f").read_bytes() == b"firstsecond"
 
 
-def test_a_system_that_cannot_begin_a_sync_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_early_write_back_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.log.files._libc", lambda: None)
     handle = Files().create(tmp_path / "f")
     Files().begin_sync(handle, 0, 10)
@@ -139,7 +139,7 @@ def test_what_is_created_is_for_this_user_only(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_exists_keeps_its_mode_and_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_an_existing_folder_keeps_its_mode_and_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o750)
     Files().make_folder(tmp_path / "shared" / "log")

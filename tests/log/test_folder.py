@@ -64,7 +64,7 @@ def test_a_log_that_lost_its_empty_folder_has_no_hot_files(tmp_path: Path) -> No
     assert hot_files(tmp_path) == []
 
 
-def test_other_files_are_no_segments_and_no_hot_files(tmp_path: Path) -> None:
+def test_other_files_are_neither_segments_nor_hot_files(tmp_path: Path) -> None:
     (tmp_path / HOT).mkdir()
     for name in (hot_name(7), hot_name(3), "notes.txt", "7.hot", aside(Path(hot_name(9))).name):
         (tmp_path / HOT / name).touch()

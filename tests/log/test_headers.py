@@ -26,7 +26,7 @@ def test_one_row_stands_for_every_event() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"a": "text"}, {1: b""}, {"a": None}, {"\ud800": b""}])
-def test_what_is_no_header_is_refused(bad: dict[str, bytes]) -> None:
+def test_invalid_headers_are_refused(bad: dict[str, bytes]) -> None:
     with pytest.raises(ConfigError, match="headers"):
         Headers.of([bad])
 

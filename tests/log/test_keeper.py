@@ -43,7 +43,7 @@ def test_a_log_that_has_something_to_do_is_not_kept_waiting(monkeypatch: pytest.
     keeper.stop()
 
 
-def test_stopping_waits_only_so_long_for_a_call_that_does_not_end() -> None:
+def test_stopping_waits_a_bounded_time_for_a_call_that_does_not_end() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def call() -> None:
@@ -60,7 +60,7 @@ def test_stopping_waits_only_so_long_for_a_call_that_does_not_end() -> None:
     assert not any(thread.name == "slow" for thread in threading.enumerate())
 
 
-def test_stopping_what_never_started_is_fine() -> None:
+def test_stopping_before_starting_is_allowed() -> None:
     keeper = Keeper(list)
     keeper.stop()
     keeper.stop()

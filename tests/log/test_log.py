@@ -82,7 +82,7 @@ def test_each_policy_syncs_as_documented(tmp_path: Path, fsync: object, unsynced
         assert log.durable_seq == log.next_seq
 
 
-def test_opening_again_gives_the_same_log_and_never_other_settings(tmp_path: Path) -> None:
+def test_opening_again_returns_the_same_log_and_refuses_other_settings(tmp_path: Path) -> None:
     with Redex(tmp_path, background=False) as redex:
         log = redex.open(CHANNEL, fsync=NEVER, retention=Retention(max_events=9))
         assert redex.open(CHANNEL, LogConfig(fsync=NEVER, retention=Retention(max_events=9))) is log

@@ -116,7 +116,7 @@ def test_a_removed_object_is_an_error_that_names_it(run: Run) -> None:
     gone = run.log.snapshot().segments[0]
     assert gone.uri is not None
     delete_object(gone.uri)
-    name = rf"s3://bucket/run/.*/{gone.path.name} at http://127.0.0.1:\d+ is gone from object storage: restore it from a copy"
+    name = rf"s3://bucket/run/.*/{gone.path.name} at http://127.0.0.1:\d+ is gone from object storage; restore it from a copy"
     with pytest.raises(LogError, match=name) as caught:
         list(LogReader(run.root, CHANNEL).snapshot().events())
     assert caught.value.fault is LogFault.CORRUPT
@@ -146,7 +146,7 @@ def test_a_server_that_stops_delays_what_moves_and_loses_nothing(own_server: Obj
         run.check()
 
 
-def test_a_full_server_delays_what_moves_and_more_room_lets_it_go_on(own_server: ObjectServer, tmp_path: Path) -> None:
+def test_a_full_server_delays_moves_until_there_is_room(own_server: ObjectServer, tmp_path: Path) -> None:
     run = Run(tmp_path / "logs", own_server.uri("full"))
     with run.redex:
         while not run.log.stats.waits:

@@ -69,7 +69,7 @@ def test_what_is_written_as_sql_is_parsed_again(fields: list[Field]) -> None:
         ("a " + "ARRAY<" * 40 + "INT" + ">" * 40, "nested more than 16 times"),
     ],
 )
-def test_a_wrong_schema_says_what_is_wrong(schema: str, problem: str) -> None:
+def test_the_error_of_a_wrong_schema_has_the_problem(schema: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_fields(schema)
     assert problem in str(caught.value)
@@ -81,7 +81,7 @@ def test_any_text_is_a_schema_or_a_configuration_error(text: str) -> None:
         assert isinstance(parse_fields(text), tuple)
 
 
-def test_no_text_is_no_fields() -> None:
+def test_an_empty_text_has_no_fields() -> None:
     assert parse_fields(" ") == ()
 
 

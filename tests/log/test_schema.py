@@ -162,7 +162,7 @@ def test_parquet_stores_only_what_spark_reads(table: Table, tmp_path: Path) -> N
 
 
 @TABLES
-def test_arrow_keeps_the_order_and_says_what_may_be_null(table: Table) -> None:
+def test_arrow_schemas_keep_the_order_and_the_nullability(table: Table) -> None:
     fields = arrow_schema(table)
     assert [field.nullable for field in fields] == [column.nullable for column in table]
     assert [field.name for field in fields] == [column.name for column in table]
@@ -230,7 +230,7 @@ def test_what_was_not_bit_cast_is_refused_on_the_way_back(kind: str) -> None:
 
 
 @TABLES
-def test_bit_cast_columns_say_so_in_the_file(table: Table) -> None:
+def test_bit_cast_columns_are_marked_in_the_file(table: Table) -> None:
     for column, field in zip(table, arrow_schema(table), strict=True):
         told = field.metadata.get(schema.BIT_CAST_KEY.encode())
         expected = {ColumnType.BIGINT: b"uint64", ColumnType.INT: b"uint32"}.get(column.type)

@@ -87,6 +87,6 @@ def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Version(0, Codec.PROTOBUF, message="x.Y", descriptor=b"1234")
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot write"):
         declare(tmp_path / "lost", OLD)

@@ -151,7 +151,9 @@ def test_a_segment_is_described_as_its_manifest_does(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "flipped"])
-def test_damage_is_one_sentence_that_names_the_file(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_damage_is_one_line_that_names_the_file(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot = sealed(tmp_path, 40, 64, monkeypatch)
     (segment,) = snapshot.manifest.segments
     path = snapshot.folder / segment.name

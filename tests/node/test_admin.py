@@ -76,7 +76,7 @@ async def other(node: Node) -> AsyncIterator[Node]:
         yield opened
 
 
-async def test_the_status_says_who_and_where(node: Node, talk: Talk) -> None:
+async def test_the_status_has_ids_and_addresses(node: Node, talk: Talk) -> None:
     status = await talk.get(do="status")
     assert status == status_row(node)
     assert status["node_id"] == f"{node.node_id:016x}"
@@ -122,7 +122,7 @@ async def test_a_file_of_rows_is_published_once(tmp_path: Path) -> None:
         assert "has no column payload" in (await talk.ask(**request, path=str(path)))["problem"]
 
 
-async def test_a_session_is_begun(node: Node, talk: Talk) -> None:
+async def test_connect_starts_a_session(node: Node, talk: Talk) -> None:
     async with _node() as far:
         peer = await talk.get(do="connect", address=far.address, public_key=far.public_key.hex())
         assert peer["node_id"] == f"{far.node_id:016x}"
@@ -141,7 +141,7 @@ async def test_a_plain_node_is_reached_by_id_and_noise_key(node: Node, talk: Tal
         assert peer["node_id"] == f"{far.node_id:016x}"
 
 
-async def test_an_event_is_published_and_the_roster_shows_who_got_it(node: Node, other: Node, talk: Talk) -> None:
+async def test_an_event_is_published_and_the_roster_lists_its_subscribers(node: Node, other: Node, talk: Talk) -> None:
     async with other.subscribe(LIDAR) as subscription:
         (row,) = await talk.get(do="roster")
         assert row == {"channel": LIDAR, "node_id": f"{other.node_id:016x}", "name": None, "queue_group": None}
@@ -229,7 +229,9 @@ def _unix() -> int:
     ],
     ids=lambda value: value[:40].decode() if isinstance(value, bytes) else None,
 )
-async def test_what_cannot_be_done_is_an_answer_too(talk: Talk, line: bytes, code: str, problem: str) -> None:
+async def test_a_command_that_fails_is_answered_with_its_error(
+    talk: Talk, line: bytes, code: str, problem: str
+) -> None:
     answer = await talk.say(line)
     assert answer["ok"] is False
     assert answer["code"] == code
@@ -245,7 +247,7 @@ async def test_a_refusal_keeps_its_reason(node: Node, talk: Talk) -> None:
         assert "unauthorized" in answer["problem"]
 
 
-async def test_a_mistake_of_ours_costs_one_answer(
+async def test_an_internal_error_fails_one_command_only(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S
 CHANNEL = ChannelName("planner/plan")
 
 
-def test_every_end_of_a_request_has_its_meaning() -> None:
+def test_every_outcome_of_a_request_has_its_error() -> None:
     assert answer_of(Replied(1, 2, b"yes", last=True), CHANNEL, 1.0) == b"yes"
     with pytest.raises(Timeout, match="planner/plan"):
         answer_of(RequestFailed(1, 2, CHANNEL, RequestFault.TIMEOUT), CHANNEL, 1.0)
@@ -30,7 +30,7 @@ def test_every_end_of_a_request_has_its_meaning() -> None:
         answer_of(PeerRecovered(1), CHANNEL, 1.0)
 
 
-def test_nothing_to_cancel_is_fine() -> None:
+def test_canceling_without_a_request_does_nothing() -> None:
     live: Live = SimpleNamespace()  # type: ignore[assignment]
     Answers(live).cancel()
 

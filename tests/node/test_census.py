@@ -127,7 +127,7 @@ async def test_each_hour_begins_with_a_snapshot(tmp_path: Path, monkeypatch: pyt
     assert {fact.kind for fact in facts(tmp_path, node)} == {"snapshot"}
 
 
-async def test_more_changes_than_are_written_lead_to_what_they_led_to(
+async def test_more_changes_than_are_kept_still_end_in_the_right_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(census, "MAX_CHANGES", 2)
@@ -140,7 +140,7 @@ async def test_more_changes_than_are_written_lead_to_what_they_led_to(
     assert last == {f"a/{number}": 1 for number in range(5)}
 
 
-async def test_a_census_that_cannot_be_written_is_counted_and_disturbs_nothing(
+async def test_a_census_that_cannot_be_written_is_counted_and_stops_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

@@ -25,7 +25,7 @@ PSK = "5a" * 32
 
 @pytest.fixture
 async def town() -> AsyncIterator[list[Node]]:
-    """Give two hubs, and two nodes that are connected to both and have found out that they are open."""
+    """Return two hubs, and two nodes that are connected to both and have found out that they are open."""
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node.open(psk=PSK, ephemeral=True)) for _ in range(4)]
         for node in nodes[2:]:
@@ -45,7 +45,7 @@ async def eventually(node: Node, other: Node, kind: Nat) -> None:
 
 
 def pretend(node: Node, kind: Nat) -> None:
-    """Let a node believe that it is behind a NAT, and say so without waiting for its next announcement."""
+    """Make a node believe that it is behind a NAT, and announce that at once."""
     status, out = NatStatus(kind, parse_address(node.address)), Output()
     node.live.engine.traversal.nat.status = status
     node.live.engine.announcer.set_nat(status, Driver.now(), out)
@@ -87,7 +87,7 @@ async def test_nodes_behind_nats_are_introduced(town: list[Node]) -> None:
         assert (await anext(aiter(news))).payload == b"hello"
 
 
-async def test_where_no_punch_can_work_a_neighbor_relays(town: list[Node]) -> None:
+async def test_a_neighbor_relays_where_hole_punching_fails(town: list[Node]) -> None:
     *_, here, there = town
     await eventually(here, there, Nat.OPEN)
     for node in (here, there):
@@ -105,7 +105,7 @@ async def test_where_no_punch_can_work_a_neighbor_relays(town: list[Node]) -> No
     assert notice == Reached(there.node_id, Path.RELAYED)
 
 
-async def test_what_cannot_be_tried_is_said_at_once(town: list[Node]) -> None:
+async def test_a_connect_that_cannot_work_fails_at_once(town: list[Node]) -> None:
     here = town[2]
     with pytest.raises(PeerError, match="no announcement of it has arrived"):
         await here.connect_direct(12345)
@@ -115,7 +115,7 @@ async def test_what_cannot_be_tried_is_said_at_once(town: list[Node]) -> None:
         await here.connect("127.0.0.1:9", public_key="abc")
 
 
-async def test_a_failed_connect_says_why() -> None:
+async def test_a_failed_connect_gives_the_reason() -> None:
     async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.05, handshake_attempts=1) as node:
         with pytest.raises(HandshakeError, match=r"no answer|no program listens"):
             await node.connect("127.0.0.1:9", public_key=node.public_key[::-1], node_id=7)
@@ -123,7 +123,7 @@ async def test_a_failed_connect_says_why() -> None:
 
 @pytest.fixture
 async def patient() -> AsyncIterator[Node]:
-    """Give a node that would wait for an answer for minutes."""
+    """Return a node that would wait minutes for an answer."""
     async with Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=60.0) as node:
         yield node
 
@@ -143,7 +143,7 @@ async def test_a_connect_that_is_cancelled_ends_its_attempt_and_the_next_one_sta
         assert reached.node_id == there.node_id
 
 
-async def test_who_cancels_does_not_disturb_others_who_connect_to_the_same_node(patient: Node) -> None:
+async def test_canceling_one_connect_does_not_cancel_others_to_the_same_node(patient: Node) -> None:
     async with Node.open(psk=PSK, ephemeral=True) as there:
         target = there.node_id
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:

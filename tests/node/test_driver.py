@@ -146,7 +146,7 @@ async def test_an_exception_in_the_engine_stops_neither_packets_nor_timers(
                 await asyncio.sleep(0.001)
 
 
-async def test_what_the_kernel_refuses_goes_later_and_in_order(
+async def test_datagrams_that_the_kernel_refuses_are_sent_later_in_order(
     desk: tuple[Driver, Any, StubbornSocket, list[Output]],
 ) -> None:
     driver, _, socket, _ = desk
@@ -192,7 +192,7 @@ def contents(trains: list[Train]) -> list[int]:
     return [train.data[0] for train in trains]
 
 
-async def test_the_first_of_a_burst_leaves_at_once_and_the_others_together(
+async def test_the_first_event_of_a_burst_is_sent_at_once_and_the_others_together(
     desk: tuple[Driver, Any, StubbornSocket, list[Output]],
 ) -> None:
     driver, _, socket, _ = desk

@@ -58,7 +58,7 @@ async def numbers(subscription: Subscription, count: int) -> list[int | None]:
     return got
 
 
-async def test_the_past_comes_first_and_the_present_follows(tmp_path: Path) -> None:
+async def test_events_of_the_log_come_first_and_live_events_follow(tmp_path: Path) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
         await publish(publisher, 0, 500)
         async with subscriber.subscribe(LIDAR, since=100) as subscription:
@@ -90,7 +90,7 @@ async def test_publishing_while_a_reader_joins_neither_loses_nor_repeats(tmp_pat
         await busy
 
 
-async def test_the_number_of_a_live_event_is_its_place_in_the_log(tmp_path: Path) -> None:
+async def test_the_number_of_a_live_event_is_its_sequence_in_the_log(tmp_path: Path) -> None:
     async with pair(tmp_path, reliable=True) as (publisher, subscriber):
         await publish(publisher, 0, 7)
         await until(lambda: publisher.peers and publisher.peers[0].profile)
@@ -103,7 +103,7 @@ async def test_the_number_of_a_live_event_is_its_place_in_the_log(tmp_path: Path
         assert [(event.seq, event.pub_seq) for event in log.read_range(0, 10)] == [(n, n) for n in range(10)]
 
 
-async def test_numbers_go_on_over_restarts(tmp_path: Path) -> None:
+async def test_numbers_continue_over_restarts(tmp_path: Path) -> None:
     for start in (0, 50):
         async with pair(tmp_path) as (publisher, subscriber):
             await publish(publisher, start, start + 50)
@@ -111,7 +111,7 @@ async def test_numbers_go_on_over_restarts(tmp_path: Path) -> None:
                 assert await numbers(subscription, start + 50) == list(range(start + 50))
 
 
-async def test_a_channel_below_a_prefix_is_served_before_anybody_publishes_again(tmp_path: Path) -> None:
+async def test_a_channel_below_a_prefix_is_served_before_its_next_publish(tmp_path: Path) -> None:
     below = {"name": None, "prefix": "sensors/"}
     async with pair(tmp_path, **below) as (publisher, _):
         await publish(publisher, 0, 5)
@@ -123,7 +123,7 @@ async def test_a_channel_below_a_prefix_is_served_before_anybody_publishes_again
     assert len(list((tmp_path / "published").iterdir())) == 1  # asking made nothing
 
 
-async def test_a_start_that_is_gone_names_the_first_that_is_left(tmp_path: Path) -> None:
+async def test_an_expired_start_is_an_error_with_the_first_available(tmp_path: Path) -> None:
     async with pair(tmp_path, log_retain_events=100) as (publisher, subscriber):
         log = publisher.logs.published.open(LIDAR, publisher.config.channels[0].log_config())
         for first in range(0, 500, 100):
@@ -153,7 +153,7 @@ async def _first_gap(notices: AsyncIterator[Any]) -> AsyncIterator[HistoryGap]:
             return
 
 
-async def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+async def test_a_history_that_cannot_be_read_fails_at_once(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, subscriber):
         cases: list[tuple[str, dict[str, Any], str]] = [
             ("not/logged", {}, "does not log it"),
@@ -199,7 +199,7 @@ async def test_a_publisher_that_never_answers_is_a_timeout(tmp_path: Path, monke
         assert not len(subscriber.live.engine.replays)
 
 
-async def test_permissions_are_those_of_the_channel(tmp_path: Path) -> None:
+async def test_reading_history_needs_the_permissions_of_the_channel(tmp_path: Path) -> None:
     async with pair(tmp_path, require_token=True) as (publisher, subscriber):
         with pytest.raises(ChannelError, match="unauthorized") as caught:
             await subscriber.subscribe(LIDAR, since=0).__aenter__()
@@ -238,7 +238,7 @@ async def test_events_of_all_sizes_come_back(tmp_path: Path) -> None:
             assert await take(subscription, 600) == events
 
 
-async def test_a_publisher_that_restarts_is_read_on(tmp_path: Path) -> None:
+async def test_reading_continues_after_the_publisher_restarts(tmp_path: Path) -> None:
     who = Identity.generate(lambda size: bytes([7]) * size)
     secret = tmp_path / "identity.toml"
     settings = {**QUICK, "ephemeral": False, "identity": secret, "log_dir": tmp_path / "logs", "channels": [LOGGED]}
@@ -276,7 +276,7 @@ def test_the_blocking_twin_reads_history_too(tmp_path: Path) -> None:
         assert publisher.logs.published.open(LIDAR).next_seq == 2
 
 
-def test_retention_is_told_in_the_words_of_the_log() -> None:
+def test_the_retention_error_is_that_of_the_log() -> None:
     config = Node.open(
         log_dir="logs",
         channels=[{**LOGGED, "log_retain_s": 60, "log_retain_bytes": 1 << 20, "log_retain_events": 10}],

@@ -14,7 +14,7 @@ from tests.engine.streams.test_outbox import OutboxRig
 from tests.node.test_node import QUICK, until
 
 
-def test_a_peer_as_a_value() -> None:
+def test_the_fields_of_a_peer() -> None:
     peer = OutboxRig().peer
     plain = info_of(peer)
     assert (plain.node_id, plain.address, plain.health, plain.profile) == (5, "there", Health.ALIVE, False)
@@ -31,7 +31,7 @@ def test_a_peer_as_a_value() -> None:
 @pytest.mark.parametrize(
     ("metadata", "name"), [({"name": "west-rover"}, "west-rover"), ({}, None), ({"name": "\x1b[2Jrover"}, None)]
 )
-def test_only_a_name_that_is_safe_to_show_is_shown(metadata: dict[str, str], name: str | None) -> None:
+def test_only_printable_names_are_shown(metadata: dict[str, str], name: str | None) -> None:
     peer = OutboxRig().peer
     peer.claims = PeerClaims(bytes(32), CapabilitySet(metadata=metadata))
     assert info_of(peer).name == name_in(peer.claims.capabilities) == name

@@ -29,7 +29,7 @@ from tests.patience import PATIENCE_S
 MEMBERSHIP, INTEREST = Subprotocol.MEMBERSHIP, Subprotocol.INTEREST
 
 
-def test_only_tokens_that_can_help_are_presented() -> None:
+def test_only_matching_tokens_are_presented() -> None:
     issuer, me = (Identity.generate(os.urandom) for _ in range(2))
 
     def token(channel: str, scope: Scope, subject: Identity) -> PermissionToken:
@@ -159,7 +159,7 @@ async def test_a_publisher_that_leaves_is_not_waited_for() -> None:
 
 
 def deaf(node: Node) -> Any:
-    """Let a node drop every subscribe, as if it were lost on the way; return what handles them."""
+    """Make a node drop every subscribe, as if it were lost on the way; return what handles them."""
     return node.live.engine.reception.handlers.pop(MEMBERSHIP)
 
 
@@ -205,7 +205,7 @@ async def test_the_answers_of_a_publisher_that_left_are_forgotten(three: tuple[N
         assert (subscription.publishers, subscription.refused) == ((), ())
 
 
-async def test_an_unsubscribe_is_no_acceptance(three: tuple[Node, Node, Node]) -> None:
+async def test_an_unsubscribe_does_not_count_as_accepted(three: tuple[Node, Node, Node]) -> None:
     one, other, subscriber = three
     async with subscriber.subscribe("sensors/lidar") as subscription:
         assert set(subscription.publishers) == {one.node_id, other.node_id}

@@ -65,7 +65,7 @@ def test_a_call_returns_its_result_and_its_output_is_carried_out(live: Live) -> 
     assert len(applied(live)) == 2
 
 
-async def test_a_report_in_the_output_of_the_call_itself_is_not_missed(live: Live) -> None:
+async def test_a_notice_of_the_call_itself_is_not_missed(live: Live) -> None:
     def call(_engine: object, _now: float, out: Output) -> int:
         out.control.append(Acked(5, 2, A, True))
         return 5
@@ -73,7 +73,7 @@ async def test_a_report_in_the_output_of_the_call_itself_is_not_missed(live: Liv
     assert (await live.begin(Kind.ACK, call)) == Acked(5, 2, A, True)
 
 
-async def test_closing_tells_those_who_wait_and_sends_nothing_more(live: Live) -> None:
+async def test_closing_fails_waiters_and_sends_nothing_more(live: Live) -> None:
     report = live.begin(Kind.ACK, lambda *_: 5)
     live.close()
     with pytest.raises(LocalProtocolError, match="the node was closed"):
@@ -83,7 +83,7 @@ async def test_closing_tells_those_who_wait_and_sends_nothing_more(live: Live) -
     assert len(applied(live)) == before
 
 
-async def test_it_waits_for_the_negotiation_that_a_new_session_begins_with() -> None:
+async def test_waits_for_the_negotiation_of_a_new_session() -> None:
     async with Node.open(**QUICK) as here, Node.open(**QUICK) as there:
         await here.live.settled(60.0)  # without peers there is nothing to wait for
         await here.connect(there.address, public_key=there.public_key)
@@ -106,7 +106,7 @@ async def test_a_plain_peer_is_not_waited_for() -> None:
             assert not await here.live.agreed(plain.node_id, Subprotocol.REQUEST, 60.0)
 
 
-async def test_who_waits_for_the_agreement_of_a_peer_that_leaves_is_told() -> None:
+async def test_waiting_for_an_agreement_fails_if_the_peer_leaves() -> None:
     async with Node.open(**QUICK) as here, Node.open(**QUICK) as there:
         await here.connect(there.address, public_key=there.public_key)
         await here.live.settled(60.0)

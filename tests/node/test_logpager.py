@@ -76,7 +76,7 @@ def whole(log: RedexFile, max_bytes: int, start: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("arrow", [True, False])
 @pytest.mark.parametrize("max_bytes", [1, 100, 1 << 20])
-def test_pages_put_together_are_the_log(
+def test_the_pages_together_are_the_log(
     make: Callable[..., RedexFile], monkeypatch: pytest.MonkeyPatch, arrow: bool, max_bytes: int
 ) -> None:
     log = make()
@@ -129,7 +129,7 @@ def test_a_row_group_is_decoded_once_for_all_its_pages(
     assert decoded <= 5000 // 1024 + 1
 
 
-def test_what_expired_begins_with_what_is_left(make: Callable[..., RedexFile]) -> None:
+def test_a_page_of_expired_events_starts_at_the_first_available(make: Callable[..., RedexFile]) -> None:
     log = make(max_events=50)
     for first in range(0, 200, 50):
         log.append_batch(numbered(50, first=first))
@@ -142,7 +142,7 @@ def test_what_expired_begins_with_what_is_left(make: Callable[..., RedexFile]) -
     assert payloads(page) == numbered(50, first=150)
 
 
-def test_a_log_that_expires_under_every_try_is_an_error(
+def test_a_log_that_expires_during_every_attempt_is_an_error(
     make: Callable[..., RedexFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = make()
@@ -161,7 +161,7 @@ def test_a_log_that_expires_under_every_try_is_an_error(
     st.lists(st.sampled_from(["append", "one", "seal", "compact", "expire", "read"]), min_size=1, max_size=25),
     st.integers(1, 4000),
 )
-def test_any_order_of_work_reads_as_a_list(
+def test_pages_equal_a_list_after_any_order_of_operations(
     tmp_path_factory: pytest.TempPathFactory, work: list[str], max_bytes: int
 ) -> None:
     with Redex(tmp_path_factory.mktemp("log"), background=False) as redex:
@@ -237,7 +237,7 @@ def read_while_it_works(file: RedexFile, seed: int) -> Reading:
     return Reading(len(missing), refused=False)
 
 
-def test_a_log_at_work_is_read_over_a_bad_network(
+def test_a_log_that_is_written_is_read_over_a_lossy_network(
     make: Callable[..., RedexFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meshbus.engine.channels.history_client.WANTED_BYTES", 8192)

@@ -68,7 +68,7 @@ def schema_logs(tmp_path: Path, **given: Any) -> Logs:
     return Logs(NodeConfig(log_dir=tmp_path, channels=(entry,)), Identity.generate(os.urandom), Counters())
 
 
-def test_what_payloads_are_is_stored_from_the_first_event_that_is_so(tmp_path: Path) -> None:
+def test_a_schema_is_stored_with_the_first_event_that_it_is_valid_for(tmp_path: Path) -> None:
     folder = LogReader(tmp_path / "published", LIDAR).folder
     for given in (
         {"log_codec": Codec.JSON, "log_schema": "n INT"},
@@ -153,7 +153,7 @@ def file_of_closed(folder: Path) -> list[bytes]:
         return [event.payload for event in log.read_range(0, log.next_seq)]
 
 
-async def test_one_that_need_not_wait_stays_behind_those_that_do(
+async def test_a_publish_without_sync_stays_behind_earlier_ones_that_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -173,9 +173,7 @@ async def test_one_that_need_not_wait_stays_behind_those_that_do(
         assert await take(subscription, 1) == numbered(4, 5)
 
 
-async def test_a_publisher_that_stops_waiting_has_published_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_canceled_publish_is_published_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair(tmp_path, **EVERY) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
         gate = Gate(monkeypatch)
         publishing = asyncio.ensure_future(publish(publisher, 0, 1))
@@ -187,7 +185,9 @@ async def test_a_publisher_that_stops_waiting_has_published_all_the_same(
         assert await take(subscription, 1) == numbered(0, 1)
 
 
-async def test_closing_waits_for_what_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_waits_for_publishes_that_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path, **EVERY) as (publisher, _):
         gate = Gate(monkeypatch)
         publishing = asyncio.ensure_future(publish(publisher, 0, 5))
@@ -249,7 +249,7 @@ async def test_a_sync_that_fails_is_an_error_and_nothing_is_sent(
         ({}, [bytes(8105)], LocalProtocolError),
     ],
 )
-async def test_what_is_refused_is_not_logged(
+async def test_refused_events_are_not_logged(
     tmp_path: Path, policy: dict[str, Any], events: list[bytes], error: type[Exception]
 ) -> None:
     async with pair(tmp_path, **policy) as (publisher, _):
@@ -258,7 +258,7 @@ async def test_what_is_refused_is_not_logged(
         assert file_of(publisher).next_seq == 0
 
 
-async def test_who_loses_the_permission_while_the_disk_works_gets_nothing(
+async def test_a_subscriber_that_loses_its_permission_during_a_sync_gets_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(tmp_path, **EVERY) as (publisher, subscriber), subscriber.subscribe(LIDAR) as subscription:
@@ -275,7 +275,7 @@ async def test_who_loses_the_permission_while_the_disk_works_gets_nothing(
         assert subscription.stats.received == 0
 
 
-async def test_an_empty_publish_is_fine(tmp_path: Path) -> None:
+async def test_an_empty_publish_is_allowed(tmp_path: Path) -> None:
     async with pair(tmp_path) as (publisher, _):
         assert (await publisher.publisher(LIDAR).publish_batch([])).all_delivered
         assert file_of(publisher).next_seq == 0
@@ -292,7 +292,7 @@ async def test_rows_of_published_events_name_their_publisher(tmp_path: Path) -> 
 
 
 def as_signed(number: int) -> int:
-    """Give a number of 64 bits as a table holds it."""
+    """Return a number of 64 bits as a table holds it."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
@@ -300,7 +300,7 @@ def as_signed(number: int) -> int:
 
 
 @pytest.mark.parametrize("reliable", [False, True])
-async def test_received_events_keep_their_place_on_the_wire(tmp_path: Path, reliable: bool) -> None:
+async def test_received_events_keep_their_sequence_on_the_wire(tmp_path: Path, reliable: bool) -> None:
     received: dict[str, Any] = {"log_dir": tmp_path, "channels": [{"prefix": "sensors/", "log": "received"}]}
     async with Node.open(subnet="3.7", **QUICK) as publisher, Node.open(**received, subnet="5", **QUICK) as recorder:
         await recorder.connect(publisher.address, public_key=publisher.public_key)
@@ -401,7 +401,7 @@ async def test_a_log_holds_an_event_once_however_often_it_is_read(
             assert logged(recorder)[20:] == numbered(20, 30)
 
 
-async def test_a_node_logs_both_ways_apart(tmp_path: Path) -> None:
+async def test_published_and_received_events_have_separate_logs(tmp_path: Path) -> None:
     both = {**LOGGED, "log": "both"}
     async with Node.open(log_dir=tmp_path, channels=[both], **QUICK) as left, Node.open(**QUICK) as right:
         await left.connect(right.address, public_key=right.public_key)
@@ -427,7 +427,7 @@ async def test_received_events_that_cannot_be_logged_are_delivered_and_counted(
             assert recorder.counters["fail"]["log_received"] == 5
 
 
-async def test_a_log_that_cannot_be_opened_keeps_the_node_from_starting(tmp_path: Path) -> None:
+async def test_a_node_does_not_start_if_a_log_cannot_be_opened(tmp_path: Path) -> None:
     async with Node.open(log_dir=tmp_path, channels=[LOGGED], **QUICK):
         second = Node.open(log_dir=tmp_path, channels=[LOGGED], **QUICK)
         with pytest.raises(LogError) as caught:
@@ -449,7 +449,7 @@ async def test_a_prefix_log_that_cannot_be_opened_is_counted_once(tmp_path: Path
             assert recorder.counters["fail"] == {"log_open": 1, "log_received": 3}
 
 
-async def test_a_node_without_logs_says_so() -> None:
+async def test_asking_a_node_without_logs_for_a_log_is_an_error() -> None:
     async with Node.open(**QUICK) as node:
         with pytest.raises(ConfigError, match="log_dir"):
             _ = node.logs
@@ -479,7 +479,7 @@ async def test_opaque_messages_and_events_without_a_channel_are_not_logged(tmp_p
     logs.close()
 
 
-def test_every_channel_log_has_a_bound_and_says_it_at_start() -> None:
+def test_every_channel_log_has_a_bound_that_is_logged_at_start() -> None:
     config = NodeConfig(
         log_dir=Path("logs"),
         channels=(
@@ -571,7 +571,7 @@ def test_the_bound_of_open_logs_follows_the_limit_of_the_process(monkeypatch: py
         assert logs.most_open_logs() == expected
 
 
-async def test_a_sync_that_dies_unexpectedly_is_seen_counted_and_started_again(
+async def test_a_sync_task_that_fails_is_counted_and_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     channels = [{**LOGGED, "log": "both", **EVERY}]

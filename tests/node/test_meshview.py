@@ -46,7 +46,7 @@ async def test_a_chain_of_nodes_is_seen_from_its_end_and_crossed() -> None:
         middle.mesh.record(None)
 
 
-async def test_a_node_that_nobody_has_heard_of_is_named_unreachable_when_the_time_is_over() -> None:
+async def test_an_unknown_node_is_unreachable_after_the_timeout() -> None:
     async with (
         Node.open(psk=PSK, ephemeral=True, handshake_timeout_s=0.1) as node,
         Node.open(psk=PSK, ephemeral=True) as stranger,

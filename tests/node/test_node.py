@@ -70,7 +70,7 @@ async def test_batches_of_any_sizes_arrive_whole_and_in_order(nodes: tuple[Node,
         assert await take(subscription, len(events)) == events
 
 
-async def test_nobody_listening_is_a_report_not_an_error(nodes: tuple[Node, Node]) -> None:
+async def test_a_publish_without_subscribers_is_a_report_not_an_error(nodes: tuple[Node, Node]) -> None:
     publisher, _ = nodes
     report = await publisher.publisher("sensors/lidar").publish(b"hello")
     assert report.is_empty
@@ -120,7 +120,7 @@ async def test_refusals_carry_the_reason(nodes: tuple[Node, Node]) -> None:
         await subscriber.subscribe_channel(12345, "secret")
 
 
-async def test_a_node_that_cannot_start_gives_its_port_back() -> None:
+async def test_a_node_that_cannot_start_frees_its_port() -> None:
     twice = [{"name": "sensors/lidar"}, {"name": "sensors/lidar"}]
     with UdpSocket.bind("127.0.0.1", 0) as chosen:
         port = chosen.address[1]
@@ -155,7 +155,7 @@ async def test_a_token_of_the_publisher_opens_the_channel() -> None:
                 assert await take(subscription, 1) == [b"between us"]
 
 
-async def test_wrong_keys_and_silence_are_named() -> None:
+async def test_the_errors_of_wrong_keys_and_of_no_answer() -> None:
     stranger = Identity.generate(lambda n: bytes(range(n)))
     async with Node.open(**QUICK) as node, Node.open(**{**QUICK, "psk": "00" * 32}) as other:
         for address, key in ((other.address, other.public_key), ("127.0.0.1:9", stranger.entity_id)):
@@ -188,7 +188,9 @@ async def test_a_publisher_without_credit_reports_backpressure(nodes: tuple[Node
 
 
 @pytest.mark.parametrize("prefix", ["sensors/", ""])
-async def test_a_prefix_brings_every_channel_under_it_now_and_later(nodes: tuple[Node, Node], prefix: str) -> None:
+async def test_a_prefix_subscription_includes_present_and_future_channels(
+    nodes: tuple[Node, Node], prefix: str
+) -> None:
     publisher, subscriber = nodes
     await until(lambda: all(peer.profile for peer in subscriber.peers))
     lidar = publisher.publisher("sensors/lidar")
@@ -215,7 +217,7 @@ async def test_a_prefix_reaches_peers_that_agree_on_the_profile_later() -> None:
             assert await take(subscription, 1) == [b"hello"]
 
 
-async def test_requests_are_answered_and_failures_told(nodes: tuple[Node, Node]) -> None:
+async def test_requests_are_answered_and_failures_reported(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     await until(lambda: all(peer.profile for peer in subscriber.peers))
 
@@ -233,14 +235,14 @@ async def test_requests_are_answered_and_failures_told(nodes: tuple[Node, Node])
                 pass
 
 
-async def test_requests_name_a_missing_responder(nodes: tuple[Node, Node]) -> None:
+async def test_a_request_without_a_responder_is_an_error(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     await until(lambda: all(peer.profile for peer in subscriber.peers))
     with pytest.raises(ChannelError, match=r"no_responder|unknown_channel"):
         await subscriber.request(publisher.node_id, "planner/plan", b"?", timeout_s=2)
 
 
-async def test_a_restarted_node_gets_its_port_and_its_subscribers_back() -> None:
+async def test_a_restarted_node_uses_its_port_and_its_subscribers_return() -> None:
     import os
 
     identity = Identity.generate(os.urandom)
@@ -261,7 +263,7 @@ async def test_a_restarted_node_gets_its_port_and_its_subscribers_back() -> None
         await subscription.close()
 
 
-async def test_notices_tell_what_happens(nodes: tuple[Node, Node]) -> None:
+async def test_notices_report_what_happens(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     async with asyncio.timeout(PATIENCE_S):
         async for notice in publisher.notices():
@@ -283,7 +285,7 @@ async def echo(question: bytes) -> bytes:
     return question
 
 
-async def test_closing_the_last_publisher_of_a_channel_takes_it_from_prefix_subscribers(
+async def test_closing_the_last_publisher_removes_the_channel_from_prefix_subscribers(
     nodes: tuple[Node, Node],
 ) -> None:
     publisher, subscriber = nodes
@@ -319,7 +321,7 @@ async def test_a_publisher_outlives_its_node_without_publishing(nodes: tuple[Nod
         await sender.publish(b"too late")
 
 
-async def test_a_node_that_is_not_open_says_so() -> None:
+async def test_using_a_node_that_is_not_open_is_an_error() -> None:
     node = Node.open(**QUICK)
     subscription = node.subscribe("a")
     for call in (lambda: node.publisher("a"), lambda: node.peers, lambda: node.respond("a", echo)):
@@ -352,7 +354,7 @@ async def test_counters_count_traffic_the_same_on_both_sides(nodes: tuple[Node, 
         assert publisher.counters["received"] == subscriber.counters["sent"] == {"events": 0, "bytes": 0}
 
 
-async def test_counters_have_plain_words_and_no_alarm_in_a_healthy_mesh(nodes: tuple[Node, Node]) -> None:
+async def test_counters_have_plain_words_as_keys_and_a_healthy_mesh_has_no_drops(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     async with subscriber.subscribe("sensors/lidar", max_events=1) as subscription, subscriber.inbox() as inbox:
         await publisher.publisher("sensors/lidar").publish_batch([b"1", b"2"])

@@ -4,7 +4,7 @@ from meshbus.engine.base.notices import PeerRecovered
 from meshbus.node.noticelog import MAX_NOTICES, NoticeLog
 
 
-async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:
+async def test_the_latest_notices_are_kept_and_iteration_ends_at_close() -> None:
     notices = NoticeLog()
     for number in range(MAX_NOTICES + 5):
         notices.add(PeerRecovered(number))
@@ -13,7 +13,7 @@ async def test_the_latest_are_kept_and_the_end_is_an_end() -> None:
     assert got == [PeerRecovered(number) for number in range(5, MAX_NOTICES + 5)]
 
 
-async def test_who_watches_takes_nothing_from_who_follows() -> None:
+async def test_watching_does_not_consume_notices() -> None:
     notices = NoticeLog()
     seen: list[object] = []
     unwatch = notices.watch(seen.append)

@@ -14,7 +14,9 @@ from tests.node.test_node import take, until
 from tests.patience import PATIENCE_S
 
 
-async def test_pages_that_nobody_can_wait_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_beyond_the_limit_of_waiting_ones_are_refused_as_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("meshbus.node.pageserver.MAX_WAITING", 0)
     async with pair(tmp_path) as (publisher, subscriber):
         await publish(publisher, 0, 3)

@@ -54,7 +54,7 @@ def test_lists_of_bytes_and_text() -> None:
         ([b"a", 7], "an event is bytes or text, got int"),
     ],
 )
-def test_what_cannot_be_published_is_explained(events: object, problem: str) -> None:
+def test_the_error_explains_what_can_be_published(events: object, problem: str) -> None:
     with pytest.raises(LocalProtocolError, match=problem):
         columns_from(events)
 
@@ -81,7 +81,9 @@ async def test_a_batch_that_is_tried_again_is_published_once(tmp_path: Path) -> 
             assert await take(subscription, 6) == expected
 
 
-async def test_nobody_to_reach_is_no_reason_to_publish_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_logged_event_without_subscribers_is_not_published_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path) as (publisher, subscriber), subscriber.subscribe(LIDAR):
         lidar = publisher.publisher(LIDAR)
 
@@ -93,7 +95,7 @@ async def test_nobody_to_reach_is_no_reason_to_publish_twice(tmp_path: Path, mon
         assert await lidar.publish_once(numbered_rows(0), writer="w", batch=0) == 0
 
 
-async def test_a_channel_without_a_log_cannot_tell_what_it_has() -> None:
+async def test_publish_once_requires_a_log() -> None:
     async with Node.open(**QUICK) as node:
         with pytest.raises(ConfigError, match="is not logged when published"):
             await node.publisher(LIDAR).publish_once(numbered_rows(0), writer="w", batch=0)
@@ -103,7 +105,7 @@ def test_the_options_of_a_publisher_are_the_fields_of_its_config() -> None:
     assert list(PublishOptions.__annotations__) == list(PublishConfig.__struct_fields__)
 
 
-async def test_a_publish_report_says_sent_and_a_flush_says_acknowledged(nodes: tuple[Node, Node]) -> None:
+async def test_a_publish_reports_sent_events_and_a_flush_acknowledged_ones(nodes: tuple[Node, Node]) -> None:
     publisher, subscriber = nodes
     await until(lambda: publisher.peers[0].profile and subscriber.peers[0].profile)
     async with subscriber.subscribe("sensors/lidar") as subscription:
@@ -159,7 +161,7 @@ async def test_an_event_that_is_too_long_for_a_relay_is_refused_and_loses_nothin
 
 
 @pytest.mark.parametrize("payload", [{"a": 1}, 7, None, [1, 2], 1.5])
-async def test_what_is_neither_bytes_nor_text_is_refused_with_what_to_do(
+async def test_an_event_that_is_neither_bytes_nor_text_is_refused_with_advice(
     nodes: tuple[Node, Node], payload: Any
 ) -> None:
     first, second = nodes
@@ -177,7 +179,9 @@ async def test_what_is_neither_bytes_nor_text_is_refused_with_what_to_do(
     assert bytes_of(memoryview(b"x")) == bytes_of(bytearray(b"x")) == b"x"
 
 
-async def test_a_report_says_where_an_event_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_has_the_sequence_of_an_event_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with pair(tmp_path) as (publisher, subscriber):
         lidar = publisher.publisher(LIDAR)
         assert (await lidar.publish(b"nobody listens")).log_seq == 0

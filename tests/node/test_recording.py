@@ -49,7 +49,7 @@ def u64(value: int) -> int:
 
 
 def judged_again(log_dir: Path, node_id: int) -> int:
-    """Judge everything that a gateway judged anew, by the policy in force then; gives how many packets that were."""
+    """Judge everything that a gateway judged anew, by the policy in force then; return how many packets that were."""
     policies = load_policies(PacketReader(log_dir, node_id).folder)
     count = 0
     for batch in PacketReader(log_dir, node_id).snapshot().batches():
@@ -72,7 +72,7 @@ def judged_again(log_dir: Path, node_id: int) -> int:
 
 
 class Both:
-    """Tells two recorders."""
+    """Pass what happens to two recorders."""
 
     def __init__(self, *recorders: Recorder) -> None:
         self._recorders = recorders
@@ -105,7 +105,7 @@ def nodes(log_dir: Path, channels: tuple[dict[str, str], ...] = BY_NAME, **optio
 
 
 async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) -> list[bytes]:
-    """Publish on a channel that may cross and on one that may not; gives what arrived."""
+    """Publish on a channel that may cross and on one that may not; return what arrived."""
     for outer in (left, right):
         await outer.connect(middle.address, public_key=middle.public_key)
     async with asyncio.timeout(PATIENCE_S):
@@ -136,7 +136,7 @@ async def cross(left: Node, middle: Node, right: Node, *, padding: int = 100) ->
     return arrived
 
 
-async def test_a_line_of_three_live_nodes_records_what_it_carried(tmp_path: Path) -> None:
+async def test_three_nodes_in_a_line_record_their_packets(tmp_path: Path) -> None:
     left, middle, right = nodes(tmp_path)
     async with left, middle, right:
         ids = [node.node_id for node in (left, middle, right)]
@@ -268,7 +268,7 @@ def test_the_decision_table_is_recorded_and_judged_again(tmp_path: Path, publish
     assert names == {None, *(name for name, config in CHANNELS.items() if config is not None)}
 
 
-async def test_without_it_nothing_is_recorded(tmp_path: Path) -> None:
+async def test_nothing_is_recorded_without_the_setting(tmp_path: Path) -> None:
     async with Node.open(psk=PSK, ephemeral=True, log_dir=tmp_path) as node:
         assert node._opened.recording is None
         assert "record" not in node.counters
@@ -286,7 +286,7 @@ async def test_a_record_that_another_process_writes_is_refused_at_start(tmp_path
         pass
 
 
-def test_settings_that_do_not_fit_are_named() -> None:
+def test_the_error_names_a_missing_or_bad_setting_of_the_recorder() -> None:
     with pytest.raises(ConfigError, match="log_dir"):
         NodeConfig.load(env={}, record_packets=True)
     with pytest.raises(ConfigError, match="record_retain_bytes"):
@@ -294,7 +294,7 @@ def test_settings_that_do_not_fit_are_named() -> None:
     assert DiskBytes.__metadata__[0].ge == LEAST_BYTES  # type: ignore[attr-defined]
 
 
-def test_the_seed_is_one_for_a_mesh_and_tells_nothing_of_its_key() -> None:
+def test_the_sampling_seed_is_the_same_in_a_mesh_and_does_not_reveal_its_key() -> None:
     seeds = {sampling_seed(bytes([number]) * 32) for number in range(100)}
     assert len(seeds) == 100
     assert sampling_seed(bytes(32)) == sampling_seed(bytes(32)) < 2**64

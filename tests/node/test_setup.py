@@ -61,7 +61,7 @@ def test_the_wall_clock_follows_the_monotonic_one() -> None:
     assert wall(now + 5) - wall(now) > 4 * 10**9
 
 
-def test_what_is_known_about_the_address_reaches_the_engine() -> None:
+def test_address_settings_reach_the_engine() -> None:
     config = NodeConfig.load(env={}, public_address="203.0.113.9:9000")
     nat = engine_settings(config, PSK, bound=("10.0.0.1", 9000)).nat
     assert (nat.bind, nat.public_address) == (("10.0.0.1", 9000), ("203.0.113.9", 9000))

@@ -93,6 +93,6 @@ def test_what_a_spec_covers(topic: str, channel: str, covered: bool) -> None:
 
 
 @pytest.mark.parametrize("topic", ["Sensors", "/", "a//", "a b/"])
-def test_a_bad_topic_is_refused(topic: str) -> None:
+def test_an_invalid_topic_is_refused(topic: str) -> None:
     with pytest.raises(ChannelError):
         SubscriptionSpec(topic)

@@ -41,7 +41,7 @@ def events(*payloads: bytes) -> EventBatch:
     return batch_of([list(payloads)])
 
 
-async def test_life() -> None:
+async def test_the_life_of_a_subscription() -> None:
     desk = Desk()
     async with desk.subscription as subscription:
         subscription.feed(events(b"a", b"b"))
@@ -85,7 +85,7 @@ async def test_block_holds_the_credit_until_there_is_room() -> None:
     assert desk.subscription.stats.pending == 1
 
 
-async def test_a_blocking_inbox_takes_only_so_much_from_senders_that_ignore_credit() -> None:
+async def test_a_blocking_inbox_is_bounded_against_senders_that_ignore_credit() -> None:
     desk = Desk(WhenFull.BLOCK, max_events=2, max_overrun_bytes=3)
     desk.subscription.feed(events(b"1", b"2"))
     for payload in (b"34", b"5", b"6", b"7"):
@@ -133,7 +133,7 @@ async def test_fail_ends_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("policy", [WhenFull.DROP_OLDEST, WhenFull.DROP_NEWEST, WhenFull.FAIL])
-async def test_memory_is_bounded_whatever_comes(policy: WhenFull) -> None:
+async def test_memory_is_bounded_for_any_input(policy: WhenFull) -> None:
     desk = Desk(policy, max_events=50, max_bytes=1000)
     for size in (1, 30, 300, 3000, 7):
         for _ in range(50):
@@ -144,7 +144,7 @@ async def test_memory_is_bounded_whatever_comes(policy: WhenFull) -> None:
             assert stats.received == stats.dropped + stats.pending or policy is WhenFull.FAIL
 
 
-async def test_an_error_comes_after_what_waits() -> None:
+async def test_an_error_is_raised_after_the_queued_events() -> None:
     desk = Desk()
     desk.subscription.feed(events(b"a"))
     desk.subscription.fail(ChannelError(ChannelFault.REJECTED, "sensors/lidar", "no more"))
@@ -155,7 +155,7 @@ async def test_an_error_comes_after_what_waits() -> None:
         await desk.subscription.next_batch()
 
 
-async def test_what_a_log_no_longer_has_is_counted() -> None:
+async def test_events_that_expired_from_a_log_are_counted() -> None:
     desk = Desk()
     desk.subscription.miss(40)
     desk.subscription.miss(2)
@@ -176,7 +176,7 @@ async def test_lost_packets_are_counted_where_they_can_be_lost() -> None:
     assert [*counted, desk.subscription.stats.lost] == [None, None, 0, 4, 3]
 
 
-async def test_who_accepts_and_who_refuses_is_told_as_it_is_now() -> None:
+async def test_accepting_and_refusing_publishers_are_listed() -> None:
     subscription = Desk().subscription
 
     def told() -> tuple[list[int], list[SubscriptionRefusal]]:

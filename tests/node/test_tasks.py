@@ -14,7 +14,7 @@ from tests.node.test_node import until
 LOGGER = logging.getLogger("meshbus.test")
 
 
-async def test_a_task_lives_without_a_reference_and_returns_its_result() -> None:
+async def test_a_task_without_a_reference_completes_and_returns_its_result() -> None:
     owner, started, seen = TaskOwner("work", LOGGER), asyncio.Event(), []
 
     async def work() -> int:
@@ -67,7 +67,7 @@ async def test_closing_cancels_and_waits(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.records == []
 
 
-def test_no_other_code_starts_a_task_that_nobody_owns() -> None:
+def test_no_other_code_creates_tasks_without_an_owner() -> None:
     unowned = re.compile(r"\bensure_future\(|\basyncio\.create_task\(|loop(\(\))?\.create_task\(")
     found = [name_of(path) for path in modules() if unowned.search(path.read_text("utf-8"))]
     assert found == ["src/meshbus/node/tasks.py"]

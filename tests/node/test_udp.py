@@ -117,7 +117,7 @@ def send_all(sock: UdpSocket, trains: Sequence[Train]) -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_the_system_chooses_a_port_and_the_address_says_which(host: str) -> None:
+def test_port_0_is_chosen_by_the_system_and_shown_in_the_address(host: str) -> None:
     with UdpSocket.bind(host, 0) as sock:
         assert sock.address[0] == host
         assert sock.address[1] > 0
@@ -125,14 +125,14 @@ def test_the_system_chooses_a_port_and_the_address_says_which(host: str) -> None
         assert sock.fileno() >= 0
 
 
-def test_the_receive_buffer_is_what_was_granted() -> None:
+def test_the_receive_buffer_size_is_the_granted_one() -> None:
     with UdpSocket.bind("127.0.0.1", 0, receive_buffer=100_000) as small:
         assert small.receive_buffer == 100_000
     with UdpSocket.bind("127.0.0.1", 0, receive_buffer=1 << 30) as greedy:
         assert 65_536 <= greedy.receive_buffer < 1 << 30
 
 
-def test_a_buffer_that_is_refused_is_asked_for_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_buffer_size_is_halved_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     class Stingy(socket.socket):
@@ -147,7 +147,7 @@ def test_a_buffer_that_is_refused_is_asked_for_in_halves(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_closed_socket_gives_its_port_back_at_once(host: str, plain: socket.socket) -> None:
+def test_the_port_of_a_closed_socket_is_free_at_once(host: str, plain: socket.socket) -> None:
     first = UdpSocket.bind(host, 0)
     port = first.address[1]
     first.send([train(first.address, b"never read")])
@@ -159,7 +159,7 @@ def test_a_closed_socket_gives_its_port_back_at_once(host: str, plain: socket.so
         assert second.drain() is None
 
 
-def test_a_port_in_use_is_refused_in_one_sentence(ours: UdpSocket) -> None:
+def test_a_port_in_use_is_a_config_error(ours: UdpSocket) -> None:
     port = ours.address[1]
     with pytest.raises(ConfigError, match=f"bind: 127.0.0.1:{port} is used by another program; stop it, or choose"):
         UdpSocket.bind("127.0.0.1", port)
@@ -176,7 +176,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(ours: UdpSocket) -> None:
         ("127.0.0.1", -1, "or 0 to let the system choose, got -1"),
     ],
 )
-def test_a_bad_address_is_named(host: str, port: int, sentence: str) -> None:
+def test_the_error_names_an_invalid_address(host: str, port: int, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         UdpSocket.bind(host, port)
     assert caught.value.key == "bind"
@@ -191,7 +191,7 @@ def test_a_bad_address_is_named(host: str, port: int, sentence: str) -> None:
         (errno.EMFILE, "[::1]:80 cannot be opened: too many"),
     ],
 )
-def test_other_refusals_of_the_system_are_explained(fault: int, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_bind_are_config_errors(fault: int, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> socket.socket:
         raise OSError(fault, "too many")
 
@@ -205,7 +205,7 @@ def test_other_refusals_of_the_system_are_explained(fault: int, sentence: str, m
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_resolved_address_is_the_one_packets_come_from(host: str) -> None:
+def test_a_resolved_address_equals_the_source_of_packets(host: str) -> None:
     with UdpSocket.bind(host, 0) as ours, UdpSocket.bind(host, 0) as theirs:
         theirs.send([train(ours.address, b"hello")])
         [(source, _)] = receive(ours, 1)
@@ -231,7 +231,7 @@ def test_a_host_of_the_other_family_is_refused(ours: UdpSocket) -> None:
 # ── receiving ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_arrived_is_none(ours: UdpSocket) -> None:
+def test_drain_returns_none_if_nothing_arrived(ours: UdpSocket) -> None:
     assert ours.drain() is None
 
 
@@ -292,7 +292,7 @@ def test_the_buffer_is_shared_and_writable_until_the_next_drain(ours: UdpSocket,
     assert cut(one) == cut(two) == [b"other"]
 
 
-def test_an_empty_datagram_is_counted_and_hides_nothing(ours: UdpSocket, plain: socket.socket) -> None:
+def test_an_empty_datagram_is_counted_and_does_not_end_the_drain(ours: UdpSocket, plain: socket.socket) -> None:
     for data in (b"a", b"", b"b"):
         plain.sendto(data, ours.address)
     batch = ours.drain()
@@ -301,7 +301,7 @@ def test_an_empty_datagram_is_counted_and_hides_nothing(ours: UdpSocket, plain: 
     assert ours.counters.snapshot() == {"drop": {"empty": 1}}
 
 
-def test_what_the_kernel_threw_away_is_counted(plain: socket.socket) -> None:
+def test_datagrams_dropped_by_the_kernel_are_counted(plain: socket.socket) -> None:
     with UdpSocket.bind("127.0.0.1", 0, receive_buffer=10_000) as ours:
         if not ours.receives_trains:
             pytest.skip("this system does not tell")
@@ -314,7 +314,7 @@ def test_what_the_kernel_threw_away_is_counted(plain: socket.socket) -> None:
         assert ours.counters.snapshot() == {"drop": {"receive_buffer_full": 100 - arrived}}
 
 
-def test_an_error_reported_by_a_receive_is_counted_and_passed_over(plain: socket.socket) -> None:
+def test_an_error_of_a_receive_is_counted_and_skipped(plain: socket.socket) -> None:
     class Complaining(Kernel):
         def recvfrom_into(self, *args: Any) -> tuple[int, Any]:
             self.fail()
@@ -341,7 +341,7 @@ def test_a_train_arrives_as_its_datagrams(host: str, out: bool, into: bool) -> N
         assert receive(theirs, 8) == [(ours.address, data) for data in datagrams]
 
 
-def test_a_plain_socket_sees_ordinary_datagrams(ours: UdpSocket, plain: socket.socket) -> None:
+def test_a_plain_socket_receives_a_train_as_datagrams(ours: UdpSocket, plain: socket.socket) -> None:
     datagrams = [*numbered(40, 1452), b"end"]
     ours.send([train(plain.getsockname(), *datagrams)])
     assert [plain.recv(9000) for _ in datagrams] == datagrams
@@ -358,7 +358,7 @@ def test_trains_cross_the_kernel_in_one_call(ours: UdpSocket, theirs: UdpSocket)
 
 
 @needs_trains
-def test_neighbors_of_one_length_leave_together() -> None:
+def test_consecutive_datagrams_of_equal_length_are_sent_together() -> None:
     with UdpSocket(kernel := Kernel()) as ours:
         single = [train(NOWHERE, data) for data in numbered(70, 1000)]
         elsewhere = train(("127.0.0.1", 10), bytes(1000))
@@ -370,7 +370,7 @@ def test_neighbors_of_one_length_leave_together() -> None:
 
 @needs_trains
 @pytest.mark.parametrize(("size", "count"), [(100, 300), (8192, 30), (65_000, 2), (33_000, 3), (1, 65)])
-def test_a_long_train_is_cut_to_what_the_kernel_takes(size: int, count: int) -> None:
+def test_a_long_train_is_split_at_the_limit_of_the_kernel(size: int, count: int) -> None:
     datagrams = [bytes([n % 256]) * size for n in range(count)]
     with UdpSocket(kernel := Kernel()) as ours:
         assert ours.send([train(NOWHERE, *datagrams, b"")]) == ()
@@ -381,7 +381,7 @@ def test_a_long_train_is_cut_to_what_the_kernel_takes(size: int, count: int) -> 
 
 @pytest.mark.parametrize("trains", [True, False])
 @pytest.mark.parametrize("fault", [errno.EAGAIN, errno.ENOBUFS])
-def test_what_does_not_fit_now_is_given_back_in_order(trains: bool, fault: int) -> None:
+def test_unsent_trains_are_returned_in_order(trains: bool, fault: int) -> None:
     datagrams = numbered(200, 1000)
     with UdpSocket(kernel := Kernel(0, 0, fault), trains=trains) as ours:
         left = ours.send([train(NOWHERE, *datagrams), train(("127.0.0.1", 10), b"last")])
@@ -406,13 +406,13 @@ def test_what_does_not_fit_now_is_given_back_in_order(trains: bool, fault: int) 
     ],
 )
 @pytest.mark.parametrize("trains", [True, False])
-def test_a_fault_of_the_path_is_counted_and_the_rest_goes_on(fault: int, reason: str, trains: bool) -> None:
+def test_a_send_error_is_counted_and_the_rest_is_sent(fault: int, reason: str, trains: bool) -> None:
     with UdpSocket(Kernel(always=fault), trains=trains) as ours:
         assert ours.send([train(NOWHERE, *numbered(5, 100)), train(NOWHERE, b"one")]) == ()
         assert ours.counters.snapshot() == {"drop": {reason: 6}}
 
 
-def test_real_faults_of_the_path_do_not_raise(ours: UdpSocket) -> None:
+def test_real_send_errors_do_not_raise(ours: UdpSocket) -> None:
     too_long = Train(NOWHERE, bytes(65_508), 65_508)
     no_port = train(("127.0.0.1", 0), b"x", b"y")
     other_family = train(("::1", 9, 0, 0), b"x")
@@ -434,7 +434,7 @@ def test_using_a_closed_socket_raises(ours: UdpSocket) -> None:
 
 @needs_trains
 @pytest.mark.parametrize("fault", [errno.EINVAL, errno.EIO])
-def test_a_refused_train_goes_singly_and_is_not_tried_again(fault: int) -> None:
+def test_a_refused_train_is_sent_as_single_datagrams_from_then_on(fault: int) -> None:
     with UdpSocket(kernel := Kernel(fault)) as ours:
         ours.send([train(NOWHERE, *numbered(3, 2000))])
         ours.send([train(NOWHERE, *numbered(3, 2000))])
@@ -454,7 +454,7 @@ def test_a_path_that_refuses_long_segments_still_gets_trains_of_short_ones() -> 
 
 
 @needs_trains
-def test_a_device_without_trains_gets_none_of_any_length() -> None:
+def test_a_device_that_refuses_trains_gets_none_of_any_length() -> None:
     with UdpSocket(kernel := Kernel(errno.EIO)) as ours:
         ours.send([train(NOWHERE, *numbered(3, 2000))])
         ours.send([train(NOWHERE, *numbered(3, 4))])
@@ -474,7 +474,7 @@ def test_refusals_are_remembered_for_a_bounded_number_of_destinations() -> None:
         assert len(kernel.trains) == 1
 
 
-def test_a_system_without_the_options_works_singly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_the_socket_options_sends_single_datagrams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udp, "_LINUX", False)
     with UdpSocket.bind("127.0.0.1", 0) as ours, UdpSocket.bind("127.0.0.1", 0, counters=Counters()) as theirs:
         assert not ours.sends_trains
@@ -541,7 +541,7 @@ def closed() -> Address:
 
 
 @needs_trains
-def test_an_address_where_nothing_listens_is_told_and_costs_no_other_datagram(
+def test_a_closed_port_is_reported_and_no_other_datagram_is_lost(
     ours: UdpSocket, theirs: UdpSocket, closed: Address
 ) -> None:
     for number in range(20):

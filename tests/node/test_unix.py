@@ -191,7 +191,7 @@ async def test_a_folder_of_another_user_is_refused(place: Path, echo: Echo, monk
         await LineServer(place, echo).open()
 
 
-async def test_a_place_that_cannot_be_is_refused(tmp_path: Path, echo: Echo) -> None:
+async def test_a_path_that_cannot_be_created_is_refused(tmp_path: Path, echo: Echo) -> None:
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(ConfigError, match="cannot be created"):
         await LineServer(tmp_path / "file" / "x" / "admin.sock", echo).open()
@@ -199,7 +199,7 @@ async def test_a_place_that_cannot_be_is_refused(tmp_path: Path, echo: Echo) -> 
         await LineServer(tmp_path / "run" / ("x" * 120), echo).open()
 
 
-async def test_a_client_without_a_server_is_told_what_to_do(place: Path, server: LineServer) -> None:
+async def test_a_client_without_a_server_gets_an_error_with_advice(place: Path, server: LineServer) -> None:
     with pytest.raises(ConnectionError, match="there is no such socket; start a node with `meshbus up`"):
         await LineClient.connect(place.with_name("none"))
     left = place.with_name("left.sock")
@@ -209,7 +209,7 @@ async def test_a_client_without_a_server_is_told_what_to_do(place: Path, server:
         await LineClient.connect(left)
 
 
-async def test_a_client_of_another_user_is_told_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_of_another_user_gets_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "denied")
 
@@ -218,7 +218,7 @@ async def test_a_client_of_another_user_is_told_so(place: Path, monkeypatch: pyt
         await LineClient.connect(place)
 
 
-async def test_a_place_is_checked_without_creating_anything(place: Path, echo: Echo) -> None:
+async def test_a_path_is_checked_without_creating_anything(place: Path, echo: Echo) -> None:
     unix.check_socket(place / "deep" / "admin.sock")
     assert not place.parent.exists() or not list(place.parent.iterdir())
     assert not await unix.is_served(place)
@@ -230,7 +230,7 @@ async def test_a_place_is_checked_without_creating_anything(place: Path, echo: E
         unix.check_socket(place)
 
 
-async def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+async def test_a_path_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", "utf-8")
     with pytest.raises(ConfigError, match="is not writable"):
         unix.check_socket(tmp_path / "file" / "run" / "admin.sock")

@@ -24,7 +24,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.waiting import Kind, Waiting, answered
 
 
-async def test_an_event_wakes_everyone_who_waits_for_it() -> None:
+async def test_a_notice_wakes_all_its_waiters() -> None:
     waiting = Waiting()
     first, second = waiting.for_(Kind.SESSION, 1), waiting.for_(Kind.SESSION, 1)
     other = waiting.for_(Kind.SESSION, 2)
@@ -34,7 +34,7 @@ async def test_an_event_wakes_everyone_who_waits_for_it() -> None:
     waiting.wake(Kind.SESSION, 1, PeerRecovered(1))  # nobody waits: fine
 
 
-async def test_who_stops_waiting_does_not_disturb_the_others() -> None:
+async def test_a_canceled_waiter_does_not_affect_the_others() -> None:
     waiting = Waiting()
     first, second = waiting.for_(Kind.SESSION, 1), waiting.for_(Kind.SESSION, 1)
     first.cancel()
@@ -46,7 +46,7 @@ async def test_who_stops_waiting_does_not_disturb_the_others() -> None:
     assert waiting._futures == {}, "nothing is kept of it"
 
 
-async def test_closing_fails_what_is_waited_for() -> None:
+async def test_closing_fails_all_waiters() -> None:
     waiting = Waiting()
     future = waiting.for_(Kind.ACK, 1)
     promise = waiting.promise()
@@ -74,7 +74,7 @@ A = ChannelName("a")
         (Kind.HISTORY, HistoryEnded(1, 2, A)),
     ],
 )
-async def test_each_event_wakes_those_whom_it_is_for(kind: Kind, event: Control) -> None:
+async def test_each_notice_wakes_only_its_own_waiters(kind: Kind, event: Control) -> None:
     waiting = Waiting()
     future, other = waiting.for_(kind, 1), waiting.for_(kind, 2)
     waiting.tell(PeerRecovered(1))
@@ -84,7 +84,7 @@ async def test_each_event_wakes_those_whom_it_is_for(kind: Kind, event: Control)
     assert not other.done()
 
 
-async def test_an_answer_counts_that_comes_before_it_is_awaited() -> None:
+async def test_an_answer_before_the_wait_is_kept() -> None:
     waiting = Waiting()
     good, late = (answered(waiting.for_(Kind.MATCH, request), 2.0) for request in (1, 2))
     waiting.tell(Matched(1, 7))

@@ -18,11 +18,11 @@ assert all(kernel.run != old for kernel, old in zip(kernels, before)), "a kernel
 """
 
 
-def test_after_it_no_kernel_is_cold() -> None:
+def test_every_kernel_is_compiled_after_warmup() -> None:
     answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
 
 
-def test_twice_is_fine() -> None:
+def test_warming_up_twice_is_allowed() -> None:
     warm()
     warm()

@@ -150,7 +150,7 @@ def test_the_routing_ttl_is_judged_for_every_packet() -> None:
         {"stream_id": 0},
     ],
 )
-def test_packets_that_are_no_publication_are_opaque(fields: dict[str, Any]) -> None:
+def test_packets_that_are_not_publications_are_opaque(fields: dict[str, Any]) -> None:
     gateway = gateway_for(Visibility.SUBNET_LOCAL)
     assert decide_all(gateway, publications(1, **fields), [OTHER]) == [0]
     expired = publications(1, hop_ttl=2, hop_count=2, **fields)

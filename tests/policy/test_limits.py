@@ -40,7 +40,7 @@ def test_the_capacity_may_differ_from_the_rate() -> None:
     assert bucket.admit(1000, now=1.0) == 10
 
 
-def test_a_clock_that_steps_back_gives_nothing_away() -> None:
+def test_a_clock_that_steps_back_adds_no_tokens() -> None:
     bucket = TokenBucket(10)
     assert bucket.take(10, now=100.0)
     assert not bucket.take(1, now=0.0)

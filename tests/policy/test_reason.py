@@ -39,6 +39,6 @@ def test_counters_are_short_words_and_names_follow_from_them() -> None:
         assert reason.word == named or reason.why == transit or reason is Reason.MALFORMED, reason
 
 
-def test_sentences_are_one_sentence_each() -> None:
+def test_each_sentence_is_one_sentence() -> None:
     for reason in Reason:
         assert re.fullmatch(r"[A-Z][^|\n]{20,180}\.", reason.sentence), reason

@@ -54,7 +54,7 @@ def payload_of(channel: int, number: int) -> bytes:
 
 
 def tell(line: dict[str, Any]) -> None:
-    """Let whoever kills this know how far it is."""
+    """Tell the process that will kill this one how far it is."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -59,7 +59,7 @@ class Fleet(NamedTuple):
 
 
 async def run_fleet(folder: Path, rules: Rules, *, name: str, publishes: int, seed: int, rounds: int = 1) -> Fleet:
-    """Let a fleet live under a gateway's rules, with the identities of a folder and a log_dir of that name.
+    """Run a fleet under the rules of a gateway, with the identities of a folder and a log_dir of that name.
 
     In every round all nodes start anew, with the same identities.
     """

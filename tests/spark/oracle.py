@@ -75,7 +75,7 @@ def events_of(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def decoded(channel: str, payload: bytes) -> tuple[str | None, Any, bool]:
-    """Give codec, value and whether the payload is good, for the channels of world.py."""
+    """Return codec, value and whether the payload is good, for the channels of world.py."""
     try:
         match channel:
             case "json/state":

@@ -146,7 +146,7 @@ def record(
     sampling: int = 1,
     start_ns: int = START_NS,
 ) -> None:
-    """Let a node's flight recorder write what a gateway says about random packets, partly sealed, over two hours.
+    """Make a node's flight recorder write what a gateway says about random packets, partly sealed, over two hours.
 
     Some packets never reach the gateway, some find no room behind it, and some are for the node itself.
     """

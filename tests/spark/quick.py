@@ -7,7 +7,7 @@ COMPILING = ("spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
 
 
 def quick_settings() -> dict[str, str]:
-    """Give settings to go over ours: code that is run a few times is not worth compiling well."""
+    """Return settings that override ours: code that is run a few times is not worth compiling well."""
     return {
         "spark.driver.extraJavaOptions": f"{java_options()} -XX:TieredStopAtLevel=1",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",

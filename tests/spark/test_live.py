@@ -175,14 +175,14 @@ def check_prediction(spark: SparkSession, lived: Lived, *, publishes: int, round
 
 
 def by_packet(packets: pa.Table, verdicts: list[int]) -> Counter[tuple[Any, int]]:
-    """Give the verdict on each publication, by who sent which packet of which channel to whom."""
+    """Return the verdict on each publication, by who sent which packet of which channel to whom."""
     names = ["origin", "stream_id", "route_dst", "packet_seq", "src"]
     rows = zip(*(packets.column(name).to_pylist() for name in names), verdicts, strict=True)
     return Counter((tuple(key), verdict) for *key, src, verdict in rows if src is not None)
 
 
 def as_toml(rules: Rules, publishers: dict[str, list[int]]) -> str:
-    """Give the gateway's configuration as a file, with the publishers that a replay cannot know."""
+    """Return the gateway's configuration as a file, with the publishers that a replay cannot know."""
     settings = gateway_settings(rules)
     lines = [f"{key} = {json.dumps(settings[key])}" for key in ("subnet", "gateway", "peer_subnets")]
     for entry in settings["exports"]:

@@ -236,7 +236,7 @@ class Fleet:
 
 
 async def run_fleet(folder: Path) -> Ledger:
-    """Let the fleet live, and return what its applications wrote down."""
+    """Run the fleet, and return what its applications wrote down."""
     fleet = Fleet(folder)
     try:
         await _live(fleet)

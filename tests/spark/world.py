@@ -154,7 +154,7 @@ def build_world(folder: Path, *, count: int = 400, seed: int = 7) -> World:
 
 
 def copy_events(source: Path, target: Path, channel: str) -> None:
-    """Let another node record the same published events, a little later, in a log of its own."""
+    """Make another node record the same published events, a little later, in a log of its own."""
     rows = [row for row in rows_of_logs(source) if row["channel"] == channel]
     clock = Clock()
     with Redex(target, recorder=RECORDERS[1], background=False, clock=clock) as redex:

@@ -15,13 +15,13 @@ ROUGH = FakePath(loss=0.05, duplication=0.05, jitter_s=0.01, reordering=0.05)
 
 
 def single_failures(links: Links) -> list[tuple[str, Link | int]]:
-    """Give every link and every node that may fail."""
+    """Return every link and every node that may fail."""
     nodes = sorted({number for link in links for number in link})
     return [("link", link) for link in sorted(links)] + [("node", number) for number in nodes]
 
 
 def play_schedule(seed: int, faults: int = 6) -> Simulation:
-    """Let a small fleet live through faults at random, mend everything, and let everyone near enough talk again.
+    """Run a small fleet through random faults, repair everything, and let every pair within reach exchange events again.
 
     Raises SimulationError when a rule is broken on the way, or when somebody stays out of reach.
     """
@@ -68,7 +68,7 @@ def play_schedule(seed: int, faults: int = 6) -> Simulation:
 
 
 def play_failure(links: Links, kind: str, what: Link | int, seed: int = 0) -> Simulation:
-    """Let a fleet in which everybody knows everybody near lose a link or a node, and check that it heals in time.
+    """Remove a link or a node from a fleet in which all near nodes know each other, and check that it heals in time.
 
     Raises SimulationError when a pair that is still near enough cannot talk at once when the documented time is over.
     """

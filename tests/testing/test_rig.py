@@ -15,7 +15,7 @@ from meshbus.wire.constants import Subprotocol
 
 
 def hello(seed: int = 0) -> bytes:
-    """Give the first datagram of an engine, which holds an ephemeral key."""
+    """Return the first datagram of an engine, which holds an ephemeral key."""
     engine, out = rig(seed=seed), Output()
     engine.connect(7, "there", rig(seed=99).public_key, 0.0, out)
     return bytes(out.trains[0].data)

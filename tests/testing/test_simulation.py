@@ -42,7 +42,7 @@ def test_sampled_pairs_of_a_thousand_nodes_talk() -> None:
 
 
 def check_sample(links: Links, count: int = 20) -> None:
-    """Let some pairs within the radius and some beyond try to talk."""
+    """Connect some pairs within the radius and some beyond it."""
     sim, chance = fleet(links), random.Random(5)
     pairs = []
     for _ in range(count):

@@ -229,7 +229,7 @@ def _show_refusals(refusals: list[dict[str, Any]]) -> None:
             case "no_prefixes":
                 note(f"{who} is a plain net-mesh node without prefixes; subscribe to its channels by name")
             case "timeout" | "silent":
-                note(f"{who} does not answer; it is asked again")
+                note(f"{who} does not answer; retrying")
             case reason:
                 note(f"{who} refused {refusal['channel']}: {reason}")
 

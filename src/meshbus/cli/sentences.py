@@ -22,7 +22,7 @@ _DOWN = {
     "evicted": "was removed: its session was not used for too long",
     "closed": "was disconnected",
     "left": "left",
-    "overrun": "was removed: more than a million of its packets in a row were lost, and its session cannot go on",
+    "overrun": "was removed: more than a million of its packets in a row were lost, so its session cannot continue",
 }
 
 

@@ -22,8 +22,9 @@ from meshbus.node.node import Node
 
 TELL_S = 0.2
 """Time between two messages with counts."""
-AGREE_S = 10.0
-"""Longest wait for the profile agreement with all peers; it normally takes a few heartbeats."""
+PATIENCE_S = 60.0
+"""Longest wait for the profile agreement with all peers, and for the acknowledgements and the credit of a peer. Both
+normally take a few heartbeats, but on a busy machine a process may not run for seconds."""
 
 
 class Member:
@@ -100,17 +101,17 @@ class Member:
         changed = asyncio.Event()
         unwatch = self._node.watch(lambda _: changed.set())
         try:
-            async with asyncio.timeout(AGREE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not all(peer.profile for peer in self._node.peers):
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            raise Timeout("profile agreement with every peer", AGREE_S) from None
+            raise Timeout("profile agreement with every peer", PATIENCE_S) from None
         finally:
             unwatch()
 
     async def _publish(self, flow: Flow, seconds: float) -> None:
-        publisher = self._node.publisher(flow.channel, reliable=flow.reliable)
+        publisher = self._node.publisher(flow.channel, reliable=flow.reliable, wait_s=PATIENCE_S)
         loop = asyncio.get_running_loop()
         begin = loop.time()
         for number in range(round(flow.per_s * seconds)):

@@ -23,8 +23,9 @@ from typing import Generic, Self, TypeVar
 from meshbus.errors import MeshError
 from meshbus.node.tasks import TaskOwner
 
-_LEAVE_S = 10.0
-"""Time for a child to exit after its standard input was closed; a node that writes logs may need seconds."""
+_LEAVE_S = 60.0
+"""Time for a child to exit after its standard input was closed. A node that writes logs may need seconds, and more on a
+busy machine; one that is killed loses the last packets that it recorded."""
 
 Line = TypeVar("Line")
 

@@ -53,6 +53,8 @@ _TOKEN_S = 3600
 """Validity of the tokens; longer than the longest demo."""
 _HEARTBEAT_S = 0.5
 """Short, because nodes need a few heartbeats to find each other."""
+_ANSWER_S = 30.0
+"""Nodes that start together on a busy machine may need longer than the default for their first answers."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +193,7 @@ def _settings(role: Role) -> dict[str, Any]:
         "subnet": role.subnet,
         "tags": [_tag(role.subnet)],
         "heartbeat_s": _HEARTBEAT_S,
+        "membership_ack_timeout_s": _ANSWER_S,
     }
     if role.allowed is not None:
         settings["tokens"] = [f"../../tokens/{role.name}.token"]

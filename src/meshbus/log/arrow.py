@@ -75,7 +75,7 @@ def has_arrow() -> bool:
 def require_arrow() -> None:
     """Raise LogError if pyarrow is not installed."""
     if not has_arrow():
-        raise LogError(LogFault.FAILED, "pyarrow is not installed: pip install 'meshbus[arrow]'")
+        raise LogError(LogFault.FAILED, "pyarrow is not installed; run: pip install 'meshbus[arrow]'")
 
 
 def to_batch(rows: Rows, owner: Owner, want: Wanted, start: int, stop: int) -> Any:
@@ -172,7 +172,7 @@ def from_binary(column: Any) -> tuple[memoryview, memoryview]:
         raise ConfigError("events", f"must be an Arrow array of binary or string, got {kind}")
     if whole.null_count:
         raise ConfigError(
-            "events", f"must not have nulls, got {whole.null_count}: drop them, or replace them by empty payloads"
+            "events", f"must not have nulls, got {whole.null_count}; drop them, or replace them by empty payloads"
         )
     if not len(whole):
         return memoryview(_NO_OFFSETS).cast("i"), memoryview(b"")

@@ -123,7 +123,7 @@ def pack_events(events: Events) -> tuple[memoryview, memoryview]:
     if stop - start > MAX_APPEND_BYTES:
         raise LogError(
             LogFault.TOO_LARGE,
-            f"an append of {stop - start} bytes is too large, at most {MAX_APPEND_BYTES} fit: append fewer events at once",
+            f"an append of {stop - start} bytes is too large, at most {MAX_APPEND_BYTES} fit; append fewer events at once",
         )
     # A slice that starts at 0 with 32-bit offsets, the usual case, is used as it is.
     if start or edges.itemsize != OFFSET_BYTES:

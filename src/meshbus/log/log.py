@@ -309,12 +309,12 @@ class Redex:
             chosen = msgspec.structs.replace(chosen, retention=retention)
         with self._opening:
             if self._closed:
-                raise LogError(LogFault.CLOSED, f"the logs in {self.path} are closed: create a new Redex")
+                raise LogError(LogFault.CLOSED, f"the logs in {self.path} are closed; create a new Redex")
             log = self._open.get(name)
             if log is not None and not log.closed:
                 # Two callers with different guarantees cannot share one log silently.
                 if log.config != chosen and not (config is None and fsync is None and retention is None):
-                    raise ConfigError("config", f"the log of {name} is open with other settings: close it first")
+                    raise ConfigError("config", f"the log of {name} is open with other settings; close it first")
                 return log
             defaults = Defaults(recorder=self._recorder, origin=origin)
             options = OpenOptions(name, chosen, defaults, self._clock, self._files, self._monotonic)

@@ -148,7 +148,7 @@ def make_cells(name: str, given: Numbers, count: int) -> Cells:
     column = STORED[PLACES[name]]
     if given is None:
         if not column.nullable:
-            raise ConfigError(name, "must not be null: pass one number, or one per event")
+            raise ConfigError(name, "must not be null; pass one number, or one per event")
         return NULL
     if isinstance(given, int | np.integer):
         return _same(column, int(given))
@@ -172,7 +172,7 @@ def _some(column: Stored, given: np.ma.MaskedArray[Any, Any], count: int) -> Cel
     if valid.all():
         return Cells(Kind.EACH, array=array)
     if not column.nullable:
-        raise ConfigError(column.name, "must not be null: fill the masked values")
+        raise ConfigError(column.name, "must not be null; fill the masked values")
     if not valid.any():
         return NULL
     return Cells(Kind.SOME, array=array, valid=np.packbits(valid, bitorder="little"))

@@ -65,12 +65,12 @@ def read_versions(folder: Path) -> tuple[Version, ...]:
         return ()
     try:
         if msgspec.json.decode(content, type=_Header).version > _FORMAT:
-            raise LogError(LogFault.NEWER, f"{place} was written by a newer version of meshbus: update this one")
+            raise LogError(LogFault.NEWER, f"{place} was written by a newer version of meshbus; update this one")
         versions = msgspec.json.decode(content, type=_Content).schemas
     except (msgspec.MsgspecError, ConfigError) as error:
         raise LogError(
             LogFault.CORRUPT,
-            f"{place} is damaged ({error}): restore it from a copy, or remove it and declare the schemas again",
+            f"{place} is damaged ({error}); restore it from a copy, or remove it and declare the schemas again",
         ) from None
     return tuple(sorted(versions, key=lambda version: version.first))
 

@@ -266,7 +266,7 @@ def _check_version(path: Path | str, metadata: dict[bytes, bytes]) -> None:
         raise _damaged(path, "it was not written by meshbus")
     if int(version) > SCHEMA_VERSION:
         raise LogError(
-            LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus: upgrade to read it"
+            LogFault.NEWER, f"{path}: schema version {version} was written by a newer meshbus; upgrade to read it"
         )
 
 

@@ -22,7 +22,7 @@ def clip_range(channel: str, first: int, end: int, start: int | None, stop: int 
     if low < first and (stop is None or stop > low):
         raise LogError(
             LogFault.RANGE_GONE,
-            f"channel {channel}: sequence {low} has expired, the first available is {first}: read from {first} on",
+            f"channel {channel}: sequence {low} has expired, the first available is {first}; read from {first} on",
             first_available=first,
         )
     return low, high

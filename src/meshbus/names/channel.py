@@ -26,6 +26,7 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_./")
 
 def hash_name(name: str) -> int:
     """Hash any text to the canonical 64 bits, without checking that it is a legal name."""
+    # policy.md §1.2: XXH3 with seed 0 and the default secret.
     return xxhash.xxh3_64_intdigest(name.encode())
 
 
@@ -60,6 +61,7 @@ class ChannelName(str):
     @property
     def stream_id(self) -> int:
         """The stream that publications on this channel travel on."""
+        # policy.md §1.2: two hashes that differ only in this bit share a stream, which is harmless.
         return self.hash | PUBLISH_STREAM_BIT
 
     @property
@@ -69,6 +71,7 @@ class ChannelName(str):
 
     def is_prefix_of(self, other: str) -> bool:
         """Return whether `other` is this channel or lies below it in the hierarchy."""
+        # policy.md §1.3: a prefix ends where a segment ends, so `sensors` is not a prefix of `sensorsx`.
         return other == self or other.startswith(f"{self}/")
 
 
@@ -104,6 +107,7 @@ class ChannelRegistry:
         if name in self._by_name:
             raise ChannelError(ChannelFault.ALREADY_EXISTS, name, "is already registered")
         channel = ChannelId.of(name)
+        # policy.md §1.4: a collision is reported and not refused; both channels can be found by the hash.
         collides = bool(self._by_hash.get(channel.hash))
         self._by_name[channel.name] = channel
         self._by_hash[channel.hash].append(channel)
@@ -135,22 +139,25 @@ def _check(name: str) -> None:
     """Apply the rules in the order of net-mesh, and report the first that is broken."""
     if not name:
         raise ChannelError(ChannelFault.EMPTY, name, "a channel name cannot be empty")
+    # policy.md §1.1: bytes count, not characters. A lone surrogate must reach the check below, not raise here.
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > MAX_NAME_BYTES:
         raise ChannelError(ChannelFault.TOO_LONG, name, f"is {size} bytes long, at most {MAX_NAME_BYTES} fit")
     if name.startswith("/") or name.endswith("/") or "//" in name:
-        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "segments cannot be empty: drop the extra '/'")
+        raise ChannelError(ChannelFault.INVALID_FORMAT, name, "segments cannot be empty; drop the extra '/'")
+    # policy.md §1.1, step 5: one scan for both errors, so the first bad character decides which it is.
     for character in name:
         if "A" <= character <= "Z":
             raise ChannelError(
-                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire: try {_similar(name)!r}"
+                ChannelFault.INVALID_FORMAT, name, f"upper case is not allowed on the wire; try {_similar(name)!r}"
             )
         if character not in _LEGAL:
             raise ChannelError(
                 ChannelFault.INVALID_CHAR,
                 name,
-                f"{character!r} is not allowed: use a-z, 0-9, '-', '_', '.' and '/', such as {_similar(name)!r}",
+                f"{character!r} is not allowed; use a-z, 0-9, '-', '_', '.' and '/', such as {_similar(name)!r}",
             )
+    # policy.md §1.1, step 6: whole segments only; `a..b` and `...` are legal.
     if any(segment in {".", ".."} for segment in name.split("/")):
         raise ChannelError(ChannelFault.INVALID_FORMAT, name, "a segment cannot be '.' or '..'")
 

@@ -52,6 +52,7 @@ def verify_signature(entity_id: bytes, message: bytes, signature: bytes) -> bool
     if len(entity_id) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
+        # policy.md §7.1: strict. OpenSSL would accept a forged signature of a small-order key.
         crypto_sign_open(signature + message, entity_id)
     except BadSignatureError:
         return False
@@ -145,4 +146,5 @@ class Identity:
 
 
 def _derive(entity_id: bytes, label: bytes) -> int:
+    # policy.md §7.1: the first eight bytes of a keyed BLAKE2s.
     return int.from_bytes(blake2s(entity_id, key=label, digest_size=32).digest()[:8], "little")

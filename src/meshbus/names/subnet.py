@@ -55,10 +55,11 @@ class SubnetId(int):
         parts = trimmed.split(".")
         if len(parts) > LEVELS:
             raise ConfigError("subnet", f"{text!r} has {len(parts)} levels, at most {LEVELS} exist")
+        # policy.md §6.1: a leading `+` and leading zeros are accepted.
         digits = [part.removeprefix("+") for part in parts]
         # int() rejects thousands of digits, so the length is checked first.
         if not all(part.isascii() and part.isdigit() and len(part) <= 32 and int(part) <= 255 for part in digits):
-            raise ConfigError("subnet", f"{text!r} is not a subnet: write 'global' or up to four numbers like '3.7'")
+            raise ConfigError("subnet", f"{text!r} is not a subnet; write 'global' or up to four numbers like '3.7'")
         return cls.new(int(part) for part in digits)
 
     def __str__(self) -> str:
@@ -75,6 +76,7 @@ class SubnetId(int):
     @property
     def depth(self) -> int:
         """The position of the deepest non-zero level: 0 for GLOBAL, 3 for both `3.7.2` and `3.0.7`."""
+        # policy.md §6.1: the deepest level that is not zero, even if one above it is.
         for depth in range(LEVELS, 0, -1):
             if self.level(depth - 1):
                 return depth
@@ -83,6 +85,7 @@ class SubnetId(int):
     @property
     def parent(self) -> SubnetId:
         """The id without its deepest level; GLOBAL is its own parent."""
+        # policy.md §6.1: a gap is skipped, so the parent of `3.0.7` is `3`.
         return SubnetId(self & depth_mask(max(self.depth - 1, 0)))
 
     @property
@@ -92,6 +95,7 @@ class SubnetId(int):
 
     def contains(self, other: int) -> bool:
         """Return whether `other` is this subnet or lies below it."""
+        # policy.md §6.1: GLOBAL has depth 0, so its mask is empty and it contains everything.
         return (self ^ other) & depth_mask(self.depth) == 0
 
     def is_sibling(self, other: SubnetId) -> bool:
@@ -106,6 +110,7 @@ class SubnetId(int):
         deepest = max(self.depth, other.depth)
         if self.is_global or other.is_global:
             return deepest
+        # policy.md §6.1: the crossing depth of the latency model of 0.23; siblings have distance 1.
         parting = next(n for n in range(LEVELS) if self.level(n) != other.level(n))
         return deepest - parting
 

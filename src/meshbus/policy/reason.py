@@ -381,9 +381,9 @@ class Reason(Enum):
     ANNOUNCEMENT_INDEX_FULL = 0, "drop", "announcement_index_full", (
         "The index of announced nodes is full; the fleet is larger than it holds.")
     EVICT_CHANNEL_NAMES = 0, "evict", "channel_names", (
-        "A gateway had learned as many channel names as it keeps, so those of the oldest node that the most talkative neighbor told of were forgotten; configure the names that matter.")
+        "A gateway had learned as many channel names as it keeps, so the oldest ones from the neighbor that sent most were removed; configure the names that matter.")
     EVICT_ANNOUNCEMENT = 0, "evict", "announcement", (
-        "The index of announced nodes was full, so the oldest node that the most talkative neighbor told of was forgotten; look at the neighbors.")
+        "The index of announced nodes was full, so the oldest node from the neighbor that announced most was removed; look at the neighbors.")
     ANNOUNCEMENT_STALE = 0, "drop", "announcement_stale", (
         "A newer announcement of the node is known, which is normal when paths differ in length.")
     CHANNEL_NOT_NAMED = 0, "drop", "channel_not_named", (

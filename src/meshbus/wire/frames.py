@@ -79,7 +79,7 @@ def unpack_frames(payload: Buffer, count: int) -> list[memoryview]:
 def check_event_size(size: int) -> None:
     """Raise LocalProtocolError for an event that no receiver would accept."""
     if size > MAX_EVENT:
-        raise LocalProtocolError(f"an event of {size} bytes is too large: at most {MAX_EVENT} fit one packet")
+        raise LocalProtocolError(f"an event of {size} bytes is too large; at most {MAX_EVENT} fit one packet")
 
 
 def columns_of(events: Sequence[Buffer]) -> tuple[Offsets, Bytes]:

@@ -46,7 +46,7 @@ class Sealer:
         """
         first = self._next
         if first + count > COUNTER_LIMIT:
-            raise LocalProtocolError("the packet counter of this session is used up: open a new session")
+            raise LocalProtocolError("the packet counter of this session is used up; open a new session")
         self._next = first + count
         return first
 

@@ -14,7 +14,6 @@ from meshbus.wire.constants import Subprotocol
 MAX_ID = 0xFFFF
 FIRST_VENDOR_ID = 0x1001
 """0x1000 is used by net-mesh for fold announcements (subprotocols.md §2)."""
-FIRST_EXPERIMENTAL_ID = 0xF000
 
 TAG_PREFIX = "subprotocol:0x"
 

@@ -184,7 +184,7 @@ def test_a_vouch_for_another_server() -> None:
         server.receive(b"\x08INITIATE" + cookie + number + box)
 
 
-def test_a_key_that_gives_no_secret() -> None:
+def test_a_key_without_a_shared_secret() -> None:
     server = CurveServerHandshake(PUB, secret_key=SERVER_SECRET, entropy=entropy(1))
     hello = bytearray(200)
     hello[:8] = b"\x05HELLO\x01\x00"

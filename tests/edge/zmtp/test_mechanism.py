@@ -89,7 +89,7 @@ def test_a_refusal_is_an_error_or_for_a_temporary_one_silence(verdict: Verdict, 
 
 
 @pytest.mark.parametrize("hello", [b"", b"\x05", b"\x01a", b"\x01a\x05bc", b"\x01a\x01bc", b"\xff" * 4])
-def test_a_hello_that_is_no_name_and_password(hello: bytes) -> None:
+def test_a_hello_without_exactly_a_name_and_a_password(hello: bytes) -> None:
     assert refusal(PlainServerHandshake(PUB), b"\x05HELLO" + hello).reason is CloseReason.MALFORMED
 
 

@@ -51,7 +51,7 @@ def guard_says(scene: Stage, peer: Peer, channel: ChannelName) -> tuple[AuthVerd
 # ── in ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_let_in_is_in_the_roster_and_in_the_guard() -> None:
+def test_an_admitted_peer_is_in_the_roster_and_the_guard() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     assert scene.admission.subscribe(alice, OPEN, 0.0, out, queue_group="g") is None
@@ -61,7 +61,7 @@ def test_who_is_let_in_is_in_the_roster_and_in_the_guard() -> None:
     assert leg(scene, alice, OPEN) is None
 
 
-def test_who_is_refused_is_in_neither_and_is_counted() -> None:
+def test_a_refused_peer_is_in_neither_and_is_counted() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     nothing = ChannelName("nothing")
@@ -91,7 +91,7 @@ def test_subscribing_again_changes_nothing_and_another_mode_moves() -> None:
 # ── throttle and cap ────────────────────────────────────────────────────────────────────────
 
 
-def test_the_17th_failure_is_not_heard_as_observed() -> None:
+def test_the_17th_failure_is_throttled_as_observed() -> None:
     scene, out = stage(), Output()
     alice, bob = scene.peer(1), scene.peer(2)
     answers = [scene.admission.subscribe(alice, ChannelName("nothing"), n / 10, out) for n in range(18)]
@@ -113,7 +113,7 @@ def test_a_throttled_peer_costs_no_signature_work() -> None:
     assert scene.counters.total("token") == 0
 
 
-def test_a_success_forgets_failures_and_the_cap_does_not_count_as_one() -> None:
+def test_a_success_clears_failures_and_the_cap_does_not_count_as_one() -> None:
     scene, out = stage(throttle=FailureThrottle[int](2), max_channels_per_peer=1), Output()
     alice = scene.peer(1)
     assert scene.admission.subscribe(alice, SECRET, 0.0, out) is Reason.REFUSE_TOKEN
@@ -123,7 +123,7 @@ def test_a_success_forgets_failures_and_the_cap_does_not_count_as_one() -> None:
     assert scene.admission.subscribe(alice, OPEN, 0.0, out) is None
 
 
-def test_a_peer_is_in_so_many_channels_and_no_more_as_observed() -> None:
+def test_the_number_of_channels_per_peer_is_limited_as_observed() -> None:
     scene, out = Stage(), Output()
     alice = scene.peer(1)
     names = [ChannelName(f"c/{n}") for n in range(CAP["sent"])]
@@ -144,7 +144,7 @@ def test_a_peer_is_in_so_many_channels_and_no_more_as_observed() -> None:
 # ── out ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_leaving_takes_back_the_guard_too() -> None:
+def test_leaving_removes_the_peer_from_the_guard() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, OPEN, 0.0, out)
@@ -166,7 +166,7 @@ def test_a_subscription_stays_while_another_request_holds_it() -> None:
     assert out.control[1:] == [Unsubscribed(alice.node_id, OPEN, "canceled")]
 
 
-def test_a_failed_peer_leaves_everything() -> None:
+def test_a_failed_peer_is_removed_from_all_channels() -> None:
     scene, out = stage(), Output()
     alice, bob = scene.peer(1), scene.peer(2)
     scene.announce(alice, 1, tags=["s"])
@@ -224,7 +224,7 @@ def test_the_sweep_has_an_interval_of_a_second_at_least_or_none(interval: float 
     assert scene.admission.next_timer() == due
 
 
-def test_new_claims_are_judged_at_once() -> None:
+def test_new_claims_are_checked_at_once() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.announce(alice, 1, tags=["s"])
@@ -238,7 +238,7 @@ def test_new_claims_are_judged_at_once() -> None:
     assert scene.roster.channels_of(alice.node_id) == [OPEN]
 
 
-def test_new_configurations_are_judged_at_once_and_changed_ones_by_the_sweep() -> None:
+def test_new_configurations_are_checked_at_once_and_changed_ones_by_the_sweep() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, OPEN, 0.0, out)
@@ -273,7 +273,7 @@ def test_many_revocations_lead_to_a_fresh_bloom_filter() -> None:
 # ── filter ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_peer_that_moves_away_gets_nothing_until_it_is_back() -> None:
+def test_a_peer_that_leaves_its_subnet_gets_nothing_until_it_returns() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.announce(alice, 1, subnet=HERE)
@@ -287,7 +287,7 @@ def test_a_peer_that_moves_away_gets_nothing_until_it_is_back() -> None:
     assert leg(scene, alice, LOCAL) is None
 
 
-def test_an_expired_token_shuts_out_at_once_and_the_roster_follows() -> None:
+def test_an_expired_token_filters_at_once_and_the_roster_follows() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET, ttl_s=2))
@@ -304,7 +304,7 @@ def test_an_expired_token_shuts_out_at_once_and_the_roster_follows() -> None:
     assert leg(scene, alice, SECRET, 3.0) is None
 
 
-def test_without_a_sweep_the_publish_alone_shuts_out() -> None:
+def test_without_a_sweep_the_publish_alone_filters() -> None:
     scene, out = stage(token_sweep_s=None), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET, ttl_s=2))
@@ -315,7 +315,7 @@ def test_without_a_sweep_the_publish_alone_shuts_out() -> None:
     assert scene.roster.members(SECRET) == [alice.node_id]
 
 
-def test_a_hash_that_two_names_share_opens_only_the_name_that_was_allowed() -> None:
+def test_a_hash_collision_admits_only_the_allowed_name() -> None:
     scene, out = Stage(), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, OPEN, 0.0, out)
@@ -334,7 +334,7 @@ def test_a_full_check_that_passes_is_remembered() -> None:
     assert guard_says(scene, alice, OPEN) == (AuthVerdict.ALLOWED, True)
 
 
-def test_a_peer_that_is_gone_is_judged_as_one_that_claims_nothing() -> None:
+def test_a_removed_peer_is_checked_as_one_without_claims() -> None:
     scene, out = stage(), Output()
     alice = scene.peer(1)
     scene.admission.subscribe(alice, SECRET, 0.0, out, token=token(entity(1), SECRET))
@@ -348,7 +348,7 @@ def test_an_admission_makes_its_own_roster_and_guard() -> None:
     assert one.guard is not other.guard
 
 
-def test_a_reader_is_judged_as_a_subscriber_and_is_not_in_the_roster() -> None:
+def test_a_reader_is_checked_as_a_subscriber_and_is_not_in_the_roster() -> None:
     scene = stage()
     peer = scene.peer(1)
     assert scene.admission.vet(peer, OPEN, 0.0) is None
@@ -383,7 +383,7 @@ def test_a_requester_needs_the_capabilities_of_a_publisher() -> None:
     assert scene.admission.may_request(peer, SECRET, 0.0) is AckReason.NONE
 
 
-def test_questions_are_judged_by_the_policy_of_their_channel() -> None:
+def test_requests_are_checked_by_the_policy_of_their_channel() -> None:
     scene = stage()
     peer = scene.peer(1)
     assert scene.admission.may_request(peer, OPEN, 0.0) is AckReason.NONE

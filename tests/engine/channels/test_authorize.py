@@ -65,7 +65,7 @@ def test_each_refusal_has_its_reason_on_the_wire() -> None:
     assert {refusal: ack_of(refusal) for refusal in expected} == expected
 
 
-def test_without_configurations_everyone_is_let_in() -> None:
+def test_without_configurations_every_peer_is_admitted() -> None:
     assert Judge()(claims=PeerClaims()) is None
     assert Judge().authorizer.lapse(PeerClaims(), SECRET, 0) is None
 
@@ -85,7 +85,7 @@ def test_the_first_failure_is_the_answer() -> None:
     assert judge(good, claims=PeerClaims(alice, capable, here)) is None
 
 
-def test_an_open_channel_looks_at_neither_entity_nor_token() -> None:
+def test_an_open_channel_checks_neither_entity_nor_token() -> None:
     judge = Judge(configs(channel_config(SECRET)))
     assert judge(b"nonsense", claims=PeerClaims()) is None
     assert judge.faults() == {}
@@ -119,7 +119,7 @@ def test_visibility_decides_as_observed() -> None:
 
 @pytest.mark.parametrize("visibility", Visibility)
 @pytest.mark.parametrize("here", [SubnetId.GLOBAL, SubnetId.new([3])])
-def test_a_peer_that_never_announced_is_in_no_subnet(visibility: Visibility, here: SubnetId) -> None:
+def test_a_peer_that_never_announced_has_no_subnet(visibility: Visibility, here: SubnetId) -> None:
     judge = Judge(configs(channel_config(SECRET, visibility=visibility)), subnet=here)
     refusal = None if visibility is Visibility.GLOBAL else Reason.REFUSE_NOT_VISIBLE
     assert judge(claims=PeerClaims()) is refusal
@@ -200,7 +200,7 @@ def small_order() -> tuple[bytes, PeerClaims]:
         (tampered(token(ALICE, SECRET), 100), Reason.TOKEN_BAD_SIGNATURE),
     ],
 )
-def test_a_token_of_no_use_is_none_and_says_why(presented: bytes, fault: Reason) -> None:
+def test_an_unusable_token_counts_as_none_with_its_reason(presented: bytes, fault: Reason) -> None:
     judge = gated()
     assert judge(presented) is Reason.REFUSE_TOKEN
     assert judge.faults() == {fault: 1}
@@ -218,7 +218,7 @@ def test_a_small_order_issuer_forges_nothing() -> None:
         assert judge.faults() == {Reason.TOKEN_BAD_SIGNATURE: 1}
 
 
-def test_a_revoked_token_is_not_let_in_by_presenting_it() -> None:
+def test_a_revoked_token_is_not_accepted_when_presented() -> None:
     judge = gated()
     judge.tokens.revoke_below(ROOT.entity_id, 1)
     assert judge(token(ALICE, SECRET)) is Reason.REFUSE_TOKEN
@@ -240,7 +240,7 @@ def test_a_longer_token_is_kept_beside_one_that_still_holds() -> None:
     assert judge(now=500) is None
 
 
-def test_a_bad_token_does_no_harm_to_a_kept_one() -> None:
+def test_a_bad_token_does_not_replace_a_kept_one() -> None:
     judge = gated()
     assert judge(token(ALICE, SECRET)) is None
     for bad in (b"x", token(ALICE, SECRET, now=-1000), token(ALICE, SECRET, issuer=STRANGER), token(BOB, SECRET)):
@@ -248,7 +248,7 @@ def test_a_bad_token_does_no_harm_to_a_kept_one() -> None:
     assert len(judge.tokens) == 1
 
 
-def test_nothing_is_planted_where_the_channel_needs_no_token() -> None:
+def test_no_token_is_kept_for_a_channel_that_needs_none() -> None:
     planted = token(ALICE, SECRET)
     for config in (channel_config(SECRET), channel_config(SECRET, subscribe_caps=CAPABLE)):
         judge = Judge(configs(config))
@@ -268,7 +268,7 @@ def test_a_chain_from_a_trusted_root_opens_the_channel() -> None:
     assert judge(encode_chain([parent, child])) is None
 
 
-def test_behind_a_prefix_the_name_that_was_asked_for_is_what_counts() -> None:
+def test_a_prefix_rule_checks_the_requested_name() -> None:
     registry = ChannelConfigRegistry()
     registry.insert_prefix("lab/", channel_config("lab/any", require_token=True))
     judge = Judge(registry)

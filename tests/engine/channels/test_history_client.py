@@ -89,7 +89,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(monkeypatch)
 
 
-def test_a_question_says_what_is_wanted(stage: Stage) -> None:
+def test_the_fields_of_a_read_request(stage: Stage) -> None:
     stage.read(7, token=b"token", from_first=True, follow=False)
     (question,) = stage.asked
     assert (question.channel, question.since, question.token) == (CHANNEL, 7, b"token")
@@ -97,7 +97,7 @@ def test_a_question_says_what_is_wanted(stage: Stage) -> None:
     assert question.max_bytes > 0
 
 
-def test_each_reading_travels_on_a_stream_of_its_own(stage: Stage) -> None:
+def test_each_reading_has_its_own_stream(stage: Stage) -> None:
     tap = Wiretap(stage.net)
     stage.read()
     streams = {header.stream_id for header in tap.headers() if header.subprotocol_id == Subprotocol.HISTORY}
@@ -118,7 +118,7 @@ def test_pieces_of_an_event_become_one(stage: Stage) -> None:
     assert [caught.next_seq for caught in stage.reader.happened(HistoryCaughtUp)] == [4]
 
 
-def test_opened_and_caught_up_are_told_once(stage: Stage) -> None:
+def test_opened_and_caught_up_are_reported_once(stage: Stage) -> None:
     reading = stage.read()
     for n in range(3):
         stage.answer(stage.chunk(n, [b"x"], ChunkFlags.CAUGHT_UP))
@@ -134,7 +134,7 @@ def test_opened_and_caught_up_are_told_once(stage: Stage) -> None:
         (0, [b"x"], ChunkFlags.GAP),  # a gap without a hole
     ],
 )
-def test_what_does_not_follow_is_asked_for_again(
+def test_a_gap_in_the_sequence_is_requested_again(
     stage: Stage, first_seq: int, events: list[bytes], flags: ChunkFlags
 ) -> None:
     stage.read()
@@ -159,7 +159,7 @@ def test_going_back_is_disorder_too(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("flags", [ChunkFlags.GAP, ChunkFlags.NONE])
-def test_an_event_that_breaks_off_is_not_delivered(stage: Stage, flags: ChunkFlags) -> None:
+def test_an_incomplete_event_is_not_delivered(stage: Stage, flags: ChunkFlags) -> None:
     stage.read()
     broken = stage.chunk(5, [b"x"], flags) if flags else stage.chunk(0, [])
     stage.answer(stage.chunk(0, [b"half"], CONTINUES), broken)
@@ -169,7 +169,7 @@ def test_an_event_that_breaks_off_is_not_delivered(stage: Stage, flags: ChunkFla
     assert stage.reader.payloads() == [b"whole"]
 
 
-def test_a_publisher_that_only_sends_disorder_is_given_up(stage: Stage) -> None:
+def test_a_reading_fails_if_the_publisher_only_sends_out_of_order(stage: Stage) -> None:
     stage.read()
     for _ in range(MAX_DISORDERS):
         stage.answer(stage.chunk(7, [b"x"]))
@@ -180,7 +180,7 @@ def test_a_publisher_that_only_sends_disorder_is_given_up(stage: Stage) -> None:
     assert len(stage.reader.engine.replays) == 0
 
 
-def test_an_event_without_end_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_fails_at_an_event_without_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.engine.channels.history_client.MAX_EVENT_BYTES", 10_000)
     stage.read()
     stage.answer(*[stage.chunk(0, [bytes(4000)], CONTINUES) for _ in range(3)])
@@ -188,7 +188,7 @@ def test_an_event_without_end_is_given_up(stage: Stage, monkeypatch: pytest.Monk
     assert ended.fault is HistoryFault.BROKEN
 
 
-def test_a_gap_is_told_and_passed(stage: Stage) -> None:
+def test_a_gap_is_reported_and_skipped(stage: Stage) -> None:
     reading = stage.read(10)
     stage.answer(
         stage.chunk(10, [b"ten"]), stage.chunk(20, [b"twenty"], ChunkFlags.GAP, 20), stage.chunk(30, [], ChunkFlags.GAP)
@@ -217,7 +217,7 @@ def test_a_refusal_ends_the_reading(stage: Stage, code: ErrorCode, fault: Histor
 
 
 @pytest.mark.parametrize("code", [ErrorCode.BUSY, ErrorCode.CLOSED])
-def test_an_open_reading_survives_a_publisher_that_cannot_go_on(stage: Stage, code: ErrorCode) -> None:
+def test_an_open_reading_asks_again_after_a_temporary_error(stage: Stage, code: ErrorCode) -> None:
     stage.read()
     stage.answer(stage.chunk(0, [b"x"]), Error(req=stage.asked[0].req, code=code))
     stage.net.run(for_s=RETRY_S)
@@ -226,7 +226,7 @@ def test_an_open_reading_survives_a_publisher_that_cannot_go_on(stage: Stage, co
     assert ReadFlags.FROM_FIRST not in stage.asked[0].flags
 
 
-def test_what_nobody_reads_is_canceled_once_a_second(stage: Stage) -> None:
+def test_pages_without_a_reading_are_canceled_once_a_second(stage: Stage) -> None:
     stage.read()
     stray = Chunk(req=99, first_available=0, first_seq=0)
     stage.answer(stray, stray, stray)
@@ -238,7 +238,7 @@ def test_what_nobody_reads_is_canceled_once_a_second(stage: Stage) -> None:
     assert stage.reader.received == 0
 
 
-def test_an_answer_of_someone_else_is_not_ours() -> None:
+def test_an_answer_of_another_peer_is_ignored() -> None:
     net = FakeNet(5)
     nodes: list[FakeNode] = [net.create(name) for name in ("publisher", "reader", "liar")]
     publisher, reader, liar = nodes
@@ -262,7 +262,7 @@ def test_an_answer_of_someone_else_is_not_ours() -> None:
     assert (drops[Reason.HISTORY_STRAY.why], drops[Reason.HISTORY_LATE.why]) == (1, 1)
 
 
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(stage: Stage) -> None:
+def test_invalid_arguments_are_refused_before_a_message_is_sent(stage: Stage) -> None:
     for since in (-1, MAX_SEQ + 1):
         with pytest.raises(LocalProtocolError, match="since must be in"):
             stage.read(since)
@@ -272,7 +272,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(stage: Stage) ->
         stage.read()
 
 
-def test_a_plain_peer_cannot_be_asked() -> None:
+def test_history_of_a_plain_peer_cannot_be_requested() -> None:
     net, plain, reader = pair(left={"profile": False})
     with pytest.raises(PeerError, match="cannot serve history"):
         read(reader, plain)

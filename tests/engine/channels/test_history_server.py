@@ -80,7 +80,7 @@ def test_what_is_appended_later_follows_without_gap_or_duplicate() -> None:
     assert reader.happened(HistoryEnded) == []
 
 
-def test_a_reader_that_does_not_follow_stops_where_the_log_ended_when_it_asked() -> None:
+def test_a_reader_that_does_not_follow_stops_at_the_end_of_the_log_at_its_request() -> None:
     net, publisher, reader, archive = scene(events=3000, max_payload=400)
     read(reader, publisher, follow=False)
     until(net, archive, lambda: reader.received > 10)
@@ -111,7 +111,7 @@ def test_events_of_any_size_can_be_read(size: int) -> None:
     assert reader.payloads() == events
 
 
-def test_a_live_subscription_beside_a_reading_stays_apart() -> None:
+def test_a_live_subscription_is_independent_of_a_reading() -> None:
     net, publisher, reader, archive = scene(events=3)
     subscribed(reader, publisher)
     read(reader, publisher)
@@ -182,7 +182,7 @@ def test_retention_that_overtakes_a_reader_is_a_named_gap(seed: int) -> None:
     assert publisher.engine.counters.get("gap", "history") == len(missing)
 
 
-def test_a_start_that_is_gone_names_the_first_that_is_left() -> None:
+def test_an_expired_start_is_an_error_with_the_first_available() -> None:
     net, publisher, reader, archive = scene(events=100)
     assert isinstance(archive.log, ListLog)
     archive.log.expire(40)
@@ -198,7 +198,7 @@ def test_a_start_that_is_gone_names_the_first_that_is_left() -> None:
 
 
 @pytest.mark.parametrize("left", [60, 0])
-def test_one_can_begin_with_whatever_is_left(left: int) -> None:
+def test_a_reading_can_start_at_the_first_available_event(left: int) -> None:
     net, publisher, reader, archive = scene(events=100)
     assert isinstance(archive.log, ListLog)
     archive.log.expire(100 - left)
@@ -226,7 +226,7 @@ def test_new_sessions_in_the_middle_lose_and_repeat_nothing(seed: int) -> None:
     assert numbers(reader) == list(range(3010))
 
 
-def test_a_publisher_that_restarts_is_read_on_from_where_the_reader_was() -> None:
+def test_reading_continues_at_its_position_after_the_publisher_restarts() -> None:
     net, publisher, reader, archive = scene(events=200)
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= 200)
@@ -239,7 +239,7 @@ def test_a_publisher_that_restarts_is_read_on_from_where_the_reader_was() -> Non
     assert numbers(reader) == list(range(250))
 
 
-def test_a_partition_in_which_both_sides_give_up_is_survived() -> None:
+def test_reading_continues_after_a_partition_that_both_sides_gave_up() -> None:
     net, publisher, reader, archive = scene(events=20)
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= 20)
@@ -253,7 +253,7 @@ def test_a_partition_in_which_both_sides_give_up_is_survived() -> None:
     assert numbers(reader) == list(range(25))
 
 
-def test_a_reader_that_only_the_publisher_gave_up_asks_again() -> None:
+def test_a_reader_that_the_publisher_dropped_asks_again() -> None:
     net, publisher, reader, archive = scene(events=20)
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= 20)
@@ -269,7 +269,7 @@ def test_a_reader_that_only_the_publisher_gave_up_asks_again() -> None:
 # ── bounds ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reader_that_takes_nothing_costs_a_page_and_a_window() -> None:
+def test_a_stalled_reader_costs_one_page_and_one_window() -> None:
     net, publisher, reader, archive = scene(window=65_536)
     archive.append([bytes(1000)] * 3000)
     reading = read(reader, publisher)
@@ -288,7 +288,7 @@ def test_a_reader_that_takes_nothing_costs_a_page_and_a_window() -> None:
     assert numbers(reader) == list(range(3000))
 
 
-def test_a_page_holds_more_than_a_single_event_however_little_the_reader_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_holds_several_events_even_for_a_small_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.engine.channels.history_client.WANTED_BYTES", 1)
     net, publisher, reader, archive = scene(events=5000)
     read(reader, publisher)
@@ -298,7 +298,7 @@ def test_a_page_holds_more_than_a_single_event_however_little_the_reader_wants(m
 
 
 @pytest.mark.parametrize("channel", [CHANNEL, "never/logged"])
-def test_a_peer_that_asks_and_never_acknowledges_gets_few_streams_and_one_packet_for_each_further_question(
+def test_a_peer_that_never_acknowledges_gets_few_streams_and_one_packet_per_further_request(
     channel: str,
 ) -> None:
     net, publisher, reader, archive = scene(events=1)
@@ -329,7 +329,7 @@ def test_a_peer_that_asks_and_never_acknowledges_gets_few_streams_and_one_packet
         assert [type(event) for event in answer.control] == [HistoryWanted]
 
 
-def test_too_many_readers_are_told_that_we_are_busy() -> None:
+def test_too_many_readers_are_refused_as_busy() -> None:
     net, publisher, reader, archive = scene(events=1)
     for _ in range(MAX_READERS_PER_PEER + 3):
         read(reader, publisher)
@@ -379,7 +379,7 @@ GPU = CapabilityFilter(require_tags=("gpu",))
         (None, "not/logged", HistoryFault.UNKNOWN_CHANNEL),
     ],
 )
-def test_who_may_not_subscribe_may_not_read(
+def test_a_peer_that_may_not_subscribe_may_not_read(
     policy: dict[str, object] | None, channel: str, fault: HistoryFault
 ) -> None:
     net, publisher, reader, archive = scene(events=5, subnet=SubnetId.new([3]))
@@ -397,7 +397,7 @@ def test_who_may_not_subscribe_may_not_read(
     assert len(publisher.engine.history) == 0
 
 
-def test_refusals_count_against_a_reader_until_it_is_not_heard() -> None:
+def test_refusals_count_against_a_reader_until_it_is_throttled() -> None:
     net, publisher, reader, archive = scene(events=5)
     configure(publisher, subscribe_caps=GPU)
     for _ in range(40):
@@ -464,7 +464,7 @@ def test_a_token_that_runs_out_ends_the_reading(appends: bool) -> None:
     assert reader.received == 5
 
 
-def test_what_waits_to_be_sent_is_not_sent_without_the_permission() -> None:
+def test_queued_events_are_not_sent_after_the_permission_ended() -> None:
     net, publisher, reader, archive = scene(window=65_536)
     configure(publisher, require_token=True)
     archive.append([bytes(1000)] * 500)
@@ -514,7 +514,7 @@ def test_a_revoked_token_ends_the_reading_at_once() -> None:
 # ── hostile and late ────────────────────────────────────────────────────────────────────────
 
 
-def test_noise_is_counted_and_nothing_else() -> None:
+def test_malformed_messages_are_only_counted() -> None:
     _net, publisher, reader, _archive = scene(events=5)
     engine, peer = publisher.engine, publisher.engine.peers.require(reader.node_id)
     out = Output()
@@ -526,7 +526,7 @@ def test_noise_is_counted_and_nothing_else() -> None:
     assert not out.control
 
 
-def test_the_same_question_twice_is_one_reader() -> None:
+def test_a_repeated_request_is_one_reader() -> None:
     net, publisher, reader, _ = scene(events=5)
     engine, peer = publisher.engine, publisher.engine.peers.require(reader.node_id)
     out = Output()
@@ -537,7 +537,7 @@ def test_the_same_question_twice_is_one_reader() -> None:
     assert engine.counters.get("drop", "history_duplicate") == 1
 
 
-def test_a_page_for_nobody_is_dropped() -> None:
+def test_a_page_without_a_reader_is_dropped() -> None:
     net, publisher, reader, archive = scene(events=5)
     with publisher.turn() as (engine, now, out):
         engine.history.page(reader.node_id, 7, archive.log.page(0, 100), now, out)
@@ -547,7 +547,7 @@ def test_a_page_for_nobody_is_dropped() -> None:
     assert net.clock.now > 0
 
 
-def test_a_log_that_is_closed_is_asked_for_again_and_goes_on() -> None:
+def test_reading_continues_after_the_publisher_closed_its_readers() -> None:
     net, publisher, reader, archive = scene(events=5)
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= 5)
@@ -560,7 +560,7 @@ def test_a_log_that_is_closed_is_asked_for_again_and_goes_on() -> None:
     assert reader.happened(HistoryEnded) == []
 
 
-def test_plain_peers_cannot_be_read_and_never_see_it() -> None:
+def test_history_of_plain_peers_cannot_be_read_and_they_get_no_message() -> None:
     net = FakeNet(3)
     plain, reader = net.create("plain", profile=False), net.create("reader")
     tap = Wiretap(net)

@@ -42,7 +42,7 @@ def answer(scene: Stage, peer: Peer, request: int, *verdicts: tuple[Verdict, Cha
     return out
 
 
-def test_following_and_the_answer() -> None:
+def test_following_a_prefix_and_the_answer() -> None:
     scene, peer = setting()
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, out, token=b"t", queue_group="g")
@@ -60,7 +60,7 @@ def test_an_answer_without_matches_is_an_answer() -> None:
     assert answer(scene, peer, request).control == [], "and nothing new is none"
 
 
-def test_changes_are_told_once() -> None:
+def test_changes_are_reported_once() -> None:
     scene, peer = setting()
     request = scene.following.follow(peer, "s/", 0.0, Output())
     answer(scene, peer, request, (Verdict.ADDED, A), (Verdict.UNAUTHORIZED, B))
@@ -72,7 +72,7 @@ def test_changes_are_told_once() -> None:
     assert scene.joined.channels_of(peer.node_id) == []
 
 
-def test_it_is_asked_every_second_and_given_up_after_five() -> None:
+def test_an_interest_is_sent_every_second_and_fails_after_five() -> None:
     scene, peer = setting()
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, out)
@@ -107,7 +107,7 @@ def test_an_answered_interest_is_repeated_for_what_was_lost() -> None:
     assert scene.following.followed(peer.node_id) == {request: "s/"}
 
 
-def test_a_stream_without_a_name_makes_it_ask_again_but_not_at_every_packet() -> None:
+def test_a_stream_without_a_name_repeats_the_interest_but_not_for_every_packet() -> None:
     scene, peer = setting()
     out = Output()
     assert not scene.following.unknown_stream(peer.node_id, 0.0), "nothing is followed, so no name will come"
@@ -123,7 +123,7 @@ def test_a_stream_without_a_name_makes_it_ask_again_but_not_at_every_packet() ->
     assert scene.following.next_timer() == 9.0
 
 
-def test_taking_it_back_is_repeated_until_confirmed() -> None:
+def test_a_cancel_is_repeated_until_confirmed() -> None:
     scene, peer = setting()
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, out)
@@ -140,7 +140,7 @@ def test_taking_it_back_is_repeated_until_confirmed() -> None:
     assert scene.following.next_timer() is None
 
 
-def test_a_canceling_that_nobody_confirms_ends() -> None:
+def test_a_cancel_without_confirmation_ends() -> None:
     scene, peer = setting()
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, Output())
@@ -151,7 +151,7 @@ def test_a_canceling_that_nobody_confirms_ends() -> None:
     assert scene.following.next_timer() is None
 
 
-def test_a_publisher_that_believes_in_an_old_interest_is_told() -> None:
+def test_a_publisher_with_an_old_interest_gets_a_cancel() -> None:
     scene, peer = setting()
     out = answer(scene, peer, 77, (Verdict.ADDED, A))
     assert sent(scene, out) == [Cancel(req=77)]
@@ -170,7 +170,7 @@ def test_another_peer_cannot_answer() -> None:
     assert scene.joined.channels_of(mallory.node_id) == []
 
 
-def test_a_match_beyond_the_prefix_is_dropped() -> None:
+def test_a_match_outside_the_prefix_is_dropped() -> None:
     scene, peer = setting()
     request = scene.following.follow(peer, "s/", 0.0, Output())
     out = answer(scene, peer, request, (Verdict.ADDED, ChannelName("t/a")))
@@ -178,7 +178,7 @@ def test_a_match_beyond_the_prefix_is_dropped() -> None:
     assert scene.counters.get("drop", "interest_foreign_match") == 1
 
 
-def test_what_a_publisher_makes_us_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_publisher_can_make_a_node_store_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.engine.channels.interest_client.MAX_CHANNELS", 2)
     scene, peer = setting()
     request = scene.following.follow(peer, "s/", 0.0, Output())
@@ -203,7 +203,7 @@ def test_two_requests_may_lead_to_one_channel() -> None:
     assert scene.joined.channel_of(peer.node_id, A.stream_id) is None
 
 
-def test_a_plain_peer_never_sees_a_byte_of_it() -> None:
+def test_a_plain_peer_gets_no_interest_messages() -> None:
     scene, peer = setting()
     plain = scene.peer(2)
     out = Output()
@@ -218,7 +218,7 @@ def test_a_plain_peer_never_sees_a_byte_of_it() -> None:
     assert out.trains == []
 
 
-def test_everything_is_asked_again_when_the_publisher_is_back() -> None:
+def test_all_interests_are_repeated_when_the_publisher_is_back() -> None:
     scene, peer = setting()
     out = Output()
     request = scene.following.follow(peer, "s/", 0.0, Output())
@@ -230,7 +230,7 @@ def test_everything_is_asked_again_when_the_publisher_is_back() -> None:
     assert scene.joined.channels_of(peer.node_id) == [A]
 
 
-def test_a_publisher_that_is_gone_is_waited_for_or_given_up() -> None:
+def test_of_a_lost_publisher_answered_interests_wait_and_others_time_out() -> None:
     scene, peer = setting()
     out = Output()
     lasting = scene.following.follow(peer, "s/", 0.0, out)

@@ -77,7 +77,7 @@ def verdicts(scene: Stage, out: Output) -> dict[ChannelName, Verdict]:
     return found
 
 
-def test_claims_that_change_all_the_time_cost_no_more_than_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequently_changing_claims_are_rate_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meshbus.engine.channels.interest_server.CHECKS_AT_ONCE", 2000)
     monkeypatch.setattr("meshbus.engine.channels.interest_server.CHECKS_PER_S", 100.0)
     denied = [ChannelName(f"s/{number}") for number in range(20)]
@@ -109,7 +109,7 @@ def test_claims_that_change_all_the_time_cost_no_more_than_the_rate(monkeypatch:
 # ── what a prefix brings ────────────────────────────────────────────────────────────────────
 
 
-def test_a_prefix_brings_what_is_there_and_what_appears() -> None:
+def test_a_prefix_matches_present_and_future_channels() -> None:
     scene, alice = publishing(A, OTHER)
     out = hear(scene, alice, Interest(req=7, prefix="s/"))
     assert out.control == [Subscribed(alice.node_id, A)]
@@ -122,13 +122,13 @@ def test_a_prefix_brings_what_is_there_and_what_appears() -> None:
     assert scene.roster.channels_of(alice.node_id) == [A, B]
 
 
-def test_nothing_under_the_prefix_is_an_answer_too() -> None:
+def test_a_prefix_without_channels_is_answered() -> None:
     scene, alice = publishing(OTHER)
     assert told(scene, hear(scene, alice, Interest(req=7, prefix="s/"))) == [(1, Matches(req=7))]
     assert len(scene.interests) == 1
 
 
-def test_the_empty_prefix_brings_everything_and_long_answers_take_several_messages() -> None:
+def test_the_empty_prefix_matches_all_channels_and_long_answers_take_several_messages() -> None:
     names = [ChannelName(f"{'x' * 200}/{number}") for number in range(100)]
     scene, alice = publishing(*names)
     out = hear(scene, alice, Interest(req=7, prefix=""))
@@ -146,7 +146,7 @@ def test_members_of_a_group_share_the_events() -> None:
     assert turns == [[alice.node_id], [bob.node_id]] * 2
 
 
-def test_every_channel_is_judged_as_a_subscribe_and_the_invisible_are_not_mentioned() -> None:
+def test_every_channel_is_checked_as_a_subscribe_and_invisible_ones_are_not_named() -> None:
     scene, alice = setting(policies(), subnet=HERE)
     out = hear(scene, alice, Interest(req=7, prefix="s/"))
     assert verdicts(scene, out) == {A: Verdict.ADDED, SECRET: Verdict.UNAUTHORIZED, SKILLED: Verdict.UNAUTHORIZED}
@@ -169,7 +169,7 @@ def test_one_channel_too_many_is_refused_by_name() -> None:
 # ── what it loses ───────────────────────────────────────────────────────────────────────────
 
 
-def test_canceling_takes_back_what_it_brought_and_is_confirmed() -> None:
+def test_canceling_ends_its_subscriptions_and_is_confirmed() -> None:
     scene, alice = publishing(A, B)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     out = hear(scene, alice, Cancel(req=7))
@@ -180,7 +180,7 @@ def test_canceling_takes_back_what_it_brought_and_is_confirmed() -> None:
     assert told(scene, hear(scene, alice, Cancel(req=7))) == [(1, Matches(req=7))], "again, when the answer was lost"
 
 
-def test_what_else_holds_a_subscription_keeps_it() -> None:
+def test_a_subscription_that_another_request_holds_is_kept() -> None:
     scene, alice = publishing(A, B)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     hear(scene, alice, Interest(req=8, prefix="s/b"))
@@ -193,7 +193,7 @@ def test_what_else_holds_a_subscription_keeps_it() -> None:
     assert scene.roster.channels_of(alice.node_id) == [A]
 
 
-def test_a_channel_that_is_no_longer_published_is_taken_away() -> None:
+def test_a_channel_that_is_no_longer_published_is_removed() -> None:
     scene, alice = publishing(A, B)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     out = Output()
@@ -213,7 +213,7 @@ def test_an_interest_that_is_not_repeated_ends() -> None:
     assert scene.counters.get("expire", "interest") == 1
 
 
-def test_a_lapsed_token_is_told_and_a_new_one_brings_the_channel_back() -> None:
+def test_a_lapsed_token_is_reported_and_a_new_one_restores_the_channel() -> None:
     scene, alice = setting(policies())
     short = token(entity(1), SECRET, ttl_s=40)
     hear(scene, alice, Interest(req=7, prefix="s/sec", token=short))
@@ -228,7 +228,7 @@ def test_a_lapsed_token_is_told_and_a_new_one_brings_the_channel_back() -> None:
     assert len(scene.interests) == 1
 
 
-def test_a_revoked_token_is_of_no_use_to_channels_that_appear() -> None:
+def test_a_revoked_token_does_not_admit_to_new_channels() -> None:
     scene, alice = setting(policies())
     wildcard = token(entity(1), None, Scope.SUBSCRIBE | Scope.WILDCARD)
     hear(scene, alice, Interest(req=7, prefix="s/sec", token=wildcard))
@@ -241,7 +241,7 @@ def test_a_revoked_token_is_of_no_use_to_channels_that_appear() -> None:
     assert verdicts(scene, out) == {late: Verdict.UNAUTHORIZED}
 
 
-def test_new_claims_bring_what_was_refused() -> None:
+def test_new_claims_add_channels_that_were_refused() -> None:
     scene, alice = setting(policies(), subnet=HERE)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     scene.announce(alice, 1, tags=["s"], subnet=HERE)
@@ -301,7 +301,7 @@ def test_a_repeated_interest_is_answered_and_changes_nothing() -> None:
     assert scene.roster.groups(A) == {"h": [alice.node_id]}, "the latest decides, and a repetition is not new"
 
 
-def test_a_number_used_again_for_something_else_replaces() -> None:
+def test_a_reused_number_replaces_the_earlier_interest() -> None:
     scene, alice = publishing(A, OTHER)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     out = hear(scene, alice, Interest(req=7, prefix="t/"))
@@ -326,7 +326,7 @@ def test_an_interest_counts_once_in_the_throttle() -> None:
     assert verdicts(scene, out) == {OTHER: Verdict.ADDED}, "what it has, it keeps"
 
 
-def test_so_many_interests_and_no_more() -> None:
+def test_the_number_of_interests_is_limited() -> None:
     scene, alice = publishing(A)
     for req in range(MAX_INTERESTS):
         hear(scene, alice, Interest(req=req, prefix="t/"))
@@ -337,7 +337,7 @@ def test_so_many_interests_and_no_more() -> None:
     assert verdicts(scene, out) == {A: Verdict.ADDED}, "in place of one that was there"
 
 
-def test_an_invisible_channel_is_not_told_by_refusing_everything_either() -> None:
+def test_refusing_everything_does_not_reveal_an_invisible_channel() -> None:
     scene, alice = setting(policies(), subnet=HERE, throttle=FailureThrottle[int](1))
     scene.admission.note_failure(alice, 0.0)
     out = hear(scene, alice, Interest(req=1, prefix="s/"))
@@ -372,7 +372,7 @@ def test_what_cannot_be_read_is_counted() -> None:
     assert (out.trains, out.control) == ([], [])
 
 
-def test_a_peer_without_the_profile_is_told_nothing() -> None:
+def test_a_peer_without_the_profile_gets_no_answer() -> None:
     scene, alice = publishing(A)
     hear(scene, alice, Interest(req=7, prefix="s/"))
     scene.peer(1)  # a new session, in which nothing is negotiated yet
@@ -387,7 +387,7 @@ def test_a_peer_without_the_profile_is_told_nothing() -> None:
 
 
 @for_each_seed(range(10))
-def test_over_a_lossy_line_both_sides_come_to_agree(seed: int) -> None:
+def test_both_sides_agree_after_packet_loss(seed: int) -> None:
     rng = random.Random(seed)
     publisher, follower = Stage(), Stage()
     subscriber, source = publisher.peer(1, profile=PROFILE), follower.peer(2, profile=PROFILE)

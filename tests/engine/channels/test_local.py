@@ -23,7 +23,7 @@ def test_a_channel_is_there_while_a_publisher_is_open() -> None:
     assert (A in channels, len(channels), list(channels)) == (False, 0, [])
 
 
-def test_configured_channels_are_there_and_changes_are_told() -> None:
+def test_configured_channels_are_offered_and_changes_are_reported() -> None:
     channels = LocalChannels()
     registry = configs(channel_config(A), channel_config(B))
     registry.insert_prefix("p/", channel_config("p/label"))
@@ -44,7 +44,7 @@ NAMES = st.text("ab/", min_size=1, max_size=5).filter(
 
 
 @given(st.sets(NAMES), st.text("ab/", max_size=4))
-def test_a_prefix_finds_what_a_scan_finds(names: set[str], prefix: str) -> None:
+def test_a_prefix_search_equals_a_scan(names: set[str], prefix: str) -> None:
     channels = LocalChannels()
     for name in names:
         channels.open(ChannelName(name))

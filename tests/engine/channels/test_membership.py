@@ -44,7 +44,7 @@ def hear(scene: Stage, peer: Peer, message: MembershipMessage, now: float = 0.0)
 # ── answering ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_subscribe_is_answered_and_told() -> None:
+def test_a_subscribe_is_answered_and_reported() -> None:
     scene = Stage()
     alice = scene.peer(1)
     out = hear(scene, alice, Subscribe(nonce=7, channel=A, queue_group="g"))
@@ -78,7 +78,7 @@ def test_each_message_of_a_packet_gets_an_ack_in_a_packet_of_its_own() -> None:
     assert [header.sequence for _, header, _ in packets] == [0, 1]
 
 
-def test_what_the_reference_asked_is_answered_in_packets_like_its_own() -> None:
+def test_captured_requests_are_answered_with_the_header_fields_of_the_reference() -> None:
     scene = Stage()
     alice = scene.peer(1)
     asked = [row for row in CAPTURED["rows"] if row["type"] in {"subscribe", "unsubscribe"}]
@@ -93,7 +93,7 @@ def test_what_the_reference_asked_is_answered_in_packets_like_its_own() -> None:
             assert getattr(header, field) == row["header"][field], field
 
 
-def test_what_cannot_be_read_is_counted_and_gets_no_answer() -> None:
+def test_malformed_messages_are_counted_and_get_no_answer() -> None:
     scene, out = Stage(), Output()
     alice = scene.peer(1)
     for bad in (b"", b"\x09", encode_membership(Subscribe(nonce=1, channel=A))[:-1], bytes(11)):
@@ -124,7 +124,7 @@ def test_one_channel_too_many_is_refused_as_observed() -> None:
     assert acked(scene.tell(alice, Subscribe(nonce=3, channel=ChannelName("new")))) == CAP["new_after_one_unsubscribe"]
 
 
-def test_a_failed_peer_is_taken_out_of_the_roster() -> None:
+def test_a_failed_peer_is_removed_from_the_roster() -> None:
     scene, out = Stage(), Output()
     alice = scene.peer(1)
     scene.tell(alice, Subscribe(nonce=1, channel=A))
@@ -173,7 +173,7 @@ def test_with_the_switch_tokens_are_planted_and_expire_as_observed() -> None:
             assert attempted(scene, now) == expected, row["step"]
 
 
-def test_by_default_nothing_of_that_works() -> None:
+def test_by_default_only_tokens_of_trusted_issuers_are_accepted_and_kept() -> None:
     scene = Stage(configs(channel_config(SECRET, require_token=True)))
     alice = scene.peer(1)
     for nonce, presented in enumerate(PRESENTED.values()):
@@ -191,7 +191,7 @@ def test_by_default_nothing_of_that_works() -> None:
 # ── asking ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_asking_and_the_answer() -> None:
+def test_a_subscribe_and_its_answer() -> None:
     scene, out = Stage(), Output()
     publisher = scene.peer(1)
     request = scene.membership.subscribe(publisher, A, 0.0, out, token=b"t", queue_group="g")
@@ -218,7 +218,7 @@ def test_a_refusal_keeps_the_publishers_reason(reason: AckReason) -> None:
     assert scene.joined.channels_of(publisher.node_id) == []
 
 
-def test_no_answer_is_told_after_five_seconds_as_observed() -> None:
+def test_a_timeout_is_reported_after_five_seconds_as_observed() -> None:
     scene, out = Stage(), Output()
     publisher = scene.peer(1)
     first = scene.membership.subscribe(publisher, A, 1.0, out)
@@ -239,7 +239,7 @@ def test_no_answer_is_told_after_five_seconds_as_observed() -> None:
     assert scene.counters.get("drop", "membership_unexpected_ack") == 1
 
 
-def test_an_answer_counts_only_from_the_peer_that_was_asked() -> None:
+def test_an_answer_counts_only_from_the_requested_peer() -> None:
     scene, out = Stage(), Output()
     publisher, mallory = scene.peer(1), scene.peer(2)
     request = scene.membership.subscribe(publisher, A, 0.0, out)
@@ -268,7 +268,7 @@ def test_of_two_requests_for_one_channel_either_may_succeed() -> None:
     assert scene.joined.channels_of(publisher.node_id) == [A]
 
 
-def test_an_unsubscribe_overrules_a_subscribe_still_on_its_way() -> None:
+def test_an_unsubscribe_cancels_a_subscribe_in_flight() -> None:
     scene, out = Stage(), Output()
     publisher = scene.peer(1)
     request = scene.membership.subscribe(publisher, A, 0.0, out)

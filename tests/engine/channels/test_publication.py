@@ -37,12 +37,12 @@ def fleet(count: int, *, profile: bool = False, **settings: Any) -> tuple[FakeNe
 
 
 def hold(node: FakeNode, publisher: FakeNode, *, held: bool) -> None:
-    """Let a subscriber be too slow, or catch up."""
+    """Make a subscriber be too slow, or catch up."""
     with node.turn() as (engine, now, _out):
         engine.streams.hold(publisher.node_id, STREAM, now, held=held)
 
 
-def test_everyone_gets_everything_at_once_when_there_is_credit() -> None:
+def test_all_subscribers_get_all_events_at_once_if_there_is_credit() -> None:
     net, hub, subscribers = fleet(3)
     publication = hub.publish(CHANNEL, numbered(5))
     assert publication.done
@@ -61,7 +61,7 @@ def test_an_empty_roster_is_a_success() -> None:
 
 @pytest.mark.parametrize("events", [[b"x"], [b""], [bytes(8104)]])
 @pytest.mark.parametrize("reliable", [False, True])
-def test_a_single_event_goes_the_short_way(events: list[bytes], reliable: bool) -> None:
+def test_a_single_event_takes_the_short_way(events: list[bytes], reliable: bool) -> None:
     net, hub, subscribers = fleet(3, profile=True)
     config = PublishConfig(reliable=reliable)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_a_single_event_waits_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("profile", [False, True])
-def test_a_slow_subscriber_holds_up_only_itself_and_credit_lets_it_go_on(profile: bool) -> None:
+def test_a_slow_subscriber_delays_only_itself_and_continues_with_credit(profile: bool) -> None:
     net, hub, (slow, quick) = fleet(2, profile=profile)
     hold(slow, hub, held=True)
     publication = hub.publish(CHANNEL, BULK, reliable=profile, wait_s=30.0)
@@ -116,7 +116,7 @@ def test_a_slow_subscriber_holds_up_only_itself_and_credit_lets_it_go_on(profile
     assert done[-1] == 0.0  # at once: it has ended
 
 
-def test_who_is_too_slow_for_too_long_is_backpressured() -> None:
+def test_a_subscriber_without_credit_until_the_deadline_is_backpressured() -> None:
     net, hub, (slow, quick) = fleet(2)
     hold(slow, hub, held=True)
     publication = hub.publish(CHANNEL, BULK, wait_s=2.0)
@@ -135,7 +135,21 @@ def test_who_is_too_slow_for_too_long_is_backpressured() -> None:
     assert slow.payloads(CHANNEL) == BULK[: len(slow.payloads(CHANNEL))]
 
 
-def test_without_patience_the_answer_comes_at_once() -> None:
+def test_a_stream_without_acknowledgements_is_not_reported_as_one_without_credit() -> None:
+    net, hub, (lost,) = fleet(1, profile=True)
+    net.partition([hub.name], [lost.name])
+    publications = [
+        hub.publish(CHANNEL, [b"x"], reliable=True, wait_s=1.0, on_failure=OnFailure.COLLECT) for _ in range(100)
+    ]
+    net.run(for_s=2)
+    assert all(publication.done for publication in publications)
+    (error,) = publications[-1].report().errors
+    assert error.code == "backpressure"
+    assert "acknowledge" in error.message
+    assert "credit" not in error.message
+
+
+def test_with_wait_0_the_report_is_complete_at_once() -> None:
     _, hub, (slow, _) = fleet(2)
     hold(slow, hub, held=True)
     publication = hub.publish(CHANNEL, BULK, wait_s=0, on_failure=OnFailure.COLLECT)
@@ -143,7 +157,7 @@ def test_without_patience_the_answer_comes_at_once() -> None:
     assert {error.code for error in publication.report().errors} == {"backpressure"}
 
 
-def test_best_effort_is_an_error_only_when_nobody_was_reached() -> None:
+def test_best_effort_is_an_error_only_if_every_leg_failed() -> None:
     _, hub, subscribers = fleet(2)
     for subscriber in subscribers:
         hold(subscriber, hub, held=True)
@@ -175,7 +189,7 @@ def test_fail_fast_goes_one_by_one_and_stops_at_the_first_failure() -> None:
     assert len(third.payloads(CHANNEL)) == 50  # not attempted the second time
 
 
-def test_only_so_many_legs_are_under_way_at_once() -> None:
+def test_the_number_of_concurrent_legs_is_limited() -> None:
     net, hub, subscribers = fleet(5)
     tap = Wiretap(net)
     for subscriber in subscribers[:2]:
@@ -231,7 +245,7 @@ def test_a_peer_that_leaves_in_the_middle_of_a_publish_is_named(how: str) -> Non
     assert [gone.node_id for gone in hub.happened(Unsubscribed)] == [slow.node_id]
 
 
-def test_priority_passes_what_waits_and_is_written_on_the_packet() -> None:
+def test_a_higher_priority_is_sent_first_and_is_in_the_header() -> None:
     net, hub, (slow,) = fleet(1)
     registry = ChannelConfigRegistry()
     registry.insert(ChannelConfig(name=ChannelName(CHANNEL)))
@@ -249,7 +263,7 @@ def test_priority_passes_what_waits_and_is_written_on_the_packet() -> None:
     assert (header.priority, header.flags) == (200, Flags.PRIORITY)
 
 
-def test_the_header_says_what_the_wire_knows_and_nothing_else() -> None:
+def test_the_fields_of_a_publication_header() -> None:
     net, hub, (one,) = fleet(1, subnet=SubnetId.new([3, 7]))
     tap = Wiretap(net)
     hub.publish(CHANNEL, [b"a", b"b"], reliable=True)
@@ -281,7 +295,7 @@ def test_events_of_one_call_share_packets_up_to_the_target() -> None:
     assert one.payloads(CHANNEL) == [*events, bytes(5000), b"end"]
 
 
-def test_what_was_prepared_is_sent_later_under_numbers_of_someone_else() -> None:
+def test_a_prepared_publish_is_sent_later_with_numbers_of_the_caller() -> None:
     net, hub, (one, other) = fleet(2, profile=True)
     config = PublishConfig(reliable=True)
     with hub.turn() as (engine, now, out):

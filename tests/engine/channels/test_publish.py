@@ -75,7 +75,7 @@ def test_reliability_has_two_spellings() -> None:
         PublishConfig(reliable=False, reliability=Reliability.RELIABLE)
 
 
-def test_bad_values_are_named_and_too_few_legs_are_one() -> None:
+def test_bad_values_are_named_and_a_limit_below_one_is_one() -> None:
     assert PublishConfig(max_inflight=0).max_inflight == 1
     assert PublishConfig(on_failure="collect").on_failure is OnFailure.COLLECT  # type: ignore[arg-type]
     for options, problem in [
@@ -104,7 +104,7 @@ def test_one_leg_per_subscriber_and_one_per_group() -> None:
     assert everyone[4] not in turns[0], "connected is not subscribed"
 
 
-def test_nobody_is_attempted_where_nobody_subscribed() -> None:
+def test_a_channel_without_subscribers_has_no_legs() -> None:
     _, planner = setting()
     plan = planner.plan(A, DEFAULT, 0.0)
     report = settle(OnFailure.BEST_EFFORT, len(plan.legs))
@@ -147,7 +147,7 @@ def test_a_publisher_without_permission_is_denied_before_anything_is_sent() -> N
     assert planner.plan(SECRET, DEFAULT, 0.0).legs == ()
 
 
-def test_the_subnet_is_looked_at_again_with_every_publish_as_observed() -> None:
+def test_the_subnet_is_checked_at_every_publish_as_observed() -> None:
     scene, planner = setting(configs(channel_config(LOCAL, visibility=Visibility.SUBNET_LOCAL)), subnet=HERE)
     alice = scene.peer(1)
     for key, subnet in [
@@ -185,7 +185,7 @@ def test_filtered_subscribers_are_named_and_in_a_group_the_next_takes_over() -> 
 # ── what is remembered ──────────────────────────────────────────────────────────────────────
 
 
-def test_a_plan_is_remembered_until_something_changes() -> None:
+def test_a_plan_is_cached_until_something_changes() -> None:
     scene, planner = setting()
     alice, bob = scene.peer(1), scene.peer(2)
     join(scene, alice)
@@ -208,7 +208,7 @@ def test_a_plan_is_remembered_until_something_changes() -> None:
     assert planner.plan(A, DEFAULT, 1.0).legs == ()
 
 
-def test_what_depends_on_time_claims_or_turns_is_not_remembered() -> None:
+def test_plans_that_depend_on_time_claims_or_turns_are_not_cached() -> None:
     scene, planner = setting(
         configs(
             channel_config(A, visibility=Visibility.PARENT_VISIBLE),
@@ -225,7 +225,7 @@ def test_what_depends_on_time_claims_or_turns_is_not_remembered() -> None:
         planner.plan(SECRET, DEFAULT, 0.0)
 
 
-def test_only_so_many_plans_are_remembered() -> None:
+def test_the_number_of_cached_plans_is_limited() -> None:
     _, planner = setting()
     first = planner.plan(A, DEFAULT, 0.0)
     for number in range(MAX_PLANS):
@@ -254,7 +254,7 @@ def test_the_rate_counts_packets_of_all_legs_and_refuses_before_sending() -> Non
     planner.plan(A, DEFAULT, 100.0, packets=5)
 
 
-def test_a_changed_rate_holds_at_once_and_channels_have_rates_of_their_own() -> None:
+def test_a_changed_rate_applies_at_once_and_each_channel_has_its_own() -> None:
     registry = ChannelConfigRegistry()
     registry.insert_prefix("", channel_config("any", max_rate_pps=1))
     scene, planner = setting(registry)
@@ -326,14 +326,14 @@ def test_a_window_without_grants_takes_as_many_packets_as_observed() -> None:
     assert sent == OUTCOMES["publishes_before_backpressure_1000B"]
 
 
-def test_fail_fast_goes_one_by_one_and_leaves_the_rest_alone() -> None:
+def test_fail_fast_goes_one_by_one_and_skips_the_rest() -> None:
     fanout, tried = fan_out(PublishConfig(on_failure=OnFailure.FAIL_FAST), (1, 2, 3, 4), {3})
     assert tried == [1, 2, 3]
     assert told(fanout.report()) == {"attempted": 3, "delivered": 2, "errors": 1}
 
 
 @pytest.mark.parametrize("policy", [OnFailure.COLLECT, OnFailure.BEST_EFFORT])
-def test_the_others_try_everyone(policy: OnFailure) -> None:
+def test_the_other_modes_attempt_every_subscriber(policy: OnFailure) -> None:
     fanout, tried = fan_out(PublishConfig(on_failure=policy), (1, 2, 3, 4), {1, 3})
     assert tried == [1, 2, 3, 4]
     report = fanout.report()
@@ -341,7 +341,7 @@ def test_the_others_try_everyone(policy: OnFailure) -> None:
     assert [error.node_id for error in report.errors] == [1, 3]
 
 
-def test_only_so_many_legs_are_under_way() -> None:
+def test_the_number_of_legs_in_flight_is_limited() -> None:
     fanout = Fanout(plan_for(*range(5)), PublishConfig(max_inflight=2))
     assert fanout.start() == [0, 1]
     assert fanout.start() == []
@@ -363,7 +363,7 @@ def test_an_empty_fan_out_is_done_at_once() -> None:
     assert fanout.report() == PublishReport(0, 0)
 
 
-def test_the_trusted_root_of_the_stage_is_no_publisher() -> None:
+def test_the_trusted_root_of_the_stage_is_not_a_publisher() -> None:
     scene, planner = setting(configs(channel_config(SECRET, require_token=True)))
     scene.tokens.insert(decode_token(token(ROOT, SECRET, Scope.PUBLISH)))
     with pytest.raises(AuthError):

@@ -118,7 +118,7 @@ def pair() -> tuple[Side, Side]:
 # ── asking and answering ────────────────────────────────────────────────────────────────────
 
 
-def test_a_question_is_asked_and_answered() -> None:
+def test_a_request_is_answered() -> None:
     alice, bob = pair()
     request = alice.ask(BOB, payload=b"how?", now=1.0, timeout_s=2.0)
     assert carry(alice, bob, 1.1) == [Requested(ALICE, request, PLAN, b"how?", 1.1 + 2.0)]
@@ -130,7 +130,7 @@ def test_a_question_is_asked_and_answered() -> None:
     assert bob.requests.next_timer() is None
 
 
-def test_a_long_answer_is_many_replies() -> None:
+def test_a_long_reply_takes_several_messages() -> None:
     alice, bob = pair()
     request = alice.ask(BOB)
     carry(alice, bob)
@@ -141,7 +141,7 @@ def test_a_long_answer_is_many_replies() -> None:
     assert bob.counters.get("drop", "answer_late") == 1
 
 
-def test_a_responder_that_fails_says_why() -> None:
+def test_a_failed_responder_reports_the_reason() -> None:
     alice, bob = pair()
     request = alice.ask(BOB)
     carry(alice, bob)
@@ -173,7 +173,7 @@ def test_a_refusal_is_immediate_and_named(channel: str, fault: RequestFault, rea
     assert len(bob.responder) == 0
 
 
-def test_policy_hides_who_answers_from_who_may_not_ask() -> None:
+def test_policy_hides_responders_from_peers_without_permission() -> None:
     alice, bob = pair()
     alice.ask(BOB, SECRET)
     carry(alice, bob)
@@ -200,7 +200,7 @@ def test_a_channel_that_is_no_longer_served_has_no_responder() -> None:
 # ── time ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_answer_in_time_fails_and_tells_the_responder() -> None:
+def test_a_timeout_fails_the_request_and_cancels_it_at_the_responder() -> None:
     alice, bob = pair()
     request = alice.ask(BOB, now=1.0, timeout_s=2.0)
     carry(alice, bob, 1.5)
@@ -221,7 +221,7 @@ def test_a_late_reply_is_dropped_and_counted() -> None:
     assert alice.counters.get("drop", "reply_late") == 1
 
 
-def test_the_responder_forgets_a_question_at_its_deadline() -> None:
+def test_the_responder_drops_a_request_at_its_deadline() -> None:
     alice, bob = pair()
     request = alice.ask(BOB, timeout_s=1.0)
     carry(alice, bob, 5.0)
@@ -233,7 +233,7 @@ def test_the_responder_forgets_a_question_at_its_deadline() -> None:
     carry(alice, bob, 6.1)
 
 
-def test_a_question_without_time_is_refused() -> None:
+def test_a_request_without_time_left_is_refused() -> None:
     alice, bob = pair()
     message = encode_request(Request(req=5, deadline_ms=0, channel=PLAN))
     assert bob.hear(ALICE, message) == []
@@ -256,7 +256,7 @@ def test_times_are_rounded_up_and_capped() -> None:
 # ── ending early ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_canceled_question_is_over_on_both_sides() -> None:
+def test_a_canceled_request_ends_on_both_sides() -> None:
     alice, bob = pair()
     request = alice.ask(BOB)
     carry(alice, bob)
@@ -268,7 +268,7 @@ def test_a_canceled_question_is_over_on_both_sides() -> None:
     assert bob.counters.get("drop", "cancel_late") == 1
 
 
-def test_a_peer_that_is_gone_ends_all_with_it() -> None:
+def test_removing_a_peer_ends_all_its_requests() -> None:
     alice = Side(ALICE, BOB, 30)
     bob = Side(BOB, ALICE, 30)
     bob.responder.serve(PLAN)
@@ -285,7 +285,7 @@ def test_a_peer_that_is_gone_ends_all_with_it() -> None:
     assert len(bob.responder) == 1
 
 
-def test_who_left_gets_no_more_messages() -> None:
+def test_a_removed_peer_gets_no_more_messages() -> None:
     alice, bob = pair()
     request = alice.ask(BOB)
     carry(alice, bob)
@@ -300,7 +300,7 @@ def test_who_left_gets_no_more_messages() -> None:
 # ── bounds and faults ───────────────────────────────────────────────────────────────────────
 
 
-def test_only_a_peer_that_agreed_is_asked() -> None:
+def test_requests_need_a_peer_with_the_agreement() -> None:
     alice, _ = pair()
     alice.peer(BOB).negotiated = NegotiatedSet()
     with pytest.raises(PeerError, match="does not accept requests"):
@@ -308,7 +308,7 @@ def test_only_a_peer_that_agreed_is_asked() -> None:
     assert not alice.wire
 
 
-def test_open_questions_are_bounded_at_the_requester(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_requests_are_bounded_at_the_requester(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "MAX_PENDING", 3)
     alice, _ = pair()
     first, *_ = [alice.ask(BOB) for _ in range(3)]
@@ -318,7 +318,7 @@ def test_open_questions_are_bounded_at_the_requester(monkeypatch: pytest.MonkeyP
     alice.ask(BOB)
 
 
-def test_open_questions_are_bounded_at_the_responder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_requests_are_bounded_at_the_responder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_module, "MAX_SERVING", 3)
     monkeypatch.setattr(request_module, "MAX_SERVING_PER_PEER", 2)
     bob = Side(BOB, ALICE, 30)
@@ -342,7 +342,7 @@ def test_open_questions_are_bounded_at_the_responder(monkeypatch: pytest.MonkeyP
     assert bob.counters.get("refuse", "request_busy") == 2
 
 
-def test_a_repeated_question_is_taken_once() -> None:
+def test_a_repeated_request_is_handled_once() -> None:
     alice, bob = pair()
     alice.ask(BOB)
     message = alice.wire[0][1]
@@ -351,7 +351,7 @@ def test_a_repeated_question_is_taken_once() -> None:
     assert bob.counters.get("drop", "request_duplicate") == 1
 
 
-def test_answers_count_only_from_who_was_asked() -> None:
+def test_replies_count_only_from_the_requested_peer() -> None:
     alice = Side(ALICE, BOB, 30)
     request = alice.ask(BOB)
     assert alice.hear(30, encode_request(Reply(req=request, payload=b"evil"))) == []
@@ -359,7 +359,7 @@ def test_answers_count_only_from_who_was_asked() -> None:
     assert alice.hear(BOB, encode_request(Reply(req=request, payload=b"good"))) != []
 
 
-def test_numbers_of_two_lives_do_not_meet() -> None:
+def test_request_numbers_do_not_repeat_after_a_restart() -> None:
     first, second = (rig(node_id=ALICE, seed=seed).requests.requester for seed in (1, 2))
     assert abs(first._next - second._next) > 1 << 32
 
@@ -370,7 +370,7 @@ def test_numbers_wrap_around() -> None:
     assert [alice.ask(BOB), alice.ask(BOB)] == [0xFFFFFFFFFFFFFFFF, 0]
 
 
-def test_a_full_stream_is_the_callers_business_or_counted() -> None:
+def test_a_full_stream_is_an_error_for_the_caller_or_counted() -> None:
     alice, bob = pair()
     request = alice.ask(BOB)
     carry(alice, bob)
@@ -387,7 +387,7 @@ def test_a_full_stream_is_the_callers_business_or_counted() -> None:
     assert alice.counters.get("drop", "cancel_unsent") == 1
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_request_that_does_not_fit_is_refused() -> None:
     alice, bob = pair()
     with pytest.raises(LocalProtocolError):
         alice.ask(BOB, payload=bytes(MAX_EVENT))

@@ -48,7 +48,7 @@ def test_a_peer_is_in_one_mode_per_channel_as_observed() -> None:
     assert not roster.add(A, 1), "the same mode again changes nothing"
 
 
-def test_nobody_there_means_nobody_is_attempted() -> None:
+def test_an_empty_roster_means_no_attempts() -> None:
     assert len(SubscriberRoster().dispatch(A)) == EMPTY["attempted"]
 
 
@@ -66,9 +66,7 @@ def test_a_refused_member_is_replaced_by_the_next_and_keeps_its_turn() -> None:
 
 
 @given(st.integers(1, 6), st.lists(st.frozensets(st.integers(0, 5)), max_size=40))
-def test_over_any_refusals_the_allowed_are_served_before_anyone_is_served_again(
-    size: int, refusals: list[frozenset[int]]
-) -> None:
+def test_all_allowed_members_are_served_before_one_is_served_again(size: int, refusals: list[frozenset[int]]) -> None:
     roster = SubscriberRoster()
     for peer in range(size):
         roster.add(A, peer, "g")
@@ -122,7 +120,7 @@ def test_removing_ends_all_requests() -> None:
     assert roster.peers() == []
 
 
-def test_a_peer_that_is_gone_is_gone_from_every_channel() -> None:
+def test_a_removed_peer_is_removed_from_every_channel() -> None:
     roster = SubscriberRoster()
     roster.add(A, 1)
     roster.add(B, 1, "g")
@@ -134,7 +132,7 @@ def test_a_peer_that_is_gone_is_gone_from_every_channel() -> None:
     assert roster.dispatch(B) == [2]
 
 
-def test_every_change_grows_the_version_and_turns_do_not() -> None:
+def test_every_change_increments_the_version_and_turns_do_not() -> None:
     roster = SubscriberRoster()
     versions = [roster.version]
     changes: list[Callable[[], object]] = [
@@ -156,7 +154,7 @@ def test_every_change_grows_the_version_and_turns_do_not() -> None:
     assert roster.version == before
 
 
-def test_groups_are_known_of() -> None:
+def test_the_groups_of_a_channel_are_listed() -> None:
     roster = SubscriberRoster()
     roster.add(A, 1)
     assert not roster.has_groups(A)
@@ -168,7 +166,7 @@ def test_groups_are_known_of() -> None:
 # ── reading ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_view_shows_the_roster_as_it_is() -> None:
+def test_the_view_equals_the_roster() -> None:
     roster = SubscriberRoster()
     view = RosterView(roster)
     assert (len(view), list(view), A in view) == (0, [], False)

@@ -66,7 +66,7 @@ class Desk:
         self.punches.introduce((by or self.hub).peer, message, now)
 
     def sent(self, until: float) -> list[tuple[float, object, bytes]]:
-        """Let the time of every timer come; gives when what was sent where."""
+        """Run until every timer has fired; return when what was sent where."""
         sent = []
         while (due := self.punches.next_timer()) is not None and due <= until:
             out = Output()
@@ -75,7 +75,7 @@ class Desk:
         return sent
 
     def hear(self, datagram: bytes = HELLO, source: Hashable = REFLEX, now: float = 1.0) -> list[PunchAck]:
-        """Let a keep-alive arrive; gives what the coordinator is told."""
+        """Receive a keep-alive; return what the coordinator gets."""
         out = Output()
         self.punches.receive(source, datagram, now, out)
         told = [decode_rendezvous(event) for id_, event in self.hub.read(out) if id_ == Subprotocol.RENDEZVOUS]
@@ -142,7 +142,7 @@ def test_a_symmetric_nat_may_use_another_port() -> None:
         (pack_keepalive(Keepalive(node_id=0)), REFLEX),
     ],
 )
-def test_a_keepalive_of_somebody_else_is_counted_and_not_answered(datagram: bytes, source: Hashable) -> None:
+def test_a_keepalive_of_another_node_is_counted_and_not_answered(datagram: bytes, source: Hashable) -> None:
     desk = Desk()
     desk.introduce()
     assert desk.hear(datagram, source) == []
@@ -159,7 +159,7 @@ def test_an_unexpected_keepalive_before_and_after_is_dropped() -> None:
     assert desk.counters.snapshot()["drop"] == {"keepalive_unexpected": 2}
 
 
-def test_who_asked_is_told_and_listens_to_its_coordinator_alone() -> None:
+def test_the_requester_is_notified_and_accepts_only_its_coordinator() -> None:
     desk = Desk()
     desk.punches.expect(FRIEND, HUB)
     desk.introduce(by=desk.other)
@@ -198,7 +198,7 @@ def test_addresses_that_no_host_can_have_are_refused(reflex: str) -> None:
     assert desk.sent(until=60.0) == []
 
 
-def test_loopback_is_for_those_who_are_there() -> None:
+def test_loopback_addresses_are_used_only_on_the_same_machine() -> None:
     assert usable(Address("127.0.0.1", 9), ("127.0.0.1", 1))
     assert usable(Address("::1", 9), ("::1", 1, 0, 0))
     assert not usable(Address("127.0.0.1", 9), "a name")
@@ -255,7 +255,7 @@ def test_a_pause_of_the_clock_sends_one_and_not_a_burst() -> None:
 
 
 @given(st.binary(min_size=12, max_size=12), st.tuples(st.ip_addresses().map(str), st.integers(0, 0xFFFF)))
-def test_no_keepalive_makes_a_node_say_anything_unasked(body: bytes, source: tuple[str, int]) -> None:
+def test_no_keepalive_makes_a_node_send_anything(body: bytes, source: tuple[str, int]) -> None:
     desk, out = Desk(), Output()
     desk.punches.receive(source, b"PH" + body, 0.0, out)
     assert out.trains == []

@@ -48,7 +48,7 @@ class Desk:
         return self.read(out)
 
     def read(self, out: Output) -> list[ReflexMessage]:
-        """Give what the peer gets."""
+        """Return what the peer gets."""
         found: list[ReflexMessage] = []
         for train in out.trains:
             assert train.address == self.peer.link.address
@@ -79,7 +79,7 @@ def test_a_peer_behind_a_relay_is_not_told_the_relay_s_address() -> None:
     assert Desk(route=RELAYED).receive(b"") == [ReflexResponse(NOWHERE)]
 
 
-def test_an_answer_to_our_question_is_told_once() -> None:
+def test_an_answer_is_reported_once() -> None:
     desk = Desk()
     assert desk.ask() == [ReflexRequest()]
     assert desk.ask() == [], "one question at a time"
@@ -90,7 +90,7 @@ def test_an_answer_to_our_question_is_told_once() -> None:
     assert desk.ask() == [ReflexRequest()]
 
 
-def test_an_answer_without_an_address_is_told_as_none() -> None:
+def test_an_answer_without_an_address_is_reported_as_none() -> None:
     desk = Desk()
     desk.ask()
     desk.receive(encode_reflex(ReflexResponse(NOWHERE)))

@@ -65,7 +65,7 @@ class Desk:
     def take(
         self, sender: FarEnd, message: RendezvousMessage | bytes, now: float = 0.0
     ) -> dict[int, list[RendezvousMessage]]:
-        """Take a message; gives what each neighbor got because of it."""
+        """Take a message; return what each neighbor got because of it."""
         out = Output()
         encoded = message if isinstance(message, bytes) else encode_rendezvous(message)
         self.rendezvous.receive(sender.peer, encoded, now, out)
@@ -91,7 +91,7 @@ def ack(sender: Identity = WANTED, receiver: Identity = ASKER) -> PunchAck:
     return PunchAck(from_peer=sender.node_id, to_peer=receiver.node_id)
 
 
-def test_both_are_told_where_the_other_is_and_when_to_send() -> None:
+def test_both_get_the_address_of_the_other_and_the_time_to_send() -> None:
     desk = Desk()
     fire_at_ms = NOW_MS + LEAD_MS
     assert desk.take(desk.asker, request()) == {

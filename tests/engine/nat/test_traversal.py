@@ -50,7 +50,7 @@ class Town:
         self.net.run(for_s=settle_s)
 
     def reach(self, **options: object) -> Path | None:
-        """Let one reach the other; None when that fails."""
+        """Make one reach the other; None if that fails."""
         with self.here.turn() as (engine, now, out):
             engine.traversal.connect(self.there.node_id, now, out, **options)  # type: ignore[arg-type]
         self.net.run_until(lambda: bool(self.here.happened(Reached) or self.here.happened(HandshakeFailed)))
@@ -194,7 +194,7 @@ def test_a_coordinator_that_dies_leaves_a_named_failure() -> None:
     assert town.here.engine.traversal.reaching == set()
 
 
-def test_nobody_to_ask_and_nowhere_to_go_is_said_at_once() -> None:
+def test_without_a_coordinator_and_an_address_it_fails_at_once() -> None:
     town = Town(PORT, PORT)
     stranger = Identity.from_seed(bytes(32))
     with town.here.turn() as (engine, now, out):
@@ -241,14 +241,14 @@ def test_a_known_public_address_is_announced_from_the_start() -> None:
 
 
 def leave_hubs(town: Town) -> None:
-    """Let a node forget both open ones."""
+    """Make a node forget both open ones."""
     with town.here.turn() as (engine, now, out):
         for hub in town.hubs:
             engine.disconnect(hub.node_id, now, out)
 
 
 def relayed(town: Town) -> None:
-    """Let both have a session by way of an open node."""
+    """Connect both through an open node."""
     with town.here.turn() as (engine, now, out):
         engine.connect(town.there.node_id, None, town.there.engine.public_key, now, out)
     town.net.run_until(lambda: town.here.has_session_with(town.there))
@@ -285,7 +285,7 @@ def test_a_coordinator_that_does_not_say_where_we_are_seen_is_a_relay_still() ->
 
 
 @pytest.mark.parametrize("moment", ["before", "while direct", "while asking"])
-def test_without_any_neighbor_left_the_failure_says_so(moment: str) -> None:
+def test_the_failure_names_the_missing_neighbors(moment: str) -> None:
     town = Town(OPEN if moment == "while direct" else PORT, PORT)
     for hub in town.hubs:
         hub.engine.reception.handlers[Subprotocol.RENDEZVOUS] = lambda *_: None
@@ -313,7 +313,7 @@ def test_a_handshake_of_the_application_s_own_is_not_disturbed() -> None:
     assert town.here.engine.handshakes.connecting == {town.there.node_id}
 
 
-def test_a_search_that_is_cancelled_is_over_and_says_nothing() -> None:
+def test_a_canceled_attempt_ends_without_a_notice() -> None:
     town = Town(OPEN, PORT)
     with town.here.turn() as (engine, now, out):
         engine.traversal.connect(town.there.node_id, now, out)
@@ -339,7 +339,7 @@ def test_a_relayed_session_that_comes_first_does_not_end_the_search() -> None:
     assert town.here.happened(Reached) == [Reached(town.there.node_id, P)]
 
 
-def test_what_a_peer_that_is_gone_has_told_is_forgotten() -> None:
+def test_what_a_removed_peer_reported_is_dropped() -> None:
     town = Town(PORT, PORT)
     hub, nat = town.hubs[1], town.here.engine.traversal.nat
     assert nat.seen_by(hub.node_id) is not None

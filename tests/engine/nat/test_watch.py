@@ -72,7 +72,7 @@ class Watch:
         self.watch.session_up(now)
 
     def tick(self, now: float) -> list[object]:
-        """Give the addresses that were asked."""
+        """Return the addresses that were asked."""
         out = Output()
         self.reflex.tick(now, out)
         self.watch.tick(now, out)
@@ -100,7 +100,7 @@ def test_two_neighbors_are_asked_soon_after_the_second_came() -> None:
     assert desk.watch.next_timer() == 5.7 + RESWEEP_S
 
 
-def test_two_hosts_are_preferred_and_nobody_behind_a_relay_or_failed_is_asked() -> None:
+def test_two_hosts_are_preferred_and_relayed_or_failed_peers_are_not_asked() -> None:
     desk = Watch()
     desk.peer(1, "198.51.100.1")
     desk.peer(2, "198.51.100.1")
@@ -111,7 +111,7 @@ def test_two_hosts_are_preferred_and_nobody_behind_a_relay_or_failed_is_asked() 
     assert desk.tick(1.0) == [("198.51.100.1", 1), ("198.51.100.5", 5)]
 
 
-def test_where_addresses_are_names_nobody_is_asked() -> None:
+def test_no_peer_is_asked_where_addresses_are_names() -> None:
     desk = Watch()
     for node_id in (1, 2):
         FarEnd(desk.peers, node_id)
@@ -158,7 +158,7 @@ def test_the_last_answer_of_a_peer_counts_until_it_is_gone() -> None:
     assert desk.watch.seen_by(2) is None
 
 
-def test_a_known_public_address_is_open_and_nobody_is_asked() -> None:
+def test_a_configured_public_address_is_open_and_no_peer_is_asked() -> None:
     desk = Watch(NatConfig(bind=BIND, public_address=SEEN))
     desk.peer(1, "198.51.100.1")
     desk.peer(2, "198.51.100.2")

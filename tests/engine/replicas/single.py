@@ -57,7 +57,7 @@ class Single:
         return self.play(self.core.receive(sender, message, self.now))
 
     def tick(self, now: float | None = None) -> Out:
-        """Let time pass, by default until the next timer."""
+        """Run for some time, by default until the next timer."""
         due = self.core.next_timer() if now is None else now
         assert due is not None
         self.now = due

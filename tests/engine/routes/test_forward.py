@@ -212,8 +212,8 @@ def test_a_decision_is_kept_while_its_inputs_do_not_change() -> None:
     assert len(setup.forwarder._decisions) == 1
     setup.table.install(FAR, "c", 1.0)
     assert {address for address, _ in setup.forward(packet(body=bodies[0]))} == {"c"}
-    setup.table.withdraw_hop("c")
-    setup.table.withdraw_hop("b")
+    setup.table.withdraw(FAR, "c")
+    setup.table.withdraw(FAR, "b")
     assert setup.forward(packet(body=bodies[0])) == []
     assert setup.drops() == {"transit_no_route": 1}
 

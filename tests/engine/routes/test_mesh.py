@@ -40,7 +40,7 @@ def cut(net: FakeNet, one: FakeNode, other: FakeNode) -> None:
 
 
 def meet_far(one: FakeNode, other: FakeNode) -> None:
-    """Let two nodes begin a session by node id alone."""
+    """Start a session between two nodes by node id alone."""
     with one.turn() as (engine, now, out):
         engine.connect(other.node_id, None, other.engine.public_key, now, out)
     one.net.run_until(lambda: one.has_session_with(other))

@@ -106,7 +106,7 @@ def test_a_way_can_be_chosen_and_withdrawn() -> None:
     table.withdraw(9, "b")
     assert table.lookup(9, 1.0) == "a"
     table.withdraw(9, "nobody")
-    table.withdraw_hop("b")
+    table.withdraw(8, "b")
     assert (8 in table, told.changes[-1]) == (False, (8, None))
 
 

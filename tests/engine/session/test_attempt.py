@@ -182,7 +182,7 @@ def test_a_public_key_that_cannot_be_one_is_our_error() -> None:
     assert caught.value.fault is HandshakeFault.WRONG_KEY
 
 
-def test_silence_is_told_with_what_the_other_side_counts_for_each_wrong_key() -> None:
+def test_the_error_of_no_answer_names_the_counters_of_each_wrong_key() -> None:
     problem = attempt().failure().problem
     assert "drop.handshake_unverified means another mesh key" in problem
     assert "drop.transit_stranger another public key" in problem
@@ -199,7 +199,7 @@ def test_the_key_that_is_shown_is_the_one_that_was_typed() -> None:
     assert "1 try of 1 s" in problem
 
 
-def test_a_machine_that_refuses_the_port_is_told_instead_of_the_keys() -> None:
+def test_a_closed_port_is_reported_instead_of_the_keys() -> None:
     trying = attempt()
     trying.refused = True
     failure = trying.failure()
@@ -209,7 +209,7 @@ def test_a_machine_that_refuses_the_port_is_told_instead_of_the_keys() -> None:
     )
 
 
-def test_the_lack_of_an_answer_is_told_long_before_the_last_try() -> None:
+def test_a_missing_answer_is_reported_long_before_the_last_try() -> None:
     trying = attempt()
     trying.send(0.0, Output())
     due = [trying.due_quiet]

@@ -66,7 +66,7 @@ class Playbook:
         return peer, Opener(far), Sealer(far)
 
     def until(self, now: float) -> list[tuple[float, Control]]:
-        """Let time pass, with a call at each timer; gives what happened when."""
+        """Run for some time, with a call at each timer; return what happened when."""
         happened: list[tuple[float, Control]] = []
         while (due := self.liveness.next_timer()) <= now:
             told = len(self.out.control)
@@ -77,7 +77,7 @@ class Playbook:
         return happened
 
     def hear(self, now: float, *, heartbeat: bool = True) -> bool:
-        """Let the peer send a packet that verifies."""
+        """Make the peer send a packet that verifies."""
         self.peer.link.opener.open(self.far_sealer.heartbeat())
         return self.liveness.heard(self.peer, now, self.out, heartbeat=heartbeat)
 
@@ -118,14 +118,14 @@ def test_a_late_call_sends_once_and_keeps_step() -> None:
     assert play.sent() == []
 
 
-def test_nobody_there_nothing_said() -> None:
+def test_without_peers_nothing_is_sent() -> None:
     play = Playbook()
     play.peers.remove(NODE)
     play.until(60.0)
     assert play.sent() == []
 
 
-def test_every_peer_hears_the_same_pingwave() -> None:
+def test_every_peer_gets_the_same_pingwave() -> None:
     play = Playbook()
     other = Link(derive_keys(bytes(32), Role.INITIATOR), Role.INITIATOR, ("10.0.0.3", 9), 0.0)
     play.peers.establish(NODE + 1, other, 0.0)
@@ -135,7 +135,7 @@ def test_every_peer_hears_the_same_pingwave() -> None:
     assert len(waves) == 1
 
 
-def test_a_pingwave_tells_who_and_when() -> None:
+def test_a_pingwave_has_origin_and_time() -> None:
     play = Playbook()
     play.until(5.0)
     wave = unpack_pingwave(play.sent()[1])
@@ -231,7 +231,7 @@ def test_a_node_that_was_stopped_itself_does_not_take_that_for_silence() -> None
     assert play.until(115.0) == [(115.0, PeerFailed(NODE, DownReason.SILENT))], "it was silent before and after"
 
 
-def test_data_is_no_sign_of_life() -> None:
+def test_data_packets_do_not_count_as_heartbeats() -> None:
     play = Playbook()
     for now in range(1, 30):
         assert not play.hear(now, heartbeat=False)
@@ -315,7 +315,7 @@ def test_behind_a_relay_any_packet_is_a_sign_of_life() -> None:
     assert play.until(70.0) == []
 
 
-def test_behind_a_relay_who_was_never_heard_is_only_removed() -> None:
+def test_a_relayed_peer_that_was_never_heard_is_only_removed() -> None:
     play = Playbook(relayed=True, role=Role.RESPONDER)
     assert play.until(2000.0) == [(900.0, PeerGone(NODE, DownReason.EVICTED))]
 
@@ -344,7 +344,7 @@ def test_a_cut_line_fails_both_ends_and_a_mended_one_recovers_them() -> None:
     assert one.happened(PeerGone) == [PeerGone(other.node_id, DownReason.EVICTED)]
 
 
-def test_a_third_of_the_packets_lost_fails_nobody() -> None:
+def test_losing_a_third_of_the_packets_fails_no_peer() -> None:
     one, other = Side(1), Side(9)
     net = Net(one, other, seed=4, loss=0.0)
     net.emit(one.address, one.connect(other, 0.0))

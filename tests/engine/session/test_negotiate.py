@@ -429,7 +429,7 @@ def test_an_empty_manifest_agrees_on_nothing() -> None:
     assert high.agreed == frozenset()
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_a_removed_peer_is_forgotten() -> None:
     low, _ = pair()
     low.announce(TAG)
     peer = low.peer

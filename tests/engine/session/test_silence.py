@@ -42,7 +42,7 @@ def test_a_peer_that_is_silent_for_session_timeout_s_has_failed(heartbeat_s: flo
     assert session_timeout_s <= failed_at - began <= session_timeout_s + heartbeat_s
 
 
-def test_two_lost_heartbeats_fail_nobody_with_the_defaults() -> None:
+def test_two_lost_heartbeats_fail_no_peer_with_the_defaults() -> None:
     sim = pair(5.0, 30.0)
     sim.unlink(0, 1)
     sim.run(for_s=12.0)

@@ -136,7 +136,7 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
         open_hot(path)
 
 
-def test_blocks_that_do_not_follow_each_other_are_no_rows(tmp_path: Path) -> None:
+def test_blocks_out_of_sequence_are_not_read(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append(b"x")
         path = hot_path(tmp_path)

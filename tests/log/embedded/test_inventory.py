@@ -64,7 +64,7 @@ def test_a_missing_file_ends_the_log_there(tmp_path: Path) -> None:
     assert (found.beyond, found.damage) == ([files[2]], "")
 
 
-def test_damage_below_what_was_synced_is_no_torn_tail(tmp_path: Path) -> None:
+def test_damage_below_the_synced_end_is_not_a_torn_tail(tmp_path: Path) -> None:
     files = three_files(tmp_path, sync_after=3)
     files[1].write_bytes(files[1].read_bytes()[:-5])
     found = take(tmp_path)

@@ -137,7 +137,7 @@ def test_a_log_on_a_small_disk_recovers_by_itself_within_the_grace(tmp_path: Pat
     assert clock.now == NOW, "no grace period ended meanwhile"
 
 
-def test_appends_are_refused_with_the_reason_while_the_disk_is_full_and_reading_goes_on(tmp_path: Path) -> None:
+def test_appends_are_refused_while_the_disk_is_full_and_reading_continues(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 2 << 20)
     with open_log(tmp_path, files=disk, seal_bytes=128 << 10) as log:
 

@@ -27,7 +27,7 @@ def test_channels_are_listed_by_name_and_other_things_passed_over(tmp_path: Path
 
 
 @pytest.mark.parametrize("place", ["nowhere", "file"])
-def test_what_is_no_folder_of_logs_is_said(tmp_path: Path, place: str) -> None:
+def test_a_path_that_is_not_a_folder_of_logs_is_an_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match="not a folder of logs"):
         list_channels(tmp_path / place)
@@ -89,7 +89,7 @@ def test_a_split_of_a_replaced_log_is_refused(tmp_path: Path) -> None:
         list(read_split(split))
 
 
-def test_a_damaged_split_is_said(tmp_path: Path) -> None:
+def test_a_damaged_split_is_an_error(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append(b"x")
         (split,) = log.snapshot().splits()

@@ -195,7 +195,7 @@ def test_single_appends_are_sealed_as_one_column_each(tmp_path: Path) -> None:
     assert pq.read_metadata(the_segment(tmp_path)).row_group(0).total_byte_size < 6_000
 
 
-def test_appends_and_readers_go_on_exactly_while_a_thread_seals(tmp_path: Path) -> None:
+def test_appends_and_readers_stay_exact_while_a_thread_seals(tmp_path: Path) -> None:
     events = numbered(0, 6_000)
     with open_log(tmp_path) as log:
         done = threading.Event()

@@ -94,7 +94,7 @@ def test_a_segment_that_vanished_is_named(tmp_path: Path) -> None:
         log.seal()
         (path,) = tmp_path.glob("*/*.parquet")
         path.unlink()
-        with pytest.raises(LogError, match="is gone: restore it") as caught:
+        with pytest.raises(LogError, match="is gone; restore it") as caught:
             list(log.read_batches())
         assert path.name in str(caught.value)
 

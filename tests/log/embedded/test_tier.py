@@ -408,7 +408,7 @@ def test_a_removed_object_is_an_error_that_names_it(world: World) -> None:
     world.log.tier()
     gone = world.objects()[0]
     gone.unlink()
-    with pytest.raises(LogError, match=f"file://{gone} is gone from object storage: restore it from a copy") as caught:
+    with pytest.raises(LogError, match=f"file://{gone} is gone from object storage; restore it from a copy") as caught:
         list(world.log.read_range(0, 10))
     assert caught.value.fault is LogFault.CORRUPT
     assert payloads(world.log.read_range(10, 20)) == world.appended[10:], "the others are readable"
@@ -512,7 +512,7 @@ def test_a_truncated_local_file_is_not_moved(world: World) -> None:
     world.clock.forward(61)
     path = world.log.snapshot().segments[0].path
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(LogError, match=r"instead of .*: restore it from a copy"):
+    with pytest.raises(LogError, match=r"instead of .*; restore it from a copy"):
         world.log.tier()
     assert path.exists()
     world.log.close()
@@ -523,7 +523,7 @@ def test_a_lost_local_file_is_an_error_that_names_it(world: World) -> None:
     world.clock.forward(61)
     path = world.log.snapshot().segments[0].path
     path.unlink()
-    with pytest.raises(LogError, match=f"{path} is gone: restore it from a copy"):
+    with pytest.raises(LogError, match=f"{path} is gone; restore it from a copy"):
         world.log.tier()
     world.log.close()
 
@@ -531,7 +531,7 @@ def test_a_lost_local_file_is_an_error_that_names_it(world: World) -> None:
 # ── outages ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_outage_is_told_once_retried_with_pauses_and_ends_by_itself(
+def test_an_outage_is_logged_once_and_retried_with_pauses_until_it_ends(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add_segment()

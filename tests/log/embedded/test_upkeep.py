@@ -87,7 +87,7 @@ def test_retention_by_bytes_counts_the_hot_tail(tmp_path: Path) -> None:
         assert log.expire() == 5
 
 
-def test_moving_and_sweeping_what_is_already_gone_is_fine(tmp_path: Path) -> None:
+def test_moving_and_sweeping_missing_files_is_allowed(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         for first in (0, 3):
             log.append_batch(numbered(first, 3))

@@ -81,7 +81,7 @@ def test_a_system_that_takes_a_few_bytes_at_a_time_changes_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("number", "fault"), [(errno.EROFS, LogFault.READ_ONLY), (errno.EIO, LogFault.FAILED)])
-def test_a_disk_that_refuses_at_opening_is_one_sentence(tmp_path: Path, number: int, fault: LogFault) -> None:
+def test_a_disk_error_at_opening_is_one_line(tmp_path: Path, number: int, fault: LogFault) -> None:
     class Refusing(Files):
         def create(self, *_: object) -> int:
             raise OSError(number, "said the system")
@@ -146,7 +146,7 @@ def room(root: Path) -> int:
     return sum(max(file.st_blocks * 512 - file.st_size, 0) for file in found)
 
 
-def test_room_is_reserved_ahead_of_a_log_that_grows_and_given_back(tmp_path: Path) -> None:
+def test_room_is_reserved_ahead_of_a_growing_log_and_released(tmp_path: Path) -> None:
     with open_log(tmp_path, fsync=NEVER, seal_bytes=6 << 20) as log:
         log.append_batch(MEBIBYTE)
         small = room(tmp_path)
@@ -321,7 +321,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     open_log(tmp_path).close()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_an_error_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match="choose another folder") as caught:
         open_log(tmp_path / "file")

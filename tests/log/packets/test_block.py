@@ -41,7 +41,7 @@ def test_a_file_is_read_back_unchanged() -> None:
     assert [first for first, _ in content.blocks] == [100, 103, 104]
 
 
-def test_a_cut_file_gives_its_whole_blocks() -> None:
+def test_a_truncated_file_yields_its_whole_blocks() -> None:
     data, ends = a_file()
     for size in range(ends[0], len(data)):
         assert read_content(data[:size]).size == max(end for end in ends if end <= size)
@@ -60,7 +60,7 @@ def test_whatever_is_changed_ends_the_file_there() -> None:
         assert read_content(changed).size == (ends[-1] if unused else whole)
 
 
-def test_what_is_no_file_of_ours_is_said() -> None:
+def test_a_foreign_file_is_an_error() -> None:
     for data in (b"", b"PAR1" * 20, bytes(48)):
         with pytest.raises(UnknownFile):
             read_content(data)
@@ -73,7 +73,7 @@ def test_what_is_no_file_of_ours_is_said() -> None:
         read_content(bytes(other))
 
 
-def test_rows_that_do_not_follow_are_no_block() -> None:
+def test_rows_out_of_sequence_are_not_a_block() -> None:
     data = pack_file_header(0, WHOSE, 0) + b"".join(bytes(part) for part in pack_block(1, rows(1, 2), {}, 0))
     assert read_content(data).end == 0
 

@@ -46,7 +46,7 @@ def test_the_oldest_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert book.number_of(policy(0)) == 6, "a number is never used again"
 
 
-def test_what_is_no_policy_is_named(folder: Path) -> None:
+def test_the_error_names_a_file_that_is_not_a_policy(folder: Path) -> None:
     (folder / POLICIES / "notes.json").write_text("[]")
     assert load_policies(folder) == {}
     (folder / POLICIES / "0000000001.json").write_text("{}")

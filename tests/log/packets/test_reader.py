@@ -98,7 +98,7 @@ def test_rows_that_expire_below_a_reader_are_left_out(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_record_is_an_error(tmp_path: Path) -> None:
     assert list_recorders(tmp_path) == []
     with pytest.raises(LogError, match="set record_packets") as caught:
         PacketReader(tmp_path, NODE).snapshot()

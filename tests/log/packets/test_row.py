@@ -18,7 +18,7 @@ def test_a_row_has_its_declared_size() -> None:
     assert [int(fate) for fate in (Fate.FORWARDED, Fate.DELIVERED, Fate.DROPPED)] == [0, 1, 2]
 
 
-def test_names_that_share_a_stream_are_no_name() -> None:
+def test_names_that_share_a_stream_count_as_unknown() -> None:
     class Twin(ChannelName):
         @property
         def hash(self) -> int:

@@ -129,7 +129,7 @@ def test_a_range_of_sequences_can_be_asked_for(logs: Path) -> None:
 
 
 def expire(root: Path) -> int:
-    """Let the first sequences of a log go, and say which is the first that is left."""
+    """Expire the first sequences of a log, and return the first available one."""
     with Redex(root, background=False) as redex:
         log = redex.open(FIRST, LogConfig(retention=Retention(max_events=1)))
         log.seal()
@@ -273,7 +273,7 @@ def fails(table: DataFrame) -> str:
 
 def test_through_spark_every_mistake_is_one_sentence(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     read = spark.read.format("meshbus")
-    assert fails(read.load(str(tmp_path / "none"))) == f"{tmp_path}/none is not a folder of logs: check the path"
+    assert fails(read.load(str(tmp_path / "none"))) == f"{tmp_path}/none is not a folder of logs; check the path"
     segment = next(logs.glob("alarms-*/*.parquet"))
     content = bytearray(segment.read_bytes())
     content[-200:] = bytes(200)

@@ -101,7 +101,7 @@ def test_a_query_writes_back_into_a_channel(spark: SparkSession, world: World, t
 
 @contextmanager
 def serving(socket: Path, **settings: Any) -> Iterator[Callable[[int], list[bytes]]]:
-    """Run a node with an admin socket beside this thread; gives what waits for events that another node receives."""
+    """Run a node with an admin socket beside this thread; return what waits for events that another node receives."""
     loop, closing = BackgroundLoop(), AsyncExitStack()
 
     async def begin() -> Subscription:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OURS = """[STREAM_FAILED] Query terminated
 Traceback (most recent call last):
   File "reader.py", line 52, in list_channels
-meshbus.errors.LogError: /data/log is not a folder of logs: check the path
+meshbus.errors.LogError: /data/log is not a folder of logs; check the path
  SQLSTATE: 38000
 \tat org.apache.spark.X"""
 WORKER = """Job aborted
@@ -30,7 +30,7 @@ ZeroDivisionError: division by zero
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (OURS, "/data/log is not a folder of logs: check the path"),
+        (OURS, "/data/log is not a folder of logs; check the path"),
         (WORKER, "ZeroDivisionError: division by zero"),
         (
             "ModuleNotFoundError: No module named 'meshbus'\n at x",

@@ -161,6 +161,7 @@ class Admission(Service):
         if refusal is not None:
             self._counters.count(refusal)
             return refusal
+        # policy.md §3.1: the key of the guard is the full node id of the subscriber, not its origin hash.
         self.guard.allow_channel(peer.node_id, channel)
         if self.roster.add(channel, peer.node_id, queue_group, request=request):
             out.control.append(Subscribed(peer.node_id, channel, queue_group))
@@ -258,6 +259,8 @@ class Admission(Service):
                 yield Lapse(node_id, channel, why)
 
     def _left(self, node_id: int, channel: ChannelName, why: str, out: Output) -> None:
+        # A 0.23 node keeps the guard entries of a failed peer (policy.md §5.1). Here they go, so that the guard holds
+        # exactly what the roster holds.
         self.guard.revoke_channel(node_id, channel)
         out.control.append(Unsubscribed(node_id, channel, str(why)))
 

@@ -71,6 +71,7 @@ class Authorizer:
         self, claims: PeerClaims, channel: ChannelName, now: float, token: bytes | Presented | None = None
     ) -> Reason | None:
         """Return the reason to refuse a subscriber with these claims and this token, or None."""
+        # policy.md §4.4: steps 3 to 10 in their order; the first one that applies decides.
         if self.registry is None:
             return None
         config = self.registry.get_by_name(channel)
@@ -80,6 +81,7 @@ class Authorizer:
             return Reason.REFUSE_NOT_VISIBLE
         if config.is_open:
             return None
+        # Step 8: a peer that never announced itself has no entity that a token could name.
         if config.require_token and claims.entity_id is None:
             return Reason.REFUSE_UNPINNED
         if config.subscribe_caps is not None and not config.subscribe_caps.matches(claims.capabilities):
@@ -115,6 +117,7 @@ class Authorizer:
     def holds_token(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
         """Return whether a cached token lets the peer subscribe to a channel now."""
         entity = claims.entity_id
+        # policy.md §2.1: by the requested name. A 0.23 node takes the hash of the entry, which may be that of a prefix.
         return entity is not None and self.tokens.check(entity, _SUBSCRIBE, channel.hash, self._unix(now))
 
     def can_publish_locally(self, channel: ChannelName, now: float) -> bool:
@@ -124,6 +127,7 @@ class Authorizer:
     def can_publish(self, claims: PeerClaims, channel: ChannelName, now: float) -> bool:
         """Return whether a node with these claims may publish on a channel."""
         config = self.config_of(channel)
+        # policy.md §2.3: publishing on a channel that is not configured is allowed, subscribing to it is not.
         if config is None:
             return True
         return config.can_publish(channel, claims.capabilities, claims.entity_id, self.tokens, self._unix(now))
@@ -133,6 +137,7 @@ class Authorizer:
         tokens = self._read(token)
         if tokens is None:
             return None
+        # policy.md §7.5: a 0.23 node keeps tokens of any issuer for any subject; here only with `compat_any_issuer`.
         if not self.tokens.any_issuer and tokens[-1].subject != claims.entity_id:
             self._counters.count(Reason.TOKEN_WRONG_SUBJECT)
             return None

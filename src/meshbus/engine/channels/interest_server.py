@@ -116,6 +116,8 @@ class Interests(Service):
             case Interest():
                 self._take_order(peer, decoded, now, out)
             case Cancel(req=req):
+                # docs/wire/profile.md: an empty MATCHES confirms a CANCEL, also of an unknown interest: the first answer
+                # may have been lost.
                 self._end(peer.node_id, req, Ending.CANCELED, out)
                 self._answer(peer, req, [], out)
             case Matches():
@@ -138,6 +140,7 @@ class Interests(Service):
             if peer is None or not peer.uses(Subprotocol.INTEREST):
                 continue
             for standing in book.standing.values():
+                # profile.md §4: a prefix matches bytes, not segments.
                 if channel.startswith(standing.order.prefix):
                     self._tell(peer, standing, self._judge(peer, standing, [channel], now, out), out)
 

@@ -109,6 +109,7 @@ class Membership(Service):
         try:
             decoded = decode_membership(message)
         except RemoteProtocolError:
+            # policy.md §4.2: no Ack for what cannot be read; the requester times out.
             self._counters.count(Reason.MEMBERSHIP_MALFORMED)
             return
         match decoded:
@@ -117,6 +118,7 @@ class Membership(Service):
                 reason = AckReason.NONE if refusal is None else ack_of(refusal)
                 self._answer(peer, Ack(nonce=nonce, accepted=refusal is None, reason=reason), out)
             case Unsubscribe(nonce=nonce, channel=channel):
+                # policy.md §4.4: always accepted, even from a peer that is not subscribed, and never throttled.
                 self._admission.release(peer.node_id, channel, out)
                 self._answer(peer, Ack(nonce=nonce, accepted=True), out)
             case Ack():
@@ -138,10 +140,12 @@ class Membership(Service):
             out.control.append(Acked(nonce, pending.node_id, pending.message.channel, accepted=False, timed_out=True))
 
     def _ask(self, peer: Peer, message: Subscribe | Unsubscribe, now: float, out: Output) -> None:
+        # policy.md §4.1: a request is sent once; the caller learns of a timeout and may repeat it.
         peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(message), out)
         self._pending[message.nonce] = _Pending(peer.node_id, message, now + self._ack_timeout_s)
 
     def _answer(self, peer: Peer, ack: Ack, out: Output) -> None:
+        # policy.md §4.1: each Ack is in a packet of its own, even if the requests shared one.
         peer.send_message(Subprotocol.MEMBERSHIP, encode_membership(ack), out)
 
     def _take_ack(self, peer: Peer, ack: Ack, out: Output) -> None:

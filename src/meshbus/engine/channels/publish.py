@@ -171,6 +171,7 @@ class PublishPlan(msgspec.Struct, frozen=True):
             flags=flags,
             priority=self.priority,
             hop_ttl=hop_ttl,
+            # policy.md §1.2: only the wire hash is in the header; the stream id carries the rest.
             channel_hash=self.canonical & 0xFFFF,
             stream_id=self.stream_id,
             origin_hash=origin_hash,
@@ -247,6 +248,7 @@ class Planner:
             filtered.append((node_id, reason.why))
             return False
 
+        # policy.md §5.2: peers that are left out are neither attempted nor errors.
         legs = tuple(admission.roster.dispatch(channel, allows))
         default = False if policy is None else policy.reliable
         plan = PublishPlan(
@@ -279,6 +281,7 @@ class Planner:
         return admission.roster.version, admission.guard.version, registry, version, default
 
     def _take_rate(self, channel: ChannelName, rate: int, packets: int, now: float) -> None:
+        # policy.md §5.3: a 0.23 node stores the limit and never applies it; here it refuses before anything is sent.
         bucket = self._rates.get(channel)
         if bucket is None or bucket.rate != rate:
             bucket = TokenBucket(rate)
@@ -299,6 +302,7 @@ class Fanout:
     def __init__(self, plan: PublishPlan, config: PublishConfig) -> None:
         self._plan = plan
         self._policy = config.on_failure
+        # policy.md §5.2: FAIL_FAST sends to one peer after the other, so that none is attempted after the first error.
         self._limit = 1 if config.on_failure is OnFailure.FAIL_FAST else config.max_inflight
         self._waiting = deque(plan.legs)
         self._flying: set[int] = set()
@@ -351,6 +355,7 @@ def settle(
     Raises PartialDelivery, which holds the report, if the policy is BEST_EFFORT and every attempted leg failed.
     """
     report = PublishReport(attempted, attempted - len(errors), tuple(errors), filtered)
+    # policy.md §5.2: one peer that got the events is enough.
     if policy is OnFailure.BEST_EFFORT and errors and not report.delivered:
         first = errors[0]
         problem = f"every peer failed; the first was {first.node_id:016x}: {first.message}"

@@ -149,6 +149,7 @@ class Requester:
         """Handle a reply of a peer."""
         question = self._pending.get(reply.req)
         if question is None:
+            # profile.md §7: a late reply is dropped and counted.
             self._counters.count(Reason.REPLY_LATE)
         # Request ids can be guessed: only the peer that was asked may answer.
         elif question.node_id != peer.node_id:

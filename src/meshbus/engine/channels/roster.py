@@ -97,6 +97,7 @@ class SubscriberRoster:
         if entry is None:
             return []
         legs = list(entry.broadcast) if allows is None else [peer for peer in entry.broadcast if allows(peer)]
+        # policy.md §5.1: one member of each group. Here a member that is refused is replaced by the next one.
         for group in entry.groups.values():
             member = _next_member(group, allows)
             if member is not None:
@@ -162,6 +163,7 @@ class SubscriberRoster:
             entry.broadcast[node_id] = None
         elif after is not None:
             entry.groups.setdefault(after, OrderedDict())[node_id] = None
+        # policy.md §5.1: empty groups and channels are removed, and the turns of a group begin anew.
         if not entry.broadcast and not entry.groups:
             del self._channels[channel]
         return True

@@ -203,11 +203,6 @@ class RoutingTable:
             route.hop = best
             self._changed(dest, best)
 
-    def withdraw_hop(self, hop: Address) -> None:
-        """Remove every way through an address."""
-        for dest in [dest for dest, route in self._routes.items() if hop in route.ways]:
-            self.withdraw(dest, hop)
-
     def move_hop(self, old: Address, new: Address) -> None:
         """Replace the address of a neighbor in all routes."""
         for dest, route in self._routes.items():

@@ -138,7 +138,7 @@ def unpack_file_header(buffer: bytes | memoryview) -> HotHeader:
     if magic != FILE_MAGIC:
         raise Unreadable("not a hot file")
     if version > FORMAT_VERSION:
-        raise NewerVersion(f"format version {version} was written by a newer meshbus: upgrade to read it")
+        raise NewerVersion(f"format version {version} was written by a newer meshbus; upgrade to read it")
     # The version is compared first: a newer header may have another layout and another checksum.
     if not version or len(buffer) < size or xxhash.xxh3_64_intdigest(bytes(buffer[_CHECKED_FROM:size])) != checksum:
         raise Unreadable("the file header is damaged")

@@ -38,7 +38,7 @@ class Embedded:
     def find(self, root: Path) -> tuple[list[ChannelEntry], list[LogError]]:
         """Return the logs below a root by name, and an error for each manifest that cannot be read."""
         if not root.is_dir():
-            raise LogError(LogFault.UNKNOWN, f"{root} is not a folder of logs: check the path")
+            raise LogError(LogFault.UNKNOWN, f"{root} is not a folder of logs; check the path")
         entries: list[ChannelEntry] = []
         problems: list[LogError] = []
         for path in sorted(root.glob(f"*/{MANIFEST}")):

@@ -66,7 +66,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
         where = f"{live[-1].path} at offset {live[-1].size}" if live else str(folder)
         why = torn.why if torn else "a file is missing"
         damage = (
-            f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}): restore the file from a"
+            f"{where}: sequences {end} to {claimed - 1} were synced and are damaged ({why}); restore the file from a"
             " copy, or move the folder away to start a new log; earlier events are readable"
         )
     return Inventory(live, stale, torn, beyond, damage)
@@ -74,7 +74,7 @@ def take_inventory(folder: Path, manifest: Manifest, known: dict[Path, HotIndex]
 
 def _check_owner(index: HotIndex, manifest: Manifest) -> None:
     if index.header.log_id != manifest.id_bytes or index.header.channel != manifest.channel:
-        raise LogError(LogFault.FOREIGN, f"{index.path} belongs to another log of {index.header.channel}: move it away")
+        raise LogError(LogFault.FOREIGN, f"{index.path} belongs to another log of {index.header.channel}; move it away")
 
 
 def _claim(path: Path) -> int:

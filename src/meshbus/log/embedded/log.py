@@ -195,7 +195,7 @@ class EmbeddedLog:
                 self._compact(fewest=FEWEST)
             elif len(writer.hot) > 1 and not self._warned:
                 self._warned = True
-                _log.warning("log of %s: sealing needs pyarrow: pip install 'meshbus[arrow]'", self._channel)
+                _log.warning("log of %s: sealing needs pyarrow; run: pip install 'meshbus[arrow]'", self._channel)
 
     def _sweep(self, now: int) -> None:
         """Remove retired segments whose grace is over; on a full disk and above the size limit, earlier."""

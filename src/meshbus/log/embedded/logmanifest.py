@@ -93,14 +93,14 @@ def decode_manifest(content: bytes, path: Path) -> Manifest:
         envelope = msgspec.json.decode(content, type=_Envelope)
         if envelope.version > MANIFEST_VERSION:
             raise LogError(
-                LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus: upgrade to read it"
+                LogFault.NEWER, f"{path}: version {envelope.version} was written by a newer meshbus; upgrade to read it"
             )
         # The body is decoded only after its checksum: damage must not look like another, valid manifest.
         if envelope.meshbus == "manifest" and envelope.checksum == _sum(bytes(envelope.body)):
             return msgspec.json.decode(envelope.body, type=Manifest)
     except msgspec.MsgspecError:
         pass
-    raise LogError(LogFault.CORRUPT, f"{path} is damaged or not a manifest: restore it from a copy")
+    raise LogError(LogFault.CORRUPT, f"{path} is damaged or not a manifest; restore it from a copy")
 
 
 def load_manifest(folder: Path) -> Manifest:

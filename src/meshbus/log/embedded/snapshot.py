@@ -157,13 +157,13 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                     yield piece
                 if at < high:
                     raise LogError(
-                        LogFault.CORRUPT, f"{self.folder}: sequence {at} is missing: run `meshbus log verify`"
+                        LogFault.CORRUPT, f"{self.folder}: sequence {at} is missing; run `meshbus log verify`"
                     )
             except FileNotFoundError as error:
                 # Sealed or compacted since: a newer snapshot has the same rows in other files.
                 tries += 1
                 if tries > _PATIENCE:
-                    raise LogError(LogFault.CORRUPT, f"{error}: restore it from a copy") from None
+                    raise LogError(LogFault.CORRUPT, f"{error}; restore it from a copy") from None
                 snapshot = snapshot.again()
                 # Or it expired, which is an error with the first available sequence.
                 snapshot.check_range(at, high)

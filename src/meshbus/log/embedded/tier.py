@@ -139,12 +139,12 @@ class Tier:
             stored = put_object(self._path(segment), uri, cancelled)
         except FileNotFoundError:
             if segment in self._writer.manifest.segments:
-                raise LogError(LogFault.CORRUPT, f"{self._path(segment)} is gone: restore it from a copy") from None
+                raise LogError(LogFault.CORRUPT, f"{self._path(segment)} is gone; restore it from a copy") from None
             return  # expired or merged meanwhile; the object is deleted
         if stored.bytes != segment.bytes:
             raise LogError(
                 LogFault.CORRUPT,
-                f"{self._path(segment)} has {stored.bytes} bytes instead of {segment.bytes}: restore it from a copy",
+                f"{self._path(segment)} has {stored.bytes} bytes instead of {segment.bytes}; restore it from a copy",
             )
         try:
             verify_object(stored, cancelled)

@@ -35,7 +35,10 @@ def verify_log(snapshot: Snapshot) -> list[Finding]:
 def _segment(snapshot: Snapshot, segment: Segment) -> Iterator[Finding]:
     if not has_arrow():
         yield Finding(
-            segment.name, segment.first, segment.end, "cannot be read without pyarrow: pip install 'meshbus[arrow]'"
+            segment.name,
+            segment.first,
+            segment.end,
+            "cannot be read without pyarrow; run: pip install 'meshbus[arrow]'",
         )
         return
     at = segment.first

@@ -195,7 +195,7 @@ class Writer:
     def check_open(self) -> None:
         """Raise LogError if nothing can be appended any more."""
         if self.closed:
-            raise LogError(LogFault.CLOSED, f"the log of {self.channel} is closed: open it again")
+            raise LogError(LogFault.CLOSED, f"the log of {self.channel} is closed; open it again")
         if self.problem is not None:
             raise self.problem
 
@@ -267,7 +267,7 @@ class Writer:
         except BlockingIOError:
             raise LogError(
                 LogFault.LOCKED,
-                f"{self.folder} is being written by another process, or twice by this one:"
+                f"{self.folder} is being written by another process, or twice by this one;"
                 " read it with LogReader, or stop the other writer",
             ) from None
 

@@ -93,7 +93,7 @@ def read_content(data: bytes | memoryview) -> Content:
     if version < FORMAT_VERSION:
         raise UnknownFile("a hot file of a version that was never released")
     if version > FORMAT_VERSION:
-        raise LogError(LogFault.NEWER, f"format version {version} was written by a newer meshbus: upgrade to read it")
+        raise LogError(LogFault.NEWER, f"format version {version} was written by a newer meshbus; upgrade to read it")
     if size != _FILE.size or xxhash.xxh3_64_intdigest(buffer[_CHECKED_FROM:size]) != checksum:
         raise UnknownFile("the file header is damaged")
     content = Content(first, RecordInfo(recorder, sampling), created_ns, [], {}, first, size, created_ns)

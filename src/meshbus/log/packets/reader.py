@@ -138,7 +138,7 @@ def read_split(
 def _take_snapshot(folder: Path) -> PacketSnapshot:
     if not (folder / HOT).is_dir():
         raise LogError(
-            LogFault.UNKNOWN, f"no packets were recorded in {folder}: set record_packets in the node's configuration"
+            LogFault.UNKNOWN, f"no packets were recorded in {folder}; set record_packets in the node's configuration"
         )
     for _ in range(_TRIES):
         try:
@@ -155,7 +155,7 @@ def _take_snapshot(folder: Path) -> PacketSnapshot:
         # A hot file whose rows are sealed may still exist for a moment.
         live = [part for part in hot if part is not None and part.first >= sealed_end]
         return PacketSnapshot(folder, (*sealed, *live), listed[-1][0] if listed else 0)
-    raise LogError(LogFault.FAILED, f"{folder} is sealed faster than it can be read: try again")
+    raise LogError(LogFault.FAILED, f"{folder} is sealed faster than it can be read; try again")
 
 
 def _size(path: Path) -> int:

@@ -308,7 +308,7 @@ class PacketStore:
         except BlockingIOError:
             raise LogError(
                 LogFault.LOCKED,
-                f"{self.folder} is being written by another node with this identity: stop that node, or set another"
+                f"{self.folder} is being written by another node with this identity; stop that node, or set another"
                 " log_dir",
             ) from None
 

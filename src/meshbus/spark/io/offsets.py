@@ -161,9 +161,3 @@ def ranges(
         if max(at, extent.first) < stop:
             found[channel] = (max(at, extent.first), stop)
     return found, gaps
-
-
-def lag_of(read: Mapping[str, Any], latest: Mapping[str, Any]) -> int:
-    """Return the number of rows between two offsets."""
-    begun = next_of(read)
-    return sum(max(stop - begun.get(channel, 0), 0) for channel, stop in next_of(latest).items())

@@ -147,7 +147,7 @@ class PermissionToken(msgspec.Struct, frozen=True):
         if int(now) + skew_s < self.not_before:
             raise AuthError(AuthFault.NOT_YET_VALID, f"the token is valid only from {self.not_before} on")
         if self.expired(now, skew_s):
-            raise AuthError(AuthFault.EXPIRED, f"the token expired at {self.not_after}: ask its issuer for a new one")
+            raise AuthError(AuthFault.EXPIRED, f"the token expired at {self.not_after}; ask its issuer for a new one")
 
     def has_good_signature(self) -> bool:
         """Return whether the issuer signed this, regardless of the time."""
