@@ -93,7 +93,7 @@ def test_a_history_is_judged_as_the_specification_says() -> None:
     assert assess([], GENESIS) == Continuous(0, 0, 0)
     assert assess([], CausalEvent(GENESIS.link, b"x")) == Unverifiable(0, 0)
     assert assess(events[1:], GENESIS) == Unverifiable(0, 0)
-    assert assess(events[1:], events[0]) == assess(events, GENESIS)._replace(first_hash=hash_event(*events[1]))  # type: ignore[union-attr]
+    assert assess(events[1:], events[0]) == Continuous(hash_event(*events[1]), 3, hash_event(*events[2]))
     assert assess([events[0], events[2]], GENESIS) == Unverifiable(1, 2)
     forked = assess([CausalEvent(events[0].link, b"x"), *events[1:]], GENESIS)
     assert isinstance(forked, Forked)
