@@ -21,6 +21,8 @@
     ├── PeerError                    an unknown, failed or unreachable peer
     ├── LogError                     a corrupt segment, a deleted range, a closed log, a full disk
     ├── PipelineError                Spark, a table or a checkpoint cannot be used
+    ├── DaemonError                  a daemon is unknown, failed or cannot be restored
+    ├── MigrationError               a daemon could not be moved
     └── Timeout                      no answer in time; also a TimeoutError
 
 Each class has typed fields, builds its own message, and has a short stable `code`, which the command line, the metrics
@@ -369,6 +371,63 @@ class PipelineError(MeshError):
     def __init__(self, fault: PipelineFault, problem: str) -> None:
         self.fault = fault
         super().__init__(problem)
+
+
+class DaemonFault(StrEnum):
+    """What is wrong with a daemon."""
+
+    UNKNOWN = "unknown"
+    DUPLICATE = "duplicate"
+    STATELESS = "stateless"
+    FAILED = "failed"
+    """Its own code raised."""
+    RESTORE = "restore"
+    PAUSED = "paused"
+    """It is being handed over and takes no events."""
+    GAP = "gap"
+    """An event is not the next one of its log."""
+
+
+class DaemonError(MeshError):
+    """A daemon is unknown, failed or cannot be restored."""
+
+    code = "daemon"
+
+    def __init__(self, fault: DaemonFault, origin: int, problem: str) -> None:
+        self.fault = fault
+        self.origin = origin
+        super().__init__(f"daemon {origin:016x}: {problem}")
+
+
+class MigrationFault(StrEnum):
+    """Why a daemon could not be moved, in the words of the net-mesh binding where it has one."""
+
+    NOT_READY = "not-ready"
+    FACTORY_NOT_FOUND = "factory-not-found"
+    COMPUTE_NOT_SUPPORTED = "compute-not-supported"
+    STATE_FAILED = "state-failed"
+    ALREADY_MIGRATING = "already-migrating"
+    IDENTITY_TRANSPORT_FAILED = "identity-transport-failed"
+    NOT_READY_TIMEOUT = "not-ready-timeout"
+    DAEMON_NOT_FOUND = "daemon-not-found"
+    TARGET_UNAVAILABLE = "target-unavailable"
+    WRONG_PHASE = "wrong-phase"
+    SNAPSHOT_TOO_LARGE = "snapshot-too-large"
+    BUFFER_FULL = "buffer-full"
+    WRONG_PEER = "wrong-peer"
+    TIMED_OUT = "timed-out"
+    CANCELED = "canceled"
+
+
+class MigrationError(MeshError):
+    """A daemon could not be moved; unless `fault` says otherwise it still runs where it ran."""
+
+    code = "migration"
+
+    def __init__(self, fault: MigrationFault, origin: int, problem: str) -> None:
+        self.fault = fault
+        self.origin = origin
+        super().__init__(f"daemon {origin:016x}: {problem}")
 
 
 class Timeout(MeshError, TimeoutError):

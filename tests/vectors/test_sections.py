@@ -10,7 +10,6 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 
 LIVE_NODE = "needs a live node: sessions, roster, fan-out"
-COMPUTE = "belongs to daemons, their migration and their causal chains"
 ABOUT = "describes the file"
 
 NOT_READ = {
@@ -27,30 +26,13 @@ NOT_READ = {
         "_about": ABOUT,
         "psk": "is read beside the packets it belongs to",
         "identities": "the same derivations as in transport",
-        "daemon_identity": COMPUTE,
         "reflex": "the same messages as in transport",
-        "causal_chain": COMPUTE,
-        "horizon_bloom": COMPUTE,
-        "state_snapshot": COMPUTE,
-        "identity_envelope": COMPUTE,
-        "daemon_bindings": COMPUTE,
-        "migration_messages": COMPUTE,
-        "snapshot_chunking": COMPUTE,
-        "reassembler_cases": COMPUTE,
-        "migration_state_machine": COMPUTE,
-        "groups": COMPUTE,
     },
     "pubsub": {
         "format": ABOUT,
     },
     "subprotocols": {
         "meta": ABOUT,
-        "causal": COMPUTE,
-        "continuity_proof": COMPUTE,
-        "fork_record": COMPUTE,
-        "horizon": COMPUTE,
-        "reconcile": COMPUTE,
-        "snapshot": COMPUTE,
     },
 }
 

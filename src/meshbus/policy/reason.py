@@ -469,6 +469,25 @@ class Reason(Enum):
     REFUSE_PUNCH_ACK_UNEXPECTED = 0, "refuse", "punch_ack_unexpected", (
         "An acknowledgement came for no introduction that is being followed; late ones are normal.")
 
+    # ── daemons ─────────────────────────────────────────────────────────────────────────────
+
+    MIGRATION_STALE = 0, "drop", "migration_stale", (
+        "A migration message belongs to a move that is over or to another attempt; late ones are normal on lossy paths.")
+    MIGRATION_UNEXPECTED = 0, "drop", "migration_unexpected", (
+        "A migration message is about a move that this node does not take part in; look at the sender if this continues.")
+    MIGRATION_PART = 0, "drop", "migration_part", (
+        "A part of a snapshot does not fit the parts before it, or the snapshot is too large; look at the sender.")
+    MIGRATION_LOOP = 0, "drop", "migration_loop", (
+        "A node sent itself migration messages without end; report it as a bug.")
+    REFUSE_MIGRATION_SENDER = 0, "refuse", "migration_sender", (
+        "A migration message came from a node that is not the source, target or orchestrator of the move; look at the sender.")
+    REFUSE_MIGRATION_BUSY = 0, "refuse", "migration_busy", (
+        "A daemon was asked to move while it is moving or already runs here; wait until the move is over.")
+    REFUSE_MIGRATION_FULL = 0, "refuse", "migration_full", (
+        "Too many daemons move at the same time, or too many events wait for one of them; try again later.")
+    REFUSE_MIGRATION_STATE = 0, "refuse", "migration_state", (
+        "A snapshot could not be taken, read or restored; the message to the orchestrator says why.")
+
     # ── ZeroMQ edge ─────────────────────────────────────────────────────────────────────────
 
     EVENT_QUEUE_FULL = 0, "drop", "event_queue_full", (

@@ -1,0 +1,1 @@
+"""Moving a daemon from a source to a target (0x0500): one file per role, and one that dispatches."""

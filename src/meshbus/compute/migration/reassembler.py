@@ -1,0 +1,91 @@
+"""Putting the parts of a snapshot together, in whatever order and how often they arrive (compute.md §4).
+
+Memory is bounded by what one snapshot may have and by the number of snapshots at once; a part that does not fit is
+refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady, count_chunks
+
+IDLE_S = 300.0
+"""A snapshot without progress for this long is forgotten (compute.md §4)."""
+MAX_SNAPSHOTS = 16
+_MAX_REMEMBERED = 4096
+
+
+class _Parts:
+    def __init__(self, total: int, now: float) -> None:
+        self.total = total
+        self.chunks: dict[int, bytes] = {}
+        self.size = 0
+        self.touched_at = now
+
+    def put(self, index: int, chunk: bytes) -> None:
+        self.size += len(chunk) - len(self.chunks.get(index, b""))
+        self.chunks[index] = chunk
+
+
+class Reassembler:
+    """Snapshots on their way here."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_chunks = count_chunks(max_bytes)
+        self._parts: dict[tuple[int, int | None, int], _Parts] = {}
+        self._newest: BoundedMap[int, int] = BoundedMap(_MAX_REMEMBERED)
+        """The newest snapshot of each daemon in moves without a number: an older one is from the past."""
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def feed(self, part: SnapshotReady, now: float) -> bytes | str | None:
+        """Take one part, and return the snapshot if it is complete, None if not, or why the part was refused."""
+        self._forget_idle(now)
+        if problem := self._problem(part):
+            return problem
+        key = part.origin, part.attempt, part.seq_through
+        parts = self._parts.get(key)
+        if parts is None:
+            self._make_room(part)
+            parts = self._parts[key] = _Parts(part.total_chunks, now)
+        parts.put(part.chunk_index, part.chunk)
+        parts.touched_at = now
+        if part.attempt is None:
+            self._newest.put(part.origin, part.seq_through)
+        if len(parts.chunks) < parts.total:
+            return None
+        del self._parts[key]
+        return b"".join(parts.chunks[index] for index in range(parts.total))
+
+    def drop(self, origin: int) -> None:
+        """Remove the parts of a daemon's snapshots."""
+        for key in [key for key in self._parts if key[0] == origin]:
+            del self._parts[key]
+
+    def _problem(self, part: SnapshotReady) -> str:
+        if not part.chunk:
+            return "the part is empty"
+        if part.total_chunks > self._max_chunks:
+            return f"{part.total_chunks} parts; allowed are {self._max_chunks}"
+        if part.attempt is None and part.seq_through < (self._newest.get(part.origin) or 0):
+            return "a newer snapshot of the daemon has arrived"
+        parts = self._parts.get((part.origin, part.attempt, part.seq_through))
+        if parts is not None and parts.total != part.total_chunks:
+            return f"{part.total_chunks} parts, and the first part said {parts.total}"
+        if parts is not None and parts.size + CHUNK_BYTES > self._max_bytes + CHUNK_BYTES:
+            return f"more than {self._max_bytes} bytes"
+        return ""
+
+    def _make_room(self, part: SnapshotReady) -> None:
+        if part.attempt is None:
+            # compute.md §4: a newer snapshot of a daemon replaces the parts of older ones.
+            for key in [key for key in self._parts if key[:2] == (part.origin, None) and key[2] < part.seq_through]:
+                del self._parts[key]
+        if len(self._parts) >= MAX_SNAPSHOTS:
+            del self._parts[min(self._parts, key=lambda key: self._parts[key].touched_at)]
+
+    def _forget_idle(self, now: float) -> None:
+        for key in [key for key, parts in self._parts.items() if now >= parts.touched_at + IDLE_S]:
+            del self._parts[key]

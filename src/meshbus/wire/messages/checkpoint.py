@@ -1,0 +1,145 @@
+"""Checkpoints: what the state of a daemon holds beside its own bytes, between meshbus nodes and on their disks.
+
+A checkpoint is written and moved as one value, so that the state always belongs to the positions beside it: the events
+before them are in the state, their outputs are numbered by the chain, and nothing is processed or published twice. A
+0.23 node knows only the bare state, so a daemon that reads logs stays among meshbus nodes. The layout is in
+docs/wire/profile.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import xxhash
+
+from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
+from meshbus.names.channel import ChannelName
+from meshbus.wire.header import Buffer
+from meshbus.wire.layout import Layout, pack_channel, take_field, unpack_channel
+
+MAGIC = b"MBC1"
+_WHAT = "checkpoint"
+_HEAD = Layout(_WHAT, "<4sBIQ")
+_COUNT = Layout(_WHAT, "<I")
+_OBSERVED = Layout(_WHAT, "<QQ")
+_INPUT = Layout(_WHAT, "<QQ")
+_NAME_WIDTH = 1
+_PAYLOAD_WIDTH = 4
+_KNOWN_FLAGS = 1
+MAX_OBSERVED = 65_536
+"""Origins that a host remembers (state.md §5 has the same number for its window)."""
+
+
+class InputPosition(msgspec.Struct, frozen=True):
+    """How far a daemon has read one log."""
+
+    publisher: int
+    """Node id of the publisher whose log it is."""
+    channel: ChannelName
+    next_seq: int = 0
+    """Sequence of the next event to process."""
+
+    @property
+    def origin(self) -> int:
+        """What names the log in causal links."""
+        return xxhash.xxh3_64_intdigest(self.publisher.to_bytes(8, "little") + self.channel.encode())
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a daemon between two events, and where it goes on."""
+
+    state: bytes
+    parent_hash: int
+    """What the next link of its chain names as its parent."""
+    moves: int = 0
+    """How often it has moved: a snapshot with a lower number is from the past."""
+    inputs: tuple[InputPosition, ...] = ()
+    observed: tuple[tuple[int, int], ...] = ()
+    """Origins with the highest sequence that was seen of each."""
+    pending: tuple[bytes, ...] = ()
+    """The outputs of the last batch, which may not have been published yet."""
+    shadow: bool = False
+    """Whether events that follow this snapshot in a move were processed at the source, which published the outputs."""
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Write a checkpoint."""
+    inputs = b"".join(_encode_input(position) for position in checkpoint.inputs)
+    observed = b"".join(_OBSERVED.pack(*pair) for pair in checkpoint.observed)
+    pending = b"".join(_COUNT.pack(len(payload)) + payload for payload in checkpoint.pending)
+    head = _HEAD.pack(MAGIC, checkpoint.shadow, checkpoint.moves, checkpoint.parent_hash)
+    counted = (len(checkpoint.inputs), inputs), (len(checkpoint.observed), observed), (len(checkpoint.pending), pending)
+    return head + b"".join(_COUNT.pack(count) + part for count, part in counted) + checkpoint.state
+
+
+def decode_checkpoint(buffer: Buffer) -> Checkpoint:
+    """Read a checkpoint; everything is copied."""
+    view = memoryview(buffer)
+    magic, flags, moves, parent_hash = _HEAD.unpack_prefix(view)
+    if magic != MAGIC:
+        raise MalformedPacket(_WHAT, Fault.BAD_MAGIC, repr(magic))
+    if flags > _KNOWN_FLAGS:
+        raise MalformedPacket(_WHAT, Fault.BAD_VALUE, f"flags {flags}")
+    reader = _Reader(view[_HEAD.size :])
+    inputs = tuple(reader.input() for _ in reader.count(_INPUT.size + _NAME_WIDTH))
+    observed = tuple(reader.observed() for _ in reader.count(_OBSERVED.size))
+    pending = tuple(reader.payload() for _ in reader.count(_PAYLOAD_WIDTH))
+    if len(observed) > MAX_OBSERVED:
+        raise MalformedPacket(_WHAT, Fault.BAD_VALUE, f"{len(observed)} origins; allowed are {MAX_OBSERVED}")
+    return Checkpoint(
+        state=bytes(reader.rest),
+        parent_hash=parent_hash,
+        moves=moves,
+        inputs=inputs,
+        observed=observed,
+        pending=pending,
+        shadow=bool(flags),
+    )
+
+
+def is_checkpoint(state: Buffer) -> bool:
+    """Return whether the state of a snapshot is a checkpoint, and not the bare state of a daemon."""
+    return bytes(state[: len(MAGIC)]) == MAGIC
+
+
+def moves_in(state: Buffer) -> int:
+    """Return how often a daemon with this state had moved; 0 for a bare state. Reads the first bytes only."""
+    if not is_checkpoint(state):
+        return 0
+    moves: int = _HEAD.unpack_prefix(state)[2]
+    return moves
+
+
+class _Reader:
+    def __init__(self, rest: memoryview) -> None:
+        self.rest = rest
+
+    def count(self, at_least: int) -> Iterator[int]:
+        (count,) = _COUNT.unpack_prefix(self.rest)
+        self.rest = self.rest[_COUNT.size :]
+        # Checked first, so that a huge count costs nothing.
+        if count * at_least > len(self.rest):
+            raise MalformedPacket(_WHAT, Fault.TRUNCATED, f"{count} entries in {len(self.rest)} bytes")
+        return iter(range(count))
+
+    def input(self) -> InputPosition:
+        publisher, next_seq = _INPUT.unpack_prefix(self.rest)
+        name, self.rest = take_field(_WHAT, "channel", self.rest[_INPUT.size :], _NAME_WIDTH)
+        return InputPosition(publisher, unpack_channel(_WHAT, name), next_seq)
+
+    def observed(self) -> tuple[int, int]:
+        origin, sequence = _OBSERVED.unpack_prefix(self.rest)
+        self.rest = self.rest[_OBSERVED.size :]
+        return origin, sequence
+
+    def payload(self) -> bytes:
+        payload, self.rest = take_field(_WHAT, "output", self.rest, _PAYLOAD_WIDTH)
+        return bytes(payload)
+
+
+def _encode_input(position: InputPosition) -> bytes:
+    name = pack_channel(position.channel)
+    if position.next_seq < 0:
+        raise LocalProtocolError(f"{position.channel}: the next sequence must not be negative, got {position.next_seq}")
+    return _INPUT.pack(position.publisher, position.next_seq) + bytes((len(name),)) + name

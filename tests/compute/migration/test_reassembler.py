@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import random
+
+from meshbus.compute.migration.reassembler import IDLE_S, MAX_SNAPSHOTS, Reassembler
+from meshbus.compute.migration.transfer import Transfer
+from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady
+from tests.seeds import for_each_seed
+from tests.vectors import load
+
+CASES = load("mesh")["reassembler_cases"]
+KIB = 1 << 10
+
+
+def part(index: int, total: int, *, seq: int = 10, chunk: bytes = b"x", attempt: int | None = None) -> SnapshotReady:
+    return SnapshotReady(origin=1, attempt=attempt, seq_through=seq, chunk_index=index, total_chunks=total, chunk=chunk)
+
+
+def fresh() -> Reassembler:
+    return Reassembler(64 * KIB)
+
+
+def any_order() -> bool:
+    parts = fresh()
+    results = [parts.feed(part(index, 3, chunk=bytes([index])), 0) for index in (2, 0, 1)]
+    return results == [None, None, b"\0\1\2"]
+
+
+def other_total() -> bool:
+    parts = fresh()
+    parts.feed(part(0, 3), 0)
+    refused = parts.feed(part(1, 4), 0)
+    rest = [parts.feed(part(index, 3), 0) for index in (1, 2)]
+    return isinstance(refused, str) and rest == [None, b"xxx"]
+
+
+def stale() -> bool:
+    parts = fresh()
+    done = parts.feed(part(0, 1, seq=10), 0)
+    return done == b"x" and isinstance(parts.feed(part(0, 1, seq=9), 0), str)
+
+
+def empty() -> bool:
+    return isinstance(fresh().feed(part(0, 1, chunk=b""), 0), str)
+
+
+def newer() -> bool:
+    parts = fresh()
+    parts.feed(part(0, 2, seq=10), 0)
+    parts.feed(part(0, 2, seq=11), 0)
+    return len(parts) == 1 and isinstance(parts.feed(part(1, 2, seq=10), 0), str)
+
+
+def single_after_several() -> bool:
+    parts = fresh()
+    parts.feed(part(0, 3), 0)
+    return isinstance(parts.feed(part(0, 1), 0), str)
+
+
+def same_again() -> bool:
+    parts = fresh()
+    parts.feed(part(0, 2, chunk=b"a"), 0)
+    parts.feed(part(0, 2, chunk=b"b"), 0)
+    return parts.feed(part(1, 2, chunk=b"c"), 0) == b"bc"
+
+
+def too_large() -> bool:
+    parts = fresh()
+    return isinstance(parts.feed(part(0, 64 * KIB // CHUNK_BYTES + 2), 0), str) and len(parts) == 0
+
+
+def idle() -> bool:
+    parts = fresh()
+    parts.feed(part(0, 2), 0)
+    return parts.feed(part(1, 2), IDLE_S) is None and len(parts) == 1
+
+
+RESULTS = {
+    "3 chunks in order 2,0,1": any_order,
+    "chunk with total 4 while 3 is locked": other_total,
+    "chunk with seq_through 9 after 10 accepted": stale,
+    "zero-length chunk": empty,
+    "newer seq_through": newer,
+    "0/1 after 0/3 for the same key": single_after_several,
+    "same index again": same_again,
+    "buffered bytes would exceed 64 MiB": too_large,
+    "no progress for 300 s": idle,
+}
+
+
+def test_every_recorded_case_has_its_result() -> None:
+    assert {case["feed"] for case in CASES} == RESULTS.keys()
+    for feed, holds in RESULTS.items():
+        assert holds(), feed
+
+
+@for_each_seed(range(10))
+def test_any_order_with_repetitions_gives_the_snapshot(seed: int) -> None:
+    rng = random.Random(seed)
+    snapshot = rng.randbytes(rng.randrange(1, 60 * KIB))
+    transfer = Transfer(2, 1, 7, 10, snapshot)
+    parts = [message for _, message in transfer.burst(100)] * 2
+    rng.shuffle(parts)
+    reassembler = fresh()
+    results = [reassembler.feed(message, 0) for message in parts if isinstance(message, SnapshotReady)]
+    assert snapshot in results
+
+
+def test_attempts_do_not_mix() -> None:
+    parts = fresh()
+    parts.feed(part(0, 2, attempt=1, chunk=b"a"), 0)
+    parts.feed(part(0, 2, attempt=2, chunk=b"b"), 0)
+    assert parts.feed(part(1, 2, attempt=1, chunk=b"c"), 0) == b"ac"
+    # In a numbered attempt an older snapshot is no sign of the past.
+    assert parts.feed(part(0, 1, attempt=3, seq=1), 0) == b"x"
+
+
+def test_the_number_of_snapshots_at_once_is_bounded() -> None:
+    parts = fresh()
+    for attempt in range(MAX_SNAPSHOTS + 5):
+        parts.feed(part(0, 2, attempt=attempt), attempt)
+    assert len(parts) == MAX_SNAPSHOTS
+    parts.drop(1)
+    assert len(parts) == 0

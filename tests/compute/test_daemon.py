@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from meshbus.compute.daemon import Daemon, DaemonEvent, StatefulDaemon, is_deterministic, requirements_of
+from meshbus.policy.capability import CapabilityFilter
+from tests.compute.counter import Counter, Stubborn
+
+
+class Bare:
+    def process(self, event: DaemonEvent) -> list[bytes]:
+        return [event.payload]
+
+
+def test_a_daemon_needs_only_to_process() -> None:
+    assert isinstance(Bare(), Daemon)
+    assert not isinstance(Bare(), StatefulDaemon)
+    assert isinstance(Counter(), StatefulDaemon)
+    assert not isinstance(object(), Daemon)
+
+
+def test_what_a_daemon_does_not_declare_has_a_default() -> None:
+    assert requirements_of(Bare()) == CapabilityFilter()
+    assert not is_deterministic(Bare())
+
+
+def test_a_daemon_declares_what_it_needs() -> None:
+    daemon = Counter()
+    daemon.requirements = CapabilityFilter(require_tags=("gpu",))  # type: ignore[attr-defined]
+    assert requirements_of(daemon).require_tags == ("gpu",)
+    assert is_deterministic(daemon)
+    assert not is_deterministic(Stubborn())

@@ -1,0 +1,22 @@
+"""Daemons that move through many more worlds, and every deliberate bug found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compute.migration.mutants import PATCHES
+from tests.compute.migration.story import play
+from tests.compute.migration.test_simulation import find
+from tests.seeds import for_each_seed
+
+pytestmark = pytest.mark.soak
+
+
+@for_each_seed(range(1000, 6000))
+def test_nothing_is_lost_or_done_twice_in_five_thousand_worlds(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.parametrize("bug", PATCHES)
+def test_every_deliberate_bug_is_found_within_five_thousand_worlds(bug: str) -> None:
+    assert find(bug, range(5000)) is not None
