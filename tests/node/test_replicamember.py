@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from meshbus.engine.replicas.records import Acks, Refusal
+from meshbus.node import replicamember
 from meshbus.wire.messages.append import Outcome
 from meshbus.wire.record import Record, pack_record
 from tests.node.replicatrio import replica_trio
@@ -52,3 +55,11 @@ async def test_what_does_not_fit_waits_and_what_is_closed_is_unresolved(tmp_path
         await asyncio.sleep(0.01)
         member.close()
         assert (await third).outcome is Outcome.UNRESOLVED
+
+
+async def test_more_than_may_wait_for_the_leader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicamember, "MAX_LINE_BYTES", 2 * len(RECORD))
+    async with replica_trio(tmp_path) as trio:
+        member = trio.member(await trio.led())
+        answers = await asyncio.gather(*(member.append([RECORD], Acks.LOCAL) for _ in range(5)))
+        assert [answer.outcome for answer in answers] == [Outcome.OK] * 2 + [Outcome.BACKPRESSURE] * 3

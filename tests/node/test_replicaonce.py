@@ -10,6 +10,7 @@ from meshbus.engine.replicas.records import AppendEvents
 from meshbus.errors import LocalProtocolError
 from meshbus.log.once import BATCH, PLACE, WRITER
 from meshbus.log.replicated import ReplicatedLog
+from meshbus.node import replicaonce
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
 from meshbus.wire.record import Record, pack_record
@@ -42,6 +43,19 @@ async def test_what_was_appended_is_known_before_and_after_a_restart(tmp_path: P
         assert await known.records_done([]) == 0
     writers.forget()
     assert await writers.records_done(rows) == 3
+    await disk.close()
+
+
+async def test_writers_are_remembered_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicaonce, "MAX_WRITERS", 3)
+    disk = ReplicaDisk(ReplicatedLog.open(tmp_path, "alarms", bytes(16), background=False))
+    writers = Writers(disk)
+    for number in range(10):
+        records = batch(f"w{number}", 1, 2)
+        disk.carry_out([AppendEvents(number + 1, 1, disk.log.tail, tuple(records))])
+        writers.stored(records)
+    assert len(writers._last) == 3
+    assert await writers.records_done(batch("w0", 1, 2)) == 2
     await disk.close()
 
 

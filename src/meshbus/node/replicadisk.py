@@ -27,11 +27,24 @@ from meshbus.log.columns import Columns
 from meshbus.log.replicated import ReplicatedLog
 from meshbus.node.replicarecords import records_of, rows_of
 from meshbus.node.tasks import TaskOwner
+from meshbus.policy.bound import Bound, By
 
 AHEAD_EVENTS, AHEAD_BYTES = 65_536, 2 << 20
 """How much is read ahead of a member that catches up."""
-AHEAD_PARTS = 16
+MAX_AHEAD_PARTS = 16
 """Parts that are kept: a present and a next one for several members that catch up at the same time."""
+
+BOUNDS = (
+    Bound(
+        name="replica_read_ahead",
+        what="parts of a replicated log, of 2 MiB each, read for members that catch up",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": MAX_AHEAD_PARTS},
+        full="the oldest goes, and is read again",
+        counter="none: only a cache",
+    ),
+)
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -59,7 +72,7 @@ class ReplicaDisk:
         """Called once, with why nothing more can be written."""
         self._written = self._synced = 0
         self._failed = False
-        self._ahead: deque[_Ahead] = deque(maxlen=AHEAD_PARTS)
+        self._ahead: deque[_Ahead] = deque(maxlen=MAX_AHEAD_PARTS)
         self._reading: set[int] = set()
         """Where parts begin that are being read ahead."""
         self._tasks = TaskOwner("a sync of a replicated log", _logger)
@@ -103,7 +116,7 @@ class ReplicaDisk:
 
     def _read_ahead(self, first_seq: int) -> None:
         known = first_seq in self._reading or any(ahead.first_seq <= first_seq < ahead.end for ahead in self._ahead)
-        if not known and first_seq < self.log.tail and len(self._reading) < AHEAD_PARTS:
+        if not known and first_seq < self.log.tail and len(self._reading) < MAX_AHEAD_PARTS:
             self._reading.add(first_seq)
             self._tasks.start(self._fill(first_seq))
 

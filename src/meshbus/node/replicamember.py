@@ -49,6 +49,7 @@ from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.messages.redex import Role, chain_of
@@ -56,6 +57,19 @@ from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
 """Bytes that may wait here because the engine has too much waiting: as much as waits there."""
+
+BOUNDS = (
+    Bound(
+        name="replica_appends",
+        what="appends of all publishers that wait for the leader of a replicated channel",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": MAX_LINE_BYTES},
+        unit="bytes",
+        full="an append is refused with BACKPRESSURE",
+        counter="ReplicationError",
+    ),
+)
 
 _OUTCOMES = {
     Refusal.NOT_LEADER: Outcome.NOT_LEADER,

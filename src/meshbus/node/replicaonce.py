@@ -15,10 +15,24 @@ from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import LocalProtocolError
 from meshbus.log.once import BATCH, PLACE, WRITER
 from meshbus.node.replicadisk import ReplicaDisk
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.record import has_headers, unpack_record
 
 MAX_WRITERS = 4096
 """Writers whose last batch is remembered; one that was forgotten costs a search of the log."""
+
+BOUNDS = (
+    Bound(
+        name="replica_writers",
+        what="writers of a replicated channel whose last batch is remembered",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": MAX_WRITERS},
+        full="the one that wrote longest ago goes",
+        cost="constant; a search of the log for a writer that was forgotten",
+        counter="none: the log has what was forgotten",
+    ),
+)
 _LOOK_BACK = 1_024
 """Records that are read at a time while searching backward."""
 _READ_BYTES = 16 << 20

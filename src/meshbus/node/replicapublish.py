@@ -30,6 +30,7 @@ from meshbus.node.live import Live
 from meshbus.node.replicamember import ReplicaMember
 from meshbus.node.tasks import TaskOwner
 from meshbus.node.waiting import Kind
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.append import Appended, AppendFlags, Outcome
 from meshbus.wire.messages.leadership import MAX_REPLICATED
@@ -43,6 +44,19 @@ MAX_LINE_BYTES = 64 << 20
 """Bytes of publishes that may wait here: as many as may wait for acknowledgement at the leader."""
 MAX_PAYLOAD = MAX_REPLICATED - RECORD_COST
 """7971: the largest payload of a replicated channel without headers."""
+
+BOUNDS = (
+    Bound(
+        name="replica_publishes",
+        what="publishes on a replicated channel that wait for their turn",
+        by=By.USER,
+        per_node=None,
+        per={"channel": MAX_LINE_BYTES},
+        unit="bytes",
+        full="a publish is refused",
+        counter="ReplicationError",
+    ),
+)
 
 _FAULTS = {
     Outcome.NO_MAJORITY: ReplicationFault.NO_MAJORITY,

@@ -15,7 +15,7 @@ from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason
 from meshbus.testing.fakenet import FakeNet, FakeNode
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.append import Appended, AppendFlags, Outcome, encode_append
+from meshbus.wire.messages.append import Append, Appended, AppendFlags, Outcome, encode_append
 from meshbus.wire.messages.redex import channel_id
 from tests.engine.fleet import pair
 
@@ -78,7 +78,7 @@ def test_unknown_channels_and_publishers_without_permission_are_refused() -> Non
 
 
 def test_what_one_peer_leaves_incomplete_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appending, "MAX_PARTS_BYTES", 20_000)
+    monkeypatch.setattr(appending, "MAX_APPEND_BYTES", 20_000)
     net, publisher, leader = make()
     request = ask(publisher, leader, [bytes(5000)] * 10)
     net.run(for_s=1)
@@ -86,6 +86,29 @@ def test_what_one_peer_leaves_incomplete_is_bounded(monkeypatch: pytest.MonkeyPa
     small = ask(publisher, leader, [bytes(5000)] * 2)
     net.run(for_s=1)
     assert [asked.request for asked in leader.happened(AppendAsked)] == [small]
+
+
+def test_an_append_of_empty_records_is_bounded_and_only_one_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending, "MAX_APPEND_RECORDS", 100)
+    net, publisher, leader = make()
+
+    def send(request: int, records: int, flags: AppendFlags) -> None:
+        message = Append(req=request, channel_id=ID, flags=flags, records=(b"",) * records)
+        with publisher.turn() as (engine, _, out):
+            engine.peers.require(leader.node_id).send_message(Subprotocol.APPEND, encode_append(message), out)
+        net.run(for_s=1)
+
+    for request in range(1, 21):
+        send(request, 0, AppendFlags.MORE)
+    assert len(leader.engine.appending._incomplete) == 1
+    assert leader.engine.counters.get(*Reason.REPLICA_UNEXPECTED.counter) == 19
+    send(20, 101, AppendFlags.MORE)
+    send(20, 1, AppendFlags(0))
+    assert leader.engine.counters.get(*Reason.REFUSE_REPLICA_APPEND.counter) == 1
+    assert not leader.engine.appending._incomplete
+    assert not leader.happened(AppendAsked)
+    send(21, 100, AppendFlags(0))
+    assert [len(asked.records) for asked in leader.happened(AppendAsked)] == [100]
 
 
 def test_a_leader_that_is_lost_leaves_appends_unresolved() -> None:

@@ -14,11 +14,23 @@ from collections.abc import Callable
 
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.session.service import Context, Service
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.policy.tag import chain_tag
 
 MAX_CHAINS = 64
 """Chains that one announcement names. Our choice: their tags take a third of an announcement of the largest size."""
+
+BOUNDS = (
+    Bound(
+        name="chains",
+        what="chains that this node announces",
+        by=By.USER,
+        per_node=MAX_CHAINS,
+        full="the new one is not announced",
+        counter=Reason.CHAIN_NOT_ANNOUNCED,
+    ),
+)
 
 Distance = Callable[[int], int | None]
 """Returns how far a node is, in microseconds, or None if that was not measured."""

@@ -21,6 +21,7 @@ from meshbus.engine.streams.outbox import Leg
 from meshbus.engine.streams.streams import Streams
 from meshbus.errors import DeliveryError, PeerError, PeerFault, RemoteProtocolError
 from meshbus.names.channel import ChannelName
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.append import (
@@ -35,23 +36,56 @@ from meshbus.wire.messages.append import (
 
 MAX_ASKED = 4096
 """Appends of this node that may wait for an answer. Our choice, as for requests."""
-MAX_PARTS_BYTES = 32 << 20
-"""Bytes of one peer's appends that may be incomplete here. Our choice: half of what may wait for acknowledgement."""
+MAX_APPEND_BYTES = 32 << 20
+"""Bytes of one append of a peer. Our choice: half of what may wait for acknowledgement."""
+MAX_APPEND_RECORDS = 65_536
+"""Records of one append of a peer, as many as may wait for acknowledgement (ReplicaSettings)."""
+
+BOUNDS = (
+    Bound(
+        name="appends_asked",
+        what="appends at the leaders of replicated channels that wait for an answer",
+        by=By.USER,
+        per_node=MAX_ASKED,
+        full="a publish is refused",
+        counter="DeliveryError",
+    ),
+    Bound(
+        name="append_bytes",
+        what="an append of a peer whose last message has not come",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_APPEND_BYTES},
+        unit="bytes",
+        full="the append is refused",
+        counter=Reason.REFUSE_REPLICA_APPEND,
+    ),
+    Bound(
+        name="append_records",
+        what="records of that append",
+        by=By.PEER,
+        per_node=None,
+        per={"peer": MAX_APPEND_RECORDS},
+        full="the append is refused",
+        counter=Reason.REFUSE_REPLICA_APPEND,
+    ),
+)
 
 MayPublish = Callable[[Peer, ChannelName, float], bool]
 """Returns whether the policy of a channel lets a peer publish on it."""
 
 
-class _Parts:
-    """The appends of one peer that are not complete."""
+class _Incomplete:
+    """The append of a peer whose last message has not come. There is one: its messages follow each other."""
 
-    __slots__ = ("nbytes", "records", "refused")
+    __slots__ = ("nbytes", "records", "refused", "request")
 
-    def __init__(self) -> None:
-        self.records: dict[int, list[bytes]] = {}
+    def __init__(self, request: int) -> None:
+        self.request = request
+        self.records: list[bytes] = []
         self.nbytes = 0
-        self.refused: set[int] = set()
-        """Requests that were answered before their last message came."""
+        self.refused = False
+        """Whether it was answered before its last message."""
 
 
 class Appending(Service):
@@ -66,7 +100,7 @@ class Appending(Service):
         self._asked: dict[int, int] = {}
         """The node that was asked, by request."""
         self._channels: dict[bytes, ChannelName] = {}
-        self._parts: dict[int, _Parts] = {}
+        self._incomplete: dict[int, _Incomplete] = {}
 
     def serve(self, channel_id: bytes, channel: ChannelName) -> None:
         """Take appends to a channel."""
@@ -134,42 +168,41 @@ class Appending(Service):
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
     def _on_append(self, peer: Peer, append: Append, now: float, out: Output) -> None:
-        parts = self._parts.setdefault(peer.node_id, _Parts())
+        begun = self._incomplete.pop(peer.node_id, None)
+        if begun is not None and begun.request != append.req:
+            # An honest peer finishes an append before it begins the next: the stream keeps their order.
+            self._counters.count(Reason.REPLICA_UNEXPECTED)
+            begun = None
+        begun = begun or _Incomplete(append.req)
         last = AppendFlags.MORE not in append.flags
-        if append.req in parts.refused:
-            if last:
-                parts.refused.discard(append.req)
+        if not last:
+            self._incomplete[peer.node_id] = begun
+        if begun.refused:
             return
-        channel = self._channels.get(append.channel_id)
-        outcome = None
-        if channel is None:
-            outcome = Outcome.UNKNOWN_CHANNEL
-        elif not self._may_publish(peer, channel, now):
-            outcome = Outcome.DENIED
-        elif parts.nbytes + sum(map(len, append.records)) > MAX_PARTS_BYTES:
-            outcome = Outcome.BACKPRESSURE
+        begun.records += append.records
+        begun.nbytes += sum(map(len, append.records))
+        outcome = self._objection(peer, append.channel_id, begun, now)
         if outcome is not None:
-            self._refuse(peer, append, outcome, now, out)
-            return
-        records = parts.records.setdefault(append.req, [])
-        records += append.records
-        parts.nbytes += sum(map(len, append.records))
-        if last:
-            del parts.records[append.req]
-            parts.nbytes -= sum(map(len, records))
+            begun.refused, begun.records = True, []
+            self._counters.count(Reason.REFUSE_REPLICA_APPEND)
+            self.answer(peer.node_id, Appended(req=append.req, outcome=outcome), now, out)
+        elif last:
             flags = append.flags & ~AppendFlags.MORE
-            out.control.append(AppendAsked(peer.node_id, append.req, append.channel_id, int(flags), tuple(records)))
+            records = tuple(begun.records)
+            out.control.append(AppendAsked(peer.node_id, append.req, append.channel_id, int(flags), records))
 
-    def _refuse(self, peer: Peer, append: Append, outcome: Outcome, now: float, out: Output) -> None:
-        parts = self._parts[peer.node_id]
-        parts.nbytes -= sum(map(len, parts.records.pop(append.req, ())))
-        if AppendFlags.MORE in append.flags:
-            parts.refused.add(append.req)
-        self._counters.count(Reason.REFUSE_REPLICA_APPEND)
-        self.answer(peer.node_id, Appended(req=append.req, outcome=outcome), now, out)
+    def _objection(self, peer: Peer, channel_id: bytes, begun: _Incomplete, now: float) -> Outcome | None:
+        """Return why an append is refused, or None."""
+        channel = self._channels.get(channel_id)
+        if channel is None:
+            return Outcome.UNKNOWN_CHANNEL
+        if not self._may_publish(peer, channel, now):
+            return Outcome.DENIED
+        too_much = begun.nbytes > MAX_APPEND_BYTES or len(begun.records) > MAX_APPEND_RECORDS
+        return Outcome.BACKPRESSURE if too_much else None
 
     def _lose(self, node_id: int, out: Output) -> None:
-        self._parts.pop(node_id, None)
+        self._incomplete.pop(node_id, None)
         for request in [request for request, node in self._asked.items() if node == node_id]:
             self.forget(request)
             out.control.append(AppendAnswered(node_id, Appended(req=request, outcome=Outcome.UNRESOLVED)))
