@@ -83,7 +83,7 @@ def test_a_rate_for_each_thing_is_remembered_within_bounds() -> None:
 
 
 def test_a_limit_that_is_spent_is_known_before_anything_is_read() -> None:
-    budget = HandshakeBudget()
+    budget = HandshakeBudget(Counters())
     budget.remember(("friend", 1))
     assert not budget.spent_routed(("noisy", 1), 0.0)
     admitted(budget, "noisy", int(HOST_BURST), 0.0)
