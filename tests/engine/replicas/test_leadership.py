@@ -190,6 +190,14 @@ def test_missing_events_are_asked_for_once_per_quarter_of_a_heartbeat() -> None:
     assert fetched == 4
 
 
+def test_a_member_that_lacks_events_answers_heartbeats_so_that_its_leader_is_not_fenced() -> None:
+    one = Single()
+    one.receive(2, data(1, 5, 1, b"x"))
+    assert (len(one.sent(Fetch)), len(one.sent(Stored))) == (1, 0)
+    one.receive(2, data(1, 6, 1, round_=7))
+    assert [(answer.round, answer.tail) for answer in one.sent(Stored)] == [(7, 0)]
+
+
 def test_a_config_is_stored_before_it_is_confirmed() -> None:
     one = Single()
     newer = Config(epoch=1, version=2, members=TRIO.members[:2])

@@ -30,6 +30,8 @@ class Following:
     def accept(self, data: Data, out: Out) -> int | None:
         """Take over events; return the sequence from which the leader has to send, or None if all is well."""
         first, payloads = self._without_committed(data)
+        # Also if events are missing: a round asks whether this member still follows, not how far its log is.
+        self.round = max(self.round, data.round)
         journal = self._journal
         differs = first > self.committed and journal.runs.epoch_at(first - 1) != data.prev_epoch
         if first > journal.tail or differs:
@@ -38,7 +40,6 @@ class Following:
                 return journal.tail if first > journal.tail else max(self.committed, journal.runs.start_of(first - 1))
             self._skip(data, out)
         self._take(data, first, payloads, out)
-        self.round = max(self.round, data.round)
         self.verified = max(self.verified, first + len(payloads))
         self.committed = max(self.committed, min(data.committed, self.verified))
         return None

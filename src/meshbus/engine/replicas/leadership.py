@@ -261,7 +261,10 @@ class Leadership(Candidacy):
             wanted = self._accept(data, out)
             if wanted is not None:
                 self._fetch(sender, wanted, now, out)
-            elif self.seat.journal.synced.number == self.seat.journal.number or not data.payloads:
+            # A heartbeat is answered even by a member that lacks events: otherwise a leader whose followers all catch up
+            # would count as cut off, and refuse appends.
+            behind = wanted is not None or self.seat.journal.synced.number < self.seat.journal.number
+            if not data.payloads or not behind:
                 self._confirm(sender, out)
 
     def _on_configure(self, sender: int, configure: Configure, now: float, out: Out) -> None:

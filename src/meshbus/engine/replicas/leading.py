@@ -87,6 +87,7 @@ class Leading:
         self._heir: int | None = None
         """The member that is to lead next: nothing is appended until then."""
         self._heir_until = now
+        self._start = seat.journal.tail
         seat.journal.append(self.epoch, (), out)
         config = seat.config
         self._use(Config(epoch=self.epoch, version=config.version, members=config.members), out)
@@ -267,12 +268,15 @@ class Leading:
         progress.sent(data.first_seq + len(data.payloads), size)
 
     def _stored_by(self, member: Member) -> int:
-        """Return how far a member's disk is in this epoch; -1 if it has not stored its start."""
+        """Return how far a member's disk is in this epoch; -1 if it has not stored its start and all before."""
         journal = self._seat.journal
         if member == self._seat.member:
             return journal.synced.tail if journal.synced.last_epoch == self.epoch else -1
         progress = self._progress_of(member)
-        return progress.match if progress is not None and progress.started else -1
+        # A member that was started again may have the start on its disk, and not have compared what is before it yet.
+        if progress is None or not progress.started or progress.match < self._start:
+            return -1
+        return progress.match
 
     def _progress_of(self, member: Member) -> Progress | None:
         progress = self._progress.get(member.node)
