@@ -125,8 +125,9 @@ def test_incompatible_minimums_leave_a_subprotocol_out_on_both_sides(side: str) 
     mine, theirs = (new, old) if side == "left" else (old, new)
     assert agreed(left, right).incompatible == (Mismatch(Subprotocol.RELIABLE, mine, theirs),)
     assert agreed(right, left).incompatible == (Mismatch(Subprotocol.RELIABLE, theirs, mine),)
-    # Requests travel on reliable streams, so they are out as well; prefixes are not.
-    left_over = frozenset({*PLAIN_SERVICES, Subprotocol.HANDSHAKE_RELAY, Subprotocol.INTEREST, Subprotocol.PRESENCE})
+    # Requests and appends travel on reliable streams, so they are out as well; the others are not.
+    others = {Subprotocol.HANDSHAKE_RELAY, Subprotocol.INTEREST, Subprotocol.LEADERSHIP, Subprotocol.PRESENCE}
+    left_over = frozenset({*PLAIN_SERVICES, *others})
     assert agreed(left, right).compatible == agreed(right, left).compatible == left_over
     use_everything(net, left, right)
     for one, other in ((left, right), (right, left)):
