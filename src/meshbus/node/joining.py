@@ -48,6 +48,7 @@ class Joiner:
 
     async def subscribe(self, publisher: int, channel: ChannelName, token: bytes, queue_group: str) -> None:
         """Subscribe to one channel of one peer, and wait for the answer."""
+        await self._live.peer(publisher)
 
         def ask(engine: Engine, now: float, out: Output) -> int:
             return engine.subscribe(publisher, channel, now, out, token=token, queue_group=queue_group)

@@ -176,17 +176,20 @@ class Intake:
         columns = headers.columns
         readable = headers.status == HeaderStatus.OK
         ordinary = readable & (columns["flags"] & _SPECIAL == 0)
-        # Special packets first: a handshake may establish the session of the ordinary ones.
-        if not ordinary.all():
-            routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
-            if routed.any():
-                self._receive_routed_batch(batch, np.flatnonzero(routed) + first, now, out)
-            beats = readable & (columns["flags"] & _SPECIAL == _HEARTBEAT) & (columns["payload_len"] == 0)
-            self._receive_singly(batch, (np.flatnonzero(~(ordinary | routed | beats)) + first).tolist(), now, out)
-            if beats.any():
-                self._receive_ordinary(batch, columns[beats], np.flatnonzero(beats) + first, now, out)
-        if ordinary.any():
-            self._receive_ordinary(batch, columns[ordinary], np.flatnonzero(ordinary) + first, now, out)
+        if ordinary.all():
+            self._receive_ordinary(batch, columns, np.arange(first, len(batch)), now, out)
+            return
+        routed = (columns["magic"] == ROUTE_MAGIC) & (batch.lengths[first:] >= ROUTE_BYTES + HEADER_BYTES)
+        if routed.any():
+            self._receive_routed_batch(batch, _rows(routed, first), now, out)
+        beats = readable & (columns["flags"] & _SPECIAL == _HEARTBEAT) & (columns["payload_len"] == 0)
+        # Handshakes come before what may belong to their sessions. Pingwaves, which are no packets, come last: they count
+        # only from neighbors, and the first packet of one may be in this batch.
+        self._receive_singly(batch, _rows(readable & ~(ordinary | routed | beats), first).tolist(), now, out)
+        for some in (beats, ordinary):
+            if some.any():
+                self._receive_ordinary(batch, columns[some], _rows(some, first), now, out)
+        self._receive_singly(batch, _rows(~(readable | routed), first).tolist(), now, out)
 
     def _receive_routed_row(self, batch: PacketBatch, first: int, now: float, out: Output) -> int:
         """Handle consecutive routed packets of one source, all for others or all for us, and return their number.
@@ -378,6 +381,11 @@ def _run_at(batch: PacketBatch, row: int) -> tuple[Address, int]:
         if row < end:
             return source, end
     raise IndexError(row)
+
+
+def _rows(chosen: NDArray[np.bool_], first: int) -> NDArray[np.intp]:
+    """Return the rows of a batch that are chosen among those from `first` on."""
+    return np.flatnonzero(chosen) + first
 
 
 def _reason_of(error: RemoteProtocolError) -> Reason:
