@@ -8,6 +8,7 @@ import pytest
 
 from meshbus.errors import LocalProtocolError, ReplicationError
 from tests.node.replicatrio import CHANNEL, replica_trio, until
+from tests.patience import PATIENCE_S
 
 
 async def test_members_leave_return_and_hand_over(tmp_path: Path) -> None:
@@ -15,13 +16,13 @@ async def test_members_leave_return_and_hand_over(tmp_path: Path) -> None:
         leader = await trio.led()
         node, gone = trio.nodes[leader], trio.follower()
         await node.publisher(CHANNEL).publish(b"a")
-        await node.replica_remove(CHANNEL, gone)
+        await node.replica_remove(CHANNEL, gone, timeout_s=PATIENCE_S)
         assert len(node.replicas()[0].members) == 2
         with pytest.raises(ReplicationError, match="is not a member"):
             await node.replica_remove(CHANNEL, gone)
         with pytest.raises(ReplicationError, match="is not a member"):
             await node.replica_transfer(CHANNEL, gone)
-        await node.replica_add(CHANNEL, trio.nodes[gone].node_id)
+        await node.replica_add(CHANNEL, trio.nodes[gone].node_id, timeout_s=PATIENCE_S)
         assert len(node.replicas()[0].members) == 3
         with pytest.raises(ReplicationError, match="is a member already"):
             await node.replica_add(CHANNEL, gone)
@@ -33,7 +34,7 @@ async def test_members_leave_return_and_hand_over(tmp_path: Path) -> None:
         heir = trio.follower()
         with pytest.raises(ReplicationError, match="does not lead the channel"):
             await trio.nodes[heir].replica_transfer(CHANNEL, leader)
-        await node.replica_transfer(CHANNEL, heir)
+        await node.replica_transfer(CHANNEL, heir, timeout_s=PATIENCE_S)
         assert await trio.led() == heir
         await node.publisher(CHANNEL).publish(b"b")
         await until(lambda: trio.payloads(gone) == [b"a", b"b"])

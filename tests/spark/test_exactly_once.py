@@ -217,7 +217,7 @@ def test_killed_once_in_each_format(spark: SparkSession, tmp_path: Path, kind: s
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 7))
+@pytest.mark.parametrize("run", range(5))
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
-def test_killed_twenty_times_in_five_runs(spark: SparkSession, tmp_path: Path, kind: str, seed: int) -> None:
-    check(spark, tmp_path, kind, 180_000, ["driver", "java", "worker", "driver"], seed=seed)
+def test_killed_twenty_times_in_five_runs(spark: SparkSession, tmp_path: Path, kind: str, run: int) -> None:
+    check(spark, tmp_path, kind, 180_000, ["driver", "java", "worker", "driver"], seed=2 + run)

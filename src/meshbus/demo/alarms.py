@@ -85,10 +85,11 @@ async def run_alarms(folder: Path) -> Alarmed:
         leader, _ = await _led(replicas)
         killed = replicas.pop(leader)
         publisher = next(iter(replicas.values()))
-        sounding = asyncio.ensure_future(publisher.ask(Sound(ALARMS, PER_S)))
-        await asyncio.sleep(KILL_AFTER_S)
-        killed.process.kill()
-        done = await sounding
+        async with asyncio.TaskGroup() as tasks:
+            sounding = tasks.create_task(publisher.ask(Sound(ALARMS, PER_S)))
+            await asyncio.sleep(KILL_AFTER_S)
+            killed.process.kill()
+        done = sounding.result()
         leader, state = await _led(replicas)
         for replica in replicas.values():
             await _caught_up(replica)
