@@ -85,6 +85,18 @@ def _any_memory_promises(config: Any, present: Any) -> bool:
     return 2 * sum(member.node in nodes for member in config.members) > len(config.members)
 
 
+def _count_uncompared(self: Leading, member: Any) -> int:
+    """The start of the epoch on a member's disk is enough, whether or not its log was compared up to there."""
+    start, self._start = self._start, 0
+    try:
+        return _STORED_BY(self, member)
+    finally:
+        self._start = start
+
+
+_STORED_BY = Leading._stored_by
+
+
 def _count_old(self: Leading, member: Any) -> int:
     """Events of old epochs are committed by counting copies of them."""
     journal = self._seat.journal
@@ -108,6 +120,7 @@ PATCHES: dict[str, tuple[tuple[object, str, object], ...]] = {
     ),
     "counts a member with damaged events": ((World, "heeds_damage", False),),
     "commits old events by counting copies": ((Leading, "_stored_by", _count_old),),
+    "counts a member whose log it has not compared": ((Leading, "_stored_by", _count_uncompared),),
 }
 
 
