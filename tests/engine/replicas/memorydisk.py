@@ -110,7 +110,9 @@ class MemoryDisk:
             content.started = None
 
     def trim(self, seq: int) -> None:
-        """Retention; only of what is synced."""
+        """Retention; only of what is synced, and not while a write that is not synced will move what it would remove."""
+        if any(isinstance(write, SetAside | SkipTo) for write in self._unsynced):
+            return
         self.content.trim(min(seq, self._synced.tail))
         self._synced.trim(min(seq, self._synced.tail))
 

@@ -14,7 +14,7 @@ from meshbus.engine.replicas.journal import Journal
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.leading import Leading
 from meshbus.engine.replicas.records import ReadReady
-from meshbus.wire.messages.leadership import Data
+from meshbus.wire.messages.leadership import Data, Propose
 from tests.engine.replicas.world import World
 
 
@@ -74,6 +74,36 @@ def _promise_early(self: Leadership, propose_epoch: int, sender: int, now: float
 _ENTER = Leadership._enter
 
 
+def _promise_twice(self: Leadership, sender: int, propose: Propose, now: float, out: Any) -> None:
+    """An epoch is promised to whoever asks."""
+    known = sender == self.seat.journal.ballot.leader
+    if propose.trial or propose.epoch != self.epoch or self.lead is not None or known:
+        _ON_PROPOSE(self, sender, propose, now, out)
+    else:
+        self._enter(propose.epoch, sender, now, out)
+
+
+_ON_PROPOSE = Leadership._on_propose
+
+
+def _lead_on(self: Leadership, epoch: int, leader: int, now: float, out: Any) -> None:
+    """A leader that promised a later epoch goes on to lead its own."""
+    if self.lead is None:
+        _ENTER(self, epoch, leader, now, out)
+    else:
+        self.seat.persist(out, promised=epoch, leader=leader)
+
+
+def _promise_on(self: Leadership, number: int, now: float) -> Any:
+    out = _DURABLE(self, number, now)
+    if self.lead is not None and self.epoch > self.lead.epoch:
+        self._promise(out)
+    return out
+
+
+_DURABLE = Leadership.durable
+
+
 def _any_memory(self: Leading, member: Any) -> Any:
     """A member that lost its disk still counts."""
     return self._progress.get(member.node)
@@ -110,6 +140,11 @@ PATCHES: dict[str, tuple[tuple[object, str, object], ...]] = {
     "acknowledges before the disk has it": ((Journal, "_written", _sync_at_once),),
     "follows leaders of old epochs": ((Leadership, "_follows", _follow_anyone),),
     "promises before the disk has it": ((Leadership, "_enter", _promise_early),),
+    "promises an epoch to two candidates": ((Leadership, "_on_propose", _promise_twice),),
+    "leads on after it promised a later epoch": (
+        (Leadership, "_enter", _lead_on),
+        (Leadership, "durable", _promise_on),
+    ),
     "commits with one copy": ((leading, "majority_value", _alone),),
     "leads without copying the best log": ((Campaign, "best", _own_log),),
     "does not compare the event before": ((Following, "accept", _take_anything),),

@@ -12,7 +12,7 @@ def history() -> Checker:
     found = Checker()
     found.lead(1, 7)
     found.acknowledge(0, (b"a", b"b"))
-    found.end_read(found.begin_read(), 2)
+    found.end_read(found.begin(), 2)
     found.acknowledge(2, (b"c",))
     found.acknowledge_local(3, (b"d",))
     return found
@@ -63,11 +63,36 @@ def test_a_number_that_is_used_twice_is_found() -> None:
 
 def test_a_read_that_misses_an_answer_given_before_it_began_is_found() -> None:
     found = history()
-    begun = found.begin_read()
+    begun = found.begin()
     found.acknowledge(3, (b"e",))
     found.end_read(begun, 3)
     with pytest.raises(Violation, match="a read ends at 3, although 4 was answered"):
-        found.end_read(found.begin_read(), 3)
-    found.end_read(found.begin_read(), 9)
+        found.end_read(found.begin(), 3)
+    found.end_read(found.begin(), 9)
     with pytest.raises(Violation, match="a read ends at 4, although 9 was answered"):
-        found.end_read(found.begin_read(), 4)
+        found.end_read(found.begin(), 4)
+
+
+def test_an_append_that_comes_before_an_answer_given_before_it_began_is_found() -> None:
+    found = history()
+    begun = found.begin()
+    found.acknowledge(3, (b"e",))
+    found.acknowledge(4, (b"f",), begun)
+    with pytest.raises(Violation, match="an append got number 4, although 5 was answered"):
+        found.acknowledge(4, (b"f",), found.begin())
+
+
+def test_a_read_of_more_than_the_log_has_is_found() -> None:
+    found = history()
+    found.end_read(found.begin(), 4)
+    with pytest.raises(Violation, match="a read ended at 4, and the log ends at 3"):
+        found.final({1: WHOLE}, {b"d"}, wiped=False)
+
+
+def test_an_event_that_is_there_twice_or_was_refused_is_found() -> None:
+    with pytest.raises(Violation, match="an event is there twice, as 0 and 3"):
+        history().final({1: WHOLE | {3: b"a"}}, {b"d"}, wiped=False)
+    found = history()
+    found.refuse((b"no", b"d"))
+    with pytest.raises(Violation, match="event 3 was refused and is in the log"):
+        found.final({1: WHOLE | {3: b"d"}}, set(), wiped=False)

@@ -23,7 +23,9 @@ from meshbus.engine.replicas.records import (
     Newcomer,
     Out,
     ReadReady,
+    Refused,
     RoleChanged,
+    Unresolved,
 )
 from meshbus.wire.messages.leadership import LeadershipMessage, decode_leadership, encode_leadership
 from meshbus.wire.messages.redex import Role
@@ -61,7 +63,8 @@ class Host:
     sync_s: float = 0.01
     damaged: int | None = None
     """The incarnation whose events were damaged."""
-    tokens: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    tokens: dict[int, tuple[tuple[bytes, ...], int]] = field(default_factory=dict)
+    """Appends without an outcome: the events, and what had been answered before."""
     reads: dict[int, int] = field(default_factory=dict)
 
 
@@ -184,7 +187,7 @@ class World:
         self._token += 1
         if host.core is not None:
             payloads = tuple(b"%d.%d" % (self._token, place) + bytes(size) for place in range(count))
-            host.tokens[self._token] = payloads
+            host.tokens[self._token] = payloads, self.checker.begin()
             self.carry_out(host, host.core.append(self._token, payloads, acks, self.clock(host)))
         return self._token
 
@@ -192,7 +195,7 @@ class World:
         host = self.hosts[node]
         if host.core is not None and host.core.lead is not None:
             self._token += 1
-            host.reads[self._token] = self.checker.begin_read()
+            host.reads[self._token] = self.checker.begin()
             self.carry_out(host, host.core.read(self._token, self.clock(host)))
 
     # ── effects ─────────────────────────────────────────────────────────────────────────────
@@ -263,12 +266,16 @@ class World:
                 for seq in range(max(content.first, tail - 300), tail):
                     self.checker.commit(seq, content.payload_at(seq))
             case Acknowledged(token=token, first_seq=first, acks=acks):
-                payloads = host.tokens.pop(token)
+                payloads, begun = host.tokens.pop(token)
                 self.acked += 1
                 if acks == Acks.MAJORITY:
-                    self.checker.acknowledge(first, payloads)
+                    self.checker.acknowledge(first, payloads, begun)
                 else:
                     self.checker.acknowledge_local(first, payloads)
+            case Refused(token=token) if token in host.tokens:
+                self.checker.refuse(host.tokens.pop(token)[0])
+            case Unresolved(token=token):
+                del host.tokens[token]
             case ReadReady(token=token, committed=tail):
                 self.checker.end_read(host.reads.pop(token), tail)
             case Newcomer(member=member) if self.restaff:
