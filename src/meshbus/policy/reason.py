@@ -355,6 +355,8 @@ class Reason(Enum):
         "A message about a replicated channel belongs to nothing that is under way; late ones are normal, many of them are not.")
     REPLICA_NOT_MEMBER = 0, "drop", "replica_not_member", (
         "A node that is not a member of the replicated channel sent a message about it; check the replicas of the channel on both nodes.")
+    REPLICA_FOUNDERS_DIFFER = 0, "drop", "replica_founders_differ", (
+        "A node asked to found a replicated channel with other members than this node would; check that replicas is the same on all nodes.")
     REPLICA_HALTED = 0, "drop", "replica_halted", (
         "A message came for a replica that stopped because its disk failed; repair the disk and open the channel again.")
     REPLICA_OVER_BUDGET = 0, "drop", "replica_over_budget", (

@@ -32,7 +32,12 @@ class Single:
         remembers: bool = True,
         damaged: bool = False,
         committed: int = 0,
+        founds: bool = True,
+        chosen: bool = False,
     ) -> None:
+        self.settings = ReplicaSettings(
+            nodes=(1, 2, 3), heartbeat_s=1.0, max_waiting_events=10, founds=founds, chosen=chosen
+        )
         self.disk = MemoryDisk()
         content = self.disk.content
         if remembers:
@@ -46,8 +51,7 @@ class Single:
         self.play(self.core.open(self.now))
 
     def _create(self, own: int, found: Recovered) -> Leadership:
-        settings = ReplicaSettings(nodes=(1, 2, 3), heartbeat_s=1.0, max_waiting_events=10)
-        return Leadership(ID, own, found, self.disk, settings, entropy=bytes)
+        return Leadership(ID, own, found, self.disk, self.settings, entropy=bytes)
 
     def play(self, out: Out) -> Out:
         """Carry out writes; messages and notices are kept in `out`."""
@@ -95,8 +99,10 @@ def promise(
     )
 
 
-def propose(epoch: int, node: int = 2, *, trial: bool = False) -> Propose:
-    return Propose(channel_id=ID, epoch=epoch, leader=node, incarnation=10 + node, trial=trial)
+def propose(epoch: int, node: int = 2, *, trial: bool = False, founding: int = 0) -> Propose:
+    return Propose(
+        channel_id=ID, epoch=epoch, leader=node, incarnation=10 + node, trial=trial, founding=founding
+    )
 
 
 def stored(

@@ -149,6 +149,26 @@ def test_a_set_is_founded_when_all_nodes_answer() -> None:
     assert one.core.role == Role.LEADER
 
 
+def test_who_chose_the_founders_by_itself_keeps_the_choice_before_it_founds() -> None:
+    one = Single(promised=0, leader=0, config=None, chosen=True)
+    one.tick()
+    assert one.core.seat.journal.ballot.founders == (), "nobody knows of the choice yet"
+    for node in (2, 3):
+        one.receive(node, promise(1, node=node, trial=True, config=None))
+    assert (one.core.config, one.core.seat.journal.ballot.founders) == (None, (1, 2, 3))
+    one.sync()
+    assert one.core.config == TRIO
+
+
+def test_a_node_that_comes_to_a_set_never_founds_it() -> None:
+    one = Single(promised=0, leader=0, config=None, founds=False)
+    one.tick()
+    assert {found.founding for found in one.sent(Propose)} == {0}
+    for node in (2, 3):
+        one.receive(node, promise(1, node=node, trial=True, config=None))
+    assert one.core.config is None
+
+
 def test_a_nearer_member_is_left_to_lead() -> None:
     one = Single(own=3)
     one.core.measured(2, 0)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from meshbus.engine.replicas.base import founding_of
 from meshbus.engine.replicas.records import Halted, PersistBallot, RoleChanged
 from meshbus.engine.replicas.roles import Signal
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.leadership import Promise, Stale, Stored
 from meshbus.wire.messages.redex import Role
 from tests.engine.replicas.single import TRIO, Single, data, promise, propose, stored
@@ -16,6 +18,42 @@ def test_a_promise_is_on_disk_before_it_is_sent() -> None:
     one.sync()
     (found,) = one.sent(Promise)
     assert (found.epoch, found.last_epoch, found.tail, found.config) == (5, 1, 2, TRIO)
+
+
+def test_only_those_who_would_found_the_same_set_found_it() -> None:
+    one = Single(promised=0, leader=0, config=None)
+    one.receive(2, propose(1, trial=True, founding=founding_of([1, 2, 4])))
+    assert one.sent(Promise) == []
+    assert one.core.seat.counters.get(*Reason.REPLICA_FOUNDERS_DIFFER.counter) == 1
+    one.receive(2, propose(1, trial=True, founding=founding_of([3, 2, 1])))
+    assert [found.config for found in one.sent(Promise)] == [None]
+
+
+def test_a_node_that_comes_to_a_set_agrees_to_no_founding() -> None:
+    one = Single(promised=0, leader=0, config=None, founds=False)
+    one.receive(2, propose(1, trial=True, founding=founding_of([1, 2, 3])))
+    assert one.sent(Promise) == []
+
+
+def test_a_founder_with_a_config_answers_whatever_others_would_found() -> None:
+    one = Single()
+    one.now = 5
+    one.receive(2, propose(2, trial=True, founding=founding_of([1, 2, 4])))
+    assert [found.config for found in one.sent(Promise)] == [TRIO]
+
+
+def test_an_agreement_to_chosen_founders_is_on_disk_before_it_is_sent() -> None:
+    one = Single(promised=0, leader=0, config=None, chosen=True)
+    asked = propose(1, trial=True, founding=founding_of([1, 2, 3]))
+    one.receive(2, asked)
+    one.receive(2, asked)
+    assert one.sent(Promise) == []
+    assert one.core.seat.journal.number == 1, "written once"
+    one.sync()
+    one.receive(2, asked)
+    assert len(one.sent(Promise)) == 1
+    assert one.disk.content.ballot is not None
+    assert one.disk.content.ballot.founders == (1, 2, 3)
 
 
 def test_an_epoch_is_promised_to_one_candidate() -> None:

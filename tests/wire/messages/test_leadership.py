@@ -40,11 +40,11 @@ HEX_TRIO = "0300000000000000 02000000 02 0700000000000000 0100000000000000 08000
 GOLDEN: list[tuple[LeadershipMessage, str]] = [
     (
         Propose(channel_id=ID, epoch=5, leader=9, incarnation=4),
-        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 00",
+        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 00 {'00' * 8}",
     ),
     (
-        Propose(channel_id=ID, epoch=5, leader=9, incarnation=4, trial=True),
-        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 01",
+        Propose(channel_id=ID, epoch=5, leader=9, incarnation=4, trial=True, founding=515),
+        f"01 {HEX_ID} 0500000000000000 0900000000000000 0400000000000000 01 0302000000000000",
     ),
     (
         Promise(channel_id=ID, epoch=5, incarnation=6, last_epoch=4, tail=10, config=TRIO),
@@ -110,7 +110,7 @@ def data(draw: st.DrawFn) -> Data:
 
 
 messages = st.one_of(
-    st.builds(Propose, channel_id=keys, epoch=seqs, leader=u64, incarnation=u64, trial=st.booleans()),
+    st.builds(Propose, channel_id=keys, epoch=seqs, leader=u64, incarnation=u64, trial=st.booleans(), founding=u64),
     st.builds(
         Promise,
         channel_id=keys,
@@ -173,7 +173,7 @@ HEAD = ID + bytes(8)
         (b"\x00" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x09" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x01" + HEAD + bytes(16), Fault.TRUNCATED),
-        (b"\x01" + HEAD + bytes(16) + b"\x02", Fault.BAD_VALUE),
+        (b"\x01" + HEAD + bytes(16) + b"\x02" + bytes(8), Fault.BAD_VALUE),
         (b"\x01" + HEAD + bytes(18), Fault.TRAILING),
         (b"\x02" + HEAD + b"\x02" + bytes(24 + 13), Fault.BAD_VALUE),
         (b"\x02" + HEAD + bytes(17) + b"\xff" * 8 + bytes(13), Fault.BAD_VALUE),

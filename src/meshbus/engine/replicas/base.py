@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from hashlib import blake2b
+
 import msgspec
 
 from meshbus.engine.base.counters import Counters
@@ -16,6 +19,10 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: tuple[int, ...]
     """The nodes that found the replica set; afterwards its config decides."""
+    founds: bool = True
+    """Whether this node founds the set with the others; False for a node that comes to a set that exists."""
+    chosen: bool = False
+    """Whether the nodes were chosen by placement, not by an operator: then what this node agreed to is kept on disk."""
     heartbeat_s: float = 0.5
     max_waiting_events: int = 65_536
     """How many events may wait for their acknowledgement."""
@@ -24,6 +31,12 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes may be under way to one follower."""
     budget_fraction: float = 0.5
     """Share of the network that catching up may use."""
+
+
+def founding_of(nodes: Collection[int]) -> int:
+    """Return a number that tells apart which nodes are to found a set; never 0."""
+    ids = b"".join(node.to_bytes(8, "little") for node in sorted(nodes))
+    return int.from_bytes(blake2b(ids, digest_size=8).digest(), "little") or 1
 
 
 class Seat:
@@ -45,6 +58,12 @@ class Seat:
         return Member(self.own, self.journal.ballot.incarnation)
 
     @property
+    def founding(self) -> int:
+        """What this node wants to found, as a number that those who want the same have too; 0 for nothing."""
+        unfounded = self.journal.ballot.config is None and self.settings.founds
+        return founding_of(self.settings.nodes) if unfounded else 0
+
+    @property
     def config(self) -> Config:
         """The config; only where one is known."""
         config = self.journal.ballot.config
@@ -55,7 +74,7 @@ class Seat:
         """Send a message to another node."""
         out.sends.append(Send(to, message))
 
-    def persist(self, out: Out, **changes: int | Config) -> int:
+    def persist(self, out: Out, **changes: int | Config | tuple[int, ...]) -> int:
         """Change the ballot, and return the number of the write."""
         return self.journal.persist(msgspec.structs.replace(self.journal.ballot, **changes), out)
 

@@ -43,6 +43,11 @@ class Campaign:
         """Return the nodes that have not promised."""
         return [node for node in nodes if node not in self._promises]
 
+    @property
+    def answered(self) -> bool:
+        """Whether another node than the candidate has promised."""
+        return len(self._promises) > 1
+
     def won(self, config: Config) -> bool:
         """Return whether a majority has promised."""
         return is_majority(config, self._present())

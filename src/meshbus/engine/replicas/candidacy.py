@@ -56,7 +56,9 @@ class Candidacy(Voting):
         if campaign.source is not None:
             if (synced.last_epoch, self.seat.journal.stable_tail) >= campaign.goal:
                 self._win(campaign, now, out)
-        elif synced.number >= campaign.write and not campaign.proposed:
+        elif campaign.proposed:
+            self._count(campaign, now, out)
+        elif synced.number >= campaign.write:
             campaign.proposed = True
             self._propose(campaign, out)
             campaign.promise(self.seat.own, self._own_promise(campaign.epoch, trial=campaign.trial))
@@ -69,6 +71,7 @@ class Candidacy(Voting):
             leader=self.seat.own,
             incarnation=self.seat.member.incarnation,
             trial=campaign.trial,
+            founding=self.seat.founding if campaign.trial else 0,
         )
         for node in campaign.missing(self._nodes()):
             if node != self.seat.own:
@@ -77,7 +80,9 @@ class Candidacy(Voting):
     def _count(self, campaign: Campaign, now: float, out: Out) -> None:
         config = self.config
         if config is None:
-            config = campaign.founded(self.seat.settings.nodes) if campaign.trial else None
+            if campaign.answered and not self._keeps_founders(out):
+                return
+            config = campaign.founded(self.seat.settings.nodes) if campaign.trial and self.seat.settings.founds else None
             if config is None:
                 return
             self.seat.persist(out, config=config)

@@ -210,7 +210,7 @@ class Leadership(Candidacy):
         if propose.leader != sender:
             self.seat.counters.count(Reason.REPLICA_UNEXPECTED)
         elif propose.trial:
-            if propose.epoch > self.epoch and self._remembers and not self._hears_leader(now):
+            if self._agrees(propose, out) and propose.epoch > self.epoch and not self._hears_leader(now):
                 self.seat.send(sender, self._own_promise(propose.epoch, trial=True), out)
             else:
                 self._stale(sender, out)

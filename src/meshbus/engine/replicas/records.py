@@ -26,6 +26,8 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     leader: int = 0
     """The node to which that epoch was promised."""
     config: Config | None = None
+    founders: tuple[int, ...] = ()
+    """The nodes with which this one agreed to found the set, if they were chosen by placement. It founds no other."""
 
 
 # ── writes ──────────────────────────────────────────────────────────────────────────────────

@@ -28,6 +28,7 @@ from meshbus.wire.messages.leadership import (
     Fetch,
     Member,
     Promise,
+    Propose,
     Stale,
     Stored,
 )
@@ -208,6 +209,30 @@ class Voting:
         ballot = self.seat.journal.synced.ballot
         if ballot.promised == self.epoch and ballot.leader != self.seat.own:
             self.seat.send(ballot.leader, self._own_promise(self.epoch, trial=False), out)
+
+    def _agrees(self, propose: Propose, out: Out) -> bool:
+        """Return whether this member may answer a trial: it wants to found the same set, or one of the two has one.
+
+        An answer to a founder is an agreement. If the nodes were chosen by placement, it is on disk first, so that this
+        node never founds another set after it was counted for this one.
+        """
+        if not self._remembers:
+            return False
+        if self.config is not None or not propose.founding:
+            return True
+        if propose.founding != self.seat.founding:
+            self.seat.counters.count(Reason.REPLICA_FOUNDERS_DIFFER)
+            return False
+        return self._keeps_founders(out)
+
+    def _keeps_founders(self, out: Out) -> bool:
+        """Return whether the choice of the founders is on disk, if it has to be; otherwise, write it."""
+        seat = self.seat
+        if not seat.settings.chosen or seat.journal.synced.ballot.founders == seat.settings.nodes:
+            return True
+        if seat.journal.ballot.founders != seat.settings.nodes:
+            seat.persist(out, founders=seat.settings.nodes)
+        return False
 
     def _confirm(self, leader: int, out: Out) -> None:
         """Report what is on disk to the leader, if the promise of its epoch is."""

@@ -20,7 +20,7 @@ from meshbus.wire.layout import SIZE_BYTES, Layout, pack_sized, unpack_sized
 
 # Kind, channel id and epoch begin every message.
 _HEAD = Layout("leadership", "<B32sQ")
-_PROPOSE = Layout("leadership propose", "<B32sQQQB")
+_PROPOSE = Layout("leadership propose", "<B32sQQQBQ")
 _PROMISE = Layout("leadership promise", "<B32sQBQQQ")
 _STORED = Layout("leadership stored", "<B32sQQQQQQI")
 _FETCH = Layout("leadership fetch", "<B32sQQI")
@@ -87,6 +87,8 @@ class Propose(msgspec.Struct, frozen=True, kw_only=True):
     leader: int
     incarnation: int
     trial: bool = False
+    founding: int = 0
+    """A hash of the nodes that are to found the set (`founding_of`); 0 if the sender knows that it is founded."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,10 +180,10 @@ def encode_leadership(message: LeadershipMessage) -> bytes:
         raise LocalProtocolError(f"leadership: a channel id has 32 bytes, got {len(channel)}")
     match message:
         case Propose():
-            return _PROPOSE.pack(_Kind.PROPOSE, channel, epoch, message.leader, message.incarnation, message.trial)
+            fields = message.leader, message.incarnation, message.trial, message.founding
+            return _PROPOSE.pack(_Kind.PROPOSE, channel, epoch, *fields)
         case Promise():
-            fields = message.trial, message.incarnation, message.last_epoch, message.tail
-            return _PROMISE.pack(_Kind.PROMISE, channel, epoch, *fields) + _encode_config(message.config)
+            return _encode_promise(message)
         case Stale():
             return _HEAD.pack(_Kind.STALE, channel, epoch)
         case Stored():
@@ -203,8 +205,7 @@ def decode_leadership(event: Buffer) -> LeadershipMessage:
     _seq(epoch)  # epochs are limited like sequences: tables store both as BIGINT
     match kind:
         case _Kind.PROPOSE:
-            *_, leader, incarnation, flags = _PROPOSE.unpack(view)
-            return Propose(channel_id=channel, epoch=epoch, leader=leader, incarnation=incarnation, trial=_trial(flags))
+            return _decode_propose(view)
         case _Kind.PROMISE:
             return _decode_promise(view)
         case _Kind.STALE:
@@ -250,6 +251,11 @@ def _decode_config(view: memoryview) -> Config | None:
     return Config(epoch=epoch, version=version, members=members)
 
 
+def _encode_promise(promise: Promise) -> bytes:
+    fields = promise.trial, promise.incarnation, promise.last_epoch, promise.tail
+    return _PROMISE.pack(_Kind.PROMISE, promise.channel_id, promise.epoch, *fields) + _encode_config(promise.config)
+
+
 def _encode_stored(stored: Stored) -> bytes:
     return _STORED.pack(
         _Kind.STORED,
@@ -281,6 +287,18 @@ def _encode_data(data: Data) -> bytes:
     if len(event) > MAX_MESSAGE:
         raise LocalProtocolError(f"leadership data: {len(event)} bytes do not fit one packet of {MAX_MESSAGE}")
     return event
+
+
+def _decode_propose(view: memoryview) -> Propose:
+    _, channel, epoch, leader, incarnation, flags, founding = _PROPOSE.unpack(view)
+    return Propose(
+        channel_id=channel,
+        epoch=epoch,
+        leader=leader,
+        incarnation=incarnation,
+        trial=_trial(flags),
+        founding=founding,
+    )
 
 
 def _decode_promise(view: memoryview) -> Promise:
