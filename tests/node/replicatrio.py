@@ -25,7 +25,7 @@ class ReplicaTrio:
         self.folder = folder
         self.entry = {"name": CHANNEL, "replicas": NAMES, "replica_heartbeat_s": 0.1, **entry}
         self.psk = os.urandom(32).hex()
-        self.ids = {name: Identity.generate(os.urandom) for name in (*NAMES, "guest")}
+        self.ids = {name: Identity.generate(os.urandom) for name in (*NAMES, "spare", "guest")}
         self.nodes: dict[str, Node] = {}
 
     async def start(self, name: str, **settings: Any) -> Node:

@@ -61,6 +61,8 @@ from meshbus.wire.messages.token import PermissionToken
 LOG_RETAIN_BYTES = 1 << 30
 """Disk space of a channel's log unless the configuration says otherwise: no node fills its disk by default."""
 _DEFAULT_LOG = LogConfig(retention=Retention(max_bytes=LOG_RETAIN_BYTES))
+REPLACE_S = 600.0
+"""Our choice: longer than a node needs to start again, or an operator to restart a machine."""
 PREFIX = "MESHBUS_"
 CONFIG_VARIABLE = "MESHBUS_CONFIG"
 """Path of the configuration file, if none is given."""
@@ -166,9 +168,14 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Codec of the payloads, stored beside the log for its readers; nothing is checked or decoded here."""
     log_schema: str = ""
     """Fields of the payloads, such as `temp DOUBLE, unit STRING`, stored with the codec."""
-    replicas: tuple[str, ...] = ()
-    """Members that replicate the log of the channel: names or ids of 1 to 16 nodes, the same list on all of them. All must
-    be up once to found the set. A node that is not named publishes through the members."""
+    replicas: int | tuple[str, ...] = ()
+    """Members that replicate the log of the channel, the same on all nodes: names or ids of 1 to 16 nodes, or how many are
+    chosen among the nodes with this entry and a `log_dir`. All must be up once to found the set. Other nodes publish
+    through the members."""
+    replica_tags: tuple[str, ...] = ()
+    """With `replicas` as a number: tags that a node must announce to be chosen."""
+    replica_replace_s: Seconds = REPLACE_S
+    """With `replicas` as a number: a member without a session with the leader for so long is replaced by another node."""
     acks: Acks | None = None
     """With `replicas`: when a publish is acknowledged: `majority` (on the disks of a majority, the default) or `local` (on
     the disk of the leader)."""
@@ -199,14 +206,22 @@ class ChannelEntry(msgspec.Struct, frozen=True, kw_only=True):
         if not self.replicas:
             if self.acks is not None or self.replica_heartbeat_s != ReplicaSettings(nodes=()).heartbeat_s:
                 raise ConfigError("replicas", "required because acks or replica_heartbeat_s is set")
-            return
+        else:
+            self._check_replicated()
+        if not isinstance(self.replicas, int) and (self.replica_tags or self.replica_replace_s != REPLACE_S):
+            raise ConfigError("replicas", "must be a number because replica_tags or replica_replace_s is set")
+
+    def _check_replicated(self) -> None:
         if self.name is None:
             raise ConfigError("replicas", "only allowed with 'name': a replicated channel is one channel")
         if self.log is not None:
             raise ConfigError(
                 "log", "not allowed with replicas, whose members log the channel by themselves; remove it"
             )
-        if len(set(self.replicas)) < len(self.replicas) or len(self.replicas) > MAX_MEMBERS:
+        if isinstance(self.replicas, int):
+            if not 1 <= self.replicas <= MAX_MEMBERS:
+                raise ConfigError("replicas", f"choose 1 to {MAX_MEMBERS}, or name the nodes, got {self.replicas}")
+        elif len(set(self.replicas)) < len(self.replicas) or len(self.replicas) > MAX_MEMBERS:
             problem = f"name 1 to {MAX_MEMBERS} different nodes, got {', '.join(self.replicas)}"
             raise ConfigError("replicas", problem)
 

@@ -378,6 +378,10 @@ class Logs:
                 log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
             return log
 
+    def has_replica(self, channel: ChannelName) -> bool:
+        """Return whether there is a log of a replica of a channel; blocks."""
+        return folder_of(self._root / PUBLISHED, channel).exists()
+
     def open_replicated(self, channel: ChannelName) -> ReplicatedLog:
         """Open the log of a channel that is replicated here; blocks. Raises LogError if it cannot be opened."""
         log = ReplicatedLog.open(

@@ -469,6 +469,8 @@ class Node:
         """Announce what this node can do, to its peers and to those that connect later; the configured name is added."""
         if self.config.name is not None:
             capabilities = capabilities.with_metadata(NAME_KEY, self.config.name)
+        if self._opened.replicas is not None:
+            capabilities = capabilities.with_tags(self._opened.replicas.tags())
         self.live.act(lambda engine, now, out: engine.announce(capabilities, now, out))
 
     def announce_chain(self, chain: int | str, *, tip: int | None = None) -> None:

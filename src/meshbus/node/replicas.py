@@ -1,8 +1,9 @@
 """The replicated channels of a node: opens them as configured, routes what the engine reports, and shows their state.
 
 A channel is replicated by the members that its configuration names: node ids, or names that are known once their nodes
-announced themselves. A node that is not named stores nothing, and publishes through the members. A member whose disk
-failed stays readable, and is opened again after a pause.
+announced themselves. With a number instead of names, members are chosen (replicaplacement.py), and the leader replaces
+those that are lost. A node that is no member stores nothing, and publishes through the members. A member whose disk failed
+stays readable, and is opened again after a pause.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -19,7 +21,8 @@ from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.replicas.base import ReplicaSettings
-from meshbus.engine.replicas.records import Acks
+from meshbus.engine.replicas.placement import Add, Change
+from meshbus.engine.replicas.records import Acks, Ballot
 from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import ConfigError, LogError, RemoteProtocolError, ReplicationError, ReplicationFault
 from meshbus.names.channel import ChannelName
@@ -29,6 +32,7 @@ from meshbus.node.logs import Logs
 from meshbus.node.plainmember import PlainMember, PlainReader
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicamember import ReplicaMember
+from meshbus.node.replicaplacement import Placing, Plan, replica_tag
 from meshbus.node.replicapublish import ReplicaPublishing
 from meshbus.node.replicastatus import ReplicaMemberStatus, ReplicaStatus, progress_of, role_of
 from meshbus.node.tasks import TaskOwner
@@ -37,6 +41,10 @@ from meshbus.wire.messages.append import Appended, AppendFlags, Outcome
 from meshbus.wire.messages.redex import channel_id
 from meshbus.wire.record import unpack_record
 
+PLACE_S = 0.5
+"""Between two looks at the placement of a channel. Our choice: little work, and soon enough for people."""
+CHANGE_S = 10.0
+"""How long the leader waits for a change of its members before it looks again. Our choice."""
 REOPEN_S = 5.0
 """Pause before a member whose disk failed is opened again. Our choice, as for other logs."""
 
@@ -52,7 +60,14 @@ class ReplicatedChannel:
         self.channel_id = channel_id(entry.name)
         self.entry = entry
         self.acks = Acks.MAJORITY if entry.acks is None else entry.acks
-        self.named = entry.replicas
+        self.named = () if isinstance(entry.replicas, int) else entry.replicas
+        self.placing: Placing | None = None
+        """Set if the configuration gives a number of replicas."""
+        if isinstance(entry.replicas, int):
+            tags, replace_s = entry.replica_tags, entry.replica_replace_s
+            self.placing = Placing(self.channel_id, live, entry.replicas, tags, replace_s)
+        self.opening = asyncio.Lock()
+        """Held while the member of this node is opened or closed."""
         self.member: ReplicaMember | None = None
         self.disk: ReplicaDisk | None = None
         self.problem: str | None = None
@@ -65,10 +80,27 @@ class ReplicatedChannel:
         """Return whether it is replicated without epochs, because a 0.23 node is a member."""
         return isinstance(self.member, PlainMember)
 
-    def founders(self) -> tuple[int, ...] | None:
-        """Return the nodes that are to found the set; None as long as one is not known."""
+    def settings(self, ballot: Ballot | None) -> ReplicaSettings | None:
+        """Return how this node takes part, from its memory and the configuration; None as long as it does not."""
+        config = None if ballot is None else ballot.config
+        if self.placing is None:
+            plan = self._pinned()
+            if plan is None and config is not None:
+                plan = Plan(tuple(member.node for member in config.members), founds=False)
+        elif config is not None:
+            plan = Plan(tuple(member.node for member in config.members), founds=False)
+        elif ballot is not None and ballot.founders:
+            plan = Plan(ballot.founders, founds=True)
+        else:
+            plan = self.placing.plan()
+        if plan is None:
+            return None
+        chosen, heartbeat_s = self.placing is not None, self.entry.replica_heartbeat_s
+        return ReplicaSettings(nodes=plan.nodes, founds=plan.founds, chosen=chosen, heartbeat_s=heartbeat_s)
+
+    def _pinned(self) -> Plan | None:
         found = [self._find(name) for name in self.named]
-        return tuple(node for node in found if node is not None) if None not in found else None
+        return Plan(tuple(node for node in found if node is not None), founds=True) if None not in found else None
 
     def unknown(self) -> list[str]:
         """Return the configured members that are not known yet."""
@@ -79,6 +111,8 @@ class ReplicatedChannel:
         config = None if self.member is None else self.member.core.config
         if config is not None:
             return [member.node for member in config.members]
+        if self.placing is not None:
+            return self.placing.members()
         return [node for name in self.named if (node := self._find(name)) is not None]
 
 
@@ -124,6 +158,10 @@ class Replicas:
                     f"must be local for {one.channel}, because a net-mesh 0.23 node replicates it, which has no epochs"
                 )
                 raise ConfigError("acks", problem)
+            if one.placing is not None:
+                if self._logs is not None:
+                    self._tasks.start(self._keep_placed(one, one.placing))
+                continue
             if not self._is_member(one):
                 continue
             if self._logs is None:
@@ -155,8 +193,58 @@ class Replicas:
     def announced(self) -> None:
         """Begin with the channels for which the name of a member was missing."""
         for one in self._channels.values():
-            if one.disk is not None and one.member is None:
+            if one.disk is not None and one.member is None and one.placing is None:
                 self._begin(one, one.disk)
+
+    def tags(self) -> list[str]:
+        """Return the tags that tell other nodes for which channels this one can be chosen."""
+        placed = [one for one in self._channels.values() if one.placing is not None and self._logs is not None]
+        return [replica_tag(one.channel_id) for one in placed]
+
+    async def _keep_placed(self, one: ReplicatedChannel, placing: Placing) -> None:
+        """Take part when this node is chosen, and replace lost members while it leads."""
+        assert self._logs is not None
+        if await asyncio.to_thread(self._logs.has_replica, one.channel):
+            await self._open(one)  # it took part before
+        while True:
+            async with one.opening:
+                if one.problem is None:
+                    await self._place(one, placing)
+            await asyncio.sleep(PLACE_S)
+
+    async def _place(self, one: ReplicatedChannel, placing: Placing) -> None:
+        if one.disk is None:
+            if placing.plan() is not None:
+                await self._open(one)
+        elif one.member is None:
+            self._begin(one, one.disk)
+        else:
+            await self._keep_members(one, one.member, placing)
+
+    async def _keep_members(self, one: ReplicatedChannel, member: ReplicaMember, placing: Placing) -> None:
+        seat, config = member.core.seat, member.core.config
+        if config is None:
+            plan = placing.plan()
+            if not seat.journal.ballot.founders and plan != (seat.settings.nodes, seat.settings.founds):
+                await self._shut(one)  # other nodes are chosen now, and nobody agreed to the earlier choice
+        elif seat.member not in config.members:
+            for node in placing.holders():
+                member.welcome(node)
+        elif member.core.lead is not None:
+            await self._change(member, placing.change(member))
+
+    async def _change(self, member: ReplicaMember, change: Change | None) -> None:
+        """Make one change, which is refused while another is under way or the new member has not shown itself."""
+        if change is None:
+            return
+        what = "add" if isinstance(change, Add) else "remove"
+        if what == "add":
+            member.welcome(change.node)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHANGE_S):
+                if await member.change(what, change.node) is None:
+                    text = "%s: %016x was %s the members, to have as many as are configured"
+                    _logger.warning(text, member.channel, change.node, "added to" if what == "add" else "removed from")
 
     async def _open(self, one: ReplicatedChannel) -> None:
         assert self._logs is not None
@@ -170,13 +258,12 @@ class Replicas:
         self._begin(one, one.disk)
 
     def _begin(self, one: ReplicatedChannel, disk: ReplicaDisk) -> None:
-        """Take part, if the members are known: from the disk, or because all that are named have announced themselves."""
-        found, founders = disk.recovered, one.founders()
-        if founders is None:
-            if found.ballot is None or found.ballot.config is None:
-                return
-            founders = tuple(member.node for member in found.ballot.config.members)
-        settings = ReplicaSettings(nodes=founders, heartbeat_s=one.entry.replica_heartbeat_s)
+        """Take part, if the members are known: from the disk, because all that are named have announced themselves, or by
+        placement."""
+        found = disk.recovered
+        settings = one.settings(found.ballot)
+        if settings is None:
+            return
         plain = self._is_plain(one)
         make = PlainMember if plain else ReplicaMember
         member = make(one.channel, one.channel_id, self._live, disk, lambda problem: self._reopen_later(one, problem))
@@ -189,7 +276,7 @@ class Replicas:
             if plain:
                 engine.replication.open(one.channel_id, settings, found, PlainReader(disk), now, out)
             else:
-                engine.replication.admit(one.channel_id, founders)
+                engine.replication.admit(one.channel_id, settings.nodes)
                 engine.replicas.open(one.channel_id, settings, found, disk, now, out)
 
         self._live.act(begin)
@@ -201,8 +288,9 @@ class Replicas:
 
     async def _reopen(self, one: ReplicatedChannel) -> None:
         await asyncio.sleep(REOPEN_S)
-        await self._shut(one)
-        await self._open(one)
+        async with one.opening:
+            await self._shut(one)
+            await self._open(one)
 
     async def _shut(self, one: ReplicatedChannel) -> None:
         member, disk = one.member, one.disk
@@ -234,9 +322,10 @@ class Replicas:
         """
         assert self._logs is not None, "only a member copies, and a member has logs"
         one = self[channel]
-        await self._shut(one)
-        await asyncio.to_thread(self._logs.put_replica_aside, one.channel)
-        await self._open(one)
+        async with one.opening:
+            await self._shut(one)
+            await asyncio.to_thread(self._logs.put_replica_aside, one.channel)
+            await self._open(one)
 
     # ── appends of other nodes ──────────────────────────────────────────────────────────────
 
@@ -284,7 +373,9 @@ class Replicas:
         return found[0] if len(found) == 1 else None
 
     def _is_member(self, one: ReplicatedChannel) -> bool:
-        """Return whether this node is named as a member."""
+        """Return whether this node is named or chosen as a member."""
+        if one.placing is not None:
+            return self._logs is not None and self._live.engine.node_id in one.members()
         return any(self.find(name) == self._live.engine.node_id for name in one.named)
 
     def _is_plain(self, one: ReplicatedChannel) -> bool:
@@ -330,6 +421,8 @@ class Replicas:
         if one.member is None:
             # A member that is open knows the others by their ids.
             unknown = one.unknown()
+            if one.placing is not None:
+                return one.placing.shortage()
             return f"no node named {', '.join(unknown)} has announced itself" if unknown else None
         core = one.member.core
         gone = [self._name_of(node) or f"{node:016x}" for node in one.members() if not self._reaches(node)]

@@ -171,6 +171,10 @@ class CapabilityIndex:
         """Return the entry of a node, or None; the entry may have expired since the last `expire`."""
         return self._entries.get(node_id)
 
+    def known(self, now: float) -> dict[int, CapabilitySet]:
+        """Return the capabilities of every node that has announced any."""
+        return {node: entry.capabilities for node, entry in self._entries.items() if not entry.expired(now)}
+
     def query(
         self,
         capability_filter: CapabilityFilter,

@@ -174,7 +174,7 @@ HEAD = ID + bytes(8)
         (b"\x09" + HEAD, Fault.UNKNOWN_KIND),
         (b"\x01" + HEAD + bytes(16), Fault.TRUNCATED),
         (b"\x01" + HEAD + bytes(16) + b"\x02" + bytes(8), Fault.BAD_VALUE),
-        (b"\x01" + HEAD + bytes(18), Fault.TRAILING),
+        (b"\x01" + HEAD + bytes(26), Fault.TRAILING),
         (b"\x02" + HEAD + b"\x02" + bytes(24 + 13), Fault.BAD_VALUE),
         (b"\x02" + HEAD + bytes(17) + b"\xff" * 8 + bytes(13), Fault.BAD_VALUE),
         (b"\x02" + HEAD + bytes(25) + bytes(12) + b"\x01", Fault.TRUNCATED),

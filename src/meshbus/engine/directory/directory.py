@@ -236,6 +236,10 @@ class Directory(Service):
         self._pins.put(node_id, entity_id)
         return True
 
+    def known(self, now: float) -> dict[int, CapabilitySet]:
+        """Return the capabilities of every node that has announced any."""
+        return self._index.known(now)
+
     def capabilities_of(self, node_id: int) -> CapabilitySet | None:
         """Return what a node last announced, or None."""
         entry = self._index.get(node_id)
