@@ -177,7 +177,7 @@ def test_a_file_sets_everything(file: Path) -> None:
     )
     unset = {
         "ephemeral", "psk", "level_rules", "compat_any_issuer", "compat_open_relay", "require_signed_announcements",
-        "compat_unannounced_global",
+        "compat_unannounced_global", "compat_short_sync",
     }  # fmt: skip
     assert set(config.changed()) == set(NodeConfig.__struct_fields__) - unset
 

@@ -17,4 +17,8 @@ async def test_only_the_leader_knows_how_far_the_others_are(tmp_path: Path) -> N
         await until(lambda: set(progress_of(trio.member(leader).core)) == others)
         assert progress_of(trio.member(follower).core) == {}
         assert (role_of(trio.member(leader).core), role_of(trio.member(follower).core)) == ("leader", "replica")
+        # Who was heard, and when: from the first heartbeats on, everybody knows it.
+        await until(lambda: None not in [trio.nodes[name].replicas()[0].lag_s for name in (leader, follower)])
+        assert trio.nodes[leader].counters["replica"]["led"] == 1
+        assert trio.nodes[leader].counters["replica"]["elections"] >= 1
         assert msgspec.json.encode(trio.nodes[leader].replicas())

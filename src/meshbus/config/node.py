@@ -354,6 +354,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How many hops this node's pingwaves travel; net-mesh 0.23 uses four."""
     compat_open_relay: bool = False
     """Forward packets from any sender, not only from peers, as net-mesh 0.23 does. Unsafe."""
+    compat_short_sync: bool = False
+    """Accept requests for replicated events in the 47 bytes that the documentation of net-mesh 0.23 shows, without a number
+    of the request; its nodes send 56."""
     gateway: bool = False
     """Apply channel policy to packets that are forwarded between subnets."""
     peer_subnets: tuple[SubnetId, ...] = ()

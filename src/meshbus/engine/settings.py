@@ -180,6 +180,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Packing target of a packet's plaintext, in bytes; a longer event is sent in a larger packet."""
     open_relay: bool = False
     """Forward packets of any sender, as a 0.23 node does (mesh.md §2.1), not only those of peers."""
+    short_sync: bool = False
+    """Accept SyncRequests in the documented form of 47 bytes (redex.md §3)."""
     gateway: GatewayConfig | None = None
     """Rules for packets forwarded between subnets; without them this node is a plain relay."""
     loopback: bool = False

@@ -354,6 +354,7 @@ def replica_row(node: Node, status: ReplicaStatus) -> dict[str, Any]:
         "epoch": status.epoch,
         "tail": status.tail,
         "committed": status.committed,
+        "lag_s": status.lag_s,
         "acks": str(status.acks),
         "members": [
             {**_who(node, one.node_id), "connected": one.connected, "stored": one.stored, "lag": one.lag}

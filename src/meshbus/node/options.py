@@ -48,6 +48,7 @@ class NodeOptions(TypedDict, total=False):
     compat_unannounced_global: bool | None
     pingwave_radius: int | None
     compat_open_relay: bool | None
+    compat_short_sync: bool | None
     gateway: bool | None
     peer_subnets: Sequence[SubnetId | str] | None
     unknown_channels: UnknownChannels | str | None

@@ -78,6 +78,9 @@ _OUTCOMES = {
     Refusal.BACKPRESSURE: Outcome.BACKPRESSURE,
 }
 
+_COUNTED = {Role.CANDIDATE: "elections", Role.LEADER: "led"}
+"""Changes of the role that are counted."""
+
 _logger = logging.getLogger("meshbus.node")
 
 
@@ -271,7 +274,9 @@ class ReplicaMember:
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
             case Committed(tail=tail):
                 self._commit(tail)
-            case RoleChanged(tag=tag):
+            case RoleChanged(role=role, tag=tag):
+                if role in _COUNTED:
+                    self._live.engine.counters.add("replica", _COUNTED[role])
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation

@@ -27,6 +27,7 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import ConfigError, LogError, RemoteProtocolError, ReplicationError, ReplicationFault
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import derive_origin_hash
+from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.logs import Logs
 from meshbus.node.plainmember import PlainMember, PlainReader
@@ -402,6 +403,7 @@ class Replicas:
             members=members,
             tail=tail,
             committed=0 if core is None else core.committed,
+            lag_s=None if core is None else core.lag_s(Driver.now()),
             acks=one.acks,
             waiting=self._waiting(one),
         )

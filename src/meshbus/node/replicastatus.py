@@ -39,6 +39,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The next sequence of the own log."""
     committed: int
     """Everything below this sequence is on the disks of a majority and can be read."""
+    lag_s: float | None
+    """For how long the slowest other member was not heard, or for a follower, the leader; None if it is not known."""
     acks: Acks
     """What a publish waits for unless it says otherwise."""
     waiting: str | None = None

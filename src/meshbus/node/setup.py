@@ -44,6 +44,7 @@ def engine_settings(
             heartbeat_s=config.heartbeat_s, session_timeout_s=config.session_timeout_s, radius=config.pingwave_radius
         ),
         open_relay=config.compat_open_relay,
+        short_sync=config.compat_short_sync,
         gateway=config.gateway_config(),
         announce=AnnounceConfig(channels=config.announce_channels),
         directory=DirectoryConfig(require_signed=config.require_signed_announcements),

@@ -76,11 +76,10 @@ _ENTER = Leadership._enter
 
 def _promise_twice(self: Leadership, sender: int, propose: Propose, now: float, out: Any) -> None:
     """An epoch is promised to whoever asks."""
-    known = sender == self.seat.journal.ballot.leader
-    if propose.trial or propose.epoch != self.epoch or self.lead is not None or known:
+    if propose.trial or propose.epoch != self.epoch or self.lead is not None or self._campaign is not None:
         _ON_PROPOSE(self, sender, propose, now, out)
     else:
-        self._enter(propose.epoch, sender, now, out)
+        self.seat.send(sender, self._own_promise(propose.epoch, trial=False), out)
 
 
 _ON_PROPOSE = Leadership._on_propose

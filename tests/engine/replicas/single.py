@@ -100,9 +100,7 @@ def promise(
 
 
 def propose(epoch: int, node: int = 2, *, trial: bool = False, founding: int = 0) -> Propose:
-    return Propose(
-        channel_id=ID, epoch=epoch, leader=node, incarnation=10 + node, trial=trial, founding=founding
-    )
+    return Propose(channel_id=ID, epoch=epoch, leader=node, incarnation=10 + node, trial=trial, founding=founding)
 
 
 def stored(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meshbus.engine.replicas.belief import Belief, keeps_leading
+from meshbus.engine.replicas.belief import Belief, keeps_leading, silence_s
 from meshbus.wire.messages.redex import Role
 from tests.vectors import load
 
@@ -35,6 +35,13 @@ def test_of_two_leaders_the_same_one_stays(case: dict[str, Any]) -> None:
     mine, theirs = (case["own_tail"], case["own_id"]), (case["peer_tail"], case["peer_id"])
     assert keeps_leading(*mine, *theirs) == case["keeps"]
     assert keeps_leading(*theirs, *mine) != case["keeps"], "exactly one of the two stays"
+
+
+def test_the_member_that_is_silent_the_longest_counts() -> None:
+    assert silence_s([3.0, 1.0], 5.0) == 4.0
+    assert silence_s([3.0, None], 5.0) is None
+    assert silence_s([], 5.0) is None
+    assert silence_s([6.0], 5.0) == 0.0, "a clock that was set back"
 
 
 def test_the_last_heartbeat_of_a_member_is_remembered() -> None:

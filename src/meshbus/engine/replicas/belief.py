@@ -7,6 +7,8 @@ acknowledged event, which needs the epochs of leadership.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from meshbus.wire.messages.redex import Role
@@ -23,6 +25,12 @@ class _Heard(msgspec.Struct):
 def keeps_leading(own_tail: int, own_id: int, peer_tail: int, peer_id: int) -> bool:
     """Return whether a leader that hears another leader stays one."""
     return (-own_tail, own_id) < (-peer_tail, peer_id)
+
+
+def silence_s(heard: Collection[float | None], now: float) -> float | None:
+    """Return for how long the member that is silent the longest was not heard, from when each was; None if one never was."""
+    times = [at for at in heard if at is not None]
+    return max(0.0, now - min(times)) if times and len(times) == len(heard) else None
 
 
 class Belief:

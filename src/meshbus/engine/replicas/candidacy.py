@@ -82,7 +82,9 @@ class Candidacy(Voting):
         if config is None:
             if campaign.answered and not self._keeps_founders(out):
                 return
-            config = campaign.founded(self.seat.settings.nodes) if campaign.trial and self.seat.settings.founds else None
+            config = (
+                campaign.founded(self.seat.settings.nodes) if campaign.trial and self.seat.settings.founds else None
+            )
             if config is None:
                 return
             self.seat.persist(out, config=config)

@@ -21,7 +21,7 @@ from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.replicas.appends import Appends
 from meshbus.engine.replicas.backoff import CatchupBackoff
 from meshbus.engine.replicas.base import ReplicaSettings, Seat
-from meshbus.engine.replicas.belief import MISSED_BEATS, Belief, keeps_leading
+from meshbus.engine.replicas.belief import MISSED_BEATS, Belief, keeps_leading, silence_s
 from meshbus.engine.replicas.budget import BandwidthBudget
 from meshbus.engine.replicas.catchup import RESPONSE_PRICE, Fit, Retained, answer, fit, refuse, skip_target
 from meshbus.engine.replicas.election import Standing, elect
@@ -105,6 +105,11 @@ class ReplicationCoordinator:
     def committed(self) -> int:
         """Everything below this sequence is on the own disk; without epochs nobody promises more."""
         return self.seat.journal.stable_tail
+
+    def lag_s(self, now: float) -> float | None:
+        """Return for how long the slowest other member, or for a replica the leader, was not heard; None if never."""
+        nodes = self._others if self.role == Role.LEADER else (self.belief.leader or 0,)
+        return silence_s([self.belief.heard_at(node) for node in nodes], now)
 
     def retained(self, first_seq: int) -> None:
         """Record that retention removed events."""

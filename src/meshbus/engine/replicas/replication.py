@@ -32,7 +32,7 @@ class Replication(Hosting[ReplicationCoordinator]):
     def __init__(self, context: Context) -> None:
         super().__init__(context, Subprotocol.REDEX)
         self._wall = context.wall
-        self._inbox = Inbox(context.counters)
+        self._inbox = Inbox(context.counters, compat_47=context.settings.short_sync)
 
     def open(
         self,

@@ -10,7 +10,7 @@ import msgspec
 
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.replicas.base import ReplicaSettings, Seat
-from meshbus.engine.replicas.belief import MISSED_BEATS
+from meshbus.engine.replicas.belief import MISSED_BEATS, silence_s
 from meshbus.engine.replicas.campaign import Campaign
 from meshbus.engine.replicas.election import Standing
 from meshbus.engine.replicas.following import Following
@@ -106,6 +106,13 @@ class Voting:
         if self.lead is not None:
             return not self.lead.fenced(now)
         return now - self._heard_at < self._patience_s
+
+    def lag_s(self, now: float) -> float | None:
+        """Return for how long the slowest other member, or for a follower the leader, was not heard; None if never."""
+        if self.lead is None:
+            return None if self.leader is None else silence_s([self._heard_at], now)
+        others = [member.node for member in self._members() if member.node != self.seat.own]
+        return silence_s([self._heard.get(node) for node in others], now)
 
     def _members(self) -> tuple[Member, ...]:
         return () if self.config is None else self.config.members
