@@ -1,7 +1,8 @@
 """Members of a replicated channel as real processes on loopback, with a bad network between them.
 
-Every node dials those before it, through a proxy that this process runs: it drops, delays and doubles datagrams, and cuts
-nodes off from each other. What the nodes report is collected; `check` compares it with what is on their disks.
+Every node dials those before it, through a proxy that this process runs: it drops, delays and doubles datagrams, slows a
+node down, and cuts nodes off from each other, in one direction if it has to. What the nodes report is collected; `check`
+compares it with what is on their disks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket  # noqa: TID251 - the network between the processes
@@ -24,8 +26,13 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
+import msgspec
+
+from meshbus.engine.replicas.records import Ballot
 from meshbus.keyfile import load_or_create
 from meshbus.log.reader import LogReader
+from meshbus.log.replicated import ReplicatedLog
+from meshbus.wire.messages.redex import channel_id
 from tests.children import child
 from tests.house.tree import ROOT
 from tests.node.replicachild import CHANNEL
@@ -41,7 +48,10 @@ class BadNet:
         self.loss = self.duplication = 0.0
         self.delay_s = 0.0
         """Datagrams are held back by up to this much, so that they overtake each other."""
-        self.cut: set[frozenset[int]] = set()
+        self.slow: dict[int, float] = {}
+        """Datagrams from and to these nodes take so many seconds more."""
+        self.cut: set[tuple[int, int]] = set()
+        """From and to: links that carry nothing."""
         self._random = random.Random(seed)
         self._selector = DefaultSelector()
         self._late: list[tuple[float, int, socket.socket, bytes, Where]] = []
@@ -54,14 +64,18 @@ class BadNet:
         """Return the address at which `one` reaches `other`, whose own address is given."""
         front, back = _udp(), _udp()
         route: dict[str, Where] = {"back": address}
-        pair = frozenset({one, other})
-        self._selector.register(front, EVENT_READ, (pair, front, back, route, "front"))
-        self._selector.register(back, EVENT_READ, (pair, back, front, route, "back"))
+        self._selector.register(front, EVENT_READ, ((one, other), front, back, route, "front"))
+        self._selector.register(back, EVENT_READ, ((other, one), back, front, route, "back"))
         return front.getsockname()  # type: ignore[no-any-return]
 
     def isolate(self, node: int, others: range) -> None:
         """Cut a node off from all others."""
-        self.cut |= {frozenset({node, other}) for other in others if other != node}
+        self.silence(node, others)
+        self.cut |= {(other, node) for other in others if other != node}
+
+    def silence(self, node: int, others: range) -> None:
+        """Carry nothing that a node sends; it still hears the others."""
+        self.cut |= {(node, other) for other in others if other != node}
 
     def close(self) -> None:
         self._stopping = True
@@ -84,7 +98,7 @@ class BadNet:
                 self._carry(*key.data)
 
     def _carry(
-        self, pair: frozenset[int], came: socket.socket, via: socket.socket, route: dict[str, Where], side: str
+        self, link: tuple[int, int], came: socket.socket, via: socket.socket, route: dict[str, Where], side: str
     ) -> None:
         for _ in range(64):
             try:
@@ -96,12 +110,13 @@ class BadNet:
             if side == "front":
                 route["front"] = sender  # a node that was started again has the same address, but need not
             to = route.get("back" if side == "front" else "front")
-            if to is None or pair in self.cut or self._random.random() < self.loss:
+            if to is None or link in self.cut or self._random.random() < self.loss:
                 continue
+            late_s = sum(self.slow.get(node, 0.0) for node in link)
             for _ in range(2 if self._random.random() < self.duplication else 1):
-                if self.delay_s:
+                if self.delay_s or late_s:
                     self._number += 1
-                    due = time.monotonic() + self._random.random() * self.delay_s
+                    due = time.monotonic() + self._random.random() * self.delay_s + late_s
                     heappush(self._late, (due, self._number, via, datagram, to))
                 else:
                     via.sendto(datagram, to)
@@ -160,6 +175,36 @@ class Member:
     def wipe(self) -> None:
         shutil.rmtree(self.folder / "log")
 
+    def truncate(self) -> None:
+        """Cut the newest file of the log in half, while the process does not run."""
+        newest = max(self._hot_files(), key=lambda path: path.name)
+        os.truncate(newest, newest.stat().st_size // 2)
+
+    def fill_disk(self) -> None:
+        """Let every write to a file fail in the kernel: no file of the process may grow."""
+        assert self.process is not None
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    def clear_disk(self) -> None:
+        """Let writes succeed again."""
+        assert self.process is not None
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    def set_aside(self) -> list[bytes]:
+        """Return the events that the member moved out of its log, while the process does not run."""
+        with ReplicatedLog.open(self.folder / "log" / "published", CHANNEL, channel_id(CHANNEL)[:16]) as log:
+            return [event.payload for aside in log.asides() for event in log.read_aside(aside)]
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the memory on its disk, while the process does not run."""
+        with ReplicatedLog.open(self.folder / "log" / "published", CHANNEL, channel_id(CHANNEL)[:16]) as log:
+            assert log.recovered.ballot is not None
+            return msgspec.msgpack.decode(log.recovered.ballot, type=Ballot).incarnation
+
+    def _hot_files(self) -> list[Path]:
+        return list((self.folder / "log" / "published").rglob("_hot/*.hot"))
+
     def close(self) -> None:
         self._stack.close()
 
@@ -198,6 +243,7 @@ class Fleet:
         self.folder = folder
         self.net = BadNet()
         self.lock = threading.Lock()
+        self.acks = acks
         self.acked: dict[str, int] = {}
         self.tried: set[str] = set()
         self.unresolved: set[str] = set()
@@ -277,6 +323,11 @@ class Fleet:
         self.wait(led, "another leader")
         return found[0]
 
+    def wait_for_other(self) -> Member:
+        """Return a member that does not lead."""
+        leader = self.wait_for_leader()
+        return next(member for member in self.running() if member is not leader)
+
     def wait(self, done: Callable[[], bool], what: str) -> None:
         until = time.monotonic() + PATIENCE_S
         while not done():
@@ -317,6 +368,11 @@ class Fleet:
 
         self.wait(reached, "all members to catch up")
 
+    def takes_part(self, member: Member) -> bool:
+        """Return whether a member follows or leads."""
+        self.look(member)
+        return member.status["role"] in {"leader", "replica"} and member.status["waiting"] is None
+
     def is_member_again(self, member: Member) -> bool:
         """Return whether a member that lost its disk follows, and has caught up with what was committed."""
         self.look()
@@ -339,8 +395,12 @@ class Fleet:
             text = payload.decode()
             assert text not in places, f"{text} is there twice, at {places[text]} and {seq}"
             places[text] = seq
-        for text, seq in self.acked.items():
-            assert places.get(text) == seq, f"{text} was acknowledged at {seq} and is at {places.get(text)}"
+        lost = {text for text, seq in self.acked.items() if places.get(text) != seq}
+        if self.acks == "local":
+            # What only the leader's disk had may be lost to the log, and is named: it is in a side file of that member.
+            lost -= {payload.decode() for member in self.members for payload in member.set_aside()} - places.keys()
+        for text in lost:
+            raise AssertionError(f"{text} was acknowledged at {self.acked[text]} and is at {places.get(text)}")
         unknown = set(places) - self.tried
         assert not unknown, f"{len(unknown)} events that nobody published: {sorted(unknown)[:5]}"
         self._check_order(places)

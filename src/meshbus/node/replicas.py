@@ -259,8 +259,7 @@ class Replicas:
         self._begin(one, one.disk)
 
     def _begin(self, one: ReplicatedChannel, disk: ReplicaDisk) -> None:
-        """Take part, if the members are known: from the disk, because all that are named have announced themselves, or by
-        placement."""
+        """Take part, if the members are known: from the disk, by placement, or because all have announced themselves."""
         found = disk.recovered
         settings = one.settings(found.ballot)
         if settings is None:
