@@ -1,11 +1,8 @@
 """0x0E00 with a real node: what its replica answers, and what it gets from ours."""
 
 import asyncio
+from pathlib import Path
 
-from meshbus.engine.base.notices import ReplicaWork
-from meshbus.engine.replicas.base import ReplicaSettings
-from meshbus.engine.replicas.journal import Recovered
-from meshbus.engine.replicas.records import Acknowledged, Acks
 from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
 from meshbus.wire.constants import Subprotocol
@@ -13,23 +10,21 @@ from meshbus.wire.messages.redex import (
     NackCode,
     RedexMessage,
     Reserved,
-    Role,
     SyncNack,
     SyncRequest,
     channel_id,
     decode_redex,
     encode_redex,
 )
-from tests.engine.replicas.memorydisk import MemoryDisk
 from tests.interop.lab import Lab, eventually
 
 CHANNEL = "alarms/fire"
 ID = channel_id(CHANNEL)
 
 
-async def replica(lab: Lab, node: Node) -> RealPeer:
-    """Make a real node that is a member of the channel together with ours; another real node opens its log."""
-    peer, opener = lab.peer(permissive_channels=True), lab.peer(permissive_channels=True)
+async def replica(lab: Lab, node: Node, peer: RealPeer) -> None:
+    """Make a real node a member of the channel together with ours; another real node opens its log."""
+    opener = lab.peer(permissive_channels=True)
     await lab.join(node, peer, start=False)
     accepting = peer.begin("accept", opener.node_id)
     await asyncio.to_thread(opener.connect, peer.address, peer.public_key, peer.node_id)
@@ -38,7 +33,6 @@ async def replica(lab: Lab, node: Node) -> RealPeer:
         await asyncio.to_thread(one.start)
     await asyncio.wrap_future(peer.begin("offer_replica", CHANNEL, [peer.node_id, node.node_id]))
     assert await asyncio.wrap_future(opener.begin("open_replica", peer.node_id)) == 1
-    return peer
 
 
 def hear(node: Node) -> list[RedexMessage | Reserved]:
@@ -56,8 +50,8 @@ def hear(node: Node) -> list[RedexMessage | Reserved]:
 
 
 async def test_it_answers_our_request_with_not_leader(lab: Lab) -> None:
-    node = await lab.node()
-    peer = await replica(lab, node)
+    node, peer = await lab.node(), lab.peer(permissive_channels=True)
+    await replica(lab, node, peer)
     heard = hear(node)
     request = encode_redex(SyncRequest(channel_id=ID, since_seq=3, chunk_max=0, request_id=77))
     node.live.act(
@@ -68,21 +62,18 @@ async def test_it_answers_our_request_with_not_leader(lab: Lab) -> None:
     assert (nack.code, nack.since_seq, nack.request_id) == (NackCode.NOT_LEADER, 3, 77)
 
 
-async def test_a_set_with_it_takes_local_appends(lab: Lab) -> None:
-    node = await lab.node()
-    peer = await replica(lab, node)
-    disk = MemoryDisk()
-    settings = ReplicaSettings(nodes=(node.node_id, peer.node_id), heartbeat_s=0.1)
-    work: list[ReplicaWork] = []
-    node.watch(lambda notice: work.append(notice) if isinstance(notice, ReplicaWork) else None)
-    engine = node.live.engine
-    node.live.act(lambda engine, now, out: engine.replication.open(ID, settings, Recovered(), disk, now, out))
-    await eventually(lambda: engine.replication[ID].role == Role.LEADER, "our node to lead")
-    node.live.act(lambda engine, now, out: engine.replication.append(ID, 1, [b"fire"], Acks.LOCAL, now, out))
-    await eventually(lambda: any(one.writes for one in work), "the write")
-    (write,) = [write for one in work for write in one.writes]
-    disk.write(write)  # type: ignore[arg-type]
-    node.live.act(lambda engine, now, out: engine.replication.durable(ID, 1, now, out))
-    acknowledged = Acknowledged(1, 0, 1, Acks.LOCAL, confirmed=True)
-    await eventually(lambda: any(acknowledged in one.notices for one in work), "the acknowledgement")
-    assert peer.node_id in {one.node_id for one in node.peers}
+async def test_a_set_with_it_takes_local_appends(lab: Lab, tmp_path: Path) -> None:
+    peer = lab.peer(permissive_channels=True)
+    its_id = f"{peer.node_id:016x}"
+    channel = {"name": CHANNEL, "replicas": ["ours", its_id], "acks": "local", "replica_heartbeat_s": 0.1}
+    # The entry tells that a member is a 0.23 node; the session is made by `replica`.
+    entry = {"address": "127.0.0.1:9", "node_id": its_id, "public_key": peer.public_key.hex(), "profile": "plain"}
+    node = await lab.node(name="ours", log_dir=tmp_path, channels=[channel], peers=[entry])
+    await replica(lab, node, peer)
+    await eventually(lambda: node.replicas()[0].role == "leader", "our node to lead")
+    report = await node.publisher(CHANNEL).publish_batch([b"smoke", b"fire"])
+    assert (report.log_seq, report.replicated) == (0, "local")
+    (status,) = node.replicas()
+    assert (status.tail, status.committed, status.waiting) == (2, 2, None)
+    assert {one.node_id for one in status.members} == {node.node_id, peer.node_id}
+    assert peer.node_id in {one.node_id for one in node.peers}, "it goes on with heartbeats of a leader"
