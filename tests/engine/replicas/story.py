@@ -30,6 +30,7 @@ def play(seed: int, members: int | None = None, make_world: Callable[..., World]
     world.net.duplication = rng.choice((0, 0.1))
     world.net.slow = rng.choice((0, 0.02, 0.1, 0.3))
     world.duels = rng.random() < 0.3
+    world.fragile = rng.choice((0, 0, 0.1, 0.3))
     world.start()
     world.run(rng.uniform(0, 2))
     _clients(world, rng)

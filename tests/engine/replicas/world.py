@@ -22,6 +22,7 @@ from meshbus.engine.replicas.records import (
     Halted,
     Newcomer,
     Out,
+    PersistBallot,
     ReadReady,
     Refused,
     RoleChanged,
@@ -83,6 +84,8 @@ class World:
         self.wiped = False
         self.duels = False
         """Whether random delays are all the same, so that candidates meet each other."""
+        self.fragile = 0.0
+        """The share of ballots during whose writing a machine loses power."""
         self.restaff = True
         """Whether a newcomer is made a member, as an operator would."""
         self.acked = 0
@@ -207,6 +210,8 @@ class World:
             host.disk.write(write)
         if out.writes:
             self._sync_later(host, out.writes[-1].number)
+            if any(isinstance(write, PersistBallot) for write in out.writes) and self.rng.random() < self.fragile:
+                self._lose_power_later(host)
         for send in out.sends:
             assert not isinstance(send.message, bytes)
             self._send(host.node, send.to, encode_leadership(send.message))  # type: ignore[arg-type]
@@ -223,6 +228,20 @@ class World:
                 self.carry_out(host, host.core.durable(number, self.clock(host)))
 
         self.at(self.rng.uniform(0, 2 * host.sync_s), sync)
+
+    def _lose_power_later(self, host: Host) -> None:
+        life = host.life
+
+        def lose() -> None:
+            if host.life == life:
+                self.crash(host.node)
+                self.at(self.rng.uniform(0, HEARTBEAT_S), start)
+
+        def start() -> None:
+            if host.core is None:
+                self.start(host.node)
+
+        self.at(self.rng.uniform(0, 2 * host.sync_s), lose)
 
     def _tick_later(self, host: Host) -> None:
         core, life = host.core, host.life
@@ -308,7 +327,7 @@ class World:
 
     def heal(self) -> None:
         """Repair everything and wait until all members have the same log."""
-        self.net, self.duels = Net(), False
+        self.net, self.duels, self.fragile = Net(), False, 0.0
         for host in self.hosts.values():
             host.sync_s = 0.01
             if host.core is None and host.life:

@@ -10,12 +10,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meshbus.log.log import Redex
+from meshbus.log.replicated import ReplicatedLog
+from meshbus.node.replicarecords import rows_of
 from meshbus.spark.io.inputs import Logs
 from meshbus.spark.lake.codec import Codec, Declaration
 from meshbus.spark.lake.formats.folders import FolderTable
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.eventwriter import TABLES, EventWriter, Known
 from meshbus.spark.run.ingest import Range
+from meshbus.wire.record import Record, pack_record
 
 JSON = (Declaration(name="a", codec=Codec.JSON),)
 
@@ -74,6 +77,36 @@ def test_what_another_node_logged_too_is_not_written_again(spark: SparkSession, 
     assert sorted(row["pub_seq"] for row in store.rows("silver.events")) == list(range(9))
     files = [pq.ParquetFile(path).metadata.num_rows for path in store.paths("silver.events")]
     assert sorted(files) == [3, 6], "a file of which nothing is new adds no file"
+
+
+def replica(folder: Path, epochs: list[int], committed: int, *, seal: bool) -> None:
+    """Write what a member of a replicated channel has on its disk, event by event with the epoch that appended it."""
+    records = [pack_record(Record(b"%d.%d" % (seq, epoch), seq, 5)) for seq, epoch in enumerate(epochs)]
+    with ReplicatedLog.open(folder, "raw", bytes(16), recorder=len(epochs), background=False) as log:
+        for seq, epoch in enumerate(epochs):
+            payloads, columns = rows_of(records[seq : seq + 1])
+            log.append(epoch, seq, payloads, **columns)
+        log.sync()
+        log.commit_to(committed)
+        log.keep()
+        if seal:
+            log.committed.seal()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_replicas_are_one_log_whichever_is_read_first_and_whoever_is_behind(
+    spark: SparkSession, tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    replica(tmp_path / "0", [1] * 5 + [2] * 4, 7, seal=True)  # the leader: two events are not committed
+    replica(tmp_path / "1", [1] * 5 + [2] * 2, 6, seal=False)  # has heard of fewer commits
+    replica(tmp_path / "2", [1] * 5 + [1] * 3, 5, seal=True)  # its last events will be set aside
+    store = Store(tmp_path / "tables")
+    known = Known(store)
+    for number in order:
+        EventWriter(spark, store, f"events_{number}", known).write(0, ranges(tmp_path / str(number)))
+    assert len(store.rows("bronze.events")) == 7 + 6 + 5, "bronze has every copy"
+    silver = sorted((row["seq"], bytes(row["payload"])) for row in store.rows("silver.events"))
+    assert silver == [(seq, b"%d.%d" % (seq, 1 if seq < 5 else 2)) for seq in range(7)]
 
 
 def test_events_of_a_declared_channel_are_decoded_and_bad_ones_are_in_quarantine(
