@@ -33,7 +33,7 @@ class Candidacy(Voting):
         if elect(self.seat.own, self._standings(now)) != self.seat.own:
             self._change_role(Role.REPLICA, Signal.ELECTION_LOST, out)
             return
-        until = now + self._patience_s
+        until = now + self._slowness * self._patience_s
         self._begin(Campaign(self._next_epoch(), trial=True, until=until, write=self._memory), now, out)
 
     def _again(self, campaign: Campaign, now: float, out: Out) -> None:
@@ -98,14 +98,15 @@ class Candidacy(Voting):
             self._win(campaign, now, out)
         else:
             campaign.source = source
-            campaign.until = now + self._patience_s
+            campaign.until = now + self._slowness * self._patience_s
             self._fetch(source, self.seat.journal.tail, now, out)
 
     def _stand(self, epoch: int, now: float, out: Out) -> None:
         """Promise an epoch to this node itself, and propose it once that is on disk."""
         write = self.seat.persist(out, promised=epoch, leader=self.seat.own)
         self._reset(self.committed)
-        self._begin(Campaign(epoch, trial=False, until=now + self._patience_s, write=write), now, out)
+        until = now + self._slowness * self._patience_s
+        self._begin(Campaign(epoch, trial=False, until=until, write=write), now, out)
 
     def _on_transfer(self, sender: int, transfer: Transfer, now: float, out: Out) -> None:
         """Campaign at once, because the leader asks for it. No trial: the others still hear that leader."""
@@ -118,7 +119,7 @@ class Candidacy(Voting):
         self._stand(self._next_epoch(), now, out)
 
     def _copy(self, campaign: Campaign, data: Data, now: float, out: Out) -> None:
-        campaign.until = now + self._patience_s
+        campaign.until = now + self._slowness * self._patience_s
         wanted = self._accept(data, out)
         if wanted is None and (self.seat.journal.runs.last_epoch, self.seat.journal.tail) < campaign.goal:
             wanted = self.seat.journal.tail
@@ -128,6 +129,7 @@ class Candidacy(Voting):
 
     def _win(self, campaign: Campaign, now: float, out: Out) -> None:
         self._campaign = None
+        self._lost_campaigns = 0
         self.leader = self.seat.own
         self._change_role(Role.LEADER, Signal.ELECTION_WON, out)
         self.lead = Leading(self.seat, self.committed, now, out)

@@ -51,6 +51,8 @@ class Journal:
     def __init__(self, found: Recovered, ballot: Ballot, reader: LogReader) -> None:
         self._reader = reader
         self._recent: dict[int, bytes] = {}
+        self._recent_from = found.tail
+        """The first sequence in memory: all from there to the end are."""
         self._recent_bytes = 0
         self.ballot = ballot
         self.tail = found.tail
@@ -102,7 +104,7 @@ class Journal:
         out.writes.append(SkipTo(number, seq, epoch))
         self.runs = EpochRuns([(epoch, self.tail)])
         self._forget(0)
-        self.tail = self.first_retained = seq
+        self.tail = self.first_retained = self._recent_from = seq
         return self._written(number)
 
     def retained(self, first_seq: int) -> None:
@@ -128,13 +130,16 @@ class Journal:
     def _remember(self, events: tuple[bytes, ...]) -> None:
         # Before the new ones come in: they are not at the disk yet, so they must stay.
         while self._recent_bytes > RECENT_BYTES:
-            self._recent_bytes -= len(self._recent.pop(next(iter(self._recent))))
+            # By its number: looking for the first key of a dict passes every key that was removed before.
+            self._recent_bytes -= len(self._recent.pop(self._recent_from))
+            self._recent_from += 1
         self._recent.update(enumerate(events, self.tail))
         self._recent_bytes += sum(map(len, events))
 
     def _forget(self, seq: int) -> None:
-        for gone in range(max(seq, next(iter(self._recent), self.tail)), self.tail):
+        for gone in range(max(seq, self._recent_from), self.tail):
             self._recent_bytes -= len(self._recent.pop(gone))
+        self._recent_from = min(self._recent_from, seq)
 
     def _next(self) -> int:
         self.number += 1

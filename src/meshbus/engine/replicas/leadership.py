@@ -290,6 +290,7 @@ class Leadership(Candidacy):
             self._change_role(Role.REPLICA, Signal.CAPABILITY_SELECTED, out)
         if self._campaign is not None:
             self._lose(now, out)
+        self._lost_campaigns = 0
         self.leader = sender
         self._heard_at = now
         self._postpone(now)

@@ -41,6 +41,10 @@ _HALT_SIGNALS = {
 }
 
 
+_SLOWEST = 8
+"""How much longer campaigns become at most. Our choice: then a round trip may take twelve heartbeat periods."""
+
+
 class Voting:
     """One member of one replicated channel: its state."""
 
@@ -75,6 +79,8 @@ class Voting:
         self._known_epoch = 0
         self._heard_at = float("-inf")
         self._campaign_at = float("inf")
+        self._lost_campaigns = 0
+        """How many campaigns were lost in a row, without a leader that was heard."""
         self._fetch_at = float("-inf")
         self._heard: dict[int, float] = {}
         self._rtt_us: dict[int, int] = {}
@@ -138,6 +144,11 @@ class Voting:
     def _patience_s(self) -> float:
         return MISSED_BEATS * self.seat.settings.heartbeat_s
 
+    @property
+    def _slowness(self) -> int:
+        """By how much campaigns take longer than the first one: disks or nodes may be too slow for it just now."""
+        return min(_SLOWEST, 1 << self._lost_campaigns)
+
     # ── epochs and roles ───────────────────────────────────────────────────────────────
 
     def _enter(self, epoch: int, leader: int, now: float, out: Out) -> None:
@@ -164,6 +175,7 @@ class Voting:
 
     def _lose(self, now: float, out: Out) -> None:
         self._campaign = None
+        self._lost_campaigns += 1
         self._change_role(Role.REPLICA, Signal.ELECTION_LOST, out)
         self._postpone(now)
 
@@ -188,7 +200,8 @@ class Voting:
 
     def _postpone(self, now: float) -> None:
         """Wait for a leader: at least three periods, and a random time more, so that not all campaign at once."""
-        self._campaign_at = now + self._patience_s + 2 * self.seat.jitter() * self.seat.settings.heartbeat_s
+        spread_s = 2 * self._slowness * self.seat.settings.heartbeat_s
+        self._campaign_at = now + self._patience_s + self.seat.jitter() * spread_s
 
     def _accept(self, data: Data, out: Out) -> int | None:
         before = self._follow.committed
