@@ -16,7 +16,7 @@ from meshbus.errors import LocalProtocolError
 from meshbus.log.once import BATCH, PLACE, WRITER
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.policy.bound import Bound, By
-from meshbus.wire.record import has_headers, unpack_record
+from meshbus.wire.record import unpack_record, with_headers
 
 MAX_WRITERS = 4096
 """Writers whose last batch is remembered; one that was forgotten costs a search of the log."""
@@ -54,8 +54,8 @@ class Writers:
 
     def stored(self, records: Sequence[bytes]) -> None:
         """Record what was written at the end of the log."""
-        for record in records:
-            if has_headers(record) and (found := _key_of(record)) is not None:
+        for record in with_headers(records):
+            if (found := _key_of(record)) is not None:
                 self._last.put(*found)
 
     def forget(self) -> None:

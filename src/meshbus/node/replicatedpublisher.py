@@ -20,7 +20,7 @@ from meshbus.node.live import Live
 from meshbus.node.publisher import ChannelPublisher, bytes_of, columns_from
 from meshbus.node.replicas import ReplicatedChannel
 from meshbus.wire.messages.append import Appended, Outcome
-from meshbus.wire.record import Record, pack_record
+from meshbus.wire.record import Record, pack_record, pack_records
 
 ONCE_WAIT_S = 60.0
 """How long `publish_once` tries: it can be repeated safely, so it outlasts a change of the leader with a slow disk."""
@@ -89,13 +89,15 @@ class ReplicatedPublisher(ChannelPublisher):
             problem = f"this node may not publish on {str(self.channel)!r}; see publish_caps and require_token there"
             raise AuthError(AuthFault.DENIED, problem)
         origin = engine.identity.origin_hash
+        if headers is None:
+            return pack_records(payloads, now_ns, origin)
         return [
             pack_record(
                 Record(
                     payload,
                     now_ns if times is None else int(times[place]),
                     origin,
-                    None if headers is None else headers[place],
+                    headers[place],
                 )
             )
             for place, payload in enumerate(payloads)

@@ -9,7 +9,7 @@ its payload. For the messages of wire/messages/leadership.py it is an opaque pay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ _VALUE = Layout("record header", "<H")
 RECORD_COST = _HEAD.size
 """18: what a record without headers has in addition to its payload."""
 _MAX_HEADERS = 0xFFFF
+_NO_HEADERS = bytes(2)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -43,6 +44,12 @@ def pack_record(record: Record) -> bytes:
     return _HEAD.pack(record.ts_ns, record.origin, len(headers)) + headers + record.payload
 
 
+def pack_records(payloads: Sequence[bytes], ts_ns: int, origin: int) -> list[bytes]:  # hot
+    """Write records without headers, published at one moment by one node."""
+    head = _HEAD.pack(ts_ns, origin, 0)
+    return [head + payload for payload in payloads]
+
+
 def unpack_record(event: Buffer) -> Record:
     """Read a record; raise MalformedPacket for bytes that are none."""
     view = memoryview(event)
@@ -54,9 +61,9 @@ def unpack_record(event: Buffer) -> Record:
     return Record(bytes(view[end:]), ts_ns, origin, headers)
 
 
-def has_headers(event: Buffer) -> bool:
-    """Return whether a record has headers, without reading them."""
-    return bytes(event[RECORD_COST - 2 : RECORD_COST]) != b"\x00\x00"
+def with_headers(records: Sequence[bytes]) -> list[bytes]:  # hot
+    """Return those of the records that have headers, without reading these."""
+    return [record for record in records if record[RECORD_COST - 2 : RECORD_COST] != _NO_HEADERS]
 
 
 def _pack_headers(headers: Mapping[str, bytes]) -> bytes:

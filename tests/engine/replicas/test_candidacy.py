@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from meshbus.engine.replicas.records import Diverged, RoleChanged
 from meshbus.engine.replicas.roles import Signal
+from meshbus.policy.reason import Reason
 from meshbus.wire.messages.leadership import Config, Data, Fetch, Member, Promise, Propose, Stale
 from meshbus.wire.messages.redex import Role
 from tests.engine.replicas.single import ID, TRIO, Single, data, promise, propose
@@ -74,6 +75,29 @@ def test_a_promiser_serves_its_log_to_its_candidate_alone() -> None:
     assert one.out.sends == []
     one.receive(3, Fetch(channel_id=ID, epoch=4, first=0, max_bytes=9))
     assert one.sent(Stale)[0].epoch == 5
+
+
+def test_a_promiser_that_lost_its_log_serves_nothing_beyond_its_end() -> None:
+    one = Single(promised=5, leader=2, epochs=(1,))
+    one.receive(2, Fetch(channel_id=ID, epoch=5, first=9, max_bytes=1000))
+    assert one.out.sends == []
+    assert one.core.seat.counters.get(*Reason.REPLICA_UNEXPECTED.counter) == 1
+
+
+def test_a_copy_from_a_log_that_became_shorter_ends() -> None:
+    one = Single(epochs=(1,), promised=1)
+    one.tick()
+    one.receive(2, promise(2, trial=True))
+    one.sync()
+    one.receive(2, promise(2, last_epoch=1, tail=5))
+    assert one.sent(Fetch)
+    began = one.now
+    while one.core.role == Role.CANDIDATE:
+        one.now += 0.5
+        one.receive(2, data(2, 1, 1, entry=1, round_=0))  # the end of its log, again and again
+        one.tick(one.now)
+        assert one.now < began + 10
+    assert signals(one) == [Signal.ELECTION_LOST]
 
 
 def test_a_campaign_without_answers_repeats_itself_and_ends() -> None:

@@ -119,7 +119,9 @@ class Candidacy(Voting):
         self._stand(self._next_epoch(), now, out)
 
     def _copy(self, campaign: Campaign, data: Data, now: float, out: Out) -> None:
-        campaign.until = now + self._slowness * self._patience_s
+        if data.payloads:
+            # Only what brings it further: a source that lost its log since it promised would answer for ever.
+            campaign.until = now + self._slowness * self._patience_s
         wanted = self._accept(data, out)
         if wanted is None and (self.seat.journal.runs.last_epoch, self.seat.journal.tail) < campaign.goal:
             wanted = self.seat.journal.tail

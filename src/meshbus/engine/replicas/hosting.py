@@ -92,10 +92,15 @@ class Hosting(Service, Generic[MemberType]):
         for channel_id in list(self._work):
             work = self._work.pop(channel_id)
             messages: dict[int, list[bytes]] = {}
+            # A message to several members is encoded once; the sends keep it alive, so its id is its own.
+            written: dict[int, bytes] = {}
             for send in work.sends:
                 peer = self._peers.get(send.to)
                 if peer is not None and self._reaches(peer):
-                    messages.setdefault(send.to, []).append(self._encode(send))
+                    found = written.get(id(send.message))
+                    if found is None:
+                        found = written[id(send.message)] = self._encode(send)
+                    messages.setdefault(send.to, []).append(found)
             for node, said in messages.items():
                 self._peers.require(node).send_messages(self._subprotocol_id, said, out)
             if work.writes or work.notices:

@@ -117,8 +117,18 @@ class Journal:
         """Return payloads from a sequence on that fit into `max_bytes`, with `cost` bytes for each in addition."""
         if first_seq not in self._recent:
             return _fitting(self._reader.read(first_seq, max_events, max_bytes), max_bytes, cost)
-        recent = (self._recent[seq] for seq in range(first_seq, min(first_seq + max_events, self.tail)))
-        return _fitting(recent, max_bytes, cost)
+        return self._read_recent(first_seq, min(first_seq + max_events, self.tail), max_bytes, cost)
+
+    def _read_recent(self, seq: int, end: int, max_bytes: int, cost: int) -> tuple[bytes, ...]:  # hot
+        recent, taken = self._recent, list[bytes]()
+        while seq < end:
+            payload = recent[seq]
+            max_bytes -= cost + len(payload)
+            if max_bytes < 0:
+                break
+            taken.append(payload)
+            seq += 1
+        return tuple(taken)
 
     def durable(self, number: int) -> None:
         """Record that a write and all before it are durable."""

@@ -243,11 +243,15 @@ class Leadership(Candidacy):
             self._stale(sender, out)
         elif self.lead is not None and fetch.epoch == self.epoch:
             self.lead.on_fetch(sender, fetch, now, out)
-        elif (fetch.epoch, sender) == (self.epoch, self.seat.journal.ballot.leader):
+        elif (fetch.epoch, sender) == (self.epoch, self.seat.journal.ballot.leader) and self._has(fetch.first):
             for data in chunks(self.seat, fetch.first, self.committed, _COPY_CHUNKS):
                 self.seat.send(sender, data, out)
         else:
             self.seat.counters.count(Reason.REPLICA_UNEXPECTED)
+
+    def _has(self, seq: int) -> bool:
+        """Return whether the log reaches a sequence; it does not if this member lost what it promised from."""
+        return seq <= self.seat.journal.tail
 
     def _on_data(self, sender: int, data: Data, now: float, out: Out) -> None:
         campaign = self._campaign

@@ -47,6 +47,8 @@ LEASE_BEATS = 2
 """For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
 _MAX_READS = 1024
 _MAX_ROUNDS = 64
+_MAX_CHUNKS = 128
+"""About twice what is under way to a follower, so that those who are close to each other share them."""
 
 
 BOUNDS = (
@@ -84,6 +86,8 @@ class Leading:
         self._reads: deque[_Read] = deque()
         self._budget = BandwidthBudget(seat.settings.budget_fraction)
         self._stored_config: tuple[int, int] = (0, 0)
+        self._chunks: dict[int, Data] = {}
+        """Messages with events that were sent to one follower, by their first sequence; another needs the same soon."""
         self._heir: int | None = None
         """The member that is to lead next: nothing is appended until then."""
         self._heir_until = now
@@ -254,7 +258,7 @@ class Leading:
         """Send what the follower does not have, as far as the window and, for old events, the budget allow."""
         journal, window = self._seat.journal, self._seat.settings.window_bytes
         while progress.next < journal.tail and progress.in_flight_bytes < window:
-            data = chunk(self._seat, max(progress.next, journal.first_retained), self._round, self.committed)
+            data = self._chunk(max(progress.next, journal.first_retained))
             size = sum(map(len, data.payloads))
             if not data.payloads:
                 return  # not in memory: the follower asks again
@@ -262,6 +266,20 @@ class Leading:
                 self._seat.counters.count(Reason.REPLICA_OVER_BUDGET)
                 return
             self._send(node, progress, data, size, out)
+
+    def _chunk(self, first: int) -> Data:
+        """Return a message with the events from a sequence on, perhaps one that was made for another follower.
+
+        Its round and its committed tail may be earlier ones, as if it had been on its way for longer.
+        """
+        data = self._chunks.get(first)
+        if data is None:
+            data = chunk(self._seat, first, self._round, self.committed)
+            if len(self._chunks) >= _MAX_CHUNKS:
+                self._chunks.clear()
+            if data.payloads and data.first_seq + len(data.payloads) < self._seat.journal.tail:
+                self._chunks[first] = data  # it is full, so it will not be longer later
+        return data
 
     def _send(self, node: int, progress: Progress, data: Data, size: int, out: Out) -> None:
         out.sends.append(Send(node, data))
