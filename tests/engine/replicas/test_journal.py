@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from meshbus.engine.replicas import journal as module
+from meshbus.engine.replicas import recent
 from meshbus.engine.replicas.journal import Journal, Recovered
 from meshbus.engine.replicas.records import AppendEvents, Ballot, Out, PersistBallot, SetAside, SkipTo
 from tests.engine.replicas.memorydisk import MemoryDisk
@@ -53,7 +53,7 @@ def test_events_that_will_be_set_aside_are_not_stable_although_they_are_on_disk(
 
 
 def test_new_events_are_read_from_memory_and_old_ones_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RECENT_BYTES", 3)
+    monkeypatch.setattr(recent, "KEPT_BYTES", 3)
     one, _, disk = journal()
     for payload in (b"aa", b"bb", b"cc", b"dd"):
         out = Out()

@@ -18,6 +18,7 @@ from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import (
     Acknowledged,
     Acks,
+    AppendEvents,
     Committed,
     Halted,
     Newcomer,
@@ -27,6 +28,7 @@ from meshbus.engine.replicas.records import (
     Refused,
     RoleChanged,
     Unresolved,
+    Write,
 )
 from meshbus.wire.messages.leadership import LeadershipMessage, decode_leadership, encode_leadership
 from meshbus.wire.messages.redex import Role
@@ -85,7 +87,7 @@ class World:
         self.duels = False
         """Whether random delays are all the same, so that candidates meet each other."""
         self.fragile = 0.0
-        """The share of ballots during whose writing a machine loses power."""
+        """The share of ballots and starts of epochs during or soon after whose writing a machine loses power."""
         self.restaff = True
         """Whether a newcomer is made a member, as an operator would."""
         self.acked = 0
@@ -210,7 +212,7 @@ class World:
             host.disk.write(write)
         if out.writes:
             self._sync_later(host, out.writes[-1].number)
-            if any(isinstance(write, PersistBallot) for write in out.writes) and self.rng.random() < self.fragile:
+            if any(map(_is_weighty, out.writes)) and self.rng.random() < self.fragile:
                 self._lose_power_later(host)
         for send in out.sends:
             assert not isinstance(send.message, bytes)
@@ -241,7 +243,7 @@ class World:
             if host.core is None:
                 self.start(host.node)
 
-        self.at(self.rng.uniform(0, 2 * host.sync_s), lose)
+        self.at(self.rng.uniform(0, 4 * host.sync_s), lose)
 
     def _tick_later(self, host: Host) -> None:
         core, life = host.core, host.life
@@ -365,3 +367,8 @@ class World:
     def _is_member(self, core: Leadership) -> bool:
         leader = self.leader()
         return leader is not None and leader.config is not None and core.seat.member in leader.config.members
+
+
+def _is_weighty(write: Write) -> bool:
+    """Return whether other members rely on a write: a promise, or the start of an epoch."""
+    return isinstance(write, PersistBallot) or (isinstance(write, AppendEvents) and not write.payloads)

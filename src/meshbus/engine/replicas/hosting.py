@@ -91,6 +91,7 @@ class Hosting(Service, Generic[MemberType]):
         """Send what the members have to say, and hand their work to the node."""
         for channel_id in list(self._work):
             work = self._work.pop(channel_id)
+            self._set_timer(channel_id)
             messages: dict[int, list[bytes]] = {}
             # A message to several members is encoded once; the sends keep it alive, so its id is its own.
             written: dict[int, bytes] = {}
@@ -106,6 +107,13 @@ class Hosting(Service, Generic[MemberType]):
             if work.writes or work.notices:
                 out.control.append(ReplicaWork(channel_id, tuple(work.writes), tuple(work.notices)))
 
+    def _set_timer(self, channel_id: bytes) -> None:
+        due = self._members[channel_id].next_timer()
+        if due is None:
+            self._timers.drop(channel_id)
+        elif due != self._timers.get(channel_id):
+            self._timers.set(channel_id, due)
+
     def _reaches(self, peer: Peer) -> bool:
         """Return whether messages may be sent to a peer."""
         return peer.uses(self._subprotocol_id)
@@ -119,7 +127,7 @@ class Hosting(Service, Generic[MemberType]):
             member.measured(peer.node_id, 2 * peer.clock.error_ns // 1000)
 
     def _take(self, channel_id: bytes, result: Out) -> None:
-        """Collect what a member asked for, and set its timer."""
+        """Collect what a member asked for."""
         work = self._work.get(channel_id)
         if work is None:
             self._work[channel_id] = result
@@ -127,8 +135,3 @@ class Hosting(Service, Generic[MemberType]):
             work.sends += result.sends
             work.writes += result.writes
             work.notices += result.notices
-        due = self._members[channel_id].next_timer()
-        if due is None:
-            self._timers.drop(channel_id)
-        elif due != self._timers.get(channel_id):
-            self._timers.set(channel_id, due)

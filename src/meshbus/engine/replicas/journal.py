@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from meshbus.engine.replicas.recent import Recent
 from meshbus.engine.replicas.records import AppendEvents, Ballot, LogReader, Out, PersistBallot, SetAside, SkipTo
 from meshbus.engine.replicas.runs import EpochRuns
-
-RECENT_BYTES = 4 << 20
-"""How many bytes of the newest events are kept in memory."""
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +48,7 @@ class Journal:
 
     def __init__(self, found: Recovered, ballot: Ballot, reader: LogReader) -> None:
         self._reader = reader
-        self._recent: dict[int, bytes] = {}
-        self._recent_from = found.tail
-        """The first sequence in memory: all from there to the end are."""
-        self._recent_bytes = 0
+        self._recent = Recent()
         self.ballot = ballot
         self.tail = found.tail
         self.first_retained = found.first_retained
@@ -84,7 +79,7 @@ class Journal:
         number = self._next()
         out.writes.append(AppendEvents(number, epoch, self.tail, events))
         self.runs.append(epoch, self.tail)
-        self._remember(events)
+        self._recent.append(self.tail, events)
         self.tail += len(events)
         return self._written(number)
 
@@ -94,7 +89,7 @@ class Journal:
         out.writes.append(SetAside(number, seq))
         self._cuts.append((number, seq))
         self.runs.truncate(seq)
-        self._forget(seq)
+        self._recent.truncate(seq)
         self.tail = seq
         return self._written(number)
 
@@ -103,8 +98,8 @@ class Journal:
         number = self._next()
         out.writes.append(SkipTo(number, seq, epoch))
         self.runs = EpochRuns([(epoch, self.tail)])
-        self._forget(0)
-        self.tail = self.first_retained = self._recent_from = seq
+        self._recent.truncate(0)
+        self.tail = self.first_retained = seq
         return self._written(number)
 
     def retained(self, first_seq: int) -> None:
@@ -117,18 +112,7 @@ class Journal:
         """Return payloads from a sequence on that fit into `max_bytes`, with `cost` bytes for each in addition."""
         if first_seq not in self._recent:
             return _fitting(self._reader.read(first_seq, max_events, max_bytes), max_bytes, cost)
-        return self._read_recent(first_seq, min(first_seq + max_events, self.tail), max_bytes, cost)
-
-    def _read_recent(self, seq: int, end: int, max_bytes: int, cost: int) -> tuple[bytes, ...]:  # hot
-        recent, taken = self._recent, list[bytes]()
-        while seq < end:
-            payload = recent[seq]
-            max_bytes -= cost + len(payload)
-            if max_bytes < 0:
-                break
-            taken.append(payload)
-            seq += 1
-        return tuple(taken)
+        return self._recent.read(first_seq, first_seq + max_events, max_bytes, cost)
 
     def durable(self, number: int) -> None:
         """Record that a write and all before it are durable."""
@@ -136,20 +120,6 @@ class Journal:
             self.synced = self._unsynced.popleft()
         while self._cuts and self._cuts[0][0] <= number:
             self._cuts.popleft()
-
-    def _remember(self, events: tuple[bytes, ...]) -> None:
-        # Before the new ones come in: they are not at the disk yet, so they must stay.
-        while self._recent_bytes > RECENT_BYTES:
-            # By its number: looking for the first key of a dict passes every key that was removed before.
-            self._recent_bytes -= len(self._recent.pop(self._recent_from))
-            self._recent_from += 1
-        self._recent.update(enumerate(events, self.tail))
-        self._recent_bytes += sum(map(len, events))
-
-    def _forget(self, seq: int) -> None:
-        for gone in range(max(seq, self._recent_from), self.tail):
-            self._recent_bytes -= len(self._recent.pop(gone))
-        self._recent_from = min(self._recent_from, seq)
 
     def _next(self) -> int:
         self.number += 1

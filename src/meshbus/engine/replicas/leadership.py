@@ -70,7 +70,7 @@ class Leadership(Candidacy):
         if self.halted:
             self.seat.counters.count(Reason.REPLICA_HALTED)
             return out
-        if sender not in self._nodes():
+        if not self._knows(sender):
             self.seat.counters.count(Reason.REPLICA_NOT_MEMBER)
             if not isinstance(message, Stale):
                 self._stale(sender, out)
@@ -181,7 +181,7 @@ class Leadership(Candidacy):
 
     def measured(self, node: int, rtt_us: int) -> None:
         """Record the round-trip time to a member."""
-        if node in self._nodes():
+        if self._knows(node):
             self._rtt_us[node] = rtt_us
 
     # ── messages ────────────────────────────────────────────────────────────────────────────

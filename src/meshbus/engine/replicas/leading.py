@@ -47,8 +47,8 @@ LEASE_BEATS = 2
 """For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
 _MAX_READS = 1024
 _MAX_ROUNDS = 64
-_MAX_CHUNKS = 128
-"""About twice what is under way to a follower, so that those who are close to each other share them."""
+_MAX_CHUNKS = 256
+"""2 MiB, several times what is under way to a follower, so that those who are close to each other share them."""
 
 
 BOUNDS = (
@@ -88,6 +88,7 @@ class Leading:
         self._stored_config: tuple[int, int] = (0, 0)
         self._chunks: dict[int, Data] = {}
         """Messages with events that were sent to one follower, by their first sequence; another needs the same soon."""
+        self._older: dict[int, Data] = {}
         self._heir: int | None = None
         """The member that is to lead next: nothing is appended until then."""
         self._heir_until = now
@@ -272,11 +273,11 @@ class Leading:
 
         Its round and its committed tail may be earlier ones, as if it had been on its way for longer.
         """
-        data = self._chunks.get(first)
+        data = self._chunks.get(first) or self._older.get(first)
         if data is None:
             data = chunk(self._seat, first, self._round, self.committed)
             if len(self._chunks) >= _MAX_CHUNKS:
-                self._chunks.clear()
+                self._chunks, self._older = {}, self._chunks
             if data.payloads and data.first_seq + len(data.payloads) < self._seat.journal.tail:
                 self._chunks[first] = data  # it is full, so it will not be longer later
         return data

@@ -126,6 +126,9 @@ class Voting:
     def _nodes(self) -> set[int]:
         return {member.node for member in self._members()} | set(self.seat.settings.nodes) | set(self._newcomers)
 
+    def _knows(self, node: int) -> bool:  # hot: every message asks
+        return node in self.seat.settings.nodes or node in self._nodes()
+
     def _standings(self, now: float) -> list[Standing]:
         nodes = self._nodes() if self.config is None else {member.node for member in self.config.members}
         return [

@@ -1,0 +1,79 @@
+"""Recent: the newest events of a log in memory, as the appends in which they came.
+
+An append is kept as it came, so that remembering and forgetting cost little for each event. What is kept has no gaps, and
+ends with the log. The oldest appends go when enough bytes are kept without them; the newest always stays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+KEPT_BYTES = 16 << 20
+"""At least so many bytes of events are kept, if there are as many, and less than an append more. Our choice: some large
+batches, which followers get in pieces, so that nothing has to be read from the disk for members that are up."""
+
+
+class Recent:
+    """The last appends of one log."""
+
+    __slots__ = ("_bytes", "_end", "_firsts", "_parts", "_sizes")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        """The first sequence of each append."""
+        self._parts: list[tuple[bytes, ...]] = []
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._end = 0
+
+    def __contains__(self, seq: int) -> bool:
+        return bool(self._firsts) and self._firsts[0] <= seq < self._end
+
+    def append(self, first_seq: int, events: tuple[bytes, ...]) -> None:
+        """Remember events at the end of the log."""
+        if not events:
+            return
+        self._make_room()
+        size = sum(map(len, events))
+        self._firsts.append(first_seq)
+        self._parts.append(events)
+        self._sizes.append(size)
+        self._bytes += size
+        self._end = first_seq + len(events)
+
+    def truncate(self, seq: int) -> None:
+        """Forget the events from a sequence on."""
+        while self._firsts and self._firsts[-1] >= seq:
+            self._firsts.pop()
+            self._parts.pop()
+            self._bytes -= self._sizes.pop()
+        if self._firsts and seq < self._end:
+            kept = self._parts[-1][: seq - self._firsts[-1]]
+            self._bytes -= self._sizes[-1]
+            self._parts[-1], self._sizes[-1] = kept, sum(map(len, kept))
+            self._bytes += self._sizes[-1]
+        self._end = min(self._end, seq)
+
+    def read(self, seq: int, end: int, max_bytes: int, cost: int) -> tuple[bytes, ...]:  # hot: bench_replication
+        """Return the events from one that is here on, as many as fit `max_bytes` with `cost` bytes for each."""
+        taken: list[bytes] = []
+        end = min(end, self._end)
+        place = bisect_right(self._firsts, seq) - 1
+        while seq < end:
+            first, part = self._firsts[place], self._parts[place]
+            for payload in part[seq - first : end - first]:
+                max_bytes -= cost + len(payload)
+                if max_bytes < 0:
+                    return tuple(taken)
+                taken.append(payload)
+            seq = first + len(part)
+            place += 1
+        return tuple(taken)
+
+    def _make_room(self) -> None:
+        gone = 0
+        while gone < len(self._sizes) and self._bytes - self._sizes[gone] >= KEPT_BYTES:
+            self._bytes -= self._sizes[gone]
+            gone += 1
+        if gone:
+            del self._firsts[:gone], self._parts[:gone], self._sizes[:gone]
