@@ -1,8 +1,7 @@
 """The same Parquet files read and written by Spark and by DuckDB alone: what the stages of meshbus are compared with.
 
 A scan reads all columns. Spark has a sink for that; DuckDB is asked for the highest value of each column, or for its
-longest. Reading and writing copies all rows to new files: with the default codec, and in Spark also with zstd. Every copy
-is counted and removed.
+longest. Reading and writing copies all rows to new files with the default codec. Every copy is counted and removed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from meshbus.log.schema import EVENTS, ColumnType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCAN, COPY, ZSTD = "Spark, scan", "Spark, read and write", "Spark, read and write zstd"
+SCAN, COPY = "Spark, scan", "Spark, read and write"
 DUCK_SCAN, DUCK_COPY = "DuckDB, scan", "DuckDB, read and write"
 
 Job = Callable[[], None]
@@ -35,7 +34,6 @@ def jobs(spark: SparkSession, paths: Sequence[str], events: int, aside: Path) ->
     return {
         SCAN: lambda: _noop(rows),
         COPY: lambda: _copy(aside, events, rows.write.parquet),
-        ZSTD: lambda: _copy(aside, events, lambda to: rows.write.option("compression", "zstd").parquet(to)),
         DUCK_SCAN: lambda: _duck_scan(duck, paths, events),
         DUCK_COPY: lambda: _copy(aside, events, lambda to: _duck_copy(duck, paths, Path(to))),
     }

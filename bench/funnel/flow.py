@@ -43,8 +43,8 @@ STOP_S = 600.0
 RETRY_S, ASK_S = 0.05, 10.0
 WARM = 2
 """Events before the first sample: they include compilation."""
-RESTED_S = 8.0
-"""Pause after which no table rests, in a process that is warmed up."""
+RESTED_S = 3.0
+"""Pause after which no table rests, in a process that is warmed up: tables take a tenth of a second."""
 _EVENTS, _GOLD = "events", "gold"
 _EVENT_COUNTS = {"silver.event_counts", "silver.receipt_counts", "silver.latency_counts"}
 
@@ -312,22 +312,31 @@ def freshness(
     return sorted(waits[warm:])
 
 
-def slowest(spark: SparkSession, config: PipelineConfig, events: Source, samples: int) -> dict[str, float]:
-    """Return the median seconds from the append of one event until each gold table has it, with a pipeline that is idle.
+class Idle(NamedTuple):
+    """A pipeline that has nothing to do until one event comes."""
 
-    Before each event, all tables are up to date and have rested.
-    """
+    waits: dict[str, float]
+    """Median seconds from the append of the event until each gold table has it."""
+    cpu_share: float
+    """Processor seconds per second while nothing came."""
+
+
+def slowest(spark: SparkSession, config: PipelineConfig, events: Source, samples: int) -> Idle:
+    """Measure single events with a pipeline that is idle: before each, all tables are up to date and have rested."""
     names = [name for name, table in CATALOG.gold.items() if _EVENT_COUNTS & set(table.sources)]
     waits: dict[str, list[float]] = {name: [] for name in names}
+    shares: list[float] = []
     with following(spark, config) as follower:
         events.append()
         follower.wait_gold(events.events)
         for _ in range(samples + 1):
+            cpu_s, began = processor_seconds(), time.perf_counter()
             time.sleep(RESTED_S)
+            shares.append((processor_seconds() - cpu_s) / (time.perf_counter() - began))
             since, at = len(follower.marks), events.append()
             for name, seen in follower.wait_tables(names, since).items():
                 waits[name].append(seen - at)
-    return {name: statistics.median(found[1:]) for name, found in waits.items()}
+    return Idle({name: statistics.median(found[1:]) for name, found in waits.items()}, statistics.median(shares))
 
 
 def _wait_one(follower: Follower, events: Source) -> float:

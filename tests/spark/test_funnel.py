@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.bench_funnel import GOLD, ORDER, SILVER, ratio_table, stage_table, stages
+from bench.bench_funnel import CLAIMS, GOLD, ORDER, SILVER, ratio_lines, sealing_table, stage_table, stages
 from bench.funnel import flow
 from bench.funnel.bare import COPY, DUCK_COPY, jobs
 from bench.funnel.flow import COUNTED, batch_cost, config_for, freshness, gold_events, slowest, source, through
 from bench.funnel.load import Load, fill
+from bench.funnel.verdicts import Line
 from tests.children import child
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,22 @@ def test_every_stage_has_a_rate_and_its_files_are_removed(spark: SparkSession, t
     assert rates[SILVER] >= rates[GOLD]
     assert not list(tmp_path.iterdir())
     assert [row[0] for row in stage_table(load, rates).rows] == list(ORDER)
-    assert {row[4] for row in ratio_table({load: rates}).rows} <= {"yes", "no"}
+    lines = ratio_lines(load, rates)
+    assert [line.bound for line in lines] == [least for kind, _, _, least, _ in CLAIMS if kind == "raw"]
+    assert None not in {line.met for line in lines}
+
+
+def test_sealing_is_compared_with_what_the_disk_takes(tmp_path: Path) -> None:
+    lines: list[Line] = []
+    table = sealing_table(tmp_path, 300, lines)
+    assert [row[0] for row in table.rows] == [64, 64, 1024, 1024]
+    assert [(line.unit, line.bound) for line in lines] == [
+        ("M rows/s", 3),
+        ("M rows/s", 3),
+        ("MB/s", 800),
+        ("MB/s", 800),
+    ]
+    assert not list(tmp_path.iterdir())
 
 
 def test_json_events_are_decoded_and_a_wrong_count_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
@@ -45,14 +61,15 @@ def test_json_events_are_decoded_and_a_wrong_count_is_noticed(spark: SparkSessio
 def test_a_single_event_is_followed_into_gold(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow, "RESTED_S", 0.0)
+    monkeypatch.setattr(flow, "RESTED_S", 0.01)
     config = config_for(tmp_path / "logs", tmp_path / "tables", Load(1))
     with source(tmp_path / "logs") as events:
         cost = batch_cost(spark, config, events, 1)
         waits = freshness(spark, config, events, 1, warm=0)
         assert gold_events(spark, config.tables) == events.events == 1 + 1 + 1 + 1
-        each = slowest(spark, config, events, 1)
+        each, share = slowest(spark, config, events, 1)
         assert gold_events(spark, config.tables) == events.events == 4 + 1 + 2
+    assert share >= 0
     assert COUNTED in each
     assert len(each) > 1
     assert all(seconds > 0 for seconds in each.values())
@@ -68,5 +85,5 @@ def test_the_benchmark_ends_by_itself(options: list[str]) -> None:
     with child(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         printed, _ = process.communicate(timeout=900)
     assert process.returncode == 0
-    wanted = "Cost per million raw rows" if options else "events/s sustained for 4 s|no rate was sustained"
+    wanted = "Cost per million raw rows" if options else "Committed lines"
     assert re.search(wanted, printed)

@@ -171,7 +171,9 @@ def test_a_stream_reads_in_steps_and_sees_what_is_appended(logs: Path) -> None:
                 log.append_batch([b"x"] * 5)
                 redex.open(SECOND).seal()
     assert sorted(found) == sorted([*everything(), *(("new/one", seq) for seq in range(5))])
-    assert reader.reportLatestOffset() == at
+    latest = reader.reportLatestOffset()
+    assert latest["next"] == at["next"]
+    assert latest["lag"] == {"rows": 0, "bytes": 0}
 
 
 def test_a_run_that_ends_by_itself_does_not_chase_the_writer(logs: Path) -> None:
@@ -183,6 +185,26 @@ def test_a_run_that_ends_by_itself_does_not_chase_the_writer(logs: Path) -> None
     at = reader.initialOffset()
     end = reader.latestOffset(at, ReadAllAvailable())
     assert end["next"] == {FIRST: 40, SECOND: 100, "later": 0}
+
+
+def test_progress_shows_rates_lag_and_bytes_of_a_source(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """`Trigger.AvailableNow` with a limit: every batch says how much it has and how much it leaves."""
+    source = spark.readStream.format("meshbus").option("maxRowsPerTrigger", "50").load(str(logs))
+    writer = source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    told = [json.loads(progress.json)["sources"][0] for progress in query.recentProgress]
+    batches = [source for source in told if source["numInputRows"]]
+    assert [source["numInputRows"] for source in batches] == [50, 50, 40]
+    assert [source["latestOffset"]["batch"]["rows"] for source in batches] == [50, 50, 40]
+    assert [source["latestOffset"]["lag"]["rows"] for source in batches] == [90, 40, 0]
+    for source in batches:
+        assert source["processedRowsPerSecond"] > 0
+        assert source["latestOffset"]["next"] == {FIRST: 40, SECOND: 100}
+        assert (source["latestOffset"]["lag"]["bytes"] > 0) == (source["latestOffset"]["lag"]["rows"] > 0)
+    read = sum(source["latestOffset"]["batch"]["bytes"] for source in batches)
+    stored = Options.read({"path": str(logs)}).input().look().values()
+    assert read == pytest.approx(sum(seen.rows.stored_bytes for seen in stored), rel=0.01)  # type: ignore[attr-defined]
 
 
 def test_bytes_can_limit_a_step(logs: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_stream_reads_in_steps_while_the_recorder_writes_and_seals(records: Pa
     recorder.close()
     assert sorted(found) == sorted([*everything(), *((ONE, seq) for seq in range(40, 80))])
     assert at["next"] == {f"{ONE:016x}": 80, f"{OTHER:016x}": 100}
-    assert reader.reportLatestOffset() == at
+    assert reader.reportLatestOffset()["next"] == at["next"]
 
 
 def test_a_reader_that_was_overtaken_says_so_or_goes_on(tmp_path: Path) -> None:

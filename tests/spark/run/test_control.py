@@ -1,5 +1,6 @@
 """Other processes see what a runner does, and ask it to stop."""
 
+import errno
 import threading
 from pathlib import Path
 
@@ -24,6 +25,19 @@ def test_without_a_run_there_is_no_status(tmp_path: Path) -> None:
 def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_status(tmp_path, {"state": "stopped", "pid": 1, "queries": []})
     assert status(tmp_path) == {"state": "stopped", "pid": 1, "queries": []}
+    assert [path.name for path in tmp_path.iterdir()] == ["_status.json"]
+
+
+def test_a_full_disk_does_not_hide_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_status(tmp_path, {"state": "stopped", "queries": [], "problem": "none, and a long text that is replaced"})
+
+    def full(path: Path, _: bytes) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    write_status(tmp_path, {"state": "stopped", "queries": [], "problem": "no space"})
+    assert status(tmp_path) == {"state": "stopped", "queries": [], "problem": "no space"}
     assert [path.name for path in tmp_path.iterdir()] == ["_status.json"]
 
 

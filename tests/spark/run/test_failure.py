@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ ZeroDivisionError: division by zero
             "another Python version than",
         ),
         ("Python worker failed to connect back.\n at x", "did not start within ten seconds"),
+        (
+            "java.io.IOException: No space left on device\n at x",
+            "no space is left on the disk for the tables or for Spark's temporary files; free some",
+        ),
         ("first line\nsecond line", "first line"),
         ("", "ValueError"),
     ],
@@ -49,6 +54,11 @@ def test_a_failure_is_one_sentence(text: str, sentence: str) -> None:
     told = sentence_of_failure(ValueError(text))
     assert told.startswith(sentence) or sentence in told
     assert "\n" not in told
+
+
+def test_a_full_disk_is_named() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/log/a.parquet", None, "/tables/a.parquet")
+    assert sentence_of_failure(full).startswith("no space is left on the disk for /tables/a.parquet; free some")
 
 
 def test_a_novel_is_cut() -> None:

@@ -59,7 +59,7 @@ from meshbus.log.consumers import publish_consumer
 from meshbus.log.payload import Codec, check_declared
 from meshbus.log.schema import EVENTS, ColumnType, Table, spark_ddl
 from meshbus.spark.io.inputs import TABLES, Comparison, Input, Logs, Records, match_channels, pack, read_rows
-from meshbus.spark.io.offsets import Extent, advance, first_offset, next_of, offset_of, ranges
+from meshbus.spark.io.offsets import Extent, advance, amount, first_offset, next_of, offset_of, ranges
 from meshbus.spark.io.sink import BatchWriter, SinkOptions, StreamWriter
 from meshbus.spark.io.typed import DATA, PROBLEM, Typed, kind_of, spark_type, typed_by
 from meshbus.spark.lake.codec import read_descriptor
@@ -431,6 +431,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._typed = typed
         self._input = options.input()
         self._until: dict[str, Any] | None = None
+        self._batch: tuple[dict[str, int], dict[str, int]] | None = None
+        """The next sequences at the start and at the end of the batch that was planned last, in this process."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a new query starts."""
@@ -446,7 +448,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the present ends, so that a run that stops by itself does not follow new rows forever."""
-        self._until = self._latest()
+        self._until = _ends(self._extents())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end offset of the next batch."""
@@ -461,15 +463,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         match limit:
             case ReadMaxRows():
-                return advance(start, extents, rows=limit.max_rows)
+                end = advance(start, extents, rows=limit.max_rows)
             case ReadMaxBytes():
-                return advance(start, extents, size=limit.max_bytes)
+                end = advance(start, extents, size=limit.max_bytes)
             case _:
-                return advance(start, extents)
+                end = advance(start, extents)
+        self._batch = next_of(start), next_of(end)
+        return end
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the end of all inputs, from which Spark's progress shows the lag."""
-        return self._latest()
+        """Return the end of all inputs for `latestOffset` of Spark's progress, with what the batch has and what it leaves.
+
+        Spark only shows it, so it may have more than an offset. `batch` and `lag` are rows and bytes on disk; they are
+        missing before the first batch of a process.
+        """
+        extents = self._extents()
+        latest = _ends(extents)
+        if self._batch is None:
+            return latest
+        start, end = self._batch
+        return {**latest, "batch": amount(start, end, extents), "lag": amount(end, next_of(latest), extents)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Divide the rows between two offsets into tasks; raises LogError if some are gone and `failOnGap` is set."""
@@ -496,9 +509,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _extents(self) -> dict[str, Extent]:
         return {name: seen.extent for name, seen in self._input.look().items()}
 
-    def _latest(self) -> dict[str, Any]:
-        extents = self._extents()
-        return offset_of(
-            {channel: extent.end for channel, extent in extents.items()},
-            {channel: extent.log_id for channel, extent in extents.items()},
-        )
+
+def _ends(extents: Mapping[str, Extent]) -> dict[str, Any]:
+    """Return the offset at the end of all inputs."""
+    return offset_of(
+        {channel: extent.end for channel, extent in extents.items()},
+        {channel: extent.log_id for channel, extent in extents.items()},
+    )

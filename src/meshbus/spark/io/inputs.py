@@ -73,6 +73,8 @@ class Seen(msgspec.Struct, frozen=True):
     extent: Extent
     time: str = "recv_ts_ns"
     """The column with the time at which a row was recorded."""
+    shared: bool = False
+    """Whether it is the replicated log of a channel: all of its publishers are numbered together."""
 
 
 class Input(Protocol):
@@ -107,7 +109,9 @@ class Logs:
                     name = prefix + entry.channel
                     # A reader is kept because it caches the manifest between polls.
                     snapshot = self._readers.setdefault(name, LogReader(root, entry.channel)).snapshot()
-                    found[name] = Seen(entry.channel, snapshot, _extent_of_log(snapshot))
+                    found[name] = Seen(
+                        entry.channel, snapshot, _extent_of_log(snapshot), shared=snapshot.replica is not None
+                    )
         return found
 
     def folders(self) -> dict[Path, str]:

@@ -112,6 +112,16 @@ def advance(
     return offset_of(following, logs)
 
 
+def amount(start: Mapping[str, int], end: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[str, int]:
+    """Return how many rows, and about how many bytes on disk, are between the next sequences of two offsets."""
+    rows = {
+        name: max(end.get(name, extent.first) - max(start.get(name, extent.first), extent.first), 0)
+        for name, extent in extents.items()
+    }
+    size = sum(count * extents[name].row_bytes for name, count in rows.items())
+    return {"rows": sum(rows.values()), "bytes": round(size)}
+
+
 def share(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
     """Divide a limit by max-min fairness: no share exceeds what is wanted, and the smallest share is maximal."""
     # spark.md §4. Smallest wish first: what it leaves over raises the fair share of the others.

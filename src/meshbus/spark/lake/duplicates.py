@@ -133,13 +133,18 @@ class KnownEvents:
         keep = np.ones(len(rows), np.bool_)
         if not len(rows):
             return keep
-        seq = rows["seq"].to_numpy()
-        logged = self._logged.get(log_id)
-        if logged is not None and logged.overlaps(int(seq[0]), int(seq[-1])):
-            keep &= ~logged.contains(seq)
+        keep &= ~self.read_before(log_id, rows)
         self._drop_published(channel, rows, keep)
         self._drop_placed(rows, keep)
         return keep
+
+    def read_before(self, log_id: bytes, rows: Any) -> NDArray[np.bool_]:
+        """Return which rows of a piece of a log were read from another copy of the log, such as a replica."""
+        seq = rows["seq"].to_numpy()
+        logged = self._logged.get(log_id)
+        if logged is None or not len(seq) or not logged.overlaps(int(seq[0]), int(seq[-1])):
+            return np.zeros(len(seq), np.bool_)
+        return logged.contains(seq)
 
     def _drop_published(self, channel: str, rows: Any, keep: NDArray[np.bool_]) -> None:
         import pyarrow.compute as pc

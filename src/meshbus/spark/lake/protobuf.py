@@ -5,7 +5,8 @@
 As text, a message is Protobuf's canonical JSON: names in lowerCamelCase, 64-bit integers as strings, bytes in base64. As
 columns, fields keep the names and types of the .proto file: uint64 is DECIMAL(20,0), an enum the name of its value, a
 google.protobuf.Timestamp a TIMESTAMP, a map a MAP with keys as strings. A field that is not set is null if it has presence
-and the default if not, as in every Protobuf library. Fields that the descriptor lacks are ignored.
+and the default if not, as in every Protobuf library. Fields that the descriptor lacks are ignored; one that was written
+with another type is a problem (spark/lake/protobuftypes.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from meshbus.log.payload import Field, Kind
 from meshbus.spark.lake.codec import Form
 from meshbus.spark.lake.fields import to_array
 from meshbus.spark.lake.payloads import Problems, each
+from meshbus.spark.lake.protobuftypes import parse_checked
 
 _DEEPEST = 16
 """Levels of messages in columns: a message that contains itself has no end of them."""
@@ -59,21 +61,15 @@ class Messages:
     def _text(self, payload: bytes) -> str:
         from google.protobuf.json_format import MessageToJson
 
-        message = self._parse(payload)
+        message = parse_checked(self._message, payload)
         self._read(message)
         text: str = MessageToJson(message, indent=None, ensure_ascii=False, descriptor_pool=self._pool)
         return text
 
     def columns(self, payloads: Sequence[bytes]) -> tuple[Any, Problems]:
         """Return the fields as a column of structs, and the problems."""
-        rows, problems = each(payloads, lambda payload: self._read(self._parse(payload)))
+        rows, problems = each(payloads, lambda payload: self._read(parse_checked(self._message, payload)))
         return to_array(rows, self.kind), problems
-
-    def _parse(self, payload: bytes) -> Any:
-        message = self._message.FromString(payload)
-        if not message.IsInitialized():
-            raise ValueError(f"{', '.join(message.FindInitializationErrors())} is missing")
-        return message
 
 
 def _load(form: Form) -> tuple[Any, Any]:

@@ -36,10 +36,13 @@ _NOTHING = np.iinfo(np.int64).min
 """Lower than any number: the highest number of an owner that has none."""
 
 
-def runs_of(channel: str, log_id: bytes, rows: Any, highest: Mapping[tuple[object, ...], int]) -> Any:
+def runs_of(
+    channel: str, log_id: bytes, rows: Any, highest: Mapping[tuple[object, ...], int], *, shared: bool = False
+) -> Any:
     """Return the ranges of consecutive rows of one log, an Arrow table with COLUMNS, as an Arrow table of silver.runs.
 
     `highest` has the highest number so far of each owner, by the values of WHOSE: a number below it counts as reordered.
+    The publishers of a `shared` log are numbered by their positions in it, so its own range says all about them.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -51,6 +54,7 @@ def runs_of(channel: str, log_id: bytes, rows: Any, highest: Mapping[tuple[objec
     placed = pc.and_(pc.is_valid(rows["session_id"]), pc.is_valid(rows["event_index"]))
     in_stream = pc.fill_null(pc.and_(pc.and_(placed, plain), pc.invert(is_numbered)), False)
     numbered, streamed = _where(rows, is_numbered), _where(rows, in_stream)
+    numbered = numbered.slice(0, 0) if shared else numbered
     clocked = pc.greater_equal(numbered["pub_seq"], CLOCK_NUMBERS)
     session = pc.if_else(clocked, numbered["session_id"], pa.scalar(None, pa.int64()))
     numbered = numbered.set_column(numbered.schema.get_field_index("session_id"), "session_id", session)

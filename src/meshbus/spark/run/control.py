@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from meshbus.errors import PipelineError, PipelineFault
+from meshbus.log.files import is_full
 
 _STATUS, _STOP, _LOCK = "_status.json", "_stop", "_lock"
 _POLL_S = 0.2
@@ -49,11 +50,23 @@ def exclusive(root: Path) -> Iterator[None]:
 
 
 def write_status(root: Path, status: Mapping[str, Any]) -> None:
-    """Replace the status file atomically."""
-    path = root / _STATUS
+    """Replace the status file atomically; on a full disk, write over it, so that it says what is wrong."""
+    path, content = root / _STATUS, msgspec.json.encode(status)
     aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_bytes(msgspec.json.encode(status))
-    aside.replace(path)
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        aside.unlink(missing_ok=True)
+        _write_over(path, content)
+
+
+def _write_over(path: Path, content: bytes) -> None:
+    """Write into the blocks that a file has, in one call: spaces after JSON mean nothing."""
+    with path.open("r+b", buffering=0) as file:
+        file.write(content.ljust(os.fstat(file.fileno()).st_size))
 
 
 def status(tables: Path | str) -> dict[str, Any]:

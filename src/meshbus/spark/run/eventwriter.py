@@ -160,7 +160,10 @@ def _write_pieces(
                     put_file(piece.file, folder, name)
                 elif fresh.any():
                     rest.write(_read(one, piece, None).filter(pa.array(fresh)))
-            runs = runs_of(*whose, rows, known.highest)
+            # A copy of what was read repeats nothing and is late for nothing.
+            repeated = known.read_before(whose[1], rows)
+            first = rows.filter(pa.array(~repeated)) if repeated.any() else rows
+            runs = runs_of(*whose, first, known.highest, shared=one.seen.shared)
             known.add(runs.to_pylist())
             found.append(runs)
     return pa.concat_tables(found)
