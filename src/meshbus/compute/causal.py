@@ -69,9 +69,7 @@ def check_chain(events: Sequence[CausalEvent]) -> ChainFault | None:
 class EntityLog:
     """The events of one origin, each checked against the one before it."""
 
-    def __init__(
-        self, origin_hash: int, *, anchor: CausalEvent | None = None, anchor_hash: int | None = None
-    ) -> None:
+    def __init__(self, origin_hash: int, *, anchor: CausalEvent | None = None, anchor_hash: int | None = None) -> None:
         """Start an empty log after `anchor`; `anchor_hash` is its hash, if its payload is not known."""
         self.anchor = CausalEvent(CausalLink(origin_hash), b"") if anchor is None else anchor
         """The event before the first one that is kept: genesis, or the last one that was pruned."""

@@ -19,7 +19,15 @@ from typing import TypeAlias
 import msgspec
 
 from meshbus.compute.causal import ChainFault, check_chain
-from meshbus.compute.heldchain import EVENT_BYTES, MAX_CHAIN_BYTES, MAX_CHAIN_EVENTS, HeldChain, LostBranch, branch_of
+from meshbus.compute.heldchain import (
+    EVENT_BYTES,
+    MAX_BRANCHES,
+    MAX_CHAIN_BYTES,
+    MAX_CHAIN_EVENTS,
+    HeldChain,
+    LostBranch,
+    branch_of,
+)
 from meshbus.compute.reconcile import Catchup, Conflict, Converged, Outcome, Side, reconcile
 from meshbus.engine.base.counters import Counters
 from meshbus.errors import Fault, MalformedPacket
@@ -115,15 +123,19 @@ class _Question:
         self.events: list[CausalEvent] = []
         self.size = 0
 
-    def take(self, answer: Events) -> str:
-        """Take a part of the answer, and return why it does not fit."""
-        if self.split is None:
-            self.split = answer.split
-        if answer.split != self.split:
-            return "another split"
-        self.events += answer.events
+    def take(self, answer: Events, now: float) -> Reason | None:
+        """Take the next part of the answer, or return why it is none."""
+        split = answer.split if self.split is None else self.split
+        expected = range(split + len(self.events) + 1, split + len(self.events) + len(answer.events) + 1)
+        if answer.split != split or [event.link.sequence for event in answer.events] != list(expected):
+            # The rest of an answer to the same question, asked before.
+            return Reason.CHAIN_UNEXPECTED
+        self.split, self.due_at = split, now + RETRY_S
         self.size += sum(len(event.payload) + EVENT_BYTES for event in answer.events)
-        return "too much" if self.size > MAX_ANSWER_BYTES else ""
+        if self.size > MAX_ANSWER_BYTES:
+            return Reason.REFUSE_CHAIN_FULL
+        self.events += answer.events
+        return None
 
 
 class Reconciler:
@@ -139,8 +151,13 @@ class Reconciler:
     def __len__(self) -> int:
         return len(self._open)
 
+    def greet(self, chain: HeldChain, node: int) -> list[Outbound]:
+        """Begin to compare a chain with a member, and name the branches that are kept."""
+        kept = (branch for one in chain.branches if (branch := chain.branches.get(one)) is not None)
+        return [*self.compare(chain, node), *(_out(node, _named(branch)) for branch in kept)]
+
     def compare(self, chain: HeldChain, node: int) -> list[Outbound]:
-        """Begin to compare a chain with a member."""
+        """Tell a member what this node has of a chain."""
         return [_out(node, chain.range())]
 
     def ask(self, chain: HeldChain, node: int, now: float) -> list[Outbound]:
@@ -161,7 +178,7 @@ class Reconciler:
             case Events(branch=0):
                 return self._answered(chain, message, sender, now)
             case Events():
-                return self._fetched(chain, message, sender)
+                return self._fetched(chain, message, sender, now)
             case Branch():
                 return self._announced(chain, message, sender, now)
             case Want():
@@ -233,28 +250,22 @@ class Reconciler:
             out += self.ask(chain, sender, now)
         return [*out, *_answer(chain.origin, sender, split, chain.log.after(split))]
 
-    def _take(self, chain: HeldChain, message: Events, sender: int) -> _Question | None:
+    def _take(self, chain: HeldChain, message: Events, sender: int, now: float) -> _Question | None:
         """Take a part of an answer, and return the question if the answer is complete."""
         key = chain.origin, message.branch, sender
         question = self._open.get(key)
-        if question is None:
-            self._counters.count(Reason.CHAIN_UNEXPECTED)
+        reason = Reason.CHAIN_UNEXPECTED if question is None else question.take(message, now)
+        if reason is not None:
+            self._counters.count(reason)
+        if reason == Reason.REFUSE_CHAIN_FULL:
+            del self._open[key]
+            chain.rivals.discard(sender)
+        if reason is not None or not message.last:
             return None
-        if question.take(message):
-            self._counters.count(Reason.REFUSE_CHAIN_FULL)
-            self._close(chain, key)
-            return None
-        if not message.last:
-            return None
-        del self._open[key]
-        return question
-
-    def _close(self, chain: HeldChain, key: tuple[int, int, int]) -> None:
-        del self._open[key]
-        chain.rivals.discard(key[2])
+        return self._open.pop(key)
 
     def _answered(self, chain: HeldChain, message: Events, sender: int, now: float) -> list[Outbound]:
-        question = self._take(chain, message, sender)
+        question = self._take(chain, message, sender, now)
         if question is None:
             return []
         out = self._settle(chain, message.split, tuple(question.events), sender)
@@ -285,35 +296,38 @@ class Reconciler:
                 missing = theirs[len(ours) :]
                 self.reports.append(CaughtUp(origin=chain.origin, peer=sender, events=missing))
             case Conflict():
-                return self._decide(chain, split, theirs, outcome, sender)
+                return self._decide(chain, split, ours, theirs, outcome.winner, sender)
             case _:
                 pass
         return []
 
     def _decide(
-        self, chain: HeldChain, split: int, theirs: tuple[CausalEvent, ...], conflict: Conflict, sender: int
+        self,
+        chain: HeldChain,
+        split: int,
+        ours: tuple[CausalEvent, ...],
+        theirs: tuple[CausalEvent, ...],
+        winner: Side,
+        sender: int,
     ) -> list[Outbound]:
-        ours = conflict.winner == Side.THEIRS
+        lost = winner == Side.THEIRS
+        # `Conflict` leaves horizons out; the branch begins with the first event that is not the same in every bit, so
+        # that it follows an event that both have.
+        at = next(place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1])
         # Kept before anything is replaced: a losing branch is never thrown away.
-        branch = branch_of(chain.origin, conflict.losing)
-        out = self._keep(chain, branch, sender, ours=ours)
-        if ours:
+        out = self._keep(chain, branch_of(chain.origin, (ours if lost else theirs)[at:]), sender, ours=lost)
+        if lost:
             chain.replace_after(split, theirs)
         return out
 
     def _keep(self, chain: HeldChain, branch: LostBranch, sender: int, *, ours: bool | None) -> list[Outbound]:
         if not chain.keep(branch):
             return []
-        lost = Diverged(
-            origin=chain.origin, sequence=branch.record.fork_seq, peer=sender, lost=branch, ours=ours
-        )
+        lost = Diverged(origin=chain.origin, sequence=branch.record.fork_seq, peer=sender, lost=branch, ours=ours)
         self.reports.append(lost)
-        message = Branch(record=branch.record, count=len(branch.events), head_hash=hash_event(*branch.events[-1]))
-        announced = encode_fork(branch.record)
+        message, announced = _named(branch), encode_fork(branch.record)
         return [
-            out
-            for node in sorted(chain.members)
-            for out in ((node, Subprotocol.FORK, announced), _out(node, message))
+            out for node in sorted(chain.members) for out in ((node, Subprotocol.FORK, announced), _out(node, message))
         ]
 
     # ── branches that lost ──────────────────────────────────────────────────────────────────
@@ -322,7 +336,9 @@ class Reconciler:
         forked = message.record.forked_origin
         if forked in chain.branches or (chain.origin, forked, sender) in self._open:
             return []
-        if message.count > MAX_CHAIN_EVENTS:
+        fetching = sum(origin == chain.origin and branch != 0 for origin, branch, _ in self._open)
+        # What others name never takes the place of what is kept, or two full nodes would exchange branches without end.
+        if message.count > MAX_CHAIN_EVENTS or len(chain.branches) + fetching >= MAX_BRANCHES:
             self._counters.count(Reason.REFUSE_CHAIN_FULL)
             return []
         return self._put(chain, sender, Want(origin=chain.origin, branch=forked), now)
@@ -334,8 +350,8 @@ class Reconciler:
             return []
         return list(_answer(chain.origin, sender, branch.record.fork_seq - 1, branch.events, message.branch))
 
-    def _fetched(self, chain: HeldChain, message: Events, sender: int) -> list[Outbound]:
-        question = self._take(chain, message, sender)
+    def _fetched(self, chain: HeldChain, message: Events, sender: int, now: float) -> list[Outbound]:
+        question = self._take(chain, message, sender, now)
         if question is None:
             return []
         try:
@@ -350,8 +366,8 @@ def _checked(chain: HeldChain, events: list[CausalEvent], forked: int) -> LostBr
     """Return a branch that a peer sent; raise MalformedPacket if it is none of this chain, or not the one that was asked."""
     if not events or any(event.link.origin_hash != chain.origin for event in events):
         raise MalformedPacket("branch", Fault.BAD_VALUE, "no events of this chain")
-    before = chain.log.hash_at(events[0].link.sequence - 1)
-    if check_chain(events) is not None or before not in {None, events[0].link.parent_hash}:
+    # What its first event follows may itself be in a branch that lost, so that is not asked.
+    if check_chain(events) is not None:
         raise MalformedPacket("branch", Fault.BAD_VALUE, "its events do not follow each other")
     branch = branch_of(chain.origin, events)
     if branch.record.forked_origin != forked:
@@ -359,9 +375,11 @@ def _checked(chain: HeldChain, events: list[CausalEvent], forked: int) -> LostBr
     return branch
 
 
-def _answer(
-    origin: int, node: int, split: int, events: Sequence[CausalEvent], branch: int = 0
-) -> Iterator[Outbound]:
+def _named(branch: LostBranch) -> Branch:
+    return Branch(record=branch.record, count=len(branch.events), head_hash=hash_event(*branch.events[-1]))
+
+
+def _answer(origin: int, node: int, split: int, events: Sequence[CausalEvent], branch: int = 0) -> Iterator[Outbound]:
     groups = list(pack_branches(events))
     for place, group in enumerate(groups, 1):
         yield _out(node, Events(origin=origin, branch=branch, split=split, last=place == len(groups), events=group))
