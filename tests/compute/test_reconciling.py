@@ -20,7 +20,7 @@ from meshbus.wire.messages.reconciliation import (
     Want,
     encode_reconciliation,
 )
-from tests.compute.keepers import ORIGIN, Keeping, KeeperNet
+from tests.compute.keepers import ORIGIN, KeeperNet, Keeping
 from tests.seeds import for_each_seed
 
 
