@@ -22,7 +22,7 @@ class Keeping:
         self.net = net
         self.node = node
         self.counters = Counters()
-        self.keeper = ChainKeeper(self.counters)
+        self.keeper = ChainKeeper(node, self.counters)
         self.reports: list[Report] = []
 
     def hold(self, *members: int, origin: int = ORIGIN) -> None:

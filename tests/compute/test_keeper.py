@@ -249,7 +249,7 @@ def test_a_chain_can_be_released() -> None:
 
 def test_held_chains_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HELD", 2)
-    keeper = ChainKeeper(Counters())
+    keeper = ChainKeeper(1, Counters())
     keeper.hold(EntityLog(1), [])
     keeper.hold(EntityLog(2), [])
     keeper.hold(EntityLog(2), [5])
@@ -260,7 +260,7 @@ def test_held_chains_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peers_whose_proofs_are_counted_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ASKERS", 3)
     counters = Counters()
-    keeper = ChainKeeper(counters)
+    keeper = ChainKeeper(1, counters)
     keeper.hold(EntityLog(ORIGIN), range(9))
     for node in range(9):
         keeper.handle(Subprotocol.CONTINUITY, encode_continuity(Prove(ORIGIN, 1, 1)), node, 0.0)

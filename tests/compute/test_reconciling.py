@@ -253,7 +253,7 @@ def test_nothing_is_left_of_a_chain_that_was_forgotten() -> None:
     net = parted(1, 2)
     net.nodes[2].write(b"a")
     net.connect((1, 2))
-    reconciler = Reconciler(Counters())
+    reconciler = Reconciler(1, Counters())
     reconciler.ask(net.nodes[1].chain, 2, 0.0)
     assert reconciler.next_timer() == reconciling.RETRY_S
     reconciler.forget(ORIGIN)

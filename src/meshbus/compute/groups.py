@@ -154,6 +154,15 @@ class GroupCoordinator:
         """Return whether a slot runs on this node."""
         return SlotFlags.RUNS in self._here[slot].flags
 
+    def lacking(self, slot: int, through: int) -> list[int]:
+        """Return the reachable nodes that neither run a slot nor have a copy of it up to an output."""
+        heard = ((node, slots[slot]) for node, slots in sorted(self._heard.items()) if slot in slots)
+        return [
+            node
+            for node, state in heard
+            if SlotFlags.RUNS not in state.flags and (SlotFlags.COPY not in state.flags or state.through < through)
+        ]
+
     def runner(self, slot: int) -> int | None:
         """Return the node that runs a slot, as far as this node knows, or None."""
         claims = self._claims(slot)
@@ -219,8 +228,8 @@ class GroupCoordinator:
     def _decide(self, slot: int, now: float) -> Action | None:
         claims = self._claims(slot)
         if not claims:
-            settled = (
-                now >= self._settled_at or (self._up <= self._heard.keys() and now >= self._settled_at - SETTLE_S / 2)
+            settled = now >= self._settled_at or (
+                self._up <= self._heard.keys() and now >= self._settled_at - SETTLE_S / 2
             )
             return self._vacant(slot) if settled else None
         own = claims.get(self._own)

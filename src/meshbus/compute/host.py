@@ -134,9 +134,9 @@ class DaemonHost:
         if shadow and outputs:
             del self.pending[-len(outputs) :]
 
-    def published(self) -> None:
-        """Clear `pending`: a log has it."""
-        self.pending.clear()
+    def published(self, count: int | None = None) -> None:
+        """Remove the first `count` outputs from `pending`, or all of them: a log has them."""
+        del self.pending[:count]
 
     def snapshot(self, created_ns: int, *, bare: bool = False, shadow: bool = False) -> StateSnapshot:
         """Return everything that another node needs to continue.

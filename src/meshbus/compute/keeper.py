@@ -71,11 +71,11 @@ BOUNDS = (
 class ChainKeeper:
     """All chains of one node."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, own: int, counters: Counters) -> None:
         self._counters = counters
         self._chains: dict[int, HeldChain] = {}
         self._up: set[int] = set()
-        self._reconciler = Reconciler(counters)
+        self._reconciler = Reconciler(own, counters)
         self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_ASKERS, counters.forgetting("proof_askers"))
         self._proving: set[tuple[int, int]] = set()
         """Chains, and members that were sent a proof and have not answered."""
@@ -87,6 +87,10 @@ class ChainKeeper:
     def chain(self, origin: int) -> HeldChain | None:
         """Return a chain, or None if this node does not hold it."""
         return self._chains.get(origin)
+
+    def heads(self) -> tuple[tuple[int, int], ...]:
+        """Return the number of the last event of each chain."""
+        return tuple((origin, chain.log.head.link.sequence) for origin, chain in sorted(self._chains.items()))
 
     def take_reports(self) -> list[Report]:
         """Return what happened since the last call."""
@@ -146,6 +150,20 @@ class ChainKeeper:
                 raise LocalProtocolError(f"event {event.link.sequence} does not continue {origin:016x}: {fault}")
         messages = [encode_causal([event]) for event in events]
         return [(node, Subprotocol.CAUSAL, message) for node in self._reachable(chain) for message in messages]
+
+    def take_over(self, origin: int, after: int, events: Sequence[CausalEvent]) -> list[Outbound]:
+        """Go on with a chain after an event, as a copy of its daemon does that did not see everything.
+
+        Events that the copy emitted again are the same and stay; others that this node had heard of are a branch that lost.
+        """
+        chain = self._chains[origin]
+        known, same = chain.log.after(after), 0
+        while same < min(len(known), len(events)) and known[same] == events[same]:
+            same += 1
+        out: list[Outbound] = []
+        if same < len(known):
+            out = self._reconciler.replace(chain, after + same)
+        return [*self._sendable(out), *self.append(origin, events[same:])]
 
     def prove(self, origin: int) -> list[Outbound]:
         """Send the proof of this node's copy to all members; their verdicts follow.

@@ -141,7 +141,8 @@ class _Question:
 class Reconciler:
     """All comparisons of one node."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, own: int, counters: Counters) -> None:
+        self._own = own
         self._counters = counters
         self._open: dict[tuple[int, int, int], _Question] = {}
         """By chain, branch (0 for the chain itself) and node."""
@@ -183,6 +184,12 @@ class Reconciler:
                 return self._announced(chain, message, sender, now)
             case Want():
                 return self._wanted(chain, message, sender)
+
+    def replace(self, chain: HeldChain, after: int) -> list[Outbound]:
+        """Remove the events after a number from a chain, and keep them as a branch that lost."""
+        out = self._keep(chain, branch_of(chain.origin, chain.log.after(after)), self._own, ours=True)
+        chain.replace_after(after, ())
+        return out
 
     def gone(self, node: int, chains: Sequence[HeldChain]) -> None:
         """Forget what a node was asked; nothing is settled with it any more."""

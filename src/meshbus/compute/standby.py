@@ -83,17 +83,17 @@ class StandbyCopy:
             self._counters.add("forget", "buffered_inputs")
         self._buffered.append(event)
 
-    def promote(self, factory: Factory, identity: Identity) -> tuple[DaemonHost, list[CausalEvent]]:
+    def promote(
+        self, factory: Factory, identity: Identity, new: DaemonHost | None = None
+    ) -> tuple[DaemonHost, list[CausalEvent]]:
         """Return the daemon as it goes on here, and what it emitted for the events that were buffered.
 
-        Raises DaemonError if the daemon refuses the state or fails.
+        Without a snapshot it is `new`, or one without a history. Raises DaemonError if the daemon refuses the state or
+        fails.
         """
-        daemon = factory.create()
-        host = (
-            DaemonHost(identity, daemon)
-            if self.snapshot is None
-            else DaemonHost.restored(self.snapshot, daemon, identity)
-        )
+        host = DaemonHost(identity, factory.create()) if new is None else new
+        if self.snapshot is not None:
+            host = DaemonHost.restored(self.snapshot, factory.create(), identity)
         emitted = [output for event in self._buffered if accepts(host, event) for output in host.deliver(event)]
         self._buffered.clear()
         return host, emitted
