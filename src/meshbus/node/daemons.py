@@ -52,8 +52,10 @@ from meshbus.wire.subprotocol import capability_tag
 
 AGREE_S = 5.0
 """How long a move waits for the other nodes to agree on the profile. Our choice: negotiation takes three tries."""
-LOOK_S = 0.25
-"""Pause before a daemon is looked for again: where it is, is announced every few seconds."""
+LOOK_S, LOOK_FOR_S = 0.25, 15.0
+"""How often and how long a daemon is looked for: where it is, is announced at least every ten seconds."""
+ASKED = 16
+"""Peers that are asked for a daemon although they have not announced it."""
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -198,15 +200,18 @@ class Daemons:
         await self._hosting.act(lambda handler, now: (None, handler.cancel(origin, now)))
 
     async def _move(self, origin: int, target: int | None, source: int | None) -> MoveEnded:
+        deadline = time.monotonic() + LOOK_FOR_S
         while True:
-            sources = [source] if source is not None else self._places(origin)
-            for place in sources:
+            for place in [source] if source is not None else self._places(origin):
                 try:
                     return await self._move_from(origin, place, target)
                 except MigrationError as error:
                     # It may have moved on, and be announced elsewhere soon.
                     if source is not None or NOT_ON_SOURCE not in str(error):
                         raise
+            if time.monotonic() > deadline:
+                problem = "no node announces that it runs there; give the source, or connect to that node first"
+                raise MigrationError(MigrationFault.DAEMON_NOT_FOUND, origin, problem)
             await asyncio.sleep(LOOK_S)
 
     async def _move_from(self, origin: int, source: int, target: int | None) -> MoveEnded:
@@ -258,18 +263,17 @@ class Daemons:
         return False
 
     def _places(self, origin: int) -> Sequence[int]:
-        """Return where a daemon may run, the most likely first. Raises MigrationError if nothing is known."""
+        """Return where a daemon may run, the most likely first: a node on which it does not run says so."""
         hosting = self._hosting
         engine = hosting.around.live.engine
+        own = engine.node_id
         if hosting.host(origin) is not None:
-            return [engine.node_id]
+            return [own]
         seen = hosting.info(origin).node
         holders = engine.chains.find_chain_holders(origin, Driver.now())
-        found = [node for node in dict.fromkeys([seen, *holders]) if node is not None and node != engine.node_id]
-        if not found:
-            problem = "no node announces that it runs there; give the source, or connect to that node first"
-            raise MigrationError(MigrationFault.DAEMON_NOT_FOUND, origin, problem)
-        return found
+        # Where it is, is announced a few seconds after it has moved.
+        able = [peer.node_id for peer in engine.peers if peer.uses(Subprotocol.MIGRATION)][:ASKED]
+        return [node for node in dict.fromkeys([seen, *holders, *able]) if node is not None and node != own]
 
     def _placed(self, origin: int, source: int) -> Sequence[int]:
         """Return the nodes that can take a daemon, the nearest first."""
