@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshbus.compute import coordination as module
-from meshbus.compute.coordination import IDS, Coordination
+from meshbus.compute.coordination import COMPARE_S, IDS, Coordination
+from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.groups import GroupKind, GroupSpec
 from meshbus.compute.partition import PartitionChanged, Phase
 from meshbus.compute.registry import Factory
@@ -128,4 +129,20 @@ def test_it_has_a_timer_only_if_there_is_something_to_do() -> None:
     one.peer_up(2, None, 5.0)
     assert one.next_timer() == 5.0
     one.tick(5.0)
+    assert one.next_timer() == 5.0 + COMPARE_S
+    one.peer_down(2, 6.0)
+    one.tick(5.0 + COMPARE_S)
     assert one.next_timer() is None
+
+
+def test_a_message_that_was_dropped_is_made_up_for() -> None:
+    net = Coordinated(1, 2)
+    spec = net.join(create=OneEach)
+    net.connect(1, 2)
+    net.run(6)
+    event = DaemonEvent(5, 1, b"x")
+    assert net.nodes[1].send(spec.group_id, event), "these messages get lost"
+    origin = spec.identity(0).origin_hash
+    net.run(COMPARE_S)
+    chains = [net.nodes[node].keeper.chain(origin) for node in (1, 2)]
+    assert [chain.log.head.link.sequence for chain in chains if chain is not None] == [1, 1]

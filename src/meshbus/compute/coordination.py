@@ -43,6 +43,8 @@ IDS = (
     Subprotocol.GROUPS,
 )
 """The subprotocols that are handled here."""
+COMPARE_S = 30.0
+"""How often chains are compared even if nothing happened: a message may have been dropped where nobody noticed."""
 MAX_COPY_BYTES = 64 << 20
 """The largest state of a daemon in a group. Our choice: a quarter of what a move may have, for it is sent again and again."""
 MAX_GROUPS = 64
@@ -83,6 +85,7 @@ class Coordination:
         self.detector = PartitionDetector(own, counters, self._heads)
         self._groups: dict[int, GroupMember] = {}
         self._up: set[int] = set()
+        self._compare_at: float | None = None
         self._copies = Reassembler(MAX_COPY_BYTES)
         self._reports: list[Report] = []
 
@@ -134,6 +137,7 @@ class Coordination:
     def peer_up(self, node: int, subnet: SubnetId | None, now: float) -> list[Outbound]:
         """Handle a peer with which these subprotocols were negotiated."""
         self._up.add(node)
+        self._compare_at = self._compare_at or now + COMPARE_S
         for member in self._groups.values():
             if node in member.spec.nodes:
                 member.node_up(node, now)
@@ -166,13 +170,16 @@ class Coordination:
 
     def next_timer(self) -> float | None:
         """Return when `tick` has something to do, or None."""
-        times = [self.keeper.next_timer(), self.detector.next_timer()]
+        times = [self.keeper.next_timer(), self.detector.next_timer(), self._compare_at]
         times += [member.next_timer() for member in self._groups.values()]
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float) -> list[Outbound]:
         """Do what is due."""
         out = [*self.keeper.tick(now), *self.detector.tick(now)]
+        if self._compare_at is not None and now >= self._compare_at:
+            self._compare_at = now + COMPARE_S if self._up else None
+            out += self.keeper.compare()
         for member in self._groups.values():
             out += member.tick(now)
         return self._settled(out)

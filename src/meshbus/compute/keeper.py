@@ -193,6 +193,11 @@ class ChainKeeper:
         chains = (chain for chain in self._chains.values() if node in chain.members)
         return [out for chain in chains for out in self._reconciler.greet(chain, node)]
 
+    def compare(self) -> list[Outbound]:
+        """Compare all chains with all members that are reachable."""
+        pairs = ((chain, node) for chain in self._chains.values() for node in self._reachable(chain))
+        return [out for chain, node in pairs for out in self._reconciler.compare(chain, node)]
+
     def peer_down(self, node: int) -> None:
         """Settle nothing any more with a node that is not reachable."""
         self._up.discard(node)

@@ -38,6 +38,20 @@ from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
 
 
+def _carried(subprotocol_id: int, name: str) -> Row:
+    """Return the row of a subprotocol of daemons that only meshbus nodes use, on reliable streams."""
+    return Row(
+        carrying(subprotocol_id),
+        subprotocol_id,
+        name,
+        profile=True,
+        optional=True,
+        reliable=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=30,
+    )
+
+
 def _mesh(context: Context) -> Mesh:
     return Mesh(context, context.services[Handshakes])
 
@@ -132,6 +146,14 @@ SERVICES: tuple[Row, ...] = (
     Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
     # Handled above the engine, where daemons can run. Decoding and answering costs more than carrying.
     Row(carrying(Subprotocol.MIGRATION), Subprotocol.MIGRATION, "migration", optional=True, credit=False, cost_us=20),
+    _carried(Subprotocol.CAUSAL, "causal"),
+    _carried(Subprotocol.SNAPSHOT, "snapshot"),
+    _carried(Subprotocol.CONTINUITY, "continuity"),
+    _carried(Subprotocol.FORK, "fork"),
+    _carried(Subprotocol.PROOF, "proof"),
+    _carried(Subprotocol.PARTITION, "partition"),
+    _carried(Subprotocol.RECONCILE, "reconcile"),
+    _carried(Subprotocol.GROUPS, "groups"),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),
 )

@@ -508,6 +508,8 @@ class Reason(Enum):
         "Events of a chain, or an answer about it, came without a question; late ones are normal.")
     CHAIN_UNVERIFIABLE = 0, "drop", "chain_unverifiable", (
         "Two copies of a chain have no event in common that both still keep, so they cannot be compared; look at both nodes.")
+    COORDINATION_UNSENT = 0, "drop", "coordination_unsent", (
+        "A message about chains, groups or partitions could not be sent, because its peer had just gone or reads too slowly.")
     REFUSE_CHAIN_SENDER = 0, "refuse", "chain_sender", (
         "A message about a chain or a group came from a node that is not a member of it; look at the sender.")
     REFUSE_CHAIN_FULL = 0, "refuse", "chain_full", (
