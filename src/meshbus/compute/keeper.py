@@ -165,6 +165,11 @@ class ChainKeeper:
             out = self._reconciler.replace(chain, after + same)
         return [*self._sendable(out), *self.append(origin, events[same:])]
 
+    def lose(self, origin: int, events: Sequence[CausalEvent]) -> list[Outbound]:
+        """Keep events that a daemon of this node emitted, and that do not continue the chain, as a branch that lost."""
+        chain = self._chains.get(origin)
+        return [] if chain is None else self._sendable(self._reconciler.keep(chain, events))
+
     def prove(self, origin: int) -> list[Outbound]:
         """Send the proof of this node's copy to all members; their verdicts follow.
 

@@ -187,9 +187,13 @@ class Reconciler:
 
     def replace(self, chain: HeldChain, after: int) -> list[Outbound]:
         """Remove the events after a number from a chain, and keep them as a branch that lost."""
-        out = self._keep(chain, branch_of(chain.origin, chain.log.after(after)), self._own, ours=True)
+        out = self.keep(chain, chain.log.after(after))
         chain.replace_after(after, ())
         return out
+
+    def keep(self, chain: HeldChain, events: Sequence[CausalEvent]) -> list[Outbound]:
+        """Keep events of this node that do not continue a chain as a branch that lost."""
+        return self._keep(chain, branch_of(chain.origin, events), self._own, ours=True)
 
     def gone(self, node: int, chains: Sequence[HeldChain]) -> None:
         """Forget what a node was asked; nothing is settled with it any more."""

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ from meshbus.node.subscription import Subscription
 from meshbus.node.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
+from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.checkpoint import InputPosition
 
 REOPEN_S = 5.0
@@ -132,6 +133,8 @@ class DaemonHosting:
         self._registry = DaemonRegistry()
         self._moves: DaemonMoves | None = None
         self._missing: Callable[[int], None] = lambda _node: None
+        self.emitted: Callable[[Sequence[CausalEvent]], None] = lambda _events: None
+        """Takes what a daemon emitted, after a checkpoint has it."""
 
     # ── opening and closing ─────────────────────────────────────────────────────────────────
 
@@ -274,6 +277,12 @@ class DaemonHosting:
         if withdraw:
             del self.specs[origin]
 
+    def halt_one(self, origin: int, why: str) -> None:
+        """Stop a daemon, if it runs here, because its history went on elsewhere; its record stays."""
+        if origin in self._runners:
+            self.say(origin, "warning", why)
+            self._tasks.start(self.stop(origin, withdraw=False))
+
     def runner(self, origin: int) -> DaemonRunner:
         """Return the runner of a daemon. Raises DaemonError if it does not run here."""
         runner = self._runners.get(origin)
@@ -330,6 +339,7 @@ class DaemonHosting:
             largest=MAX_PAYLOAD if replicated else MAX_EVENT,
             revive=self._revive,
             say=lambda level, text: self.say(origin, level, text),
+            emitted=self.emitted,
         )
         runner = self._runners[origin] = DaemonRunner(host, publisher, shop, skips_gaps=spec.skips_gaps)
         self.seen[origin] = self.around.live.engine.node_id

@@ -30,6 +30,7 @@ from meshbus.node.daemoninput import InputReader
 from meshbus.node.daemonmoves import DaemonsHalted
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.policy.bound import Bound, By
+from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.checkpoint import InputPosition
 
 TURN_S = 0.05
@@ -73,6 +74,8 @@ class Shop(NamedTuple):
     """Restores a daemon from its record, in the thread."""
     say: Callable[[str, str], None]
     """Adds a line to the daemon's log: level and text."""
+    emitted: Callable[[Sequence[CausalEvent]], None] = lambda _events: None
+    """Takes what the daemon emitted, after a checkpoint has it."""
 
 
 class _Turn(NamedTuple):
@@ -87,6 +90,7 @@ class _Turn(NamedTuple):
     """The daemon's code failed."""
     gap: str | None = None
     """Events that come next are gone."""
+    emitted: tuple[CausalEvent, ...] = ()
     results: tuple[tuple[bytes, ...], ...] = ()
     """The outputs of the events that were delivered directly."""
 
@@ -109,6 +113,8 @@ class DaemonRunner:
         self._skips_gaps = skips_gaps
         self._inputs: dict[int, InputReader] = {}
         self._direct: deque[tuple[DaemonEvent, asyncio.Future[tuple[bytes, ...]]]] = deque()
+        self._emitted: list[CausalEvent] = []
+        """What it emitted in this turn."""
         self._wake = asyncio.Event()
         self._stopping = False
         self._saved = -1
@@ -156,6 +162,7 @@ class DaemonRunner:
                 self._show(turn)
                 if turn.delivered:
                     self.failed, pause_s = False, FIRST_PAUSE_S
+                self._shop.emitted(turn.emitted)
                 if turn.pending:
                     await self._publish(turn)
                 self._answer(turn)
@@ -193,8 +200,11 @@ class DaemonRunner:
         gap, results = None, list[tuple[bytes, ...]]()
         try:
             self._check_errors()
+            self._emitted.clear()
             for event in direct:
-                results.append(tuple(output.payload for output in handler.deliver(origin, event)))
+                outputs = handler.deliver(origin, event)
+                self._emitted += outputs
+                results.append(tuple(output.payload for output in outputs))
             if not host.paused:
                 gap = self._deliver(handler, ready)
             self._check_outputs()
@@ -205,7 +215,12 @@ class DaemonRunner:
         out = handler.tick(now) if handler.source.phase(origin) is not None else []
         delivered = host.stats.processed - before
         return _Turn(
-            delivered=delivered, batch=host.batch, pending=tuple(host.pending), gap=gap, results=tuple(results)
+            delivered=delivered,
+            batch=host.batch,
+            pending=tuple(host.pending),
+            gap=gap,
+            emitted=tuple(self._emitted),
+            results=tuple(results),
         ), out
 
     def _deliver(
@@ -229,7 +244,7 @@ class DaemonRunner:
                         continue
                     if left <= 0 or time.monotonic() >= until:
                         return gap
-                    handler.deliver(host.origin, DaemonEvent(position.origin, sequence, payload))
+                    self._emitted += handler.deliver(host.origin, DaemonEvent(position.origin, sequence, payload))
                     left -= 1
                 expected = max(expected, first + len(payloads))
         return gap

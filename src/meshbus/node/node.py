@@ -57,6 +57,7 @@ from meshbus.names.nodename import NAME_KEY
 from meshbus.node import replicastaff, replicaverify
 from meshbus.node.answer import Answers, Handler
 from meshbus.node.census import Census, open_census
+from meshbus.node.coordinating import Coordinating
 from meshbus.node.daemonhosting import Around, DaemonHosting
 from meshbus.node.daemons import Daemons, start_configured
 from meshbus.node.dialing import Connecting, Dialer, Target
@@ -139,6 +140,7 @@ class _Parts:
         self.standing = Standing(subscribe, self.joiner.ask_again)
         self.replicas: Replicas | None = None
         self.daemons: tuple[DaemonHosting, Daemons] | None = None
+        self.coordinating: Coordinating | None = None
         self.connecting: Connecting | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
@@ -266,6 +268,10 @@ class Node:
         parts.connecting = Connecting(parts.live, parts.dialer)
         parts.daemons = hosting, Daemons(hosting, self._psk, self._find_node, parts.connecting.connect)
         await hosting.open(parts.connecting.begin)
+        parts.coordinating = Coordinating(
+            parts.live, parts.daemons[1].origin_of, self.publisher, hosting.host, hosting.halt_one
+        )
+        hosting.emitted = parts.coordinating.emitted
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -279,6 +285,8 @@ class Node:
     async def _close(self, parts: _Parts) -> None:
         if parts.daemons is not None:
             await parts.daemons[0].close()
+        if parts.coordinating is not None:
+            await parts.coordinating.close()
         if parts.connecting is not None:
             parts.connecting.close()
         parts.standing.cancel()
@@ -381,6 +389,14 @@ class Node:
         if daemons is None:
             raise ConfigError("daemons_dir", "is not set, so this node runs no daemons; set it to a directory")
         return daemons[1]
+
+    @property
+    def coordination(self) -> Coordinating:
+        """The histories and groups of daemons that this node keeps with others. Raises ConfigError if it can run none."""
+        coordinating = self._opened.coordinating
+        if coordinating is None:
+            raise ConfigError("daemons_dir", "is not set, so this node runs no daemons; set it to a directory")
+        return coordinating
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
@@ -756,6 +772,8 @@ class Node:
             if parts.census is not None:
                 parts.census.take(event)
             if parts.replicas is not None and parts.replicas.take(event):
+                continue
+            if parts.coordinating is not None and parts.coordinating.take(event):
                 continue
             if isinstance(event, Carried):  # one comes for every message; not worth a notice
                 if parts.daemons is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from meshbus.compute.coordination import IDS as COORDINATED
 from meshbus.config.node import NodeConfig, Unknown
 from meshbus.engine.settings import (
     AnnounceConfig,
@@ -24,7 +25,7 @@ NETWORK_PACKET = 1452
 """Bytes that a packet is filled up to unless all peers are on this machine: 1500 for Ethernet less 40 for IPv6 and 8 for
 UDP, so that no common path fragments it."""
 
-CARRIED = frozenset({Subprotocol.MIGRATION})
+CARRIED = frozenset({Subprotocol.MIGRATION, *COORDINATED})
 """Subprotocols that a node carries if it can run daemons."""
 BUFFERED_WINDOWS = 4
 """Windows that the receive buffer must hold, in bytes of payload: the kernel charges a small datagram several times its
