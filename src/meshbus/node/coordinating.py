@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from meshbus.compute.causal import EntityLog
@@ -38,6 +38,7 @@ from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.setup import wall
 from meshbus.node.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
+from meshbus.policy.capability import CapabilityFilter
 from meshbus.wire.messages.causal import CausalEvent, CausalLink
 from meshbus.wire.messages.continuity import Verdict
 
@@ -45,6 +46,8 @@ MAX_REPORTS = 256
 """Reports that are kept for the application. Our choice."""
 PROOF_S = 5.0
 """How long a proof waits for the verdicts of other nodes."""
+ROUTE_S = 5.0
+"""How long a routed message waits for a new peer to agree on the profile."""
 RETRY_S = 1.0
 """Pause before an output that could not be published is tried again."""
 
@@ -88,13 +91,18 @@ class Coordinating:
         publisher: Callable[[str], ChannelPublisher],
         host_of: Callable[[int], DaemonHost | None],
         stop: Callable[[int, str], None],
+        connect: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Set up; `host_of` returns a daemon that runs here, `stop` stops one and says why."""
+        """Set up; `host_of` returns a daemon that runs here, `stop` stops one and says why.
+
+        `connect` opens a session with a node by its id.
+        """
         self._live = live
         self._origin_of = origin_of
         self._publisher = publisher
         self._host_of = host_of
         self._stop = stop
+        self._connect = connect
         self._coordination = Coordination(live.engine.node_id, live.engine.counters, wall)
         self._port = CoordinationPort(self._coordination)
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
@@ -177,6 +185,31 @@ class Coordinating:
             return
         self._waiting.setdefault(events[0].link.origin_hash, []).extend(events)
         self._do(lambda _coordination: [])
+
+    # ── whoever handles something ───────────────────────────────────────────────────────────
+
+    async def route(
+        self,
+        subprotocol_id: int,
+        message: bytes,
+        *,
+        requires: CapabilityFilter | None = None,
+        timeout_s: float = ROUTE_S,
+    ) -> int:
+        """Send a message to the nearest node that handles a subprotocol and matches a filter, and return its id.
+
+        A session with it is opened if there is none. Raises PeerError if no node does, or if it cannot be reached, and
+        LocalProtocolError if this node does not carry the subprotocol.
+        """
+        engine = self._live.engine
+        found = engine.find_handlers(subprotocol_id, Driver.now(), requires)
+        others = [node for node in found if node != engine.node_id]
+        if others and engine.peers.get(others[0]) is None:
+            await self._connect(others[0])
+            await self._live.agreed(others[0], subprotocol_id, timeout_s)
+        return self._live.act(
+            lambda engine, now, out: engine.route(subprotocol_id, message, now, out, capability_filter=requires)
+        )
 
     # ── groups ──────────────────────────────────────────────────────────────────────────────
 

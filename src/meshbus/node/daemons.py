@@ -48,7 +48,6 @@ from meshbus.node.publisher import bytes_of
 from meshbus.policy.capability import CapabilityFilter
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.checkpoint import InputPosition
-from meshbus.wire.subprotocol import capability_tag
 
 AGREE_S = 5.0
 """How long a move waits for the other nodes to agree on the profile. Our choice: negotiation takes three tries."""
@@ -285,15 +284,8 @@ class Daemons:
             needs = requirements_of(host.daemon)
         elif spec is not None:
             needs = requirements_of(spec.create())
-        runs = CapabilityFilter(require_tags=(capability_tag(Subprotocol.MIGRATION),))
-        able = set(engine.directory.find_nodes(runs, now)) & set(engine.directory.find_nodes(needs, now))
-        distance = engine.mesh.graph.latency_to
-
-        def rank(node: int) -> tuple[bool, bool, int, int]:
-            far = distance(node)
-            return node != engine.node_id, far is None, far or 0, node
-
-        return sorted(able - {source}, key=rank)
+        able = [node for node in engine.find_handlers(Subprotocol.MIGRATION, now, needs) if node != source]
+        return sorted(able, key=lambda node: node != engine.node_id)
 
     # ── arguments ───────────────────────────────────────────────────────────────────────────
 

@@ -269,7 +269,12 @@ class Node:
         parts.daemons = hosting, Daemons(hosting, self._psk, self._find_node, parts.connecting.connect)
         await hosting.open(parts.connecting.begin)
         parts.coordinating = Coordinating(
-            parts.live, parts.daemons[1].origin_of, self.publisher, hosting.host, hosting.halt_one
+            parts.live,
+            parts.daemons[1].origin_of,
+            self.publisher,
+            hosting.host,
+            hosting.halt_one,
+            parts.connecting.connect,
         )
         hosting.emitted = parts.coordinating.emitted
 
