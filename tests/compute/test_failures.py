@@ -26,11 +26,9 @@ def test_few_failures_are_independent_and_only_new_ones_are_told() -> None:
     assert window.recovery_budget is None
     assert window.fail([3], 10, {}, 1.5) == MassFailure((1, 2, 3), UnknownCause())
     assert window.recovery_budget == 3
-    window.recovered(1)
-    assert window.massive
-    for node in (2, 3):
+    for node, budget in ((1, 3), (2, 3), (3, None)):
         window.recovered(node)
-    assert not window.massive
+        assert window.recovery_budget == budget
 
 
 def test_failures_that_are_long_ago_do_not_count() -> None:

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from meshbus.compute.causal import ChainHead
 from meshbus.compute.groups import GroupKind, GroupSpec
 from meshbus.compute.reconciling import Diverged
 from meshbus.errors import ConfigError, DaemonError
 from meshbus.names.channel import ChannelName
+from meshbus.node.coordinating import MAX_REPORTS
 from meshbus.node.node import Node
+from meshbus.wire.messages.causal import CausalLink
 from meshbus.wire.messages.continuity import Verdict
 from tests.compute.counter import OneEach
 from tests.patience import PATIENCE_S
@@ -107,6 +110,19 @@ async def test_a_group_goes_on_when_the_node_of_its_daemon_leaves(tmp_path: Path
         right.coordination.send(spec.group_id, b"x")
         await until(lambda: last(right) == [4])
         await until(lambda: logged(right) > 0)
+
+
+async def test_reports_are_bounded(tmp_path: Path) -> None:
+    async with opened(tmp_path, "left") as left:
+        left.coordination.hold("counter", [])
+        await left.daemons.run("counter", OneEach, output="counts")
+        await left.daemons.deliver("counter", b"x")
+        origin = left.daemons.origin_of("counter")
+        # Events that do not continue the history are lost branches, each with a report.
+        for number in range(MAX_REPORTS + 5):
+            head = ChainHead(CausalLink(origin, sequence=7))
+            left.coordination.emitted([head.emit(b"%d" % number, 0)])
+        assert len(left.coordination.reports) == MAX_REPORTS
 
 
 async def test_a_node_without_daemons_has_none_of_this() -> None:

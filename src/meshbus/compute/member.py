@@ -247,10 +247,10 @@ class GroupMember:
         out, actions = self.coordinator.tick(now)
         for action in actions:
             match action:
-                case Start(slot=slot, epoch=epoch):
-                    out += self._start(slot, epoch)
-                case Stop(slot=slot):
-                    self._stop(slot, "another node of the group runs it")
+                case Start(slot=started, epoch=epoch):
+                    out += self._start(started, epoch)
+                case Stop(slot=stopped):
+                    self._stop(stopped, "another node of the group runs it")
         for number, slot in self._slots.items():
             if slot.host is not None and now >= slot.sync_at and not self._parts:
                 slot.sync_at = now + SYNC_S

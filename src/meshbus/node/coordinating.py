@@ -28,8 +28,6 @@ from meshbus.compute.member import Output as GroupOutput
 from meshbus.compute.reconciling import CaughtUp, Diverged, Outbound
 from meshbus.compute.registry import Factory
 from meshbus.engine.base.notices import Control
-from meshbus.engine.base.packets import Output
-from meshbus.engine.core import Engine
 from meshbus.errors import DaemonError, DaemonFault, LocalProtocolError, MeshError
 from meshbus.node.coordinationport import CoordinationPort
 from meshbus.node.driver import Driver
@@ -267,11 +265,11 @@ class Coordinating:
         await self._tasks.close()
 
     def _do(self, work: Callable[[Coordination], list[Outbound]]) -> None:
-        def act(engine: Engine, now: float, out: Output) -> None:
-            self._port.send(engine, work(self._coordination), now, out)
-
-        self._live.act(act)
+        self._send(work(self._coordination))
         self._after()
+
+    def _send(self, messages: list[Outbound]) -> None:
+        self._live.act(lambda engine, now, out: self._port.send(engine, messages, now, out))
 
     def _after(self) -> None:
         """Do what follows from a call: histories that may go on, reports, outputs, the next timer."""
@@ -292,11 +290,7 @@ class Coordinating:
         for origin in [origin for origin in self._waiting if not keeper.contested(origin)]:
             events = self._waiting.pop(origin)
             if origin in keeper:
-                self._live.act(
-                    lambda engine, now, out, origin=origin, events=events: self._port.send(
-                        engine, self._continue(origin, events), now, out
-                    )
-                )
+                self._send(self._continue(origin, events))
 
     def _continue(self, origin: int, events: list[CausalEvent]) -> list[Outbound]:
         """Add events to a history, which may have begun, or gone on, without this node."""

@@ -38,6 +38,7 @@ from meshbus.compute.recovery import revive
 from meshbus.compute.store import Mark, Status, Stored, begin
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import DaemonError, LocalProtocolError, MalformedPacket, MigrationError, MigrationFault
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.envelope import seal_identity
@@ -57,7 +58,19 @@ from meshbus.wire.messages.migration import (
 from meshbus.wire.messages.snapshot import encode_snapshot
 
 NOT_ON_SOURCE = "the daemon does not run on the source"
-_REMEMBERED = 1024
+_MAX_BEGUN = 1024
+"""Our choice: more than messages of old attempts can be under way."""
+
+BOUNDS = (
+    Bound(
+        name="moves_begun",
+        what="attempts to move a daemon away from here",
+        by=By.PEER,
+        per_node=_MAX_BEGUN,
+        full="the oldest goes; the record of its daemon has the last ones too",
+        counter="none: the record on disk knows them too",
+    ),
+)
 
 
 class MigrationSourceHandler:
@@ -66,7 +79,7 @@ class MigrationSourceHandler:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._leaving: dict[int, Leaving] = {}
-        self._begun: BoundedMap[int, None] = BoundedMap(_REMEMBERED)
+        self._begun: BoundedMap[int, None] = BoundedMap(_MAX_BEGUN)
         """Attempts that began here: each has one snapshot, so none begins twice."""
 
     def phase(self, origin: int) -> Phase | None:

@@ -27,6 +27,7 @@ from meshbus.compute.store import Mark, Status, Stored
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import AuthError, DaemonError, LocalProtocolError, RemoteProtocolError
 from meshbus.names.identity import Identity
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.checkpoint import decode_checkpoint, is_checkpoint, moves_in
 from meshbus.wire.messages.envelope import open_identity
@@ -45,7 +46,19 @@ from meshbus.wire.messages.migration import (
 )
 from meshbus.wire.messages.snapshot import StateSnapshot, decode_snapshot
 
-_REMEMBERED = 1024
+_MAX_COMPLETED = 1024
+"""Our choice: more than orchestrators that still wait for a confirmation."""
+BOUNDS = (
+    Bound(
+        name="moves_completed",
+        what="moves to here that are confirmed again if someone asks",
+        by=By.PEER,
+        per_node=_MAX_COMPLETED,
+        full="the oldest goes",
+        counter="none: who asks about an older move is told that it is over",
+    ),
+)
+
 _UNREADABLE = "failed to parse snapshot bytes on target"
 """As 0.23 nodes say it."""
 
@@ -81,7 +94,7 @@ class MigrationTargetHandler:
         self._seat = seat
         self._arriving: dict[int, _Arriving] = {}
         self._parts = Reassembler(seat.settings.max_snapshot_bytes)
-        self._completed: BoundedMap[tuple[int, int | None], int] = BoundedMap(_REMEMBERED)
+        self._completed: BoundedMap[tuple[int, int | None], int] = BoundedMap(_MAX_COMPLETED)
         """How far the replay came in moves that were completed, to confirm them again."""
 
     def phase(self, origin: int) -> Phase | None:
