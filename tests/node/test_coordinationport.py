@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from meshbus.compute.causal import EntityLog
@@ -77,7 +79,7 @@ def test_a_standby_group_goes_on_over_a_partition_and_ends_with_one_history() ->
     meet(left.node, right.node)
     spec = GroupSpec(seed=bytes(range(32)), kind=GroupKind.STANDBY, size=2, nodes=(left.id, right.id))
     for side in (left, right):
-        side.do(lambda side=side: side.coordination.join(spec, Factory(create=OneEach), net.clock.now))
+        side.do(partial(side.coordination.join, spec, Factory(create=OneEach), net.clock.now))
     group = [side.coordination.group(spec.group_id) for side in (left, right)]
     net.run(for_s=8)
     assert [one.host(0) is not None for one in group] == [True, False]
