@@ -152,7 +152,7 @@ class ChainKeeper:
         return [(node, Subprotocol.CAUSAL, message) for node in self._reachable(chain) for message in messages]
 
     def take_over(self, origin: int, after: int, events: Sequence[CausalEvent]) -> list[Outbound]:
-        """Go on with a chain after an event, as a copy of its daemon does that did not see everything.
+        """Continue a chain after an event, as a copy of its daemon does that did not see everything.
 
         Events that the copy emitted again are the same and stay; others that this node had heard of are a branch that lost.
         """

@@ -158,7 +158,7 @@ class Reconciler:
         return [*self.compare(chain, node), *(_out(node, _named(branch)) for branch in kept)]
 
     def compare(self, chain: HeldChain, node: int) -> list[Outbound]:
-        """Tell a member what this node has of a chain."""
+        """Send a member what this node has of a chain."""
         return [_out(node, chain.range())]
 
     def ask(self, chain: HeldChain, node: int, now: float) -> list[Outbound]:
@@ -196,14 +196,14 @@ class Reconciler:
         return self._keep(chain, branch_of(chain.origin, events), self._own, ours=True)
 
     def gone(self, node: int, chains: Sequence[HeldChain]) -> None:
-        """Forget what a node was asked; nothing is settled with it any more."""
+        """Drop what a node was asked; nothing is settled with it any more."""
         for key in [key for key in self._open if key[2] == node]:
             del self._open[key]
         for chain in chains:
             chain.rivals.discard(node)
 
     def forget(self, origin: int) -> None:
-        """Forget everything about a chain."""
+        """Drop everything that was asked about a chain."""
         for key in [key for key in self._open if key[0] == origin]:
             del self._open[key]
 

@@ -157,7 +157,7 @@ class Coordinating:
         return [branch for _, branch in chain.branches.items()]
 
     async def prove(self, daemon: str | int, *, timeout_s: float = PROOF_S) -> dict[int, Verdict]:
-        """Let the other nodes compare this node's history of a daemon with theirs, and return what each of them found.
+        """Send the proof of a daemon's history to the other nodes that hold it, and return what each of them found.
 
         A node that does not answer is left out. Raises DaemonError if the history is not held here, LocalProtocolError if
         it is empty.
