@@ -90,5 +90,5 @@ def outputs_of(*publishers: Node) -> list[bytes]:
 def check(owner: Node, everyone: list[Node], events: int) -> None:
     """Compare with a daemon that ran alone."""
     state, outputs = run_alone([b"%d" % number for number in range(events)])
-    assert host_of(owner).daemon.snapshot() == state
+    assert Counter.snapshot(host_of(owner).daemon) == state
     assert outputs_of(*everyone) == outputs

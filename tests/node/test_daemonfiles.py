@@ -128,9 +128,11 @@ class Mortal(Files):
 
     def fsync(self, handle: int) -> None:
         self._spend()
+        super().fsync(handle)
 
     def fsync_folder(self, path: Path) -> None:
         self._spend()
+        super().fsync_folder(path)
 
     def rename(self, old: Path, new: Path) -> None:
         self._spend()
@@ -145,15 +147,12 @@ def steps(chance: random.Random) -> list[Callable[[Any], None]]:
     """Return a story of calls that a node could make."""
     story: list[Callable[[Any], None]] = [lambda store: store.save(ONE, stored(Status.ACTIVE, b"first"))]
     for number in range(6):
-        story.append(
-            chance.choice(
-                [
-                    lambda store, n=number: store.save(ONE, stored(Status.ACTIVE, b"state %d" % n)),
-                    lambda store, n=number: store.mark(ONE, Mark(status=Status.MOVED, moves=n)),
-                    lambda store, n=number: store.append(ONE, [event(n)]),
-                ]
-            )
-        )
+        choices: list[Callable[[Any], None]] = [
+            lambda store, n=number: store.save(ONE, stored(Status.ACTIVE, b"state %d" % n)),  # type: ignore[misc]
+            lambda store, n=number: store.mark(ONE, Mark(status=Status.MOVED, moves=n)),  # type: ignore[misc]
+            lambda store, n=number: store.append(ONE, [event(n)]),  # type: ignore[misc]
+        ]
+        story += [chance.choice(choices)]
     story.append(lambda store: store.remove(ONE))
     story.append(lambda store: store.save(ONE, stored(Status.STAGED, b"again")))
     return story
@@ -217,7 +216,7 @@ def test_an_append_after_a_group_that_was_cut_off_keeps_both_sides_whole(tmp_pat
 def test_a_disk_that_refuses_is_a_log_error(tmp_path: Path) -> None:
     class Full(Files):
         def fsync(self, handle: int) -> None:
-            raise OSError(28, "No space left on device")
+            raise OSError(28, f"No space left on device for {handle}")
 
     store = opened(tmp_path, Full())
     with pytest.raises(LogError, match="free some space"):

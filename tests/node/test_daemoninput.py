@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from meshbus import Subscription
 from meshbus.names.channel import ChannelName
 from meshbus.node import daemoninput
 from meshbus.node.daemoninput import InputReader
@@ -27,7 +28,7 @@ async def test_both_kinds_of_logs_are_read_from_a_position_on_and_followed(tmp_p
     async with nodes(tmp_path, 2) as (first, second):
         await publish(first, 0, 10)
 
-        def subscribe(channel: str, publisher: int | None, since: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def subscribe(channel: str, publisher: int | None, since: int) -> Subscription:
             return second.subscribe(channel, publisher=publisher, since=since)
 
         position = InputPosition(first.node_id, CHANNEL, 4)
