@@ -3,8 +3,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from meshbus.compute.causal import EntityLog
+from meshbus.compute.causal import ChainHead, EntityLog
 from meshbus.compute.continuity import (
     MAX_SPAN,
     Continuous,
@@ -106,3 +108,75 @@ def test_a_fork_has_an_origin_of_its_own() -> None:
     assert (record.original_origin, record.forked_origin, record.fork_seq) == (ORIGIN, 7, 2)
     with pytest.raises(LocalProtocolError, match="origin of its own"):
         fork_of(log, 2, ORIGIN)
+
+
+def test_a_part_of_a_log_can_be_proven() -> None:
+    log = log_of(b"a", b"b", b"c")
+    proof = prove(log, 2, 9)
+    assert (proof.from_seq, proof.to_seq) == (2, 3)
+    assert check_proof(proof, log_of(b"a", b"b", b"c", b"d")) is None
+    with pytest.raises(LocalProtocolError, match="no events"):
+        prove(log, 5, 9)
+
+
+@st.composite
+def changed_histories(draw: st.DrawFn) -> tuple[list[CausalEvent], list[CausalEvent]]:
+    """Draw a history, and the same with one change."""
+    payloads = draw(st.lists(st.binary(max_size=4), min_size=1, max_size=8))
+    events = chain(*payloads)
+    at = draw(st.integers(0, len(events) - 1))
+    link, payload = events[at]
+    before, after = events[:at], events[at + 1 :]
+    kinds = [
+        "payload",
+        "origin",
+        "horizon",
+        "sequence",
+        "parent",
+        "cut",
+        "missing",
+        "doubled",
+        "swapped",
+        "forked",
+        "added",
+    ]
+    match draw(st.sampled_from(kinds)):
+        case "payload":
+            other = draw(st.binary(max_size=4).filter(lambda other: other != payload))
+            return events, [*before, CausalEvent(link, other), *after]
+        case "cut":
+            return events, before
+        case "missing":
+            return events, [*before, *after]
+        case "doubled":
+            return events, [*before, events[at], events[at], *after]
+        case "swapped" if after:
+            return events, [*before, after[0], events[at], *after[1:]]
+        case "forked" | "swapped":
+            head = ChainHead(before[-1].link, hash_event(*before[-1])) if before else ChainHead(CausalLink(ORIGIN))
+            others = [payload + b"!", *(event.payload for event in after)]
+            return events, [*before, *(head.emit(other, 0) for other in others)]
+        case "added":
+            return events, [*events, CausalEvent(draw(links), draw(st.binary(max_size=4)))]
+        case field:
+            place = ["origin", "horizon", "sequence", "parent"].index(field)
+            fields = [link.origin_hash, link.horizon, link.sequence, link.parent_hash]
+            fields[place] ^= 1 << draw(st.integers(0, 63))
+            return events, [*before, CausalEvent(CausalLink(*fields), payload), *after]
+
+
+numbers = st.integers(0, (1 << 64) - 1)
+links = st.builds(CausalLink, st.just(ORIGIN) | numbers, numbers, st.integers(0, 12) | numbers, numbers)
+
+
+@given(changed_histories())
+def test_any_single_change_is_found(histories: tuple[list[CausalEvent], list[CausalEvent]]) -> None:
+    events, changed = histories
+    true, copy = EntityLog(ORIGIN), EntityLog(ORIGIN)
+    true.extend(events)
+    copy.events = changed
+    # A change that leaves a whole chain, such as a shorter one or another end, differs from the proof of another node.
+    proof = prove(true)
+    assert assess(changed, GENESIS) != assess(events, GENESIS)
+    found = not isinstance(assess(changed, GENESIS), Continuous) or check_proof(proof, copy) is not None
+    assert found or check_proof(prove(copy), true) is not None

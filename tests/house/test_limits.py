@@ -13,6 +13,10 @@ from tools import limits
 BOUNDED = {"BoundedMap", "Rates"}
 """Structures of ours that evict by themselves."""
 NOT_STATE = {
+    "compute/continuity.py": {"MAX_SPAN"},  # of one proof
+    "compute/migration/handler.py": {"MAX_SELF_DELIVERIES"},  # of one message
+    "compute/reconciling.py": {"MAX_TRIES"},  # tries
+    "compute/store.py": {"MAX_BEGUN"},  # of one record
     "edge/bytestream.py": {"MAX_BUFFERS"},  # of one system call
     "edge/zmtp/protocol.py": {"MAX_CONTEXT_BYTES", "MAX_TTL"},  # of one message
     "engine/channels/history_client.py": {"MAX_DISORDERS"},  # tries

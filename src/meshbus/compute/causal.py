@@ -49,11 +49,15 @@ class ChainHead:
 
 def check_link(before: CausalEvent, link: CausalLink) -> ChainFault | None:
     """Return why a link does not follow an event, or None if it does."""
-    if link.origin_hash != before.link.origin_hash:
+    return _check(before.link, hash_event(*before), link)
+
+
+def _check(before: CausalLink, before_hash: int, link: CausalLink) -> ChainFault | None:
+    if link.origin_hash != before.origin_hash:
         return ChainFault.ORIGIN_MISMATCH
-    if link.sequence != before.link.sequence + 1:
+    if link.sequence != before.sequence + 1:
         return ChainFault.SEQUENCE_GAP
-    return None if link.parent_hash == hash_event(*before) else ChainFault.PARENT_HASH_MISMATCH
+    return None if link.parent_hash == before_hash else ChainFault.PARENT_HASH_MISMATCH
 
 
 def check_chain(events: Sequence[CausalEvent]) -> ChainFault | None:
@@ -65,9 +69,11 @@ def check_chain(events: Sequence[CausalEvent]) -> ChainFault | None:
 class EntityLog:
     """The events of one origin, each checked against the one before it."""
 
-    def __init__(self, origin_hash: int, *, anchor: CausalEvent | None = None) -> None:
+    def __init__(self, origin_hash: int, *, anchor: CausalEvent | None = None, anchor_hash: int | None = None) -> None:
+        """Start an empty log after `anchor`; `anchor_hash` is its hash, if its payload is not known."""
         self.anchor = CausalEvent(CausalLink(origin_hash), b"") if anchor is None else anchor
         """The event before the first one that is kept: genesis, or the last one that was pruned."""
+        self.anchor_hash = hash_event(*self.anchor) if anchor_hash is None else anchor_hash
         self.events: list[CausalEvent] = []
 
     @property
@@ -80,6 +86,18 @@ class EntityLog:
         """The last event, or what the first one must follow."""
         return self.events[-1] if self.events else self.anchor
 
+    @property
+    def head_hash(self) -> int:
+        """The parent hash of the next event."""
+        return hash_event(*self.events[-1]) if self.events else self.anchor_hash
+
+    def hash_at(self, sequence: int) -> int | None:
+        """Return the hash of the event of a number, the anchor included, or None if it is not known."""
+        if sequence == self.anchor.link.sequence:
+            return self.anchor_hash
+        event = self.get(sequence)
+        return None if event is None else hash_event(*event)
+
     def append(self, event: CausalEvent) -> ChainFault | None:
         """Take the next event, or return why it is not the next one."""
         link, head = event.link, self.head.link
@@ -90,7 +108,7 @@ class EntityLog:
             return ChainFault.GENESIS_PAYLOAD if event.payload else None
         if self.events and link.sequence <= head.sequence:
             return ChainFault.DUPLICATE
-        fault = check_link(self.head, link)
+        fault = _check(head, self.head_hash, link)
         if fault is None:
             self.events.append(event)
         return fault
@@ -113,8 +131,13 @@ class EntityLog:
         """Remove the events up to a number; the last of them becomes the anchor."""
         pruned = self.range(0, sequence)
         if pruned:
-            self.anchor = pruned[-1]
+            self.anchor, self.anchor_hash = pruned[-1], hash_event(*pruned[-1])
             del self.events[: len(pruned)]
+
+    def replace_after(self, sequence: int, events: Sequence[CausalEvent]) -> None:
+        """Put other events in the place of those after a number that is kept; they must follow it."""
+        del self.events[max(sequence - self.anchor.link.sequence, 0) :]
+        self.extend(events)
 
     def extend(self, events: Sequence[CausalEvent]) -> None:
         """Take several events.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from meshbus.compute.causal import EntityLog
 from meshbus.errors import LocalProtocolError
-from meshbus.wire.messages.causal import CausalEvent, hash_event
+from meshbus.wire.messages.causal import MAX_SEQUENCE, CausalEvent, hash_event
 from meshbus.wire.messages.continuity import ContinuityProof, ForkRecord
 
 MAX_SPAN = 100_000
@@ -51,11 +51,12 @@ class Unverifiable(NamedTuple):
     next: int
 
 
-def prove(log: EntityLog) -> ContinuityProof:
-    """Return the proof over a whole log; raise LocalProtocolError if it has no events."""
-    if not log.events:
+def prove(log: EntityLog, first_seq: int = 0, last_seq: int = MAX_SEQUENCE) -> ContinuityProof:
+    """Return the proof over a log, or over what it has of a range; raise LocalProtocolError if that is nothing."""
+    events = log.range(first_seq, last_seq)
+    if not events:
         raise LocalProtocolError(f"the log of {log.origin_hash:016x} has no events to prove")
-    first, last = log.events[0], log.events[-1]
+    first, last = events[0], events[-1]
     ends = first.link.sequence, last.link.sequence
     return ContinuityProof(log.origin_hash, *ends, hash_event(*first), hash_event(*last))
 

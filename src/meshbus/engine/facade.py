@@ -13,6 +13,7 @@ import numpy as np
 
 from meshbus.engine.base.notices import DownReason, PeerGone
 from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.carriage.carrier import Carrier
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.channels.history_server import History
@@ -25,6 +26,7 @@ from meshbus.engine.channels.request import Requests
 from meshbus.engine.directory.announce import Announcer
 from meshbus.engine.directory.chains import Chains
 from meshbus.engine.directory.directory import Directory
+from meshbus.engine.directory.handlers import find_handlers
 from meshbus.engine.nat.traversal import Traversal
 from meshbus.engine.replicas.appending import Appending
 from meshbus.engine.replicas.replication import Replication
@@ -39,8 +41,9 @@ from meshbus.engine.session.service import Context
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
+from meshbus.errors import LocalProtocolError, PeerError, PeerFault
 from meshbus.names.channel import ChannelName
-from meshbus.policy.capability import CapabilitySet
+from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 
 if TYPE_CHECKING:
@@ -211,6 +214,48 @@ class Facade:
         packet, and Backpressure if too many events wait for the peer.
         """
         self.publications.push(self.peers.require(node_id), events, now, out)
+
+    def carrier(self, subprotocol_id: int) -> Carrier:
+        """Return the carrier of a subprotocol that is handled above the engine: it sends messages to nodes by their id.
+
+        Messages of peers are `Carried` notices. Raises LocalProtocolError if this node does not carry the subprotocol.
+        """
+        service = self.services.by_subprotocol.get(subprotocol_id)
+        if not isinstance(service, Carrier):
+            raise LocalProtocolError(
+                f"this node does not carry subprotocol 0x{subprotocol_id:04x}; add it to `carries` of its settings"
+            )
+        return service
+
+    def find_handlers(
+        self, subprotocol_id: int, now: float, capability_filter: CapabilityFilter | None = None
+    ) -> list[int]:
+        """Return the nodes that handle a subprotocol and match a filter, the nearest first; this node may be among them."""
+        return find_handlers(self.directory, self.mesh.graph.latency_to, subprotocol_id, now, capability_filter)
+
+    def route(
+        self,
+        subprotocol_id: int,
+        message: bytes,
+        now: float,
+        out: Output,
+        *,
+        capability_filter: CapabilityFilter | None = None,
+    ) -> int:
+        """Send a message to the nearest other node that handles a subprotocol and matches a filter; return its id.
+
+        Raises PeerError if no node does, or if there is no session with the nearest one, LocalProtocolError if this node
+        does not carry the subprotocol.
+        """
+        carrier = self.carrier(subprotocol_id)
+        others = [node for node in self.find_handlers(subprotocol_id, now, capability_filter) if node != self.node_id]
+        if not others:
+            problem = (
+                f"no other node announced that it handles 0x{subprotocol_id:04x} and matches; look at find_handlers"
+            )
+            raise PeerError(PeerFault.UNREACHABLE, 0, problem)
+        carrier.send(others[0], (message,), now, out)
+        return others[0]
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Remove a peer, and notify it if it is a meshbus node."""

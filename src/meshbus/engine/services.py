@@ -7,6 +7,7 @@ To add a subprotocol, write its messages (wire/messages), its service (session/s
 
 from __future__ import annotations
 
+from meshbus.engine.carriage.carrier import carrying
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.channels.history_server import History
@@ -35,6 +36,20 @@ from meshbus.engine.session.service import Context, Row
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
 from meshbus.wire.constants import Subprotocol
+
+
+def _carried(subprotocol_id: int, name: str) -> Row:
+    """Return the row of a subprotocol of daemons that only meshbus nodes use, on reliable streams."""
+    return Row(
+        carrying(subprotocol_id),
+        subprotocol_id,
+        name,
+        profile=True,
+        optional=True,
+        reliable=True,
+        needs=Subprotocol.RELIABLE,
+        cost_us=30,
+    )
 
 
 def _mesh(context: Context) -> Mesh:
@@ -129,6 +144,16 @@ SERVICES: tuple[Row, ...] = (
     Row(Replication, Subprotocol.REDEX, "redex", credit=False),
     Row(ReplicaSets, Subprotocol.LEADERSHIP, "leadership", profile=True),
     Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    # Handled above the engine, where daemons can run. Decoding and answering costs more than carrying.
+    Row(carrying(Subprotocol.MIGRATION), Subprotocol.MIGRATION, "migration", optional=True, credit=False, cost_us=20),
+    _carried(Subprotocol.CAUSAL, "causal"),
+    _carried(Subprotocol.SNAPSHOT, "snapshot"),
+    _carried(Subprotocol.CONTINUITY, "continuity"),
+    _carried(Subprotocol.FORK, "fork"),
+    _carried(Subprotocol.PROOF, "proof"),
+    _carried(Subprotocol.PARTITION, "partition"),
+    _carried(Subprotocol.RECONCILE, "reconcile"),
+    _carried(Subprotocol.GROUPS, "groups"),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),
 )

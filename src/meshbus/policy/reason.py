@@ -473,6 +473,12 @@ class Reason(Enum):
 
     # ── daemons ─────────────────────────────────────────────────────────────────────────────
 
+    CARRIED_FULL = 0, "drop", "carried_full", (
+        "A peer sent messages for daemons faster than this node handles them; they are repeated, so investigate only if this continues.")
+    MIGRATION_MALFORMED = 0, "drop", "migration_malformed", (
+        "A migration message cannot be read; check the version of the peer.")
+    MIGRATION_UNREACHABLE = 0, "drop", "migration_unreachable", (
+        "A migration message was not sent because there is no session with the node; it is sent again later.")
     MIGRATION_STALE = 0, "drop", "migration_stale", (
         "A migration message belongs to a move that is over or to another attempt; late ones are normal on lossy paths.")
     MIGRATION_UNEXPECTED = 0, "drop", "migration_unexpected", (
@@ -489,6 +495,29 @@ class Reason(Enum):
         "Too many daemons move at the same time, or too many events wait for one of them; try again later.")
     REFUSE_MIGRATION_STATE = 0, "refuse", "migration_state", (
         "A snapshot could not be taken, read or restored; the message to the orchestrator says why.")
+
+    CHAIN_MALFORMED = 0, "drop", "chain_malformed", (
+        "A message about chains, groups or partitions could not be read; look at the sender.")
+    CHAIN_UNKNOWN = 0, "drop", "chain_unknown", (
+        "A message is about a chain or a group that this node has no part in; look at the sender if this continues.")
+    CHAIN_BROKEN = 0, "drop", "chain_broken", (
+        "An event does not follow the chain of its origin: it was changed, or two nodes have written the same chain.")
+    CHAIN_GAP = 0, "drop", "chain_gap", (
+        "An event of a chain came before the one that precedes it; the missing ones are fetched.")
+    CHAIN_DUPLICATE = 0, "drop", "chain_duplicate", (
+        "An event of a chain is known already; normal after events were fetched.")
+    CHAIN_UNEXPECTED = 0, "drop", "chain_unexpected", (
+        "Events of a chain, or an answer about it, came without a question; late ones are normal.")
+    CHAIN_UNVERIFIABLE = 0, "drop", "chain_unverifiable", (
+        "Two copies of a chain have no event in common that both still keep, so they cannot be compared; look at both nodes.")
+    COORDINATION_UNSENT = 0, "drop", "coordination_unsent", (
+        "A message about chains, groups or partitions could not be sent, because its peer had just gone or reads too slowly.")
+    REFUSE_CHAIN_SENDER = 0, "refuse", "chain_sender", (
+        "A message about a chain or a group came from a node that is not a member of it; look at the sender.")
+    REFUSE_CHAIN_FULL = 0, "refuse", "chain_full", (
+        "A peer sent more events of a chain or a branch than are kept; look at the sender.")
+    REFUSE_PROOF_RATE = 0, "refuse", "proof_rate", (
+        "A peer asks for proofs, or sends them, faster than they are checked; look at the sender if this continues.")
 
     # ── ZeroMQ edge ─────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshbus.compute.migration import orchestrator as module
 from meshbus.compute.migration.base import MigrationSettings, Phase, confirmation, failure, withdrawal
 from meshbus.compute.store import Decision, Outcome
 from meshbus.errors import MigrationError, MigrationFault
@@ -145,6 +146,16 @@ def test_only_a_move_that_goes_on_can_be_canceled() -> None:
     with pytest.raises(MigrationError) as caught:
         stopped_at(ActivateAck)[OTHER].handler.cancel(ORIGIN, 0.0)
     assert caught.value.fault == MigrationFault.WRONG_PHASE
+
+
+def test_ends_of_moves_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ENDED", 2)
+    trio = Trio()
+    handler = trio[OTHER].handler
+    for _ in range(5):
+        handler.start(ORIGIN, SOURCE, TARGET, 0.0, numbered=False)
+        handler.cancel(ORIGIN, 0.0)
+    assert len(handler.orchestrator.ended) == 2
 
 
 def test_a_target_that_is_not_ready_is_asked_again() -> None:

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from meshbus.compute.migration import reassembler as module
 from meshbus.compute.migration.reassembler import IDLE_S, MAX_SNAPSHOTS, Reassembler
 from meshbus.compute.migration.transfer import Transfer
 from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady
@@ -122,3 +125,12 @@ def test_the_number_of_snapshots_at_once_is_bounded() -> None:
     assert len(parts) == MAX_SNAPSHOTS
     parts.drop(1)
     assert len(parts) == 0
+
+
+def test_the_daemons_whose_newest_snapshot_is_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_REMEMBERED", 2)
+    parts = fresh()
+    for origin in range(5):
+        message = SnapshotReady(origin=origin, seq_through=9, chunk_index=0, total_chunks=1, chunk=b"x")
+        assert parts.feed(message, 0) == b"x"
+    assert len(parts._newest) == 2

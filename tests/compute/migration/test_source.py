@@ -4,6 +4,7 @@ import pytest
 
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.host import DaemonHost
+from meshbus.compute.migration import source as module
 from meshbus.compute.migration.base import MigrationSettings, Phase, withdrawal
 from meshbus.compute.recovery import keep
 from meshbus.compute.store import Status
@@ -98,6 +99,16 @@ def test_an_attempt_begins_only_once_even_after_a_restart() -> None:
     restarted = Trio()
     restarted[SOURCE].store.records |= trio[SOURCE].store.records
     assert "over" in refusal(restarted, REQUEST).text
+
+
+def test_attempts_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_BEGUN", 2)
+    trio = Trio()
+    keep(trio[SOURCE].store, trio.host, 0)
+    for attempt in range(1, 6):
+        trio.say(OTHER, SOURCE, TakeSnapshot(origin=ORIGIN, attempt=attempt, target_node=TARGET))
+        trio.say(OTHER, SOURCE, withdrawal(ORIGIN, attempt))
+    assert len(trio[SOURCE].handler.source._begun) == 2
 
 
 def test_a_repeated_request_sends_the_same_snapshot() -> None:

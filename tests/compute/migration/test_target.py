@@ -4,6 +4,7 @@ import pytest
 
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.host import DaemonHost
+from meshbus.compute.migration import target as module
 from meshbus.compute.migration.base import MigrationSettings, Phase, failure
 from meshbus.compute.registry import Factory
 from meshbus.compute.store import Status, begin
@@ -64,6 +65,18 @@ def test_a_snapshot_is_staged_on_disk_before_it_is_confirmed_and_only_once() -> 
     assert trio.say(SOURCE, TARGET, part()) == answer
     assert trio[TARGET].handler.phase(ORIGIN) == Phase.RESTORE
     assert ORIGIN not in trio[TARGET].registry
+
+
+def test_completed_moves_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_COMPLETED", 2)
+    trio = Trio()
+    for attempt in range(1, 6):
+        trio.say(SOURCE, TARGET, part(attempt=attempt, moves=attempt))
+        replayed(trio, events(attempt=attempt))
+        assert trio.say(SOURCE, TARGET, ActivateTarget(origin=ORIGIN, attempt=attempt)) != []
+        trio[TARGET].registry.remove(ORIGIN)
+        trio[TARGET].store.remove(ORIGIN)
+    assert len(trio[TARGET].handler.target._completed) == 2
 
 
 @pytest.mark.parametrize("attempt", [None, 7])

@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from meshbus.errors import MalformedPacket
 from meshbus.wire.messages.continuity import (
+    FORK_BYTES,
+    ContinuityMessage,
     ContinuityProof,
     ForkRecord,
+    Judged,
+    Prove,
+    Verdict,
+    decode_continuity,
     decode_fork,
     decode_proof,
+    encode_continuity,
     encode_fork,
     encode_proof,
     fork_sentinel,
@@ -51,7 +58,7 @@ def test_sentinels_are_those_of_the_reference() -> None:
 def test_the_reference_agrees_about_fork_records(vector: dict[str, Any]) -> None:
     raw = bytes.fromhex(vector["hex"])
     if vector["valid"]:
-        assert len(raw) == FORK["size"]
+        assert len(raw) == FORK["size"] == FORK_BYTES
         assert encode_fork(decode_fork(raw)) == raw
     else:
         with pytest.raises(MalformedPacket):
@@ -68,7 +75,31 @@ def test_fork_records_round_trip(record: ForkRecord) -> None:
     assert decode_fork(encode_fork(record)) == record
 
 
+QUESTIONS: list[tuple[ContinuityMessage, str]] = [
+    (Prove(1, 2, 3), "01" + "01" + "00" * 7 + "02" + "00" * 7 + "03" + "00" * 7),
+    (Judged(1, 2, 3, Verdict.HASH_MISMATCH), "02" + "01" + "00" * 7 + "02" + "00" * 7 + "03" + "00" * 7 + "05"),
+]
+
+
+@pytest.mark.parametrize(("message", "event"), QUESTIONS)
+def test_questions_and_verdicts_have_fixed_bytes(message: ContinuityMessage, event: str) -> None:
+    assert encode_continuity(message).hex() == event
+    assert decode_continuity(bytes.fromhex(event)) == message
+
+
+@pytest.mark.parametrize("event", ["", "00", "03", "01" + "00" * 23, "01" + "00" * 25, "02" + "00" * 24 + "07"])
+def test_other_questions_are_refused(event: str) -> None:
+    with pytest.raises(MalformedPacket):
+        decode_continuity(bytes.fromhex(event))
+
+
+@given(st.builds(Prove, u64, u64, u64) | st.builds(Judged, u64, u64, u64, st.sampled_from(Verdict)))
+def test_questions_and_verdicts_round_trip(message: ContinuityMessage) -> None:
+    assert decode_continuity(encode_continuity(message)) == message
+
+
 def test_damaged_records_never_escape_as_another_error() -> None:
     assert_survives(decode_proof, [bytes.fromhex(PROOF["hex"])], randoms=2_000)
     valid = [bytes.fromhex(vector["hex"]) for vector in FORK["records"] if vector["valid"]]
     assert_survives(decode_fork, valid, randoms=2_000)
+    assert_survives(decode_continuity, [bytes.fromhex(event) for _, event in QUESTIONS], randoms=2_000)

@@ -25,6 +25,7 @@ from meshbus.compute.migration.base import Outbound, Pace, Phase, Seat, advance,
 from meshbus.compute.migration.source import MigrationSourceHandler
 from meshbus.compute.store import Decision, Outcome
 from meshbus.errors import MalformedPacket, MigrationError, MigrationFault
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.migration import (
     ActivateAck,
@@ -42,7 +43,19 @@ from meshbus.wire.messages.migration import (
 )
 from meshbus.wire.messages.snapshot import check_snapshot_start
 
-_REMEMBERED = 1024
+_MAX_ENDED = 1024
+"""Our choice: the node takes them after each call."""
+
+BOUNDS = (
+    Bound(
+        name="moves_ended",
+        what="ends of moves that the node has not taken yet",
+        by=By.PEER,
+        per_node=_MAX_ENDED,
+        full="the oldest goes",
+        counter="none: the caller of a move that is forgotten times out",
+    ),
+)
 
 _FAULTS = {
     FailureCode.NOT_READY: MigrationFault.NOT_READY,
@@ -94,7 +107,7 @@ class MigrationOrchestrator:
         self._seat = seat
         self._source = source
         self._moves: dict[int, _Move] = {}
-        self.ended: deque[MoveEnded] = deque(maxlen=_REMEMBERED)
+        self.ended: deque[MoveEnded] = deque(maxlen=_MAX_ENDED)
         """Moves that ended, until the caller takes them."""
 
     def phase(self, origin: int) -> Phase | None:

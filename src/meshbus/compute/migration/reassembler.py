@@ -7,12 +7,34 @@ refused and changes nothing.
 from __future__ import annotations
 
 from meshbus.engine.base.boundedmap import BoundedMap
+from meshbus.policy.bound import Bound, By
 from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady, count_chunks
 
 IDLE_S = 300.0
 """A snapshot without progress for this long is forgotten (compute.md §4)."""
 MAX_SNAPSHOTS = 16
+"""Snapshots on their way here at the same time. Our choice."""
 _MAX_REMEMBERED = 4096
+"""Daemons whose newest snapshot is remembered. Our choice."""
+
+BOUNDS = (
+    Bound(
+        name="arriving_snapshots",
+        what="snapshots of daemons that are being received",
+        by=By.PEER,
+        per_node=MAX_SNAPSHOTS,
+        full="the one without progress for the longest time goes; its sender begins again",
+        counter="none: the move takes longer",
+    ),
+    Bound(
+        name="newest_snapshots",
+        what="daemons whose newest snapshot is known",
+        by=By.PEER,
+        per_node=_MAX_REMEMBERED,
+        full="the oldest goes",
+        counter="none: an older snapshot of it is then taken",
+    ),
+)
 
 
 class _Parts:

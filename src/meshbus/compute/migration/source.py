@@ -38,6 +38,7 @@ from meshbus.compute.recovery import revive
 from meshbus.compute.store import Mark, Status, Stored, begin
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import DaemonError, LocalProtocolError, MalformedPacket, MigrationError, MigrationFault
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.envelope import seal_identity
@@ -56,7 +57,20 @@ from meshbus.wire.messages.migration import (
 )
 from meshbus.wire.messages.snapshot import encode_snapshot
 
-_REMEMBERED = 1024
+NOT_ON_SOURCE = "the daemon does not run on the source"
+_MAX_BEGUN = 1024
+"""Our choice: more than messages of old attempts can be under way."""
+
+BOUNDS = (
+    Bound(
+        name="moves_begun",
+        what="attempts to move a daemon away from here",
+        by=By.PEER,
+        per_node=_MAX_BEGUN,
+        full="the oldest goes; the record of its daemon has the last ones too",
+        counter="none: the record on disk knows them too",
+    ),
+)
 
 
 class MigrationSourceHandler:
@@ -65,7 +79,7 @@ class MigrationSourceHandler:
     def __init__(self, seat: Seat) -> None:
         self._seat = seat
         self._leaving: dict[int, Leaving] = {}
-        self._begun: BoundedMap[int, None] = BoundedMap(_REMEMBERED)
+        self._begun: BoundedMap[int, None] = BoundedMap(_MAX_BEGUN)
         """Attempts that began here: each has one snapshot, so none begins twice."""
 
     def phase(self, origin: int) -> Phase | None:
@@ -107,6 +121,9 @@ class MigrationSourceHandler:
         if mark is not None and (mark.status, mark.attempt) == (Status.MOVED, message.attempt):
             # A late repetition: the daemon was handed over in this attempt, which a refusal would deny.
             self._seat.counters.count(Reason.MIGRATION_STALE)
+            return []
+        if not self._may_move(message.origin, sender):
+            self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return []
         problem = self._problem(message)
         if problem:
@@ -163,6 +180,22 @@ class MigrationSourceHandler:
         if message.attempt is None or not is_withdrawal(message):
             return []
         return [(sender, confirmation(message.origin, message.attempt))]
+
+    def abandon(self, origin: int) -> tuple[list[Outbound], list[DaemonEvent]]:
+        """End a move because the daemon has failed; return what to send, and the kept events that it has not processed.
+
+        The caller restores the daemon from its checkpoint, which makes the copy at the target one of the past.
+        """
+        leaving = self._leaving.pop(origin, None)
+        if leaving is None:
+            return [], []
+        told = failure(origin, leaving.attempt, "the daemon failed while it was moving, and goes on at the source")
+        return [(leaving.orchestrator, told)], leaving.events[leaving.processed :]
+
+    def is_stopping(self, origin: int) -> bool:
+        """Return whether a daemon is about to be handed over: more events would only keep it from that."""
+        leaving = self._leaving.get(origin)
+        return leaving is not None and leaving.stopping
 
     def expects(self, message: ReplayComplete) -> bool:
         """Return whether a ReplayComplete is about a daemon that leaves, or has left, this node."""
@@ -329,10 +362,15 @@ class MigrationSourceHandler:
         self._seat.store.mark(message.origin, mark)
         self._seat.registry.add(host)
 
+    def _may_move(self, origin: int, sender: int) -> bool:
+        factory = self._seat.registry.factory(origin)
+        named = None if factory is None else factory.orchestrators
+        return sender == self._seat.own or named is None or sender in named
+
     def _problem(self, message: TakeSnapshot) -> str:
         host = self._seat.registry.get(message.origin)
         if host is None:
-            return "the daemon does not run on the source"
+            return NOT_ON_SOURCE
         if message.target_node == self._seat.own:
             return "the daemon runs on the target already"
         if message.attempt is None and host.inputs:

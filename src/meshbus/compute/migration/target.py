@@ -27,6 +27,7 @@ from meshbus.compute.store import Mark, Status, Stored
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.errors import AuthError, DaemonError, LocalProtocolError, RemoteProtocolError
 from meshbus.names.identity import Identity
+from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.checkpoint import decode_checkpoint, is_checkpoint, moves_in
 from meshbus.wire.messages.envelope import open_identity
@@ -45,7 +46,19 @@ from meshbus.wire.messages.migration import (
 )
 from meshbus.wire.messages.snapshot import StateSnapshot, decode_snapshot
 
-_REMEMBERED = 1024
+_MAX_COMPLETED = 1024
+"""Our choice: more than orchestrators that still wait for a confirmation."""
+BOUNDS = (
+    Bound(
+        name="moves_completed",
+        what="moves to here that are confirmed again if someone asks",
+        by=By.PEER,
+        per_node=_MAX_COMPLETED,
+        full="the oldest goes",
+        counter="none: who asks about an older move is told that it is over",
+    ),
+)
+
 _UNREADABLE = "failed to parse snapshot bytes on target"
 """As 0.23 nodes say it."""
 
@@ -81,7 +94,7 @@ class MigrationTargetHandler:
         self._seat = seat
         self._arriving: dict[int, _Arriving] = {}
         self._parts = Reassembler(seat.settings.max_snapshot_bytes)
-        self._completed: BoundedMap[tuple[int, int | None], int] = BoundedMap(_REMEMBERED)
+        self._completed: BoundedMap[tuple[int, int | None], int] = BoundedMap(_MAX_COMPLETED)
         """How far the replay came in moves that were completed, to confirm them again."""
 
     def phase(self, origin: int) -> Phase | None:
@@ -95,11 +108,17 @@ class MigrationTargetHandler:
         What cannot be restored stays on disk: its source may have stopped, and another restart may succeed.
         """
         for origin in self._seat.store.origins():
-            stored, factory = self._seat.store.load(origin), self._seat.registry.factory(origin)
-            if stored is None or factory is None or stored.mark.status != Status.STAGED:
-                continue
-            with suppress(DaemonError, RemoteProtocolError):
-                self._arriving[origin] = self._recovered(stored, factory, now)
+            self.recover_one(origin, now)
+
+    def recover_one(self, origin: int, now: float) -> None:
+        """Continue with one daemon that was staged before a restart, if there is one; its factory is here now."""
+        mark, factory = self._seat.store.marked(origin), self._seat.registry.factory(origin)
+        if mark is None or factory is None or mark.status != Status.STAGED or origin in self._arriving:
+            return
+        with suppress(DaemonError, RemoteProtocolError):
+            stored = self._seat.store.load(origin)
+            assert stored is not None
+            self._arriving[origin] = self._recovered(stored, factory, now)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
@@ -222,7 +241,8 @@ class MigrationTargetHandler:
         if factory is None:
             self._seat.counters.count(Reason.MIGRATION_UNEXPECTED)
             return [(sender, failure(origin, attempt, "", FailureCode.FACTORY_NOT_FOUND))]
-        if factory.orchestrators is not None and sender not in factory.orchestrators:
+        allowed = factory.orchestrators is None or sender in {*factory.orchestrators, self._seat.own}
+        if not allowed:
             self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return []
         if len(self._arriving) >= self._seat.settings.max_moves:

@@ -10,9 +10,8 @@ Which roles of a replica announce its chain is in engine/replicas/roles.py; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshbus.engine.directory.announce import Announcer
+from meshbus.engine.directory.handlers import Distance, nearest_first
 from meshbus.engine.session.service import Context, Service
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
@@ -31,9 +30,6 @@ BOUNDS = (
         counter=Reason.CHAIN_NOT_ANNOUNCED,
     ),
 )
-
-Distance = Callable[[int], int | None]
-"""Returns how far a node is, in microseconds, or None if that was not measured."""
 
 
 class Chains(Service):
@@ -65,8 +61,4 @@ class Chains(Service):
         """Return the nodes that hold a chain: this node, then the nearest first, then those of unknown distance."""
         # What is known of this node is what it will announce, not what it has announced.
         others = [node_id for node_id in self._index.holders(origin_hash, now) if node_id != self._own]
-        return [self._own] * (origin_hash in self._held) + sorted(others, key=self._rank)
-
-    def _rank(self, node_id: int) -> tuple[bool, int, int]:
-        distance = self._distance(node_id)
-        return distance is None, distance or 0, node_id
+        return [self._own] * (origin_hash in self._held) + nearest_first(others, self._distance)

@@ -1,10 +1,14 @@
 """Continuity: proofs over a range of a chain (0x0702) and records of forks (0x0701), as state.md §5 lays them out.
 
 Neither is signed. A proof is compared with one's own copy of the chain, a fork record explains why a chain with a new
-origin starts where another one ends (compute/continuity.py).
+origin starts where another one ends (compute/continuity.py). net-mesh 0.23 has no message on 0x0700; here it asks for a
+proof, and answers one (docs/wire/profile.md).
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
 
 import msgspec
 import xxhash
@@ -16,7 +20,11 @@ from meshbus.wire.messages.causal import LINK_BYTES, CausalLink, pack_link, unpa
 
 _PROOF = Layout("continuity proof", "<QQQQQ")
 _FORK = Layout("fork record", f"<QQQ{LINK_BYTES}sBQ")
+_PROVE = Layout("continuity message", "<BQQQ")
+_VERDICT = Layout("continuity message", "<BQQQB")
 _SENTINEL_LABEL = b"fork"
+FORK_BYTES = _FORK.size
+"""65: the length of a fork record."""
 
 
 class ContinuityProof(msgspec.Struct, frozen=True):
@@ -47,6 +55,69 @@ class ForkRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The link that the first event of the fork follows."""
         sentinel = fork_sentinel(self.original_origin, self.fork_seq)
         return CausalLink(self.forked_origin, self.horizon, parent_hash=sentinel)
+
+
+class _Kind(IntEnum):
+    PROVE = 1
+    VERDICT = 2
+
+
+class Verdict(IntEnum):
+    """What a node found when it compared a proof with its own copy of the chain, in the order of the checks."""
+
+    HOLDS = 0
+    ORIGIN_MISMATCH = 1
+    INVALID_RANGE = 2
+    SPAN_TOO_LARGE = 3
+    MISSING_EVENT = 4
+    HASH_MISMATCH = 5
+    BUSY = 6
+    """Too many proofs were sent; try again later."""
+
+
+class Prove(msgspec.Struct, frozen=True):
+    """Asks for a proof over a range of a chain, as far as the receiver has it."""
+
+    origin_hash: int
+    from_seq: int
+    to_seq: int
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """Answers a proof, or the question for one that cannot be given."""
+
+    origin_hash: int
+    from_seq: int
+    to_seq: int
+    verdict: Verdict
+
+
+ContinuityMessage: TypeAlias = Prove | Judged
+
+
+def encode_continuity(message: ContinuityMessage) -> bytes:
+    """Write a message of 0x0700."""
+    match message:
+        case Prove(origin_hash=origin, from_seq=first, to_seq=last):
+            return _PROVE.pack(_Kind.PROVE, origin, first, last)
+        case Judged(origin_hash=origin, from_seq=first, to_seq=last, verdict=verdict):
+            return _VERDICT.pack(_Kind.VERDICT, origin, first, last, verdict)
+
+
+def decode_continuity(buffer: Buffer) -> ContinuityMessage:
+    """Read a message of 0x0700."""
+    match buffer[0] if len(buffer) else None:
+        case None:
+            raise MalformedPacket("continuity message", Fault.TRUNCATED, "empty")
+        case _Kind.PROVE:
+            return Prove(*_PROVE.unpack(buffer)[1:])
+        case _Kind.VERDICT:
+            _, origin, first, last, verdict = _VERDICT.unpack(buffer)
+            if verdict > Verdict.BUSY:
+                raise MalformedPacket("continuity message", Fault.BAD_VALUE, f"verdict {verdict}")
+            return Judged(origin, first, last, Verdict(verdict))
+        case kind:
+            raise MalformedPacket("continuity message", Fault.UNKNOWN_KIND, f"kind {kind}")
 
 
 def fork_sentinel(original_origin: int, fork_seq: int) -> int:
