@@ -1,0 +1,76 @@
+"""Real nodes that move daemons among themselves, with a spy on every line."""
+
+import asyncio
+import os
+
+from meshbus.testing.realpeer import RealPeer
+from meshbus.wire.messages.migration import MigrationMessage
+from tests.interop.lab import PSK, Lab
+from tests.interop.spy import End, Spy
+from tests.interop.tap import Tap
+
+SIZES = (8, 20_000)
+MOVE_S = 10.0
+
+
+def compute_peer(lab: Lab) -> RealPeer:
+    """Make a real peer that can run daemons, once it was started."""
+    peer = lab.peer()
+    peer.call("open_daemons")
+    return peer
+
+
+def go(*peers: RealPeer) -> None:
+    """Start peers and their daemons."""
+    for peer in peers:
+        peer.start()
+        peer.call("start_daemons")
+
+
+async def wire(lab: Lab, initiator: RealPeer, responder: RealPeer) -> Spy:
+    """Connect two real peers that were not started, and listen between them; outgoing is the initiator's."""
+    tap = Tap(initiator.address, responder.address, responder.node_id)
+    lab.taps.append(tap)
+    accepting = responder.begin("accept", initiator.node_id)
+    spy = Spy(tap, PSK, end(initiator), end(responder))
+    await asyncio.to_thread(initiator.connect, tap.peer_address, responder.public_key, responder.node_id)
+    await asyncio.wrap_future(accepting)
+    return spy
+
+
+def end(peer: RealPeer) -> End:
+    """Return how others know a peer."""
+    return End(peer.node_id, peer.public_key)
+
+
+async def move(
+    peer: RealPeer, origin: int, source: int, target: int, *, envelope: bool, seconds: float = MOVE_S
+) -> dict[str, object]:
+    """Let a real peer move a daemon, and wait."""
+    call = peer.begin("move", origin, source, target, envelope=envelope, seconds=seconds)
+    moved: dict[str, object] = await asyncio.wrap_future(call)
+    return moved
+
+
+async def ask(peer: RealPeer, command: str, *arguments: object) -> object:
+    """Call a real peer without blocking the loop, on which taps run."""
+    return await asyncio.wrap_future(peer.begin(command, *arguments))
+
+
+async def spawn(peer: RealPeer, size: int, kind: str = "counter") -> tuple[bytes, int]:
+    """Start a daemon at a real peer, give it one event, and return its seed and origin hash."""
+    seed = os.urandom(32)
+    origin = await ask(peer, "spawn", kind, seed, size)
+    assert isinstance(origin, int)
+    assert await ask(peer, "deliver", origin, 7, 1, b"first") == [b"1"]
+    return seed, origin
+
+
+async def expect(peer: RealPeer, seed: bytes, origin: int, *, envelope: bool, kind: str = "counter") -> None:
+    """Make a real peer ready to take a daemon."""
+    await (ask(peer, "expect", kind, origin) if envelope else ask(peer, "expect_identity", kind, seed))
+
+
+def kinds(heard: list[tuple[int, MigrationMessage]]) -> list[type[MigrationMessage]]:
+    """Return the kinds of messages in their order."""
+    return [type(message) for _, message in heard]
