@@ -1,10 +1,10 @@
-"""Real nodes that move daemons among themselves, with a spy on every line."""
+"""Nodes that move daemons among themselves, real ones and ours, with a spy on every line."""
 
 import asyncio
 import os
 
+from meshbus.node.node import Node
 from meshbus.testing.realpeer import RealPeer
-from meshbus.wire.messages.migration import MigrationMessage
 from tests.interop.lab import PSK, Lab
 from tests.interop.spy import End, Spy
 from tests.interop.tap import Tap
@@ -27,20 +27,29 @@ def go(*peers: RealPeer) -> None:
         peer.call("start_daemons")
 
 
-async def wire(lab: Lab, initiator: RealPeer, responder: RealPeer) -> Spy:
-    """Connect two real peers that were not started, and listen between them; outgoing is the initiator's."""
+async def wire(lab: Lab, initiator: Node | RealPeer, responder: Node | RealPeer) -> Spy:
+    """Connect two nodes, of which a real one was not started, and listen between them; outgoing is the initiator's."""
     tap = Tap(initiator.address, responder.address, responder.node_id)
     lab.taps.append(tap)
-    accepting = responder.begin("accept", initiator.node_id)
     spy = Spy(tap, PSK, end(initiator), end(responder))
-    await asyncio.to_thread(initiator.connect, tap.peer_address, responder.public_key, responder.node_id)
-    await asyncio.wrap_future(accepting)
+    accepting = None
+    if isinstance(responder, Node):
+        responder.accept(initiator.node_id)
+    else:
+        accepting = asyncio.wrap_future(responder.begin("accept", initiator.node_id))
+    there, key = tap.peer_address, end(responder).public_key
+    if isinstance(initiator, Node):
+        await initiator.connect(there, node_id=responder.node_id, public_key=key, routed=False)
+    else:
+        await asyncio.to_thread(initiator.connect, there, key, responder.node_id)
+    if accepting is not None:
+        await accepting
     return spy
 
 
-def end(peer: RealPeer) -> End:
-    """Return how others know a peer."""
-    return End(peer.node_id, peer.public_key)
+def end(node: Node | RealPeer) -> End:
+    """Return how others know a node."""
+    return End(node.node_id, node.noise_public_key if isinstance(node, Node) else node.public_key)
 
 
 async def move(
@@ -69,8 +78,3 @@ async def spawn(peer: RealPeer, size: int, kind: str = "counter") -> tuple[bytes
 async def expect(peer: RealPeer, seed: bytes, origin: int, *, envelope: bool, kind: str = "counter") -> None:
     """Make a real peer ready to take a daemon."""
     await (ask(peer, "expect", kind, origin) if envelope else ask(peer, "expect_identity", kind, seed))
-
-
-def kinds(heard: list[tuple[int, MigrationMessage]]) -> list[type[MigrationMessage]]:
-    """Return the kinds of messages in their order."""
-    return [type(message) for _, message in heard]
