@@ -20,8 +20,10 @@ from tests.house.tree import PACKAGE, imports
 
 CORE = PACKAGE / "engine" / "core.py"
 ROOMS_OF_SERVICES = ("channels", "directory", "nat", "routes", "streams")
-PLAIN = {row.id for row in SERVICES if row.id is not None and not row.profile}
-PROFILE = {row.id for row in SERVICES if row.id is not None and row.profile}
+ALWAYS = tuple(row for row in SERVICES if not row.optional)
+OPTIONAL = frozenset(row.id for row in SERVICES if row.optional and row.id is not None)
+PLAIN = {row.id for row in ALWAYS if row.id is not None and not row.profile}
+PROFILE = {row.id for row in ALWAYS if row.id is not None and row.profile}
 MAX_ARGUMENTS = 5
 
 
@@ -39,7 +41,7 @@ def test_rows_without_a_subprotocol_have_none_of_its_fields() -> None:
     assert {row[1:] for row in SERVICES if row.id is None} == {Row(Liveness)[1:]}
 
 
-@pytest.mark.parametrize("row", [row for row in SERVICES if row.profile], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in ALWAYS if row.profile], ids=lambda row: row.name)
 def test_the_profile_is_in_the_vendor_range(row: Row) -> None:
     assert row.id is not None
     assert row.id >= FIRST_VENDOR_ID or row.id == Subprotocol.HANDSHAKE_RELAY
@@ -47,7 +49,7 @@ def test_the_profile_is_in_the_vendor_range(row: Row) -> None:
 
 
 def test_what_is_carried_on_reliable_streams_is_part_of_the_profile_and_needs_them() -> None:
-    carried = [row for row in SERVICES if row.reliable]
+    carried = [row for row in ALWAYS if row.reliable]
     assert {row.id for row in carried} == {Subprotocol.HISTORY, Subprotocol.REQUEST, Subprotocol.APPEND}
     assert all(row.profile and row.needs == Subprotocol.RELIABLE for row in carried)
 
@@ -57,6 +59,14 @@ def test_a_node_offers_all_it_handles() -> None:
     assert [descriptor.id for descriptor in registry.all_descriptors()] == sorted(PLAIN | PROFILE)
     assert {descriptor.version for descriptor in registry.all_descriptors()} == {SubprotocolVersion(1)}
     assert all(registry.is_handled(subprotocol_id) for subprotocol_id in PLAIN | PROFILE)
+
+
+def test_it_offers_what_is_optional_only_if_its_settings_say_so() -> None:
+    assert Subprotocol.MIGRATION in OPTIONAL
+    assert not OPTIONAL & (PLAIN | PROFILE)
+    registry = rig(carries=frozenset({Subprotocol.MIGRATION})).registry
+    offered = {descriptor.id for descriptor in registry.all_descriptors()}
+    assert offered == PLAIN | PROFILE | {Subprotocol.MIGRATION}
 
 
 def test_without_the_profile_it_is_a_plain_node() -> None:
@@ -88,11 +98,11 @@ class Ticked(Service):
 
 def test_the_order_of_rows_is_the_order_of_ticks() -> None:
     turns: list[int] = []
-    probes = [Ticked(place, turns) for place in range(len(SERVICES))]
+    probes = [Ticked(place, turns) for place in range(len(ALWAYS))]
     rows = [Row(lambda _context, probe=probe: probe) for probe in probes]  # type: ignore[misc]
-    engine = rig(table=tuple(chain.from_iterable(zip(rows, SERVICES, strict=True))))
+    engine = rig(table=tuple(chain.from_iterable(zip(rows, ALWAYS, strict=True))))
     engine.tick(1.0)
-    assert turns == list(range(len(SERVICES)))
+    assert turns == list(range(len(ALWAYS)))
     services = list(engine.services)
     assert services[::2] == probes
     assert [type(service) for service in services[1::2]] == [type(service) for service in rig().services]

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshbus.engine.base.notices import DownReason, PeerGone
 from meshbus.engine.base.packets import Address, Output
+from meshbus.engine.carriage.carrier import Carrier
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.channels.history_server import History
@@ -39,6 +40,7 @@ from meshbus.engine.session.service import Context
 from meshbus.engine.settings import HandshakeConfig
 from meshbus.engine.streams.delivery import Delivery
 from meshbus.engine.streams.streams import Streams
+from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.policy.capability import CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
@@ -211,6 +213,18 @@ class Facade:
         packet, and Backpressure if too many events wait for the peer.
         """
         self.publications.push(self.peers.require(node_id), events, now, out)
+
+    def carrier(self, subprotocol_id: int) -> Carrier:
+        """Return the carrier of a subprotocol that is handled above the engine: it sends messages to nodes by their id.
+
+        Messages of peers are `Carried` notices. Raises LocalProtocolError if this node does not carry the subprotocol.
+        """
+        service = self.services.by_subprotocol.get(subprotocol_id)
+        if not isinstance(service, Carrier):
+            raise LocalProtocolError(
+                f"this node does not carry subprotocol 0x{subprotocol_id:04x}; add it to `carries` of its settings"
+            )
+        return service
 
     def disconnect(self, node_id: int, now: float, out: Output) -> None:
         """Remove a peer, and notify it if it is a meshbus node."""

@@ -7,6 +7,7 @@ To add a subprotocol, write its messages (wire/messages), its service (session/s
 
 from __future__ import annotations
 
+from meshbus.engine.carriage.carrier import carrying
 from meshbus.engine.channels.admission import Admission
 from meshbus.engine.channels.history_client import Replays
 from meshbus.engine.channels.history_server import History
@@ -129,6 +130,8 @@ SERVICES: tuple[Row, ...] = (
     Row(Replication, Subprotocol.REDEX, "redex", credit=False),
     Row(ReplicaSets, Subprotocol.LEADERSHIP, "leadership", profile=True),
     Row(_appending, Subprotocol.APPEND, "append", profile=True, reliable=True, needs=Subprotocol.RELIABLE),
+    # Handled above the engine, where daemons can run. Decoding and answering costs more than carrying.
+    Row(carrying(Subprotocol.MIGRATION), Subprotocol.MIGRATION, "migration", optional=True, credit=False, cost_us=20),
     # Last: a goodbye must not overtake what the others still have to say.
     Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),
 )

@@ -182,5 +182,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Forward packets of any sender, as a 0.23 node does (mesh.md §2.1), not only those of peers."""
     gateway: GatewayConfig | None = None
     """Rules for packets forwarded between subnets; without them this node is a plain relay."""
+    carries: frozenset[int] = frozenset()
+    """Optional subprotocols of the service table that this node handles: those of daemons, if it can run any."""
     loopback: bool = False
     """Whether all peers are on this machine; then reliable streams start with a larger window."""

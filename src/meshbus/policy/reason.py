@@ -471,6 +471,8 @@ class Reason(Enum):
 
     # ── daemons ─────────────────────────────────────────────────────────────────────────────
 
+    CARRIED_FULL = 0, "drop", "carried_full", (
+        "A peer sent messages for daemons faster than this node handles them; they are repeated, so investigate only if this continues.")
     MIGRATION_STALE = 0, "drop", "migration_stale", (
         "A migration message belongs to a move that is over or to another attempt; late ones are normal on lossy paths.")
     MIGRATION_UNEXPECTED = 0, "drop", "migration_unexpected", (

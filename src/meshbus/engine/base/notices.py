@@ -323,6 +323,15 @@ class ReplicaWork(msgspec.Struct, frozen=True):
     notices: tuple[object, ...]
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """A message of a subprotocol that is handled above the engine; release it when it was handled (engine/carriage)."""
+
+    node_id: int
+    """The peer that sent it."""
+    subprotocol_id: int
+    message: bytes
+
+
 Control: TypeAlias = (
     SessionUp
     | HandshakeFailed
@@ -351,4 +360,5 @@ Control: TypeAlias = (
     | AppendAsked
     | AppendAnswered
     | ReplicaWork
+    | Carried
 )

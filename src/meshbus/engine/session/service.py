@@ -116,6 +116,8 @@ class Row(NamedTuple):
     """Another subprotocol without which this one is not used."""
     credit: bool = True
     """Whether a 0.23 sender spends stream credit on its packets and expects grants for them (transport.md §14)."""
+    optional: bool = False
+    """Whether a node has it only if its settings say so (`EngineSettings.carries`); without it, the id is unknown."""
     cost_us: float = DEFAULT_US
     """About what handling one of its messages costs, in microseconds; engine/session/work.py limits the sum for a peer."""
 
@@ -171,13 +173,14 @@ class Context:
 
     def build(self, table: Sequence[Row]) -> None:
         """Create the services of a table, in its order."""
+        present = [row for row in table if not row.optional or row.id in self.settings.carries]
         # Factories may read the registry and the table, so both are complete before the first service is created.
-        for row in table:
+        for row in present:
             if row.id is not None and self._offers(row):
                 self.registry.register(SubprotocolDescriptor(id=row.id, name=row.name, version=SubprotocolVersion(1)))
-        self.work = MessageWork({row.id: row.cost_us for row in table if row.id is not None}, self.counters)
-        self.services.table = tuple(table)
-        for row in table:
+        self.work = MessageWork({row.id: row.cost_us for row in present if row.id is not None}, self.counters)
+        self.services.table = tuple(present)
+        for row in present:
             self.services.add(row.id, row.factory(self))
         self.services.seal()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from meshbus.errors import Fault, LocalProtocolError, MalformedPacket
-from meshbus.wire.constants import MAX_EVENT
+from meshbus.wire.constants import FRAME_PREFIX_BYTES, MAX_EVENT, ROUTED_PAYLOAD
 from meshbus.wire.header import Buffer
 from meshbus.wire.layout import Layout, take_field
 from meshbus.wire.messages.causal import LINK_BYTES, CausalLink, pack_link, unpack_link
@@ -236,7 +236,8 @@ def count_chunks(size: int) -> int:
 
 def pack_events(events: Sequence[BufferedEvent]) -> Iterator[tuple[BufferedEvent, ...]]:
     """Divide events into groups that fit one message each, in order."""
-    room = MAX_EVENT - _HEAD.size - _COUNT.size - _U64.size
+    # A relay drops what does not fit a packet together with the routing header (transport.md §7).
+    room = ROUTED_PAYLOAD - FRAME_PREFIX_BYTES - _HEAD.size - _COUNT.size - _U64.size
     group, used = list[BufferedEvent](), 0
     for event in events:
         size = _MIN_EVENT_BYTES + len(event.payload)
