@@ -4,6 +4,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import msgspec
 
 from meshbus.compute.daemon import Daemon, DaemonEvent
 from meshbus.compute.host import DaemonHost
@@ -14,13 +18,28 @@ from meshbus.compute.registry import DaemonRegistry, Factory
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.packets import Output
 from meshbus.engine.session.peer import Peer
+from meshbus.engine.settings import EngineSettings
 from meshbus.names.identity import Identity
 from meshbus.node.node import Node
+from meshbus.node.setup import engine_settings
 from meshbus.testing.realdaemons import KINDS
 from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.migration import decode_migration, encode_migration
 from tests.compute.memorystore import MemoryStore
+from tests.interop.lab import Lab, eventually
 from tests.patience import PATIENCE_S
+
+
+async def carrying_node(lab: Lab) -> Node:
+    """Start a node that takes part in moves."""
+
+    def settings(*arguments: Any) -> EngineSettings:
+        carries = frozenset({Subprotocol.MIGRATION})
+        return msgspec.structs.replace(engine_settings(*arguments), carries=carries)
+
+    with mock.patch("meshbus.node.node.engine_settings", settings):
+        return await lab.node()
+
 
 QUICK = MigrationSettings(resend_s=0.1, max_resend_s=0.2, give_up_s=1.5)
 """For moves in which messages are lost, or that end by a time-out."""
@@ -43,7 +62,7 @@ class OurDaemons:
                 store=MemoryStore(),
                 counters=self.counters,
                 settings=settings,
-                wall=lambda _now: time.time_ns(),  # noqa: TID251 - the time of a snapshot, as the node reads it
+                wall=lambda _now: time.time_ns(),
                 entropy=os.urandom,
                 static_private_key=node.identity.noise_private_key,
                 noise_key_of=self.keys.get,
@@ -70,6 +89,10 @@ class OurDaemons:
         outputs = self.handler.deliver(origin, DaemonEvent(7, sequence, b"event"))
         self._publish()
         return [output.payload for output in outputs]
+
+    async def runs(self, origin: int) -> None:
+        """Wait until a daemon runs here."""
+        await eventually(lambda: origin in self.registry, "the daemon to run here")
 
     def phase(self, origin: int) -> Phase | None:
         """Return how far a move is."""

@@ -5,14 +5,14 @@ import pytest
 from meshbus.wire.messages.migration import count_chunks
 from meshbus.wire.messages.snapshot import decode_snapshot
 from tests.interop.daemonlab import SIZES, ask, compute_peer, expect, go, move, spawn, wire
-from tests.interop.lab import Lab, eventually
-from tests.interop.ourdaemons import OurDaemons
+from tests.interop.lab import Lab
+from tests.interop.ourdaemons import OurDaemons, carrying_node
 from tests.interop.test_daemons_reference import ARRIVAL, whole
 
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_ours_is_source_and_orchestrator(lab: Lab, sealed: bool) -> None:
-    ours, target = OurDaemons(await lab.node()), compute_peer(lab)
+    ours, target = OurDaemons(await carrying_node(lab)), compute_peer(lab)
     spy = await wire(lab, ours.node, target)
     if sealed:
         ours.keys[target.node_id] = target.public_key
@@ -32,7 +32,7 @@ async def test_ours_is_source_and_orchestrator(lab: Lab, sealed: bool) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_ours_is_target(lab: Lab, sealed: bool) -> None:
-    ours, source = OurDaemons(await lab.node()), compute_peer(lab)
+    ours, source = OurDaemons(await carrying_node(lab)), compute_peer(lab)
     # Who begins the session knows the key of the other one.
     spy = await (wire(lab, source, ours.node) if sealed else wire(lab, ours.node, source))
     go(source)
@@ -45,14 +45,14 @@ async def test_ours_is_target(lab: Lab, sealed: bool) -> None:
         assert (decode_snapshot(raw).envelope is not None) is sealed
         parts = ["O SnapshotReady"] * count_chunks(len(raw))
         assert spy.names(*("OT" if sealed else "TO")) == [*parts, *ARRIVAL]
-        await eventually(lambda: origin in ours.registry, "the daemon to run here")
+        await ours.runs(origin)
         assert ours.deliver(origin, 2) == [b"2"]
     assert await ask(source, "daemon_count") == 0
 
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_ours_is_orchestrator(lab: Lab, sealed: bool) -> None:
-    ours, source, target = OurDaemons(await lab.node()), compute_peer(lab), compute_peer(lab)
+    ours, source, target = OurDaemons(await carrying_node(lab)), compute_peer(lab), compute_peer(lab)
     to_source, to_target = await wire(lab, ours.node, source), await wire(lab, ours.node, target)
     if sealed:
         await wire(lab, source, target)
@@ -79,7 +79,7 @@ async def test_ours_is_orchestrator(lab: Lab, sealed: bool) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_ours_is_orchestrator_and_target(lab: Lab, sealed: bool) -> None:
-    ours, source = OurDaemons(await lab.node()), compute_peer(lab)
+    ours, source = OurDaemons(await carrying_node(lab)), compute_peer(lab)
     spy = await (wire(lab, source, ours.node) if sealed else wire(lab, ours.node, source))
     go(source)
     for size in SIZES:
@@ -100,7 +100,7 @@ async def test_ours_is_orchestrator_and_target(lab: Lab, sealed: bool) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_a_real_node_moves_a_daemon_from_ours_to_a_real_one(lab: Lab, sealed: bool) -> None:
-    ours, orchestrator, target = OurDaemons(await lab.node()), compute_peer(lab), compute_peer(lab)
+    ours, orchestrator, target = OurDaemons(await carrying_node(lab)), compute_peer(lab), compute_peer(lab)
     to_source, to_target = await wire(lab, orchestrator, ours.node), await wire(lab, orchestrator, target)
     if sealed:
         await wire(lab, ours.node, target)
@@ -127,7 +127,7 @@ async def test_a_real_node_moves_a_daemon_from_ours_to_a_real_one(lab: Lab, seal
 
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_a_real_node_moves_a_daemon_from_a_real_one_to_ours(lab: Lab, sealed: bool) -> None:
-    ours, orchestrator, source = OurDaemons(await lab.node()), compute_peer(lab), compute_peer(lab)
+    ours, orchestrator, source = OurDaemons(await carrying_node(lab)), compute_peer(lab), compute_peer(lab)
     to_source, to_target = await wire(lab, orchestrator, source), await wire(lab, orchestrator, ours.node)
     if sealed:
         await wire(lab, source, ours.node)
@@ -142,6 +142,6 @@ async def test_a_real_node_moves_a_daemon_from_a_real_one_to_ours(lab: Lab, seal
         assert (decode_snapshot(raw).envelope is not None) is sealed
         parts = ["O SnapshotReady"] * count_chunks(len(raw))
         assert to_target.names("O", "T") == [*parts, *ARRIVAL]
-        await eventually(lambda: origin in ours.registry, "the daemon to run here")
+        await ours.runs(origin)
         assert ours.deliver(origin, 2) == [b"2"]
         assert await ask(source, "daemon_count") == 0
