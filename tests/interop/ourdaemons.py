@@ -24,7 +24,7 @@ from meshbus.node.node import Node
 from meshbus.node.setup import engine_settings
 from meshbus.testing.realdaemons import KINDS
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.migration import decode_migration, encode_migration
+from meshbus.wire.messages.migration import MigrationMessage, decode_migration, encode_migration
 from tests.compute.memorystore import MemoryStore
 from tests.interop.lab import Lab, eventually
 from tests.patience import PATIENCE_S
@@ -94,6 +94,13 @@ class OurDaemons:
         """Wait until a daemon runs here."""
         await eventually(lambda: origin in self.registry, "the daemon to run here")
 
+    async def freed(self, origin: int) -> None:
+        """Wait until a daemon that was to leave goes on here."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.phase(origin) is not None:
+                await asyncio.sleep(TICK_S)
+                self.tick()
+
     def phase(self, origin: int) -> Phase | None:
         """Return how far a move is."""
         return self.handler.phase(origin)
@@ -110,6 +117,11 @@ class OurDaemons:
             lambda _engine, _now, out: self._send(self.handler.start(origin, source, target, now, numbered=False), out)
         )
 
+    def cancel(self, origin: int) -> None:
+        """Take a move back that began here."""
+        now = asyncio.get_running_loop().time()
+        self.node.live.act(lambda _engine, _now, out: self._send(self.handler.cancel(origin, now), out))
+
     async def ended(self, origin: int) -> MoveEnded:
         """Wait until a move that began here has ended."""
         async with asyncio.timeout(PATIENCE_S):
@@ -118,9 +130,13 @@ class OurDaemons:
                 self.tick()
         return self._ended.pop(origin)
 
-    def tick(self) -> None:
-        """Do what is due."""
-        now = asyncio.get_running_loop().time()
+    def say(self, node_id: int, message: MigrationMessage) -> None:
+        """Send a message that no handler has asked for."""
+        self.node.live.act(lambda _engine, _now, out: self._send([(node_id, message)], out))
+
+    def tick(self, after_s: float = 0.0) -> None:
+        """Do what is due, or will be after some time."""
+        now = asyncio.get_running_loop().time() + after_s
         self.node.live.act(lambda _engine, _now, out: self._send(self.handler.tick(now), out))
         self._ended |= {ended.origin: ended for ended in self.handler.take_ended()}
 

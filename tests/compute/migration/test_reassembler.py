@@ -10,6 +10,7 @@ from tests.vectors import load
 
 CASES = load("mesh")["reassembler_cases"]
 KIB = 1 << 10
+SENDER, STRANGER = 5, 6
 
 
 def part(index: int, total: int, *, seq: int = 10, chunk: bytes = b"x", attempt: int | None = None) -> SnapshotReady:
@@ -22,57 +23,57 @@ def fresh() -> Reassembler:
 
 def any_order() -> bool:
     parts = fresh()
-    results = [parts.feed(part(index, 3, chunk=bytes([index])), 0) for index in (2, 0, 1)]
+    results = [parts.feed(part(index, 3, chunk=bytes([index])), SENDER, 0) for index in (2, 0, 1)]
     return results == [None, None, b"\0\1\2"]
 
 
 def other_total() -> bool:
     parts = fresh()
-    parts.feed(part(0, 3), 0)
-    refused = parts.feed(part(1, 4), 0)
-    rest = [parts.feed(part(index, 3), 0) for index in (1, 2)]
+    parts.feed(part(0, 3), SENDER, 0)
+    refused = parts.feed(part(1, 4), SENDER, 0)
+    rest = [parts.feed(part(index, 3), SENDER, 0) for index in (1, 2)]
     return isinstance(refused, str) and rest == [None, b"xxx"]
 
 
 def stale() -> bool:
     parts = fresh()
-    done = parts.feed(part(0, 1, seq=10), 0)
-    return done == b"x" and isinstance(parts.feed(part(0, 1, seq=9), 0), str)
+    done = parts.feed(part(0, 1, seq=10), SENDER, 0)
+    return done == b"x" and isinstance(parts.feed(part(0, 1, seq=9), SENDER, 0), str)
 
 
 def empty() -> bool:
-    return isinstance(fresh().feed(part(0, 1, chunk=b""), 0), str)
+    return isinstance(fresh().feed(part(0, 1, chunk=b""), SENDER, 0), str)
 
 
 def newer() -> bool:
     parts = fresh()
-    parts.feed(part(0, 2, seq=10), 0)
-    parts.feed(part(0, 2, seq=11), 0)
-    return len(parts) == 1 and isinstance(parts.feed(part(1, 2, seq=10), 0), str)
+    parts.feed(part(0, 2, seq=10), SENDER, 0)
+    parts.feed(part(0, 2, seq=11), SENDER, 0)
+    return len(parts) == 1 and isinstance(parts.feed(part(1, 2, seq=10), SENDER, 0), str)
 
 
 def single_after_several() -> bool:
     parts = fresh()
-    parts.feed(part(0, 3), 0)
-    return isinstance(parts.feed(part(0, 1), 0), str)
+    parts.feed(part(0, 3), SENDER, 0)
+    return isinstance(parts.feed(part(0, 1), SENDER, 0), str)
 
 
 def same_again() -> bool:
     parts = fresh()
-    parts.feed(part(0, 2, chunk=b"a"), 0)
-    parts.feed(part(0, 2, chunk=b"b"), 0)
-    return parts.feed(part(1, 2, chunk=b"c"), 0) == b"bc"
+    parts.feed(part(0, 2, chunk=b"a"), SENDER, 0)
+    parts.feed(part(0, 2, chunk=b"b"), SENDER, 0)
+    return parts.feed(part(1, 2, chunk=b"c"), SENDER, 0) == b"bc"
 
 
 def too_large() -> bool:
     parts = fresh()
-    return isinstance(parts.feed(part(0, 64 * KIB // CHUNK_BYTES + 2), 0), str) and len(parts) == 0
+    return isinstance(parts.feed(part(0, 64 * KIB // CHUNK_BYTES + 2), SENDER, 0), str) and len(parts) == 0
 
 
 def idle() -> bool:
     parts = fresh()
-    parts.feed(part(0, 2), 0)
-    return parts.feed(part(1, 2), IDLE_S) is None and len(parts) == 1
+    parts.feed(part(0, 2), SENDER, 0)
+    return parts.feed(part(1, 2), SENDER, IDLE_S) is None and len(parts) == 1
 
 
 RESULTS = {
@@ -102,23 +103,32 @@ def test_any_order_with_repetitions_gives_the_snapshot(seed: int) -> None:
     parts = [message for _, message in transfer.burst(100)] * 2
     rng.shuffle(parts)
     reassembler = fresh()
-    results = [reassembler.feed(message, 0) for message in parts if isinstance(message, SnapshotReady)]
+    results = [reassembler.feed(message, SENDER, 0) for message in parts if isinstance(message, SnapshotReady)]
     assert snapshot in results
 
 
 def test_attempts_do_not_mix() -> None:
     parts = fresh()
-    parts.feed(part(0, 2, attempt=1, chunk=b"a"), 0)
-    parts.feed(part(0, 2, attempt=2, chunk=b"b"), 0)
-    assert parts.feed(part(1, 2, attempt=1, chunk=b"c"), 0) == b"ac"
+    parts.feed(part(0, 2, attempt=1, chunk=b"a"), SENDER, 0)
+    parts.feed(part(0, 2, attempt=2, chunk=b"b"), SENDER, 0)
+    assert parts.feed(part(1, 2, attempt=1, chunk=b"c"), SENDER, 0) == b"ac"
     # In a numbered attempt an older snapshot is no sign of the past.
-    assert parts.feed(part(0, 1, attempt=3, seq=1), 0) == b"x"
+    assert parts.feed(part(0, 1, attempt=3, seq=1), SENDER, 0) == b"x"
 
 
 def test_the_number_of_snapshots_at_once_is_bounded() -> None:
     parts = fresh()
     for attempt in range(MAX_SNAPSHOTS + 5):
-        parts.feed(part(0, 2, attempt=attempt), attempt)
+        parts.feed(part(0, 2, attempt=attempt), SENDER, attempt)
     assert len(parts) == MAX_SNAPSHOTS
-    parts.drop(1)
+    parts.drop(SENDER, 1)
     assert len(parts) == 0
+
+
+def test_senders_do_not_mix_and_cannot_make_others_look_old() -> None:
+    parts = fresh()
+    parts.feed(part(0, 2, chunk=b"a"), SENDER, 0)
+    parts.feed(part(1, 2, chunk=b"z"), STRANGER, 0)
+    parts.feed(part(0, 2, seq=1 << 63), STRANGER, 0)
+    parts.drop(STRANGER, 1)
+    assert parts.feed(part(1, 2, chunk=b"b"), SENDER, 0) == b"ab"

@@ -304,13 +304,17 @@ class MigrationOrchestrator:
             return []
         if move.decided and move.attempt is not None:
             return None
-        if move.phase >= Phase.CUTOVER:
+        if move.phase >= Phase.CUTOVER and not self._is_still_here(move):
             problem = "a 0.23 node did not answer during the handover; look where the daemon runs"
             move.error = MigrationError(MigrationFault.TIMED_OUT, move.origin, problem)
             self._end(move)
             return []
         error = MigrationError(MigrationFault.TIMED_OUT, move.origin, f"no progress in phase {move.phase.name.lower()}")
         return self._take_back(move, error, now)
+
+    def _is_still_here(self, move: _Move) -> bool:
+        """Return whether this node is the source, and has not stopped: then it knows that the daemon can go on."""
+        return move.source == self._seat.own and self._source.phase(move.origin) is not None
 
     def _take_back(self, move: _Move, error: MigrationError, now: float, *, told: int | None = None) -> list[Outbound]:
         """Tell source and target that the move does not take place; an attempt with a number ends when the source knows."""
