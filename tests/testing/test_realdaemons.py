@@ -64,6 +64,9 @@ class Runtime:
     def daemon_count(self) -> int:
         return len(self.daemons)
 
+    def stop(self, origin: int) -> None:
+        del self.daemons[origin]
+
     def start_migration_with(self, _origin: int, _source: int, target: int, options: dict[str, bool]) -> Move:
         self.told.append(options)
         return Move(target)
@@ -88,7 +91,8 @@ def test_daemons_of_the_same_kind_have_one_factory() -> None:
     assert [daemons.do_spawn("counter", bytes([number]), 20) for number in (1, 2)] == [1, 2]
     assert daemons.do_deliver(1, 7, 1, b"event") == [b"1"]
     assert daemons.do_take_snapshot(1) == b"\x01" + bytes(19)
-    assert daemons.do_daemon_count() == 2
+    daemons.do_remove(2)
+    assert daemons.do_daemon_count() == 1
     daemons.do_expect("counter", 5)
     daemons.do_expect_identity("counter", b"\x06")
     assert told == ["start", ("counter/8", 5), ("counter/8", b"\x06")]

@@ -111,6 +111,10 @@ class RealDaemons:
         snapshot = self._runtime.snapshot(origin)
         return None if snapshot is None else bytes(snapshot)
 
+    def do_remove(self, origin: int) -> None:
+        """Stop a daemon."""
+        self._runtime.stop(origin)
+
     def do_daemon_count(self) -> int:
         """Return the number of daemons here, including those that are only restored."""
         return int(self._runtime.daemon_count())
