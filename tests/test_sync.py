@@ -238,6 +238,10 @@ def test_the_twin_has_the_signatures_and_docstrings_of_the_original() -> None:
     }
 
 
+def test_daemons_have_the_signatures_and_docstrings_of_the_originals() -> None:
+    assert set(differences(meshbus.Daemons, sync.Daemons)) == set()
+
+
 def test_publishers_and_subscriptions_have_the_signatures_and_docstrings_of_the_originals() -> None:
     assert set(differences(ChannelPublisher, sync.Publisher)) == {"channel is new", "config is new"}
     fed_by_the_node = {"feed", "miss", "fail", "accept", "refuse", "allow", "forget"}

@@ -10,6 +10,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # type checkers know this name; importing `typing` would be most of the cost of `import meshbus`
 if TYPE_CHECKING:
+    from meshbus.compute.daemon import Daemon, DaemonEvent, StatefulDaemon
+    from meshbus.config.daemon import DaemonEntry
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
     from meshbus.config.subscription import SubscriptionEntry
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
         BadTag,
         ChannelError,
         ConfigError,
+        DaemonError,
         DeliveryError,
         HandshakeError,
         LocalProtocolError,
         LogError,
         MalformedPacket,
         MeshError,
+        MigrationError,
         PartialDelivery,
         PeerError,
         PipelineError,
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from meshbus.names.channel import ChannelId, ChannelName, ChannelRegistry
     from meshbus.names.identity import Identity
     from meshbus.names.subnet import SubnetId
+    from meshbus.node.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonMove, DaemonState
+    from meshbus.node.daemons import Daemons
     from meshbus.node.node import Node
     from meshbus.node.publisher import ChannelPublisher
     from meshbus.node.redial import DialState, PeerUnreachable
@@ -83,6 +89,8 @@ if TYPE_CHECKING:
 _HOMES = {
     name: home
     for home, names in {
+        "meshbus.compute.daemon": "Daemon DaemonEvent StatefulDaemon",
+        "meshbus.config.daemon": "DaemonEntry",
         "meshbus.config.edge": "EdgeEntry",
         "meshbus.config.node": "NodeConfig",
         "meshbus.config.subscription": "SubscriptionEntry",
@@ -94,8 +102,8 @@ _HOMES = {
         "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
-            "AuthError Backpressure BadTag ChannelError ConfigError DeliveryError HandshakeError "
-            "LocalProtocolError LogError MalformedPacket MeshError PartialDelivery PeerError PipelineError ProtocolError "
+            "AuthError Backpressure BadTag ChannelError ConfigError DaemonError DeliveryError HandshakeError "
+            "LocalProtocolError LogError MalformedPacket MeshError MigrationError PartialDelivery PeerError PipelineError ProtocolError "
             "RegistryError RemoteProtocolError Replayed ReplicationError SlowConsumer Timeout UnknownVersion"
         ),
         "meshbus.log.aio": "AsyncRedexFile",
@@ -107,6 +115,8 @@ _HOMES = {
         "meshbus.names.channel": "ChannelId ChannelName ChannelRegistry",
         "meshbus.names.identity": "Identity",
         "meshbus.names.subnet": "SubnetId",
+        "meshbus.node.daemoninfo": "DaemonInfo DaemonInput DaemonLine DaemonMove DaemonState",
+        "meshbus.node.daemons": "Daemons",
         "meshbus.node.node": "Node",
         "meshbus.node.publisher": "ChannelPublisher",
         "meshbus.node.redial": "DialState PeerUnreachable",
@@ -153,6 +163,16 @@ __all__ = [
     "ChannelPublisher",
     "ChannelRegistry",
     "ConfigError",
+    "Daemon",
+    "DaemonEntry",
+    "DaemonError",
+    "DaemonEvent",
+    "DaemonInfo",
+    "DaemonInput",
+    "DaemonLine",
+    "DaemonMove",
+    "DaemonState",
+    "Daemons",
     "DeliveryError",
     "DialState",
     "Drop",
@@ -179,6 +199,7 @@ __all__ = [
     "MalformedPacket",
     "ManifestEntry",
     "MeshError",
+    "MigrationError",
     "Modality",
     "Model",
     "NEVER",
@@ -214,6 +235,7 @@ __all__ = [
     "ScopeFilter",
     "SessionUp",
     "SlowConsumer",
+    "StatefulDaemon",
     "SubnetGateway",
     "SubnetId",
     "SubnetPolicy",

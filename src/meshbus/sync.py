@@ -24,6 +24,7 @@ from typing import Any, Self, TypeVar, Unpack
 import msgspec
 
 from meshbus.background import BackgroundLoop, Intake, LoopStopped
+from meshbus.compute.daemon import DaemonFactory
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
@@ -31,10 +32,12 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.node import daemons as asynchronous_daemons
 from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.answer import Handler
+from meshbus.node.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
 from meshbus.node.node import NOT_OPEN
@@ -206,6 +209,114 @@ class Subscription:
         return () if batch is None else (batch,)
 
 
+class Daemons:
+    """The daemons of one node."""
+
+    def __init__(self, loop: BackgroundLoop, daemons: asynchronous_daemons.Daemons) -> None:
+        self._loop = loop
+        self._daemons = daemons
+
+    def run(
+        self,
+        name: str,
+        factory: DaemonFactory,
+        *,
+        inputs: Sequence[str] = (),
+        output: str | None = None,
+        key: str | None = None,
+        orchestrators: Iterable[int | str] | None = None,
+        skip_gaps: bool = False,
+    ) -> DaemonInfo:
+        """Run a daemon, from its checkpoint if this node has one, and offer it so that it can move back here.
+
+        `factory` creates it. Each of `inputs` is a channel whose log it reads: `CHANNEL` of this node, or of its members
+        if it is replicated, or `CHANNEL@NODE` of another node, by name or id. They count only at the very first start;
+        later the checkpoint says where it goes on. `output` is the channel for what it returns, which this node must log.
+        `key` is a file with its own secret, by default it has one that follows from its name. `orchestrators` are the nodes
+        that may move it, by default all. Events that are gone from an input's log stop the daemon, unless `skip_gaps`.
+
+        A daemon that was moved to another node stays there. Raises DaemonError if it cannot be started, ConfigError if
+        its channels are not logged.
+        """
+        return self._loop.run(
+            self._daemons.run(
+                name, factory, inputs=inputs, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps
+            )
+        )
+
+    def offer(
+        self,
+        name: str,
+        factory: DaemonFactory,
+        *,
+        output: str | None = None,
+        key: str | None = None,
+        orchestrators: Iterable[int | str] | None = None,
+        skip_gaps: bool = False,
+    ) -> DaemonInfo:
+        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        return self._loop.run(
+            self._daemons.offer(name, factory, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps)
+        )
+
+    def stop(self, daemon: str | int) -> None:
+        """Stop a daemon on this node after what it is doing; its checkpoint stays, and `run` goes on from it.
+
+        Raises DaemonError if it is moving, or is not known here.
+        """
+        self._loop.run(self._daemons.stop(daemon))
+
+    def withdraw(self, daemon: str | int) -> None:
+        """Stop a daemon as `stop` does, and do not let it move here any more."""
+        self._loop.run(self._daemons.withdraw(daemon))
+
+    def deliver(
+        self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
+    ) -> Sequence[bytes]:
+        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+
+        While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
+        before the call returns. `origin` and `sequence` say whose event it is, by default this node's.
+        """
+        return self._loop.run(self._daemons.deliver(daemon, payload, origin=origin, sequence=sequence))
+
+    def list(self) -> Sequence[DaemonInfo]:
+        """Return the daemons that this node runs, offers or has a record of, and their states."""
+        return self._loop.call(self._daemons.list)
+
+    def get(self, daemon: str | int) -> DaemonInfo:
+        """Return the state of one daemon. Raises DaemonError if it is not known here."""
+        return self._loop.call(lambda: self._daemons.get(daemon))
+
+    def origin_of(self, name: str) -> int:
+        """Return the origin hash of a daemon by its name; if it has a key of its own, only where it is offered."""
+        return self._loop.call(lambda: self._daemons.origin_of(name))
+
+    def logs(self, daemon: str | int) -> Sequence[DaemonLine]:
+        """Return what happened to a daemon on this node, and what it logged below `meshbus.daemon`, the oldest first."""
+        return self._loop.call(lambda: self._daemons.logs(daemon))
+
+    def move(
+        self,
+        daemon: str | int,
+        target: str | int | None = None,
+        *,
+        source: str | int | None = None,
+        timeout_s: float = 60.0,
+    ) -> DaemonMove:
+        """Move a daemon to another node, wherever it runs, and wait until it runs there.
+
+        Without a target it goes to the nearest node that can run daemons, meets its requirements and offers it. The source
+        is the node on which it was last known to run. Raises MigrationError if it did not move, and Timeout if that took
+        too long; the move is then taken back if that is still possible, which `list` shows at the source and the target.
+        """
+        return self._loop.run(self._daemons.move(daemon, target, source=source, timeout_s=timeout_s))
+
+    def cancel(self, daemon: str | int) -> None:
+        """Take a move back that this node drives. Raises MigrationError if there is none, or if it is too late."""
+        self._loop.run(self._daemons.cancel(daemon))
+
+
 class Node:
     """One node of the mesh."""
 
@@ -317,6 +428,11 @@ class Node:
     def look(self, function: Callable[[asynchronous.Node], T]) -> T:
         """Call a function with the asynchronous node on its loop, and return its result; it must not block."""
         return self._running.call(lambda: function(self._node))
+
+    @property
+    def daemons(self) -> Daemons:
+        """The daemons that this node runs, offers and moves. Raises ConfigError if it can run none."""
+        return Daemons(self._running, self._running.call(lambda: self._node.daemons))
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""

@@ -23,9 +23,13 @@ compute/host.py runs it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2s
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from meshbus.names.identity import KEY_BYTES, Identity
 from meshbus.policy.capability import CapabilityFilter
+
+_DAEMON_LABEL = b"meshbus-daemon-v1/"
 
 
 class DaemonEvent(NamedTuple):
@@ -62,6 +66,11 @@ class StatefulDaemon(Daemon, Protocol):
 
 DaemonFactory: TypeAlias = Callable[[], Daemon]
 """Creates a fresh instance."""
+
+
+def derive_daemon(psk: bytes, name: str) -> Identity:
+    """Return the identity of a daemon that has no key of its own: every node of the mesh derives the same from its name."""
+    return Identity.from_seed(blake2s(_DAEMON_LABEL + name.encode(), key=psk, digest_size=KEY_BYTES).digest())
 
 
 def requirements_of(daemon: Daemon) -> CapabilityFilter:

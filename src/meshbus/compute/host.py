@@ -134,17 +134,24 @@ class DaemonHost:
         if shadow and outputs:
             del self.pending[-len(outputs) :]
 
-    def published(self) -> None:
-        """Clear `pending`: a log has it."""
-        self.pending.clear()
+    def published(self, count: int | None = None) -> None:
+        """Remove the first `count` outputs from `pending`, or all of them: a log has them."""
+        del self.pending[:count]
 
-    def snapshot(self, created_ns: int, *, bare: bool = False, shadow: bool = False) -> StateSnapshot:
-        """Return everything that another node needs to continue.
+    def skip(self, origin: int, next_seq: int) -> None:
+        """Go on at a later event of an input log, because those before it are gone."""
+        position = self._inputs[origin]
+        self._inputs[origin] = InputPosition(position.publisher, position.channel, max(next_seq, position.next_seq))
+
+    def snapshot(
+        self, created_ns: int, *, bare: bool = False, shadow: bool = False, moves: bool = True
+    ) -> StateSnapshot:
+        """Return everything that another node needs to continue, or this one if it does not move.
 
         A `bare` snapshot is one that 0.23 nodes understand: without positions in logs, horizon and pending outputs.
-        Raises DaemonError for a daemon without state, or whose code fails.
+        Raises DaemonError for a daemon without state that is to move, or whose code fails.
         """
-        state = self._state()
+        state = self._state() if moves or isinstance(self.daemon, StatefulDaemon) else b""
         self._snapshots += 1
         if not bare:
             state = encode_checkpoint(
@@ -175,7 +182,7 @@ class DaemonHost:
             raise DaemonError(DaemonFault.GAP, self.origin, problem)
         try:
             outputs = [bytes(payload) for payload in self.daemon.process(event)]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._errors += 1
             raise DaemonError(DaemonFault.FAILED, self.origin, f"it failed: {error!r}") from error
         if position is not None:

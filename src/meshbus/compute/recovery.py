@@ -46,7 +46,7 @@ def keep(store: DaemonStore, host: DaemonHost, created_ns: int) -> None:
     """Write a checkpoint of a daemon that runs here."""
     before = store.marked(host.origin) or Mark(status=Status.ACTIVE)
     mark = msgspec.structs.replace(before, moves=host.moves)
-    snapshot = encode_snapshot(host.snapshot(created_ns))
+    snapshot = encode_snapshot(host.snapshot(created_ns, moves=False))
     seed = host.identity.seed if host.identity.can_sign else None
     store.save(host.origin, Stored(mark=mark, snapshot=snapshot, seed=seed))
 

@@ -19,7 +19,7 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity | None = None
     """The daemon's key; None if the snapshot's envelope must bring it."""
     orchestrators: frozenset[int] | None = None
-    """Nodes that may move the daemon here; None for any peer."""
+    """Nodes that may move the daemon, here or away from here; None for any peer. This node always may."""
 
 
 class DaemonRegistry:

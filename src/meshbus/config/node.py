@@ -1,7 +1,7 @@
 """Settings of a node, from a file, the environment and arguments. Later sources override earlier ones.
 
 A file is TOML with the field names of `NodeConfig` as flat keys, `[metadata]` as a table, and `[[channels]]`,
-`[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
+`[[peers]]`, `[[subscriptions]]`, `[[edge]]`, `[[daemons]]`, `[[subnet_rules]]`, `[[level_rules]]`, `[[exports]]` as lists of tables.
 The environment variable for `heartbeat_s` is `MESHBUS_HEARTBEAT_S`, the argument is `heartbeat_s=`. Relative paths in a
 file are relative to the file. Unknown keys and invalid values raise ConfigError, which names the key and its source.
 config/loader.py reads the sources, config/spelling.py parses addresses, keys and the like, and keyfile.py reads files
@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.loader import Setting, build, read_arguments, read_environment, read_file
 from meshbus.config.spelling import (
@@ -368,6 +369,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How many bytes of packet records are kept."""
     record_retain_hours: Count = 168
     """Records are deleted when they exceed either limit, bytes or hours."""
+    daemons_dir: Path | None = None
+    """Directory of the checkpoints of daemons; a node that has one can run daemons, and announces so."""
+    daemons_path: tuple[Path, ...] = ()
+    """Directories in which the modules of `[[daemons]]` are looked for, before those that are installed."""
     admin_socket: Socket = "auto"
     """Unix socket on which `meshbus up` accepts local commands: a path, `auto`, or empty for none."""
     default_subnet: SubnetId = SubnetId.GLOBAL
@@ -386,6 +391,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the node subscribes to as long as it runs, such as to record events without a program."""
     edge: tuple[EdgeEntry, ...] = ()
     """Bridges for ZeroMQ applications; `meshbus up` serves them, a program uses meshbus.Bridge."""
+    daemons: tuple[DaemonEntry, ...] = ()
+    """Daemons that the node runs, or lets move to it."""
     exports: tuple[ExportEntry, ...] = ()
     """For a gateway: the subnets that channels with visibility `exported` may be forwarded to."""
     subnet_rules: tuple[SubnetRule, ...] = ()
@@ -442,6 +449,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.log_dir is None and any(entry.log for entry in self.subscriptions):
             problem = "required because a subscription is logged; set log_dir to a directory, or log = false there"
             raise ConfigError("log_dir", problem)
+        self._check_daemons()
         ids = [entry.peer_id() for entry in self.peers]
         for number, node_id in enumerate(ids):
             if node_id in ids[:number]:
@@ -449,6 +457,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         # Both raise ConfigError for invalid entries, with the key.
         self.capabilities()
         self.channel_registry()
+
+    def _check_daemons(self) -> None:
+        if self.daemons_dir is None and self.daemons:
+            raise ConfigError("daemons_dir", "required because daemons are configured; set daemons_dir to a directory")
+        names = [entry.name for entry in self.daemons]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError("daemons", f"{twice[0]!r} is configured twice; remove one of the entries")
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.__rich_repr__())
@@ -534,14 +549,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max(fitting, key=lambda entry: (entry.name is not None, len(entry.prefix or "")), default=None)
 
     def without_logs(self) -> NodeConfig:
-        """Return the same settings without logs, packet records and standing subscriptions.
+        """Return the same settings without logs, packet records, daemons and standing subscriptions.
 
         A log has one writer. A second node with these settings can run beside the one that writes.
         """
         kept = [field for field in ChannelEntry.__struct_fields__ if not field.startswith("log")]
         entries = (ChannelEntry(**{field: getattr(entry, field) for field in kept}) for entry in self.channels)
         return msgspec.structs.replace(
-            self, log_dir=None, record_packets=False, channels=tuple(entries), subscriptions=()
+            self,
+            log_dir=None,
+            record_packets=False,
+            channels=tuple(entries),
+            subscriptions=(),
+            daemons_dir=None,
+            daemons=(),
         )
 
     def subnet_policy(self) -> Assignment | None:

@@ -8,8 +8,10 @@ configured peers again and again is node/redial.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -19,18 +21,21 @@ from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
 from meshbus.engine.session.negotiate import Profile
 from meshbus.engine.settings import HandshakeConfig
-from meshbus.errors import HandshakeError
+from meshbus.errors import HandshakeError, MeshError, PeerError, PeerFault
 from meshbus.names.identity import derive_node_id, noise_public_key
 from meshbus.node.driver import Driver
 from meshbus.node.info import PeerInfo, info_of
 from meshbus.node.live import Live
 from meshbus.node.setup import parse_key
+from meshbus.node.tasks import TaskOwner
 from meshbus.node.waiting import Kind
 from meshbus.policy.capability import member_of
 from meshbus.wire.messages.address import numeric
 
 LOOK_S = 0.02
 """Pause between two looks for a route. Routes come with pingwaves, every few seconds, so this adds little."""
+
+_logger = logging.getLogger("meshbus.node")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -71,10 +76,13 @@ class Dialer:
         self._live = live
         self._calls: Counter[int] = Counter()
         """How many calls wait for a session with a node, by node id."""
+        self.noise_keys: dict[int, bytes] = {}
+        """The Noise keys of the nodes that the application named, by node id."""
 
     async def dial(self, target: Target, handshake: HandshakeConfig | None = None) -> PeerInfo:
         """Connect at an address, or along the route that the mesh knows; `handshake` overrides the settings."""
         node_id, where = target.node_id, None
+        self.noise_keys[node_id] = target.noise_key
         if target.address is None:
             await _route_known(self._live.engine, node_id)
         else:
@@ -133,6 +141,41 @@ class Dialer:
         engine = self._live.engine
         engine.traversal.cancel(node_id)
         engine.handshakes.cancel_connect(node_id)
+
+
+class Connecting:
+    """Opens sessions with nodes that are known by their id alone: along a route, with the key that they announced."""
+
+    def __init__(self, live: Live, dialer: Dialer) -> None:
+        self._live = live
+        self._dialer = dialer
+        self._tasks = TaskOwner("connecting", _logger)
+        self._trying: set[int] = set()
+
+    def begin(self, node_id: int) -> None:
+        """Connect to a node, unless that is under way, and do not report whether it worked."""
+        if node_id not in self._trying:
+            self._trying.add(node_id)
+            self._tasks.start(self._try(node_id))
+
+    def close(self) -> None:
+        """Give up."""
+        self._tasks.cancel()
+
+    async def _try(self, node_id: int) -> None:
+        try:
+            with suppress(MeshError):
+                await self.connect(node_id)
+        finally:
+            self._trying.discard(node_id)
+
+    async def connect(self, node_id: int) -> None:
+        """Connect to a node. Raises PeerError or HandshakeError if that does not work."""
+        entity = self._live.engine.directory.pinned(node_id)
+        if entity is None:
+            problem = "it has not announced itself, so its key is not known; connect to it first"
+            raise PeerError(PeerFault.UNKNOWN, node_id, problem)
+        await self._dialer.dial(Target.of(None, entity, None))
 
 
 async def _route_known(engine: Engine, node_id: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from meshbus.engine.directory.reachability import Nat
@@ -9,6 +11,8 @@ from meshbus.engine.session.peer import Health, Peer
 from meshbus.names.nodename import NAME_KEY, is_node_name
 from meshbus.names.subnet import SubnetId
 from meshbus.policy.capability import CapabilitySet
+
+_ID_DIGITS = 16
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -45,6 +49,14 @@ def info_of(peer: Peer) -> PeerInfo:
         Nat.of_tags(tags),
         name_in(peer.claims.capabilities),
     )
+
+
+def node_named(text: str, names: Mapping[int, str]) -> int | None:
+    """Return the node that a text means: its id in 16 hex digits, or its name if exactly one of these nodes has it."""
+    if len(text) == _ID_DIGITS and all(digit in "0123456789abcdef" for digit in text.lower()):
+        return int(text, 16)
+    found = [node for node, name in names.items() if name == text]
+    return found[0] if len(found) == 1 else None
 
 
 def name_in(capabilities: CapabilitySet) -> str | None:

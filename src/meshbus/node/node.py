@@ -28,6 +28,7 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import (
     Acked,
     Announced,
+    Carried,
     Control,
     HistoryWanted,
     Matched,
@@ -56,10 +57,12 @@ from meshbus.names.nodename import NAME_KEY
 from meshbus.node import replicastaff, replicaverify
 from meshbus.node.answer import Answers, Handler
 from meshbus.node.census import Census, open_census
-from meshbus.node.dialing import Dialer, Target
+from meshbus.node.daemonhosting import Around, DaemonHosting
+from meshbus.node.daemons import Daemons, start_configured
+from meshbus.node.dialing import Connecting, Dialer, Target
 from meshbus.node.driver import Driver
 from meshbus.node.historyreader import HistoryReader
-from meshbus.node.info import PeerInfo, info_of, name_in
+from meshbus.node.info import PeerInfo, info_of, name_in, node_named
 from meshbus.node.joining import Joiner
 from meshbus.node.live import Live
 from meshbus.node.logs import NO_LOGS, Logs, open_logs
@@ -135,6 +138,8 @@ class _Parts:
         self.answers = Answers(live)
         self.standing = Standing(subscribe, self.joiner.ask_again)
         self.replicas: Replicas | None = None
+        self.daemons: tuple[DaemonHosting, Daemons] | None = None
+        self.connecting: Connecting | None = None
         self.recording: Recording | None = None
         self.census: Census | None = None
 
@@ -202,6 +207,8 @@ class Node:
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
             self._parts.reader.members = self._parts.replicas.members_of
         try:
+            if self.config.daemons_dir is not None:
+                await self._open_daemons(self._parts)
             self._begin(self._parts)
         except BaseException:
             await self.close()  # a configuration that cannot be used must not keep the port
@@ -239,6 +246,26 @@ class Node:
         parts.standing.start(self.config.subscriptions)
         if parts.replicas is not None:
             parts.replicas.start()
+        if parts.daemons is not None:
+            start_configured(*parts.daemons)
+
+    async def _open_daemons(self, parts: _Parts) -> None:
+        around = Around(
+            live=parts.live,
+            config=self.config,
+            logs=parts.logs,
+            publisher=self.publisher,
+            subscribe=lambda channel, publisher, since: self.subscribe(channel, publisher=publisher, since=since),
+            is_replicated=lambda channel: parts.replicas is not None and parts.replicas.get(channel) is not None,
+            holds=lambda channel: (
+                parts.replicas is not None and (one := parts.replicas.get(channel)) is not None and one.disk is not None
+            ),
+            noise_key_of=parts.dialer.noise_keys.get,
+        )
+        hosting = DaemonHosting(around)
+        parts.connecting = Connecting(parts.live, parts.dialer)
+        parts.daemons = hosting, Daemons(hosting, self._psk, self._find_node, parts.connecting.connect)
+        await hosting.open(parts.connecting.begin)
 
     async def close(self) -> None:
         """Close the subscriptions and stop the node; closing twice is fine.
@@ -250,6 +277,10 @@ class Node:
                 await self._close(self._parts)
 
     async def _close(self, parts: _Parts) -> None:
+        if parts.daemons is not None:
+            await parts.daemons[0].close()
+        if parts.connecting is not None:
+            parts.connecting.close()
         parts.standing.cancel()
         parts.redialer.cancel()
         for subscription in (*self._subscribers.subscriptions(), *parts.reader.subscriptions()):
@@ -327,6 +358,11 @@ class Node:
         parts, publications = self._opened, self.live.engine.publications
         counts = parts.live.engine.counters.snapshot()
         counts["received"] = {"bytes": self._received_bytes, "events": self._received_events}
+        if parts.daemons is not None:
+            for kind, reasons in parts.daemons[0].counters.snapshot().items():
+                of_kind = counts.setdefault(kind, {})
+                for why, count in reasons.items():
+                    of_kind[why] = of_kind.get(why, 0) + count
         counts["sent"] = {"bytes": publications.sent_bytes, "events": publications.sent_events}
         return counts if parts.recording is None else {**counts, "record": parts.recording.counters()}
 
@@ -337,6 +373,14 @@ class Node:
         if logs is None:
             raise ConfigError("log_dir", NO_LOGS)
         return logs
+
+    @property
+    def daemons(self) -> Daemons:
+        """The daemons that this node runs, offers and moves. Raises ConfigError if it can run none."""
+        daemons = self._opened.daemons
+        if daemons is None:
+            raise ConfigError("daemons_dir", "is not set, so this node runs no daemons; set it to a directory")
+        return daemons[1]
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""
@@ -669,11 +713,14 @@ class Node:
     def _replica_node(self, node: int | str) -> int:
         if isinstance(node, int):
             return node
-        replicas = self._opened.replicas
-        found = None if replicas is None else replicas.find(node)
+        found = self._find_node(node)
         if found is None:
             raise LocalProtocolError(f"no node, or more than one, announced the name {node!r}; give its id instead")
         return found
+
+    def _find_node(self, text: str) -> int | None:
+        own = {} if self.config.name is None else {self.node_id: self.config.name}
+        return node_named(text, {**dict(self._names.items()), **own})
 
     def _close_channel(self, channel: ChannelName) -> None:
         if self._parts is not None:
@@ -709,6 +756,10 @@ class Node:
             if parts.census is not None:
                 parts.census.take(event)
             if parts.replicas is not None and parts.replicas.take(event):
+                continue
+            if isinstance(event, Carried):  # one comes for every message; not worth a notice
+                if parts.daemons is not None:
+                    parts.daemons[0].take(event)
                 continue
             if parts.redialer.take(event):
                 continue  # reported as PeerUnreachable, less often

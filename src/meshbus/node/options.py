@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict
 
+from meshbus.config.daemon import DaemonEntry
 from meshbus.config.edge import EdgeEntry
 from meshbus.config.node import ChannelEntry, ExportEntry, PeerEntry, Unknown, UnknownChannels, Unlisted
 from meshbus.config.spelling import Endpoint
@@ -62,6 +63,8 @@ class NodeOptions(TypedDict, total=False):
     record_sampling: int | None
     record_retain_bytes: int | None
     record_retain_hours: int | None
+    daemons_dir: Path | str | None
+    daemons_path: Sequence[Path | str] | None
     admin_socket: Path | str | None
     default_subnet: SubnetId | str | None
     accept: Sequence[int | str] | None
@@ -70,6 +73,7 @@ class NodeOptions(TypedDict, total=False):
     peers: Sequence[PeerEntry | Table] | None
     subscriptions: Sequence[SubscriptionEntry | Table] | None
     edge: Sequence[EdgeEntry | Table] | None
+    daemons: Sequence[DaemonEntry | Table] | None
     exports: Sequence[ExportEntry | Table] | None
     subnet_rules: Sequence[SubnetRule | Table] | None
     level_rules: Sequence[LevelRule | Table] | None

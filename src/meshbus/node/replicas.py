@@ -24,6 +24,7 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import ConfigError, LogError, RemoteProtocolError, ReplicationError, ReplicationFault
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import derive_origin_hash
+from meshbus.node.info import node_named
 from meshbus.node.live import Live
 from meshbus.node.logs import Logs
 from meshbus.node.plainmember import PlainMember, PlainReader
@@ -278,10 +279,7 @@ class Replicas:
         engine = self._live.engine
         if name == self._config.name:
             return engine.node_id
-        if len(name) == 16 and all(digit in "0123456789abcdef" for digit in name.lower()):
-            return int(name, 16)
-        found = [node for node in self._names if self._names.get(node) == name]
-        return found[0] if len(found) == 1 else None
+        return node_named(name, dict(self._names.items()))
 
     def _is_member(self, one: ReplicatedChannel) -> bool:
         """Return whether this node is named as a member."""

@@ -17,13 +17,15 @@ from meshbus.engine.settings import (
 from meshbus.errors import LocalProtocolError
 from meshbus.names.identity import KEY_BYTES
 from meshbus.node.udp import BUFFER_BYTES
-from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREAM_WINDOW
+from meshbus.wire.constants import MAX_DATAGRAM, PACKET_COST, ROUTE_BYTES, STREAM_WINDOW, Subprotocol
 from meshbus.wire.messages.address import numeric
 
 NETWORK_PACKET = 1452
 """Bytes that a packet is filled up to unless all peers are on this machine: 1500 for Ethernet less 40 for IPv6 and 8 for
 UDP, so that no common path fragments it."""
 
+CARRIED = frozenset({Subprotocol.MIGRATION})
+"""Subprotocols that a node carries if it can run daemons."""
 BUFFERED_WINDOWS = 4
 """Windows that the receive buffer must hold, in bytes of payload: the kernel charges a small datagram several times its
 size. The buffer that our system granted is taken as what peers can buffer too, since nodes are usually set up alike."""
@@ -58,6 +60,7 @@ def engine_settings(
         window=_window(config, receive_buffer, local=local),
         profile=config.profile,
         max_payload=packet - PACKET_COST,
+        carries=frozenset() if config.daemons_dir is None else CARRIED,
         loopback=local,
     )
 

@@ -473,6 +473,10 @@ class Reason(Enum):
 
     CARRIED_FULL = 0, "drop", "carried_full", (
         "A peer sent messages for daemons faster than this node handles them; they are repeated, so investigate only if this continues.")
+    MIGRATION_MALFORMED = 0, "drop", "migration_malformed", (
+        "A migration message cannot be read; check the version of the peer.")
+    MIGRATION_UNREACHABLE = 0, "drop", "migration_unreachable", (
+        "A migration message was not sent because there is no session with the node; it is sent again later.")
     MIGRATION_STALE = 0, "drop", "migration_stale", (
         "A migration message belongs to a move that is over or to another attempt; late ones are normal on lossy paths.")
     MIGRATION_UNEXPECTED = 0, "drop", "migration_unexpected", (

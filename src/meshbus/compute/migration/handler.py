@@ -14,6 +14,8 @@ from meshbus.compute.migration.base import Outbound, Phase, Seat, is_confirmatio
 from meshbus.compute.migration.orchestrator import MigrationOrchestrator, MoveEnded
 from meshbus.compute.migration.source import MigrationSourceHandler
 from meshbus.compute.migration.target import MigrationTargetHandler
+from meshbus.compute.registry import DaemonRegistry
+from meshbus.engine.base.counters import Counters
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.migration import (
@@ -42,6 +44,16 @@ class MigrationSubprotocolHandler:
         self.source = MigrationSourceHandler(seat)
         self.target = MigrationTargetHandler(seat)
         self.orchestrator = MigrationOrchestrator(seat, self.source)
+
+    @property
+    def registry(self) -> DaemonRegistry:
+        """The daemons of this node."""
+        return self._seat.registry
+
+    @property
+    def counters(self) -> Counters:
+        """What was dropped and refused."""
+        return self._seat.counters
 
     def recover(self, now: float) -> None:
         """Continue with what is on disk, once, after the daemons that run here are registered."""

@@ -56,6 +56,7 @@ from meshbus.wire.messages.migration import (
 )
 from meshbus.wire.messages.snapshot import encode_snapshot
 
+NOT_ON_SOURCE = "the daemon does not run on the source"
 _REMEMBERED = 1024
 
 
@@ -107,6 +108,9 @@ class MigrationSourceHandler:
         if mark is not None and (mark.status, mark.attempt) == (Status.MOVED, message.attempt):
             # A late repetition: the daemon was handed over in this attempt, which a refusal would deny.
             self._seat.counters.count(Reason.MIGRATION_STALE)
+            return []
+        if not self._may_move(message.origin, sender):
+            self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return []
         problem = self._problem(message)
         if problem:
@@ -163,6 +167,17 @@ class MigrationSourceHandler:
         if message.attempt is None or not is_withdrawal(message):
             return []
         return [(sender, confirmation(message.origin, message.attempt))]
+
+    def abandon(self, origin: int) -> tuple[list[Outbound], list[DaemonEvent]]:
+        """End a move because the daemon has failed; return what to send, and the kept events that it has not processed.
+
+        The caller restores the daemon from its checkpoint, which makes the copy at the target one of the past.
+        """
+        leaving = self._leaving.pop(origin, None)
+        if leaving is None:
+            return [], []
+        told = failure(origin, leaving.attempt, "the daemon failed while it was moving, and goes on at the source")
+        return [(leaving.orchestrator, told)], leaving.events[leaving.processed :]
 
     def expects(self, message: ReplayComplete) -> bool:
         """Return whether a ReplayComplete is about a daemon that leaves, or has left, this node."""
@@ -329,10 +344,15 @@ class MigrationSourceHandler:
         self._seat.store.mark(message.origin, mark)
         self._seat.registry.add(host)
 
+    def _may_move(self, origin: int, sender: int) -> bool:
+        factory = self._seat.registry.factory(origin)
+        named = None if factory is None else factory.orchestrators
+        return sender == self._seat.own or named is None or sender in named
+
     def _problem(self, message: TakeSnapshot) -> str:
         host = self._seat.registry.get(message.origin)
         if host is None:
-            return "the daemon does not run on the source"
+            return NOT_ON_SOURCE
         if message.target_node == self._seat.own:
             return "the daemon runs on the target already"
         if message.attempt is None and host.inputs:

@@ -96,11 +96,17 @@ class MigrationTargetHandler:
         What cannot be restored stays on disk: its source may have stopped, and another restart may succeed.
         """
         for origin in self._seat.store.origins():
-            stored, factory = self._seat.store.load(origin), self._seat.registry.factory(origin)
-            if stored is None or factory is None or stored.mark.status != Status.STAGED:
-                continue
-            with suppress(DaemonError, RemoteProtocolError):
-                self._arriving[origin] = self._recovered(stored, factory, now)
+            self.recover_one(origin, now)
+
+    def recover_one(self, origin: int, now: float) -> None:
+        """Continue with one daemon that was staged before a restart, if there is one; its factory is here now."""
+        mark, factory = self._seat.store.marked(origin), self._seat.registry.factory(origin)
+        if mark is None or factory is None or mark.status != Status.STAGED or origin in self._arriving:
+            return
+        with suppress(DaemonError, RemoteProtocolError):
+            stored = self._seat.store.load(origin)
+            assert stored is not None
+            self._arriving[origin] = self._recovered(stored, factory, now)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +257,8 @@ class MigrationTargetHandler:
         if factory is None:
             self._seat.counters.count(Reason.MIGRATION_UNEXPECTED)
             return [(sender, failure(origin, attempt, "", FailureCode.FACTORY_NOT_FOUND))]
-        if factory.orchestrators is not None and sender not in factory.orchestrators:
+        allowed = factory.orchestrators is None or sender in {*factory.orchestrators, self._seat.own}
+        if not allowed:
             self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return []
         if len(self._arriving) >= self._seat.settings.max_moves:

@@ -48,6 +48,10 @@ class BoundedMap(Generic[Key, Value]):
                 self._forget()
         self._entries[key] = value
 
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Iterate over the entries, the oldest first."""
+        return iter(self._entries.items())
+
     def pop(self, key: Key) -> Value | None:
         """Remove an entry and return it, or None."""
         return self._entries.pop(key, None)
