@@ -21,10 +21,11 @@ def compute_peer(lab: Lab) -> RealPeer:
 
 
 def go(*peers: RealPeer) -> None:
-    """Start peers and their daemons."""
+    """Start peers and their daemons; a real node announces only what its application tells it (compute.md §0)."""
     for peer in peers:
         peer.start()
         peer.call("start_daemons")
+        peer.announce_capabilities({"tags": ["subprotocol:0x0500"]})
 
 
 async def wire(lab: Lab, initiator: Node | RealPeer, responder: Node | RealPeer) -> Spy:

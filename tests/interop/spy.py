@@ -45,6 +45,10 @@ class Spy:
         """By session id and direction."""
         tap.judge = self._judge
 
+    def order(self, near: str, far: str) -> list[str]:
+        """Return the same as `names` without repetitions, of which there may be some on a busy machine."""
+        return list(dict.fromkeys(self.names(near, far)))
+
     def names(self, near: str, far: str) -> list[str]:
         """Return what was said as text, such as `A SnapshotReady`, with names for both ends."""
         spelled = {self._ends[True].node_id: near, self._ends[False].node_id: far}
