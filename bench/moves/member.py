@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
 
 PSK = "42" * 32
-INPUT, OUTPUT = "bench/numbers", "bench/counts"
+INPUTS, OUTPUT = "bench/numbers/", "bench/counts"
 _STAMP = struct.Struct("<Qd")
 
 
@@ -58,7 +59,7 @@ KINDS = {"stopped": Stopped, "copied": Copied}
 async def main(name: str, folder: str) -> None:
     """Open the node, and carry out commands until the input ends."""
     home = Path(folder)
-    channels = [{"name": channel, "log": "published"} for channel in (INPUT, OUTPUT)]
+    channels = [{"prefix": INPUTS, "log": "published"}, {"name": OUTPUT, "log": "published"}]
     node = Node.open(
         psk=PSK,
         ephemeral=True,
@@ -80,6 +81,7 @@ class _Member:
         self._node = node
         self._delays: dict[int, tuple[float, float]] = {}
         self._repeated = 0
+        self._news = asyncio.Event()
         self._subscriptions: list[Subscription] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,9 +122,9 @@ class _Member:
             self._tasks.append(asyncio.ensure_future(self._receive(subscription)))
         return {}
 
-    async def publish(self, rate: float, seconds: float) -> Mapping[str, Any]:
-        """Publish events at a steady rate for some time, and return how many."""
-        publisher = self._node.publisher(INPUT)
+    async def publish(self, channel: str, rate: float, seconds: float) -> Mapping[str, Any]:
+        """Publish events at a steady rate for some time, and return the number of the first and how many there were."""
+        publisher = self._node.publisher(channel)
         began, number = time.monotonic(), len(self._delays)
         first = number
         while (passed := time.monotonic() - began) < seconds:
@@ -134,10 +136,12 @@ class _Member:
         return {"published": number - first, "first": first}
 
     async def delays(self, first: int, count: int, wait_s: float) -> Sequence[tuple[float, float]]:
-        """Return when each of these events was published and how long it took until its output was here, in seconds."""
-        deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline and any(n not in self._delays for n in range(first, first + count)):
-            await asyncio.sleep(0.05)
+        """Return when each of these events was published, and how many seconds later its output was here."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while any(number not in self._delays for number in range(first, first + count)):
+                    self._news.clear()
+                    await self._news.wait()
         return [self._delays[number] for number in range(first, first + count) if number in self._delays]
 
     async def repeated(self) -> Mapping[str, Any]:
@@ -152,6 +156,7 @@ class _Member:
                 number, at = _STAMP.unpack(payload)
                 self._repeated += number in self._delays
                 self._delays.setdefault(number, (at, now - at))
+            self._news.set()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import msgspec
 
 from bench.child import Child
 from bench.moves import member
-from bench.moves.member import INPUT
+from bench.moves.member import INPUTS
 
 RATE = 500.0
 """Events per second while a daemon moves."""
@@ -73,10 +73,11 @@ class Nodes:
     async def move_under_load(self, kind: str, size: int) -> Pause:
         """Move a daemon while events come for it."""
         name = next(self._names)
-        await self._source.ask("run", daemon=name, kind=kind, size=size, inputs=[f"{INPUT}@outside"])
+        channel = INPUTS + name
+        await self._source.ask("run", daemon=name, kind=kind, size=size, inputs=[f"{channel}@outside"])
         await self._target.ask("offer", daemon=name, kind=kind, has_output=True)
         seconds = BEFORE_S + AFTER_S
-        load = asyncio.ensure_future(self._outside.ask("publish", rate=RATE, seconds=seconds))
+        load = asyncio.ensure_future(self._outside.ask("publish", channel=channel, rate=RATE, seconds=seconds))
         await asyncio.sleep(BEFORE_S)
         moved = await self._source.ask("move", daemon=name, target=self._target_id)
         published = await load
