@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from meshbus.compute.migration.reassembler import IDLE_S, MAX_SNAPSHOTS, Reassembler
+from meshbus.compute.migration.reassembler import IDLE_S, MAX_SNAPSHOTS, REPORT_EVERY, Reassembler
 from meshbus.compute.migration.transfer import Transfer
 from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady
 from tests.seeds import for_each_seed
@@ -132,3 +132,17 @@ def test_senders_do_not_mix_and_cannot_make_others_look_old() -> None:
     parts.feed(part(0, 2, seq=1 << 63), STRANGER, 0)
     parts.drop(STRANGER, 1)
     assert parts.feed(part(1, 2, chunk=b"b"), SENDER, 0) == b"ab"
+
+
+def test_it_tells_what_is_missing_now_and_then_and_after_the_last_part() -> None:
+    parts, total = fresh(), 9
+    told = []
+    for index in (0, 3, 4, 4, 8):
+        message = part(index, total, attempt=7)
+        assert parts.feed(message, SENDER, 0) is None
+        told.append(parts.missing(message, SENDER))
+    assert told == [None, None, None, None, ((1, 3), (5, 8))]
+    assert parts.missing(part(8, total, attempt=7), STRANGER) is None
+    for _ in range(REPORT_EVERY - 5):
+        parts.feed(part(0, total, attempt=7), SENDER, 0)
+    assert parts.missing(part(0, total, attempt=7), SENDER) == ((1, 3), (5, 8))

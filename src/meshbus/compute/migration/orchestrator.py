@@ -35,6 +35,7 @@ from meshbus.wire.messages.migration import (
     FailureCode,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -187,6 +188,14 @@ class MigrationOrchestrator:
             move.phase = Phase.TRANSFER
         move.pace.progress(now)
         return [(move.target, message)]
+
+    def missing(self, message: PartsMissing, sender: int, now: float) -> list[Outbound]:
+        """Pass on to the source what the target has not got."""
+        move = self._from(message, sender, is_target=True)
+        if move is None or move.phase > Phase.TRANSFER or move.error is not None:
+            return []
+        move.pace.progress(now)
+        return [(move.source, message)]
 
     def restored(self, message: RestoreComplete, sender: int, now: float) -> list[Outbound]:
         """Send the target what the daemon missed: here nothing, the source has the events."""

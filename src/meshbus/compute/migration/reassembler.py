@@ -7,14 +7,17 @@ another one look old.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from meshbus.engine.base.boundedmap import BoundedMap
-from meshbus.wire.messages.migration import CHUNK_BYTES, SnapshotReady, count_chunks
+from meshbus.wire.messages.migration import CHUNK_BYTES, MAX_RANGES, SnapshotReady, count_chunks
 
 IDLE_S = 300.0
 """A snapshot without progress for this long is forgotten (compute.md §4)."""
 MAX_SNAPSHOTS = 16
+REPORT_EVERY = 16
+"""Parts after which a meshbus source is told what is missing: half of what it sends before it is told anything."""
 _MAX_REMEMBERED = 4096
 
 
@@ -29,12 +32,25 @@ class _Parts:
     def __init__(self, total: int, now: float) -> None:
         self.total = total
         self.chunks: dict[int, bytes] = {}
+        self.missing = [(0, total)]
+        """Ranges of parts that have not arrived, ascending."""
+        self.arrived = 0
+        """How many came, repetitions included."""
         self.size = 0
         self.touched_at = now
 
     def put(self, index: int, chunk: bytes) -> None:
-        self.size += len(chunk) - len(self.chunks.get(index, b""))
+        before = self.chunks.get(index)
+        if before is None:
+            self._fill(index)
+        self.arrived += 1
+        self.size += len(chunk) - len(before or b"")
         self.chunks[index] = chunk
+
+    def _fill(self, index: int) -> None:
+        place = bisect_right(self.missing, (index, self.total)) - 1
+        start, end = self.missing[place]
+        self.missing[place : place + 1] = [one for one in ((start, index), (index + 1, end)) if one[0] < one[1]]
 
 
 class Reassembler:
@@ -68,6 +84,13 @@ class Reassembler:
             return None
         del self._parts[key]
         return b"".join(parts.chunks[index] for index in range(parts.total))
+
+    def missing(self, part: SnapshotReady, sender: int) -> tuple[tuple[int, int], ...] | None:
+        """Return which parts are missing after one has come, if it is time to tell; they are ranges, ascending."""
+        parts = self._parts.get(_Key(sender, part.origin, part.attempt, part.seq_through))
+        if parts is None or (parts.arrived % REPORT_EVERY and part.chunk_index + 1 < parts.total):
+            return None
+        return tuple(parts.missing[:MAX_RANGES])
 
     def drop(self, sender: int, origin: int) -> None:
         """Remove the parts of a daemon's snapshots that a sender has sent."""

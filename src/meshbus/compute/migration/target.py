@@ -39,6 +39,7 @@ from meshbus.wire.messages.migration import (
     FailureCode,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -119,7 +120,7 @@ class MigrationTargetHandler:
         if refusal is not None:
             return refusal
         whole = self._feed(message, sender, now)
-        return [] if whole is None else self._restore(message, sender, whole, now)
+        return self._missing(message, sender) if whole is None else self._restore(message, sender, whole, now)
 
     def events(self, message: BufferedEvents, sender: int, now: float) -> list[Outbound]:
         """Process events that the daemon has missed."""
@@ -212,6 +213,20 @@ class MigrationTargetHandler:
         if isinstance(whole, str):
             self._seat.counters.count(Reason.MIGRATION_PART)
         return whole if isinstance(whole, bytes) else None
+
+    def _missing(self, message: SnapshotReady, sender: int) -> list[Outbound]:
+        """Tell a meshbus source from time to time which parts it has to send, and so that it may go on."""
+        ranges = None if message.attempt is None else self._parts.missing(message, sender)
+        if ranges is None:
+            return []
+        told = PartsMissing(
+            origin=message.origin,
+            attempt=message.attempt,
+            seq_through=message.seq_through,
+            total_chunks=message.total_chunks,
+            ranges=ranges,
+        )
+        return [(sender, told)]
 
     def _part_again(self, arriving: _Arriving, message: SnapshotReady, sender: int, now: float) -> list[Outbound]:
         if sender != arriving.mark.orchestrator:
