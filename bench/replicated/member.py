@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from bench.child import serve, tell
 from bench.replicated.contender import Load, Mode, drive
 from meshbus.errors import MeshError, ReplicationError
 from meshbus.node.node import Node
@@ -34,11 +33,8 @@ async def main(name: str, names: str, folder: str, acks: str) -> None:
     node = Node.open(psk=PSK, ephemeral=True, name=name, bind="127.0.0.1:0", log_dir=Path(folder), channels=[channel])
     async with node:
         member = _Member(node)
-        _tell({"address": node.address, "public_key": node.public_key.hex(), "node_id": node.node_id})
-        loop = asyncio.get_running_loop()
-        while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-            command = msgspec.json.decode(line)
-            _tell(await getattr(member, command.pop("do"))(**command))
+        tell({"address": node.address, "public_key": node.public_key.hex(), "node_id": node.node_id})
+        await serve(member)
 
 
 class _Member:
@@ -83,11 +79,6 @@ class _Member:
             except MeshError:
                 continue
             return {"at": time.monotonic()}
-
-
-def _tell(answer: object) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

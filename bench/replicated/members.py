@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
+from bench.child import Child
 from bench.replicated import member
 from bench.replicated.contender import Load, Mode
 
 NAMES = ("m0", "m1", "m2")
 START_S = 60.0
 PAUSE_S = 0.05
-_LINE_BYTES = 64 << 20
 
 
-class _Process:
+class _Member(Child):
     """One member."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.node_id = 0
-
-    async def hear(self) -> Any:
-        """Return the next answer."""
-        assert self.process.stdout is not None
-        line = await self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("a member has exited")
-        return msgspec.json.decode(line)
-
-    async def ask(self, do: str, **fields: object) -> Any:
-        """Send a command, and return its answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(msgspec.json.encode({"do": do, **fields}) + b"\n")
-        return await self.hear()
+    node_id = 0
 
 
 class Members:
     """Three members."""
 
-    def __init__(self, folder: Path, members: list[_Process]) -> None:
+    def __init__(self, folder: Path, members: list[_Member]) -> None:
         self._folder = folder
         self._members = members
 
@@ -55,13 +37,9 @@ class Members:
     async def start(cls, acks: str) -> Self:
         """Start the members, connect them, and wait until they take appends."""
         folder = Path(tempfile.mkdtemp(prefix="bench-members-"))
-        members = []
-        for name in NAMES:
-            command = [sys.executable, "-m", member.__name__, name, ",".join(NAMES), str(folder / name), acks]
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES
-            )
-            members.append(_Process(process))
+        members = [
+            await _Member.start(member.__name__, name, ",".join(NAMES), str(folder / name), acks) for name in NAMES
+        ]
         contender = cls(folder, members)
         told = [await one.hear() for one in members]
         for place, one in enumerate(members):
@@ -78,21 +56,18 @@ class Members:
     async def fail_over(self) -> float:
         """Kill the leader while events are appended, and return the seconds until the next acknowledgement."""
         leader = await self._leader()
-        leader.process.kill()
         began = time.monotonic()
+        await leader.kill()
         self._members.remove(leader)
-        await leader.process.wait()
         return float((await self._members[0].ask("append"))["at"] - began)
 
     async def close(self) -> None:
         """Stop all processes."""
         for one in self._members:
-            with suppress(ProcessLookupError):
-                one.process.kill()
-            await one.process.wait()
+            await one.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _leader(self) -> _Process:
+    async def _leader(self) -> _Member:
         """Wait until one of the members leads and takes appends, and return it."""
         deadline = time.monotonic() + START_S
         waiting = None

@@ -6,6 +6,7 @@ the packet header are in clear, payloads are sealed.
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from meshbus.config.spelling import Endpoint, parse_endpoint
@@ -62,6 +63,8 @@ class Tap:
         """Whether datagrams of the node, and of the peer, get through."""
         self.heartbeats = True
         """Whether heartbeats get through."""
+        self.judge: Callable[[bytes, bool], bool] = lambda _datagram, _outgoing: True
+        """Sees every datagram with its direction, and returns whether it gets through."""
         self._loop = asyncio.get_running_loop()
         near, far = parse_endpoint(node), parse_endpoint(peer)
         self._near, self._far = (UdpSocket.bind(near.host, 0, receive_buffer=BUFFER_BYTES) for _ in range(2))
@@ -109,7 +112,8 @@ class Tap:
             for start, length in zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True):
                 datagram = batch.data[start : start + length].tobytes()
                 heartbeat = self._note(datagram, outgoing=outgoing)
-                if (self.outgoing if outgoing else self.incoming) and (self.heartbeats or not heartbeat):
+                passes = self.judge(datagram, outgoing) and (self.outgoing if outgoing else self.incoming)
+                if passes and (self.heartbeats or not heartbeat):
                     to.send([Train(address, datagram, length)])
 
     def _note(self, datagram: bytes, *, outgoing: bool) -> bool:

@@ -4,8 +4,8 @@
 msgpack value after its length; several requests may be in progress at once. It exits when its input ends, so it never
 outlives the test that started it. Tests use its counterpart, realpeer.py.
 
-A request names a method of the binding's node, or one of the `do_…` methods here, which wrap methods that return the
-binding's own objects.
+A request names a method of the binding's node, or one of the `do_…` methods here and in realdaemons.py, which wrap
+methods that return the binding's own objects.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 import msgspec
+
+from meshbus.testing.realdaemons import RealDaemons
 
 MODULE = "net"
 """Import name of the package `net-mesh`."""
@@ -79,6 +81,7 @@ class RealNode:
         self._rpc: Any = None
         self._serving: Any = None
         self._replica: Any = None
+        self._daemons: RealDaemons | None = None
 
     async def answer(self, request: Request) -> Reply:
         """Execute a request; an exception of the binding becomes part of the reply."""
@@ -92,8 +95,9 @@ class RealNode:
 
     def _find(self, command: str) -> Any:
         """Return the method of a command: a `do_` method, else that of the async binding, else that of the binding."""
+        own = f"do_{command}"
         # The async binding comes before the plain one, whose calls hold the interpreter lock while they wait.
-        for owner, name in ((self, f"do_{command}"), (self._async, command), (self._mesh, command)):
+        for owner, name in ((self, own), (self._daemons, own), (self._async, command), (self._mesh, command)):
             if owner is not None and not command.startswith("_") and hasattr(owner, name):
                 return getattr(owner, name)
         raise LookupError(f"net-mesh has no method {command!r}")
@@ -114,6 +118,10 @@ class RealNode:
             "origin_hash": self._identity.origin_hash,
             "address": bound_address(repr(self._mesh)),
         }
+
+    def do_open_daemons(self) -> None:
+        """Create the compute runtime; it takes part in moves after `start_daemons`. realdaemons.py has its commands."""
+        self._daemons = RealDaemons(self._net, self._mesh)
 
     async def do_poll(self, limit: int = POLL_LIMIT) -> list[tuple[str, str]]:
         """Return text and id of each received event."""

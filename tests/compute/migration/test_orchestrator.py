@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.migration import orchestrator as module
 from meshbus.compute.migration.base import MigrationSettings, Phase, confirmation, failure, withdrawal
 from meshbus.compute.store import Decision, Outcome
@@ -114,6 +115,21 @@ def test_a_plain_move_that_is_stuck_in_the_handover_is_reported() -> None:
     (ended,) = trio[OTHER].handler.take_ended()
     assert ended.error is not None
     assert "look where" in str(ended.error)
+
+
+def test_a_plain_move_that_this_node_has_not_handed_over_is_taken_back() -> None:
+    trio = Trio()
+    # A 0.23 target does not say that its daemon has failed at an event (compute.md §6).
+    trio.lost = lambda _source, _to, message: isinstance(message, BufferedEvents) and bool(message.events)
+    source = trio[SOURCE].handler
+    started = source.start(ORIGIN, SOURCE, TARGET, 0.0, numbered=False)
+    source.deliver(ORIGIN, DaemonEvent(9, 1, b"x"))
+    trio.carry(SOURCE, started)
+    assert source.phase(ORIGIN) is Phase.CUTOVER
+    trio.carry(SOURCE, source.tick(100.0))
+    assert trio.runs_on() == [SOURCE]
+    assert trio[TARGET].handler.phase(ORIGIN) is None, "the target must hear that the move is over"
+    assert not trio.host.paused
 
 
 def test_a_plain_source_is_not_asked_twice() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from meshbus.compute.daemon import DaemonEvent
@@ -246,3 +247,40 @@ def test_a_plain_move_that_nobody_continues_is_forgotten_before_the_replay_only(
     replayed(trio, events(1, attempt=None))
     trio[TARGET].handler.tick(400.0)
     assert trio[TARGET].handler.phase(ORIGIN) == Phase.REPLAY
+
+
+def plain(count: int, created_ns: int) -> SnapshotReady:
+    """Return the snapshot of a counter in a move without a number."""
+    host = DaemonHost(DAEMON, Stubborn())
+    host.daemon.count = count  # type: ignore[attr-defined]
+    return part(encode_snapshot(host.snapshot(created_ns, bare=True)), None)
+
+
+def test_a_plain_orchestrator_that_tries_again_is_believed_its_newer_snapshot() -> None:
+    trio = Trio()
+    restored = [(SOURCE, RestoreComplete(origin=ORIGIN, restored_seq=0))]
+    assert trio.say(SOURCE, TARGET, plain(1, 1000)) == restored
+    assert trio.say(SOURCE, TARGET, plain(5, 2000)) == restored
+    # A late copy of the first one changes nothing.
+    assert trio.say(SOURCE, TARGET, plain(1, 1000)) == restored
+    unreadable = msgspec.structs.replace(plain(1, 3000), chunk=b"CDS1")
+    assert failed(trio, unreadable).code == FailureCode.STATE_FAILED
+    trio.say(SOURCE, TARGET, BufferedEvents(origin=ORIGIN))
+    trio.say(SOURCE, TARGET, ActivateTarget(origin=ORIGIN))
+    host = trio[TARGET].registry.get(ORIGIN)
+    assert host is not None
+    assert host.daemon.count == 5  # type: ignore[attr-defined]
+
+
+def test_a_failure_before_the_snapshot_is_complete_removes_its_parts() -> None:
+    trio = Trio()
+    whole = plain(1, 1000)
+    half = len(whole.chunk) // 2
+    first, second = (
+        msgspec.structs.replace(whole, chunk_index=index, total_chunks=2, chunk=chunk)
+        for index, chunk in enumerate((whole.chunk[:half], whole.chunk[half:]))
+    )
+    assert trio.say(SOURCE, TARGET, first) == []
+    assert trio.say(SOURCE, TARGET, failure(ORIGIN, None, "cancel requested")) == []
+    assert trio.say(SOURCE, TARGET, second) == []
+    assert trio.say(SOURCE, TARGET, first) == [(SOURCE, RestoreComplete(origin=ORIGIN, restored_seq=0))]

@@ -26,6 +26,7 @@ from meshbus.wire.messages.migration import (
     CutoverNotify,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -117,6 +118,8 @@ class MigrationSubprotocolHandler:
                 return self.orchestrator.part(message, sender, now)
             case SnapshotReady():
                 return self.target.part(message, sender, now)
+            case PartsMissing():
+                return self._missing(message, sender, now)
             case RestoreComplete():
                 return self.orchestrator.restored(message, sender, now)
             case BufferedEvents() if self._passes_on(message, sender):
@@ -141,9 +144,19 @@ class MigrationSubprotocolHandler:
         # From itself a message is for the target: this node has passed it on just now.
         return sender != self._seat.own and self.orchestrator.drives(message)
 
-    def _replayed(self, message: ReplayComplete, sender: int, now: float) -> list[Outbound]:
+    def _missing(self, message: PartsMissing, sender: int, now: float) -> list[Outbound]:
+        if self._is_from_target(message, sender):
+            return self.orchestrator.missing(message, sender, now)
+        return self.source.missing(message, sender, now)
+
+    def _is_from_target(self, message: MigrationMessage, sender: int) -> bool:
+        """Return whether the target says something to this node as the orchestrator, and not this node to its source."""
         own = self._seat.own
-        if self.orchestrator.drives(message) and (sender != own or self.orchestrator.is_target_of(message.origin, own)):
+        is_from_outside = sender != own or self.orchestrator.is_target_of(message.origin, own)
+        return self.orchestrator.drives(message) and is_from_outside
+
+    def _replayed(self, message: ReplayComplete, sender: int, now: float) -> list[Outbound]:
+        if self._is_from_target(message, sender):
             return self.orchestrator.replayed(message, sender, now)
         if self.source.expects(message):
             # Passed on by the orchestrator.

@@ -36,6 +36,7 @@ from meshbus.wire.messages.migration import (
     FailureCode,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -201,6 +202,14 @@ class MigrationOrchestrator:
         move.pace.progress(now)
         return [(move.target, message)]
 
+    def missing(self, message: PartsMissing, sender: int, now: float) -> list[Outbound]:
+        """Pass on to the source what the target has not got."""
+        move = self._from(message, sender, is_target=True)
+        if move is None or move.phase > Phase.TRANSFER or move.error is not None:
+            return []
+        move.pace.progress(now)
+        return [(move.source, message)]
+
     def restored(self, message: RestoreComplete, sender: int, now: float) -> list[Outbound]:
         """Send the target what the daemon missed: here nothing, the source has the events."""
         move = self._from(message, sender, is_target=True)
@@ -317,13 +326,17 @@ class MigrationOrchestrator:
             return []
         if move.decided and move.attempt is not None:
             return None
-        if move.phase >= Phase.CUTOVER:
+        if move.phase >= Phase.CUTOVER and not self._is_still_here(move):
             problem = "a 0.23 node did not answer during the handover; look where the daemon runs"
             move.error = MigrationError(MigrationFault.TIMED_OUT, move.origin, problem)
             self._end(move)
             return []
         error = MigrationError(MigrationFault.TIMED_OUT, move.origin, f"no progress in phase {move.phase.name.lower()}")
         return self._take_back(move, error, now)
+
+    def _is_still_here(self, move: _Move) -> bool:
+        """Return whether this node is the source, and has not stopped: then it knows that the daemon can go on."""
+        return move.source == self._seat.own and self._source.phase(move.origin) is not None
 
     def _take_back(self, move: _Move, error: MigrationError, now: float, *, told: int | None = None) -> list[Outbound]:
         """Tell source and target that the move does not take place; an attempt with a number ends when the source knows."""

@@ -51,6 +51,7 @@ from meshbus.wire.messages.migration import (
     CutoverNotify,
     FailureCode,
     MigrationFailed,
+    PartsMissing,
     ReplayComplete,
     TakeSnapshot,
     pack_events,
@@ -150,6 +151,19 @@ class MigrationSourceHandler:
             return []
         leaving.pace.heard_at = now
         leaving.stopping = True
+        if leaving.transfer is not None:
+            leaving.transfer.finish()
+        return self._continue(leaving, now)
+
+    def missing(self, message: PartsMissing, sender: int, now: float) -> list[Outbound]:
+        """Send what the target has not got; the orchestrator passes it on."""
+        leaving = self._leaving.get(message.origin)
+        if leaving is None or sender != leaving.orchestrator or leaving.attempt != message.attempt:
+            self._seat.counters.count(Reason.MIGRATION_STALE)
+            return []
+        if leaving.transfer is not None:
+            leaving.pace.heard_at = now
+            leaving.transfer.report(message)
         return self._continue(leaving, now)
 
     def replayed(self, message: ReplayComplete, sender: int, now: float) -> list[Outbound]:
@@ -209,7 +223,7 @@ class MigrationSourceHandler:
         """Send what is due, and take back what has waited too long."""
         out: list[Outbound] = []
         for leaving in list(self._leaving.values()):
-            if leaving.pace.is_over(now) and (leaving.transfer is None or leaving.transfer.done):
+            if leaving.pace.is_over(now):
                 out += self._give_up(leaving)
             else:
                 out += self._continue(leaving, now)
@@ -225,7 +239,7 @@ class MigrationSourceHandler:
         """Take the next step of a move that is possible now."""
         if leaving.transfer is None:
             return self._snapshot(leaving, now)
-        if not leaving.transfer.done:
+        if leaving.transfer.ready:
             return self._burst(leaving, now)
         if not leaving.stopping:
             return []
@@ -258,12 +272,14 @@ class MigrationSourceHandler:
         return self._burst(leaving, now)
 
     def _burst(self, leaving: Leaving, now: float) -> list[Outbound]:
-        assert leaving.transfer is not None
-        if now < leaving.burst_at:
+        transfer = leaving.transfer
+        assert transfer is not None
+        # What waits for the target's word needs no pace.
+        if now < leaving.burst_at and not transfer.is_windowed:
             return []
         leaving.burst_at = now + self._seat.settings.pace_s
         leaving.pace.progress(now)
-        return leaving.transfer.burst(self._seat.settings.burst)
+        return transfer.burst(transfer.ready if transfer.is_windowed else self._seat.settings.burst)
 
     def _send(self, leaving: Leaving, now: float) -> list[Outbound]:
         """Send events within the window: new ones at once, and all of them again when no answer came in time."""
@@ -433,7 +449,7 @@ class MigrationSourceHandler:
 
     def _due_at(self, leaving: Leaving) -> float:
         over = leaving.pace.heard_at + self._seat.settings.give_up_s
-        if leaving.transfer is not None and not leaving.transfer.done:
+        if leaving.transfer is not None and leaving.transfer.ready:
             return leaving.burst_at
         # Everything else waits for a message, or for outputs to be published.
         is_sending = leaving.stopping and leaving.acked < leaving.sendable and self._is_confirmed(leaving)

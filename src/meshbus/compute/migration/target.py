@@ -40,6 +40,7 @@ from meshbus.wire.messages.migration import (
     FailureCode,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -66,12 +67,13 @@ _UNREADABLE = "failed to parse snapshot bytes on target"
 class _Arriving:
     """One daemon that is restored here and does not run yet."""
 
-    def __init__(self, mark: Mark, host: DaemonHost, pace: Pace, *, shadow: bool) -> None:
+    def __init__(self, mark: Mark, host: DaemonHost, pace: Pace, snapshot: StateSnapshot) -> None:
         self.mark = mark
         self.host = host
         self.pace = pace
         self.phase = Phase.RESTORE
-        self.shadow = shadow
+        self.created_ns = snapshot.created_ns
+        self.shadow = _is_shadow(snapshot)
         """Whether the source publishes the outputs of the events that follow."""
         self.restored = self.through = host.head.sequence
         """Number of the last event of the replay; the snapshot counts as `through_seq` events."""
@@ -126,14 +128,12 @@ class MigrationTargetHandler:
         """Take one part of a snapshot, and restore the daemon when it is complete."""
         arriving = self._arriving.get(message.origin)
         if arriving is not None:
-            return self._part_again(arriving, message, sender)
+            return self._part_again(arriving, message, sender, now)
         refusal = self._refusal(message, sender)
         if refusal is not None:
             return refusal
-        whole = self._parts.feed(message, now)
-        if isinstance(whole, str):
-            self._seat.counters.count(Reason.MIGRATION_PART)
-        return self._restore(message, sender, whole, now) if isinstance(whole, bytes) else []
+        whole = self._feed(message, sender, now)
+        return self._missing(message, sender) if whole is None else self._restore(message, sender, whole, now)
 
     def events(self, message: BufferedEvents, sender: int, now: float) -> list[Outbound]:
         """Process events that the daemon has missed."""
@@ -170,12 +170,15 @@ class MigrationTargetHandler:
     def failed(self, message: MigrationFailed, sender: int) -> None:
         """Remove what was staged, if its orchestrator says so. What runs is not touched."""
         arriving = self._arriving.get(message.origin)
-        if arriving is None or arriving.mark.attempt != message.attempt or is_confirmation(message):
+        if arriving is None:
+            self._parts.drop(sender, message.origin)
+            return
+        if arriving.mark.attempt != message.attempt or is_confirmation(message):
             return
         if sender != arriving.mark.orchestrator:
             self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return
-        self._parts.drop(message.origin)
+        self._parts.drop(sender, message.origin)
         self._forget(arriving)
 
     def tick(self, now: float) -> list[Outbound]:
@@ -198,7 +201,7 @@ class MigrationTargetHandler:
     def _recovered(self, stored: Stored, factory: Factory, now: float) -> _Arriving:
         snapshot = decode_snapshot(stored.snapshot)
         host = revive(stored, factory)
-        arriving = _Arriving(stored.mark, host, Pace(self._seat.settings, now), shadow=_is_shadow(snapshot))
+        arriving = _Arriving(stored.mark, host, Pace(self._seat.settings, now), snapshot)
         arriving.restored = snapshot.through_seq
         arriving.through = snapshot.through_seq + len(stored.replayed)
         # It may have confirmed the replay before the restart, and then its source may have stopped.
@@ -217,7 +220,28 @@ class MigrationTargetHandler:
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────
 
-    def _part_again(self, arriving: _Arriving, message: SnapshotReady, sender: int) -> list[Outbound]:
+    def _feed(self, message: SnapshotReady, sender: int, now: float) -> bytes | None:
+        """Take a part, and return the snapshot if it is complete."""
+        whole = self._parts.feed(message, sender, now)
+        if isinstance(whole, str):
+            self._seat.counters.count(Reason.MIGRATION_PART)
+        return whole if isinstance(whole, bytes) else None
+
+    def _missing(self, message: SnapshotReady, sender: int) -> list[Outbound]:
+        """Tell a meshbus source from time to time which parts it has to send, and so that it may go on."""
+        ranges = None if message.attempt is None else self._parts.missing(message, sender)
+        if ranges is None:
+            return []
+        told = PartsMissing(
+            origin=message.origin,
+            attempt=message.attempt,
+            seq_through=message.seq_through,
+            total_chunks=message.total_chunks,
+            ranges=ranges,
+        )
+        return [(sender, told)]
+
+    def _part_again(self, arriving: _Arriving, message: SnapshotReady, sender: int, now: float) -> list[Outbound]:
         if sender != arriving.mark.orchestrator:
             self._seat.counters.count(Reason.REFUSE_MIGRATION_SENDER)
             return []
@@ -225,8 +249,28 @@ class MigrationTargetHandler:
             # The orchestrator has given the older attempt up, and says so when it is asked about it.
             self._seat.counters.count(Reason.MIGRATION_STALE)
             return [(sender, arriving.answer())]
+        if message.attempt is None:
+            return self._plain_again(arriving, message, sender, now)
         # Restored once; the answer was lost. One answer for a whole repetition is enough.
         return [(sender, arriving.answer())] if message.chunk_index + 1 == message.total_chunks else []
+
+    def _plain_again(self, arriving: _Arriving, message: SnapshotReady, sender: int, now: float) -> list[Outbound]:
+        """Take a part in a move without a number: of a snapshot that is here, or of a newer one.
+
+        A 0.23 orchestrator gives a move up without a word, its daemon goes on, and it may try again (compute.md §7). Then
+        what is staged here is from the past, and to confirm it again, as a 0.23 target does, would lose what followed.
+        """
+        whole = self._feed(message, sender, now)
+        if whole is None:
+            return []
+        try:
+            created_ns = decode_snapshot(whole).created_ns
+        except RemoteProtocolError as error:
+            return self._refuse(sender, message, f"{_UNREADABLE}: {error}")
+        if created_ns <= arriving.created_ns:
+            return [(sender, arriving.answer())]
+        self._forget(arriving)
+        return self._restore(message, sender, whole, now)
 
     def _refusal(self, message: SnapshotReady, sender: int) -> list[Outbound] | None:
         """Return the answer to a part that is not wanted, or None if it is."""
@@ -264,7 +308,6 @@ class MigrationTargetHandler:
                 return []
             identity = self._identity(snapshot, factory)
             host = DaemonHost.restored(snapshot, factory.create(), identity)
-            shadow = _is_shadow(snapshot)
         except RemoteProtocolError as error:
             return self._refuse(sender, message, f"{_UNREADABLE}: {error}")
         except (AuthError, DaemonError, LocalProtocolError) as error:
@@ -274,7 +317,7 @@ class MigrationTargetHandler:
         mark = Mark(status=Status.STAGED, attempt=attempt, orchestrator=sender, moves=moves, begun=begun)
         seed = identity.seed if identity.can_sign else None
         self._seat.store.save(origin, Stored(mark=mark, snapshot=raw, seed=seed))
-        arriving = _Arriving(mark, host, Pace(self._seat.settings, now), shadow=shadow)
+        arriving = _Arriving(mark, host, Pace(self._seat.settings, now), snapshot)
         self._arriving[origin] = arriving
         return [(sender, arriving.answer())]
 

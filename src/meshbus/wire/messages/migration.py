@@ -1,14 +1,16 @@
-"""Migration (0x0500): the ten messages with which a daemon moves from a source to a target (compute.md §4).
+"""Migration (0x0500): the messages with which a daemon moves from a source to a target (compute.md §4).
 
 Readers ignore bytes after a message. Nodes that all speak the meshbus profile put eight there, the number of the
 *attempt*, which the orchestrator draws for each move: a message that was late belongs to an attempt that is over, and
-everyone can tell. A move in which a 0.23 node takes part has no such number. The roles are in compute/migration.
+everyone can tell. A move in which a 0.23 node takes part has no such number, and knows no PartsMissing. The roles are in
+compute/migration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -24,6 +26,8 @@ CHUNK_BYTES = 7000
 MAX_CHUNKS = 700_000
 MAX_BUFFERED = 1_000_000
 """Events in one message or one buffer."""
+MAX_RANGES = 512
+"""Ranges in one PartsMissing. Our choice: about half a packet; the later ones are told when these have arrived."""
 MAX_REASON_BYTES = 1_000
 """Our own texts are cut here; readers take what fits a packet."""
 
@@ -35,6 +39,8 @@ _REPLAYED = Layout(_WHAT, f"<Q{LINK_BYTES}s")
 _CODE = Layout(_WHAT, "<H")
 _COUNT = Layout(_WHAT, "<I")
 _EVENT = Layout(_WHAT, f"<{LINK_BYTES}sI")
+_MISSING = Layout(_WHAT, "<QII")
+_RANGE = Layout(_WHAT, "<II")
 _MIN_EVENT_BYTES = _EVENT.size + _U64.size
 
 
@@ -51,6 +57,8 @@ class Kind(IntEnum):
     BUFFERED_EVENTS = 7
     ACTIVATE_TARGET = 8
     ACTIVATE_ACK = 9
+    PARTS_MISSING = 10
+    """Of the meshbus profile."""
 
 
 class FailureCode(IntEnum):
@@ -151,6 +159,15 @@ class ActivateAck(_Message, frozen=True, kw_only=True):
     replayed_seq: int
 
 
+class PartsMissing(_Message, frozen=True, kw_only=True):
+    """Target to orchestrator to source: which parts of a snapshot have not arrived; only in an attempt with a number."""
+
+    seq_through: int
+    total_chunks: int
+    ranges: tuple[tuple[int, int], ...]
+    """The first part of each range and the one after its last, ascending; perhaps not all of them."""
+
+
 MigrationMessage: TypeAlias = (
     TakeSnapshot
     | SnapshotReady
@@ -162,6 +179,7 @@ MigrationMessage: TypeAlias = (
     | BufferedEvents
     | ActivateTarget
     | ActivateAck
+    | PartsMissing
 )
 
 _KINDS: dict[type, Kind] = {
@@ -175,6 +193,7 @@ _KINDS: dict[type, Kind] = {
     BufferedEvents: Kind.BUFFERED_EVENTS,
     ActivateTarget: Kind.ACTIVATE_TARGET,
     ActivateAck: Kind.ACTIVATE_ACK,
+    PartsMissing: Kind.PARTS_MISSING,
 }
 
 
@@ -221,6 +240,8 @@ def decode_migration(event: Buffer) -> MigrationMessage:
         case Kind.ACTIVATE_ACK:
             (seq,) = _U64.unpack_prefix(rest)
             return ActivateAck(origin=origin, replayed_seq=seq, attempt=_attempt(rest[_U64.size :]))
+        case Kind.PARTS_MISSING:
+            return _decode_missing(origin, rest)
     raise MalformedPacket(_WHAT, Fault.UNKNOWN_KIND, f"kind {kind}")
 
 
@@ -268,6 +289,9 @@ def _encode_body(message: MigrationMessage) -> bytes:
             return _U64.pack(message.replayed_seq)
         case CleanupComplete() | ActivateTarget():
             return b""
+        case PartsMissing():
+            head = _MISSING.pack(message.seq_through, message.total_chunks, len(message.ranges))
+            return head + b"".join(_RANGE.pack(*one) for one in message.ranges)
 
 
 def _encode_chunk(message: SnapshotReady) -> bytes:
@@ -345,6 +369,19 @@ def _decode_events(origin: int, rest: memoryview) -> BufferedEvents:
         event, rest = _decode_event(rest)
         events.append(event)
     return BufferedEvents(origin=origin, events=tuple(events), attempt=_attempt(rest))
+
+
+def _decode_missing(origin: int, rest: memoryview) -> PartsMissing:
+    seq, total, count = _MISSING.unpack_prefix(rest)
+    rest = rest[_MISSING.size :]
+    if count > MAX_RANGES or count > len(rest) // _RANGE.size:
+        raise MalformedPacket(_WHAT, Fault.TRUNCATED, f"{count} ranges in {len(rest)} bytes")
+    ranges = tuple(_RANGE.unpack_prefix(rest[place * _RANGE.size :]) for place in range(count))
+    edges = [edge for one in ranges for edge in one]
+    if total > MAX_CHUNKS or any(a > b for a, b in pairwise([0, *edges, total])):
+        raise MalformedPacket(_WHAT, Fault.BAD_VALUE, "the ranges of missing parts do not ascend")
+    attempt = _attempt(rest[count * _RANGE.size :])
+    return PartsMissing(origin=origin, attempt=attempt, seq_through=seq, total_chunks=total, ranges=ranges)
 
 
 def _decode_event(view: memoryview) -> tuple[BufferedEvent, memoryview]:
