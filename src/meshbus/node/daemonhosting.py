@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -323,7 +324,7 @@ class DaemonHosting:
         assert files is not None
         assert self._moves is not None
         shop = Shop(
-            act=self._moves.act,
+            act=partial(self._moves.act, wakes=False),
             store=files,
             wall=wall,
             reader=self._reader,

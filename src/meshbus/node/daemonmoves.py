@@ -75,8 +75,8 @@ class DaemonMoves:
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
 
-    async def act(self, work: Work[T]) -> T:
-        """Do something in the thread, and send what comes of it.
+    async def act(self, work: Work[T], *, wakes: bool = True) -> T:
+        """Do something in the thread, and send what comes of it; with `wakes`, it may concern other daemons.
 
         Raises what the work raises if that is about a daemon or a move, and DaemonsHalted for everything else.
         """
@@ -99,7 +99,8 @@ class DaemonMoves:
             raise DaemonsHalted
         self._send(out)
         self._arm(due)
-        self._changed(ended)
+        if ended or wakes:
+            self._changed(ended)
         return result
 
     def take(self, carried: Carried) -> None:

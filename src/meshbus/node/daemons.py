@@ -202,7 +202,7 @@ class Daemons:
     async def _move(self, origin: int, target: int | None, source: int | None) -> MoveEnded:
         deadline = time.monotonic() + LOOK_FOR_S
         while True:
-            for place in [source] if source is not None else self._places(origin):
+            for place in [source] if source is not None else self._places(origin, target):
                 try:
                     return await self._move_from(origin, place, target)
                 except MigrationError as error:
@@ -210,7 +210,7 @@ class Daemons:
                     if source is not None or NOT_ON_SOURCE not in str(error):
                         raise
             if time.monotonic() > deadline:
-                problem = "no node announces that it runs there; give the source, or connect to that node first"
+                problem = "no other node says that it runs there; give the source, or connect to that node first"
                 raise MigrationError(MigrationFault.DAEMON_NOT_FOUND, origin, problem)
             await asyncio.sleep(LOOK_S)
 
@@ -250,11 +250,15 @@ class Daemons:
         live = self._hosting.around.live
         if node == live.engine.node_id:
             return True
-        if live.engine.peers.get(node) is None:
+        deadline = time.monotonic() + AGREE_S
+        while live.engine.peers.get(node) is None:
             try:
                 await self._connect(node)
             except MeshError as error:
-                raise MigrationError(MigrationFault.TARGET_UNAVAILABLE, origin, str(error)) from error
+                # It may be starting, or be dialed just now.
+                if time.monotonic() > deadline:
+                    raise MigrationError(MigrationFault.TARGET_UNAVAILABLE, origin, str(error)) from error
+                await asyncio.sleep(LOOK_S)
         if await live.agreed(node, Subprotocol.MIGRATION, AGREE_S):
             return True
         if live.engine.peers.require(node).negotiated.compatible:
@@ -262,7 +266,7 @@ class Daemons:
             raise MigrationError(MigrationFault.COMPUTE_NOT_SUPPORTED, origin, problem)
         return False
 
-    def _places(self, origin: int) -> Sequence[int]:
+    def _places(self, origin: int, target: int | None) -> Sequence[int]:
         """Return where a daemon may run, the most likely first: a node on which it does not run says so."""
         hosting = self._hosting
         engine = hosting.around.live.engine
@@ -273,7 +277,7 @@ class Daemons:
         holders = engine.chains.find_chain_holders(origin, Driver.now())
         # Where it is, is announced a few seconds after it has moved.
         able = [peer.node_id for peer in engine.peers if peer.uses(Subprotocol.MIGRATION)][:ASKED]
-        return [node for node in dict.fromkeys([seen, *holders, *able]) if node is not None and node != own]
+        return [node for node in dict.fromkeys([seen, *holders, *able]) if node not in {None, own, target}]
 
     def _placed(self, origin: int, source: int) -> Sequence[int]:
         """Return the nodes that can take a daemon, the nearest first."""

@@ -1,0 +1,101 @@
+"""A node with a daemon in a process of its own, which publishes, moves and dies on command; see daemonfleet.py.
+
+    python -m tests.node.daemonchild settings.json
+
+Commands are lines of JSON on stdin, what happened are lines of JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from meshbus import Node, NodeConfig
+from meshbus.errors import MeshError
+from meshbus.names.channel import ChannelName
+from meshbus.node.daemonfiles import DaemonFiles
+from meshbus.node.tasks import TaskOwner
+
+INPUT, OUTPUT, DAEMON = "numbers", "counts", "counter"
+
+
+def say(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def die_at(operation: str, what: str, *, before: bool) -> None:
+    """Let the process kill itself at a write of its records: of this operation, with this status or outcome."""
+    original: Callable[..., None] = getattr(DaemonFiles, operation)
+
+    def deadly(self: DaemonFiles, *arguments: Any) -> None:
+        told = [getattr(one, "mark", one) for one in arguments]
+        found = {str(getattr(one, name, "")) for one in told for name in ("status", "outcome")}
+        hit = not what or what in found
+        if hit and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, *arguments)
+        if hit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(DaemonFiles, operation, deadly)
+
+
+async def publish(node: Node, stop: int, batch: int, pause_s: float) -> None:
+    """Publish the numbers from where the log ends, which may be because the process was killed."""
+    log = node.logs.of_published(ChannelName(INPUT))
+    assert log is not None
+    publisher = node.publisher(INPUT)
+    while (number := log.file.next_seq) < stop:
+        await publisher.publish_batch([b"%d" % one for one in range(number, min(number + batch, stop))])
+        await asyncio.sleep(pause_s)
+
+
+async def move(node: Node, target: int, timeout_s: float) -> None:
+    try:
+        done = await node.daemons.move(DAEMON, target, timeout_s=timeout_s)
+        say(moved=[done.source, done.target, done.seconds])
+    except MeshError as error:
+        say(failed=str(error))
+
+
+def status(node: Node) -> None:
+    info = node.daemons.get(DAEMON)
+    fields = {name: getattr(info, name) for name in ("state", "phase", "outputs", "moves", "errors", "error", "node")}
+    say(
+        status={**fields, "next": [one.next_seq for one in info.inputs]},
+        counters=node.counters,
+        lines=[line.text for line in node.daemons.logs(DAEMON)][-20:],
+    )
+
+
+async def main(settings: dict[str, Any]) -> None:
+    tasks = TaskOwner("a command", logging.getLogger("tests"))
+    async with Node(NodeConfig.load(env={}, **settings)) as node:
+        reader = asyncio.StreamReader()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        say(up=f"{node.node_id:016x}")
+        while line := await reader.readline():
+            match json.loads(line):
+                case ["publish", stop, batch, pause_s]:
+                    tasks.start(publish(node, stop, batch, pause_s))
+                case ["move", target, timeout_s]:
+                    tasks.start(move(node, target, timeout_s))
+                case ["die", operation, what, before]:
+                    die_at(operation, what, before=before)
+                case ["status"]:
+                    status(node)
+                case ["quit"]:
+                    break
+        await tasks.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text())))
