@@ -52,10 +52,10 @@ log = "published"
 """
 
 
-class Pair:
-    """Two nodes that can run daemons, and the directory with the code of one."""
+class Ground:
+    """A node that can run daemons, east, or two, and the directory with the code of one."""
 
-    def __init__(self, stack: ExitStack, folder: Path, meshbus: Meshbus) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, meshbus: Meshbus, *, two: bool) -> None:
         self.meshbus = meshbus
         self.code = folder / "code"
         self.code.mkdir()
@@ -63,7 +63,9 @@ class Pair:
         create_psk(folder / "mesh.key")
         self.east: Running = stack.enter_context(running(folder / "east", SETTINGS.format(name="east", peers="")))
         peers = f'[[peers]]\naddress = "{self.east.address}"\npublic_key = "{self.east.public_key}"\n'
-        self.west: Running = stack.enter_context(running(folder / "west", SETTINGS.format(name="west", peers=peers)))
+        self.west = self.east
+        if two:
+            self.west = stack.enter_context(running(folder / "west", SETTINGS.format(name="west", peers=peers)))
 
     def ask(self, node: Running, *arguments: object) -> Result:
         """Run a command of `meshbus daemon` at a node."""
@@ -96,13 +98,19 @@ def until(look: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, meshbus: Meshbus) -> Iterator[Pair]:
+def pair(tmp_path: Path, meshbus: Meshbus) -> Iterator[Ground]:
     with ExitStack() as stack:
-        yield Pair(stack, tmp_path, meshbus)
+        yield Ground(stack, tmp_path, meshbus, two=True)
+
+
+@pytest.fixture
+def lone(tmp_path: Path, meshbus: Meshbus) -> Iterator[Ground]:
+    with ExitStack() as stack:
+        yield Ground(stack, tmp_path, meshbus, two=False)
 
 
 @pytest.mark.slow
-def test_a_daemon_is_run_moved_watched_and_stopped(pair: Pair, request: pytest.FixtureRequest) -> None:
+def test_a_daemon_is_run_moved_watched_and_stopped(pair: Ground, request: pytest.FixtureRequest) -> None:
     started = pair.run(pair.east, "--input", "numbers")
     assert (started.code, started.row["where"]["name"], started.row["output"]) == (Exit.OK, "east", "totals")
     pair.publish(1, 2, 3)
@@ -153,8 +161,9 @@ def test_a_daemon_is_run_moved_watched_and_stopped(pair: Pair, request: pytest.F
     assert (again.code, "runs here" in again.err) == (Exit.OK, True)
 
 
-def test_what_is_asked_wrongly_is_refused_with_what_to_do(pair: Pair) -> None:
-    assert pair.ask(pair.east, "ls") == (Exit.OK, "", "")
+@pytest.mark.slow
+def test_what_is_wrong_is_said_with_what_to_do(lone: Ground) -> None:
+    assert lone.ask(lone.east, "ls") == (Exit.OK, "", "")
     for arguments, code, told in (
         (("logs", "nobody"), Exit.USAGE, "'nobody' is not known to this node; run or offer it first"),
         (("stop", "nobody"), Exit.USAGE, "'nobody' is not known to this node; run or offer it first"),
@@ -164,22 +173,21 @@ def test_what_is_asked_wrongly_is_refused_with_what_to_do(pair: Pair) -> None:
         (("run", "adder", "missing:Adder"), Exit.USAGE, "cannot be loaded"),
         (("run", "a b", "adding:Adder"), Exit.USAGE, "letters, digits"),
     ):
-        refused = pair.ask(pair.east, *arguments)
+        refused = lone.ask(lone.east, *arguments)
         assert (refused.code, refused.out, refused.err.count("\n")) == (code, "", 1), refused
         assert told in refused.err
-    unlogged = pair.ask(pair.east, "run", "adder", "adding:Adder", "--path", pair.code, "--input", "other")
+    unlogged = lone.ask(lone.east, "run", "adder", "adding:Adder", "--path", lone.code, "--input", "other")
     assert (unlogged.code, 'set log = "published"' in unlogged.err) == (Exit.USAGE, True)
 
-
-def test_a_daemon_that_fails_is_shown_with_its_error(pair: Pair) -> None:
-    assert pair.run(pair.east, "--input", "numbers").code == Exit.OK
-    published = pair.meshbus("pub", "numbers", "many", "--admin", pair.east.admin)
+    # A daemon that fails is shown with its error.
+    assert lone.run(lone.east, "--input", "numbers").code == Exit.OK
+    published = lone.meshbus("pub", "numbers", "many", "--admin", lone.east.admin)
     assert published.code == Exit.LOGGED
-    shown = until(lambda: pair.ask(pair.east, "ls"), lambda shown: shown.code == Exit.PARTIAL)
+    shown = until(lambda: lone.ask(lone.east, "ls"), lambda shown: shown.code == Exit.PARTIAL)
     assert shown.row["state"] == "failed"
     assert shown.row["errors"] > 0
     assert "invalid literal" in shown.row["error"]
-    assert any("invalid literal" in row["text"] for row in pair.ask(pair.east, "logs", "adder").rows)
+    assert any("invalid literal" in row["text"] for row in lone.ask(lone.east, "logs", "adder").rows)
 
 
 def test_a_node_without_a_directory_for_daemons_says_what_is_needed(meshbus: Meshbus, tmp_path: Path) -> None:
