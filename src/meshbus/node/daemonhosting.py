@@ -120,7 +120,8 @@ class DaemonHosting:
         """Where a daemon was last known to run, by what this node took part in."""
         self._settings = settings or MigrationSettings()
         self._lines: dict[int, deque[DaemonLine]] = {}
-        self._handlers: dict[int, logging.Handler] = {}
+        self._handlers: dict[str, logging.Handler] = {}
+        """By the name of the logger."""
         self._runners: dict[int, DaemonRunner] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._stopped: set[int] = set()
@@ -180,8 +181,8 @@ class DaemonHosting:
             _logger.warning("a daemon has not ended its turn in %g s and is abandoned", CLOSE_S)
         for future in [one for waiting in self._waiting.values() for one in waiting]:
             future.cancel()
-        for origin, handler in self._handlers.items():
-            logging.getLogger(f"{_LOGGERS}.{self.specs[origin].name}").removeHandler(handler)
+        for name, handler in self._handlers.items():
+            logging.getLogger(name).removeHandler(handler)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background, until the node is closed."""
@@ -506,9 +507,10 @@ class DaemonHosting:
 
     def _listen(self, origin: int, name: str) -> None:
         """Keep what a daemon logs by itself."""
-        if origin not in self._handlers:
-            handler = self._handlers[origin] = _Keeper(lambda level, text: self.say(origin, level, text))
-            logging.getLogger(f"{_LOGGERS}.{name}").addHandler(handler)
+        logger = f"{_LOGGERS}.{name}"
+        if logger not in self._handlers:
+            handler = self._handlers[logger] = _Keeper(lambda level, text: self.say(origin, level, text))
+            logging.getLogger(logger).addHandler(handler)
 
     def _noise_key_of(self, node: int) -> bytes | None:
         """Return the key with which a daemon's secret is sealed for a node; in the thread."""
