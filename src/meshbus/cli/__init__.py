@@ -25,6 +25,7 @@ VERBS = {
     "peers": ("meshbus.cli.peers:peers", "List the peers of a node."),
     "counters": ("meshbus.cli.counters:counters", "Show what a node sent, received, dropped and refused."),
     "replica": ("meshbus.cli.replica:app", "Show, change and verify the replicas of a channel."),
+    "daemon": ("meshbus.cli.daemon:app", "Run, show, move and stop the daemons of a node."),
     "key": ("meshbus.cli.key:app", "Create and show identities and mesh keys."),
     "token": ("meshbus.cli.token:app", "Issue, delegate, show, verify and revoke permission tokens."),
     "log": ("meshbus.cli.log:app", "List, show, follow, verify and seal logs on disk."),

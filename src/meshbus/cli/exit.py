@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from meshbus.errors import ChannelFault, LogError, LogFault, MeshError
+from meshbus.errors import ChannelFault, DaemonFault, LogError, LogFault, MeshError, MigrationFault
 
 
 class Exit(IntEnum):
@@ -49,6 +49,12 @@ _BY_CHANNEL_FAULT = {
     ChannelFault.INVALID_FORMAT: Exit.USAGE,
     ChannelFault.INVALID_CHAR: Exit.USAGE,
 }
+_BY_DAEMON_FAULT: dict[str, Exit] = {
+    DaemonFault.UNKNOWN: Exit.USAGE,
+    MigrationFault.DAEMON_NOT_FOUND: Exit.USAGE,
+    MigrationFault.TARGET_UNAVAILABLE: Exit.UNREACHABLE,
+}
+"""Of the errors of daemons and of their moves, whose words differ."""
 _BY_LOG_FAULT = {LogFault.UNKNOWN: Exit.USAGE, LogFault.READ_ONLY: Exit.DENIED}
 
 
@@ -63,6 +69,8 @@ def code_of(error: BaseException) -> Exit:
     code = error.answered if isinstance(error, Refusal) else error.code
     if code == "channel":
         return _BY_CHANNEL_FAULT.get(ChannelFault(getattr(error, "fault", "")), Exit.FAILED)
+    if code in {"daemon", "migration"}:
+        return _BY_DAEMON_FAULT.get(str(getattr(error, "fault", "")), Exit.FAILED)
     return _BY_CODE.get(code, Exit.FAILED)
 
 

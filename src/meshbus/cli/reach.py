@@ -145,11 +145,27 @@ def _usual_socket(config: NodeConfig) -> Path | None:
 
 async def ask_node(admin: Path | None, config: Path | None, do: str, **fields: object) -> Any:
     """Send one request to a running node: that of the admin socket, or the configured one."""
+    async with _client(admin, config) as client:
+        return await AdminMesh(client).ask(do, **fields)
+
+
+async def follow_node(admin: Path | None, config: Path | None, do: str, **fields: object) -> AsyncIterator[Any]:
+    """Send a request that is answered with a stream of lines, and yield them until the node ends it."""
+    async with _client(admin, config) as client:
+        await AdminMesh(client).ask(do, **fields)
+        while "line" in (told := msgspec.json.decode(await client.receive())):
+            yield told["line"]
+        if not told["ok"]:
+            raise _refusal(told)
+
+
+@asynccontextmanager
+async def _client(admin: Path | None, config: Path | None) -> AsyncIterator[LineClient]:
     socket = admin or load_config(config).admin_path()
     if socket is None:
         raise ConfigError("--admin", "required because the configuration disables the admin socket")
     async with await LineClient.connect(socket) as client:
-        return await AdminMesh(client).ask(do, **fields)
+        yield client
 
 
 class NodeMesh:
@@ -248,12 +264,16 @@ class AdminMesh:
         while True:
             line = msgspec.json.decode(await self._client.receive())
             if "event" not in line:
-                raise Refusal(line["code"], line["fault"], line["problem"])
+                raise _refusal(line)
             yield line["event"]
 
 
 def _result(line: bytes) -> Any:
     answer = msgspec.json.decode(line)
     if not answer["ok"]:
-        raise Refusal(answer["code"], answer["fault"], answer["problem"])
+        raise _refusal(answer)
     return answer["result"]
+
+
+def _refusal(answer: dict[str, Any]) -> Refusal:
+    return Refusal(answer["code"], answer["fault"], answer["problem"])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, Parameter
 
+from meshbus.cli.asking import Admin, ask, called
 from meshbus.cli.exit import Exit
 from meshbus.cli.options import Config
 from meshbus.cli.output import Json, for_people, note, plural, show_rows
 
 app = App(name="replica")
 
-Admin: TypeAlias = Annotated[
-    Path | None, Parameter(help="Admin socket of a running node; default: the configured one.")
-]
 Channel: TypeAlias = Annotated[str, Parameter(help="Replicated channel, such as alarms/fire.")]
 Member: TypeAlias = Annotated[str, Parameter(help="Name of a node, or its id of 16 hex digits.")]
 
@@ -23,7 +20,7 @@ Member: TypeAlias = Annotated[str, Parameter(help="Name of a node, or its id of 
 @app.command
 def status(*, admin: Admin = None, config: Config = None, json: Json = False) -> Exit:
     """Show the replicated channels of a node; exits with status 5 if one of them takes no appends for a majority."""
-    rows = _ask(admin, config, "replicas")
+    rows = ask(admin, config, "replicas")
     for row in rows if for_people(json) else ():
         if row["waiting"] is not None:
             note(f"{row['channel']}: {row['waiting']}")
@@ -36,21 +33,21 @@ def status(*, admin: Admin = None, config: Config = None, json: Json = False) ->
 @app.command
 def add(channel: Channel, member: Member, /, *, admin: Admin = None, config: Config = None) -> None:
     """Make a node a member; ask the leader. The node must run and have the channel's replicas configured."""
-    _ask(admin, config, "replica_change", change="add", channel=channel, node=member)
+    ask(admin, config, "replica_change", change="add", channel=channel, node=member)
     note(f"{member} is a member of {channel}; it counts for a majority when it has caught up")
 
 
 @app.command
 def remove(channel: Channel, member: Member, /, *, admin: Admin = None, config: Config = None) -> None:
     """Remove a member; ask the leader. The log of the member stays on its disk."""
-    _ask(admin, config, "replica_change", change="remove", channel=channel, node=member)
+    ask(admin, config, "replica_change", change="remove", channel=channel, node=member)
     note(f"{member} is no longer a member of {channel}; remove it from replicas on all nodes")
 
 
 @app.command
 def transfer(channel: Channel, member: Member, /, *, admin: Admin = None, config: Config = None) -> None:
     """Make another member the leader, for example before this one is stopped; ask the leader."""
-    _ask(admin, config, "replica_change", change="transfer", channel=channel, node=member)
+    ask(admin, config, "replica_change", change="transfer", channel=channel, node=member)
     note(f"{member} leads {channel}")
 
 
@@ -71,8 +68,8 @@ def verify(
     json: Json = False,
 ) -> Exit:
     """Compare the logs of the members; exits with status 1 if a majority has something else, 5 if one cannot be read."""
-    rows = _ask(admin, config, "replica_verify", channel=channel, repair=repair)
-    own = _ask(admin, config, "status")["node_id"]
+    rows = ask(admin, config, "replica_verify", channel=channel, repair=repair)
+    own = ask(admin, config, "status")["node_id"]
     wrong = [row for row in rows if row["wrong"] or (not row["equal"] and not row["unread"])]
     repaired = repair and any(row["equal"] and own in _ids(row["wrong"]) for row in wrong)
     shown = [row | {key: _names(row[key]) for key in ("equal", "wrong", "unread")} for row in rows]
@@ -89,33 +86,21 @@ def verify(
     return Exit.PARTIAL if any(row["unread"] for row in rows) else Exit.OK
 
 
-def _ask(admin: Path | None, config: Path | None, do: str, **fields: object) -> Any:
-    import asyncio
-
-    from meshbus.cli.reach import ask_node
-
-    return asyncio.run(ask_node(admin, config, do, **fields))
-
-
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     return row | {
-        "leader": None if row["leader"] is None else _name(row["leader"]),
+        "leader": None if row["leader"] is None else called(row["leader"]),
         "members": ", ".join(_state(member) for member in row["members"]),
     }
 
 
 def _state(member: dict[str, Any]) -> str:
     if not member["connected"]:
-        return f"{_name(member)} (no session)"
-    return _name(member) if member["lag"] is None else f"{_name(member)} (lag {member['lag']})"
-
-
-def _name(who: dict[str, Any]) -> str:
-    return str(who["name"] or who["node_id"])
+        return f"{called(member)} (no session)"
+    return called(member) if member["lag"] is None else f"{called(member)} (lag {member['lag']})"
 
 
 def _names(nodes: list[dict[str, Any]]) -> str:
-    return ", ".join(map(_name, nodes))
+    return ", ".join(map(called, nodes))
 
 
 def _ids(nodes: list[dict[str, Any]]) -> list[str]:

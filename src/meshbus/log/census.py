@@ -9,6 +9,8 @@ while it is written. Its rows are facts, each with the time from which it holds:
                 an hour can be understood without those before it.
     node        a peer: its ids, its name, its subnet, and the offset of its clock
     roster      how many nodes are subscribed to a channel
+    moving      a move of a daemon that the node drives has begun: which daemon, and where it ran
+    moved       the same move has ended: where the daemon runs now. A move that failed has no such row.
 
 The columns are `CENSUS` in log/schema.py. node/census.py writes the rows.
 """
@@ -38,6 +40,8 @@ class FactKind(StrEnum):
     SNAPSHOT = "snapshot"
     NODE = "node"
     ROSTER = "roster"
+    MOVING = "moving"
+    MOVED = "moved"
 
 
 class Fact(msgspec.Struct, frozen=True, omit_defaults=True):

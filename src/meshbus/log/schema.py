@@ -180,14 +180,25 @@ CENSUS = Table(
             "kind",
             _STRING,
             "`snapshot`: the recorder itself; everything else that it knows follows, and channels that do not follow have"
-            " no subscribers. `node`: one of its peers. `roster`: the subscribers of one of its channels.",
+            " no subscribers. `node`: one of its peers. `roster`: the subscribers of one of its channels. `moving`: it began to"
+            " move a daemon. `moved`: the daemon has arrived.",
         ),
-        Column("node_id", _BIGINT, "The node that the row describes; null for a roster.", nullable=True, bit_cast=True),
         Column(
-            "origin", _BIGINT, "Its origin hash, which its events carry; null if unknown.", nullable=True, bit_cast=True
+            "node_id",
+            _BIGINT,
+            "The node that the row describes; of a daemon, the node that it leaves or has arrived on; null for a roster.",
+            nullable=True,
+            bit_cast=True,
+        ),
+        Column(
+            "origin",
+            _BIGINT,
+            "Its origin hash, which its events carry, or that of the daemon; null if unknown.",
+            nullable=True,
+            bit_cast=True,
         ),
         Column("entity", _BINARY, "Its public key; null if unknown.", nullable=True),
-        Column("name", _STRING, "The name that it announces, if any.", nullable=True),
+        Column("name", _STRING, "The name that it announces, or that of the daemon, if any.", nullable=True),
         Column("subnet", _INT, "Its subnet; null if unknown.", nullable=True, bit_cast=True),
         Column("clock_offset_ns", _BIGINT, "Its clock minus the recorder's; null if not measured.", nullable=True),
         Column("clock_error_ns", _BIGINT, "The offset is wrong by at most this much.", nullable=True),

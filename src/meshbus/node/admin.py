@@ -13,11 +13,18 @@
     {"do": "replica_change", "change": …, "channel": …,     add a member, remove one, or transfer the lead to it; only at
      "node": …}                                             the leader. The node is given by its name or id
     {"do": "replica_verify", "channel": …, "repair": …}     compare its log of a replicated channel with the others
+    {"do": "daemons"}                                       its daemons: where they run, their state and positions
+    {"do": "daemon_run", "daemon": {"name": …, …}}          run or offer a daemon; the fields are those of DaemonWish
+    {"do": "daemon_move", "daemon": …, "target": …,         move a daemon and wait until it has arrived; the daemon is
+     "source": …, "timeout_s": …}                           given by its name or origin hash
+    {"do": "daemon_logs", "daemon": …, "follow": …}         a stream of what happened to a daemon
+    {"do": "daemon_stop", "daemon": …, "withdraw": …}       stop a daemon, and with withdraw do not let it move here
     {"do": "revoke", "issuer": …, "generation": …}          reject an issuer's older tokens
 
 The answer is {"ok": true, "result": …}, or {"ok": false, "code": …, "fault": …, "problem": …} with the code of the error.
 A stream begins with such an answer, whose result lists the publishers that accepted and refused, and continues with
-{"event": …}; if the node ends it, the last line is an answer that is not ok and gives the reason. A payload is text, or
+{"event": …} or {"line": …}; if the node ends it, the last line is an answer that is not ok and gives the reason, or one
+that is ok if there is nothing more to say. A payload is text, or
 `payload_base64` if it is not UTF-8; keys and ids are in hex. Every command uses the public API of the node. The socket
 itself is node/unix.py.
 """
@@ -29,7 +36,9 @@ import base64
 import binascii
 import logging
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +48,9 @@ from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.batch import Event
 from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
+from meshbus.node.daemoninfo import DaemonLine
+from meshbus.node.daemonrows import DaemonWish, daemon_row, line_row, lines_of, move_row, start_wish
+from meshbus.node.daemons import Daemons
 from meshbus.node.info import PeerInfo
 from meshbus.node.node import Node
 from meshbus.node.redial import DialInfo, DialState
@@ -50,7 +62,7 @@ from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 MAX_U32 = 0xFFFFFFFF
 """The largest generation of a token: the wire has 32 bits for it."""
 
-_NODE_ID = re.compile(r"[0-9a-f]{16}")
+_ID = re.compile(r"[0-9a-f]{16}")
 
 _logger = logging.getLogger("meshbus.node")
 
@@ -136,6 +148,40 @@ class ReplicaVerify(Request, frozen=True, tag="replica_verify"):
     repair: bool = False
 
 
+class ListDaemons(Request, frozen=True, tag="daemons"):
+    """Return its daemons."""
+
+
+class RunDaemon(Request, frozen=True, tag="daemon_run"):
+    """Run or offer a daemon."""
+
+    daemon: DaemonWish
+
+
+class MoveDaemon(Request, frozen=True, tag="daemon_move"):
+    """Move a daemon, wherever it runs."""
+
+    daemon: str
+    target: str | None = None
+    """By default the nearest node that offers it."""
+    source: str | None = None
+    timeout_s: float = 60.0
+
+
+class DaemonHistory(Request, frozen=True, tag="daemon_logs"):
+    """Start a stream of what happened to a daemon."""
+
+    daemon: str
+    follow: bool = False
+
+
+class StopDaemon(Request, frozen=True, tag="daemon_stop"):
+    """Stop a daemon."""
+
+    daemon: str
+    withdraw: bool = False
+
+
 class Revoke(Request, frozen=True, tag="revoke"):
     """Reject an issuer's tokens below a generation."""
 
@@ -155,6 +201,11 @@ _REQUEST = msgspec.json.Decoder(
     | Replicas
     | ReplicaChange
     | ReplicaVerify
+    | ListDaemons
+    | RunDaemon
+    | MoveDaemon
+    | DaemonHistory
+    | StopDaemon
     | Revoke
 )
 
@@ -226,15 +277,42 @@ class Admin:
                 return _accept([replica_row(node, status) for status in node.replicas()])
             case ReplicaChange():
                 changes = {"add": node.replica_add, "remove": node.replica_remove, "transfer": node.replica_transfer}
-                await changes[request.change](request.channel, replica_node(request.node))
+                await changes[request.change](request.channel, id_or_name(request.node))
                 return _accept(None)
             case ReplicaVerify():
                 checked = await node.replica_verify(request.channel, repair=request.repair)
                 return _accept([range_row(node, one) for one in checked])
+            case ListDaemons() | RunDaemon() | MoveDaemon() | DaemonHistory() | StopDaemon():
+                return await self._do_with_daemons(node.daemons, request)
             case Revoke():
                 node.revoke_tokens(_hex(request.issuer, 32, "issuer"), _generation(request.generation))
                 return _accept(None)
         raise AssertionError(request)  # the decoder accepts no others
+
+    async def _do_with_daemons(
+        self, daemons: Daemons, request: ListDaemons | RunDaemon | MoveDaemon | DaemonHistory | StopDaemon
+    ) -> bytes | Stream:
+        who = partial(_who, self._node)
+        match request:
+            case ListDaemons():
+                return _accept([daemon_row(info, who) for info in daemons.list()])
+            case RunDaemon(daemon=wish):
+                info = await start_wish(daemons, self._node.config.daemons_path, wish)
+                return _accept(daemon_row(info, who))
+            case MoveDaemon():
+                target, source = (None if one is None else id_or_name(one) for one in (request.target, request.source))
+                daemon = id_or_name(request.daemon)
+                moved = await daemons.move(daemon, target, source=source, timeout_s=request.timeout_s)
+                return _accept(move_row(moved, who))
+            case DaemonHistory():
+                daemon = id_or_name(request.daemon)
+                if not daemons.logs(daemon):
+                    daemons.get(daemon)  # one that is not known is an error, not an empty stream
+                return _lines(lines_of(daemons, daemon, follow=request.follow))
+            case StopDaemon():
+                end = daemons.withdraw if request.withdraw else daemons.stop
+                await end(id_or_name(request.daemon))
+                return _accept(None)
 
 
 async def _events(node: Node, subscription: Subscription) -> Stream:
@@ -246,6 +324,13 @@ async def _events(node: Node, subscription: Subscription) -> Stream:
         yield _refuse(error)
     finally:
         await subscription.close()
+
+
+async def _lines(lines: AsyncIterator[DaemonLine]) -> Stream:
+    yield _accept(None)
+    async for line in lines:
+        yield _encode({"line": line_row(line)})
+    yield _accept(None)
 
 
 def _read_rows(path: str) -> Any:
@@ -374,9 +459,9 @@ def range_row(node: Node, checked: ReplicaRange) -> dict[str, Any]:
     }
 
 
-def replica_node(text: str) -> int | str:
-    """Return a node as it was given: an id of 16 hex digits, or a name."""
-    return int(text, 16) if _NODE_ID.fullmatch(text) else text
+def id_or_name(text: str) -> int | str:
+    """Return a node or a daemon as it was given: an id of 16 hex digits, or a name."""
+    return int(text, 16) if _ID.fullmatch(text) else text
 
 
 def _roster(node: Node) -> list[dict[str, Any]]:

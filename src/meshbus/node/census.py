@@ -1,4 +1,4 @@
-"""Writes the census of a node (log/census.py): what it knows about its peers and about its subscribers.
+"""Writes the census of a node (log/census.py): what it knows about its peers, its subscribers and daemons that it moves.
 
 `CensusBook` compares what is known now with what was written, and is pure. `Census` watches an engine: a change of a
 roster is written with its exact time, because events are counted by it; everything else is looked at once a second. An
@@ -171,6 +171,10 @@ class Census:
             await asyncio.to_thread(self._log.close)
         except LogError as error:
             _logger.warning("the last of what this node knew about others may be lost: %s", error)
+
+    def daemon_moves(self, kind: FactKind, origin: int, name: str | None, node_id: int) -> None:
+        """Write that a daemon is about to leave a node, or has arrived on one."""
+        self._add([Fact(kind, node_id, origin=origin, name=name)])
 
     def _look(self) -> None:
         self._note()

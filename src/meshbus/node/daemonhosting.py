@@ -31,6 +31,7 @@ from meshbus.config.node import NodeConfig
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Carried
 from meshbus.errors import DaemonError, DaemonFault, MalformedPacket, MeshError
+from meshbus.log.census import FactKind
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity, noise_public_key
 from meshbus.node.daemonfiles import DaemonFiles
@@ -104,6 +105,8 @@ class Around(NamedTuple):
     """Whether this node has the log of a replicated channel."""
     noise_key_of: Callable[[int], bytes | None]
     """Returns the Noise key of a node that the application connected to."""
+    record: Callable[[FactKind, int, str | None, int], None]
+    """Writes down that a move begins or has ended: the daemon's origin and name, and the node that it is on."""
 
 
 class DaemonHosting:
@@ -296,6 +299,14 @@ class DaemonHosting:
         """Return a daemon that runs here, or None."""
         return self._registry.get(origin)
 
+    def move_begins(self, origin: int, source: int) -> None:
+        """Note that this node has begun to move a daemon."""
+        self._record(FactKind.MOVING, origin, source)
+
+    def _record(self, kind: FactKind, origin: int, node: int) -> None:
+        spec = self.specs.get(origin)
+        self.around.record(kind, origin, None if spec is None else spec.name, node)
+
     def end_of_move(self, origin: int) -> asyncio.Future[MoveEnded]:
         """Return a future of the end of the next move of a daemon that this node drives."""
         future: asyncio.Future[MoveEnded] = asyncio.get_running_loop().create_future()
@@ -319,6 +330,7 @@ class DaemonHosting:
     def _move_ended(self, move: MoveEnded) -> None:
         if move.error is None:
             self.seen[move.origin] = move.target
+            self._record(FactKind.MOVED, move.origin, move.target)
             self.say(move.origin, "info", f"moved from {move.source:016x} to {move.target:016x}")
         else:
             self.say(move.origin, "warning", f"did not move to {move.target:016x}: {move.error}")

@@ -233,6 +233,7 @@ class Daemons:
             await self._hosting.act(
                 lambda handler, now: (None, handler.start(origin, source, target, now, numbered=all(agreed)))
             )
+            self._hosting.move_begins(origin, source)
             ended = await future
         except BaseException:
             if not future.done() or future.cancelled():

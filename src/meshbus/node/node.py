@@ -263,6 +263,7 @@ class Node:
                 parts.replicas is not None and (one := parts.replicas.get(channel)) is not None and one.disk is not None
             ),
             noise_key_of=parts.dialer.noise_keys.get,
+            record=(lambda *_: None) if parts.census is None else parts.census.daemon_moves,
         )
         hosting = DaemonHosting(around)
         parts.connecting = Connecting(parts.live, parts.dialer)

@@ -21,6 +21,7 @@ def test_each_node_is_there_once_with_the_latest_that_is_known() -> None:
         fact(4, 1, kind="node", node_id=2),
         fact(5, 2, kind="node", node_id=1, origin=11, entity=b"A", name="seen", subnet=0),
         fact(6, 1, kind="roster", channel="a", subscribers=1, copies=1),
+        fact(7, 1, kind="moved", node_id=2, origin=70, name="a daemon"),  # says nothing about the node
     ]
     found = {row["node_id"]: row for row in TABLE.rows([rows_of("bronze.census", rows)]).to_pylist()}
     names = ("origin", "entity", "name", "subnet", "recorders")

@@ -16,7 +16,8 @@ def nodes(census: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    described = census.filter(pc.is_valid(census["node_id"])).sort_by("ts_ns")
+    kinds = pa.array([FactKind.SNAPSHOT.value, FactKind.NODE.value])
+    described = census.filter(pc.is_in(census["kind"], kinds)).sort_by("ts_ns")
     groups = Groups(described, ["node_id"])
     own = pc.equal(described["kind"], FactKind.SNAPSHOT.value)
     said = {name: described[name] for name in ("origin", "entity", "name", "subnet")}

@@ -1,0 +1,81 @@
+"""gold.moves: every move of a daemon that a census tells of, from which node to which, and how long it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshbus.log.census import FactKind
+from meshbus.log.schema import Column, ColumnType
+from meshbus.spark.lake import charts
+from meshbus.spark.lake.goldtable import GoldTable, Rows, Section
+
+
+def moves(census: Any) -> Any:
+    """Return the moves that have succeeded. Only the node that drives a move writes about it, so each is there once."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = pa.array([FactKind.MOVING.value, FactKind.MOVED.value])
+    facts = census.filter(pc.is_in(census["kind"], kinds)).sort_by([("log_id", "ascending"), ("seq", "ascending")])
+    begun: dict[tuple[bytes, int], dict[str, Any]] = {}
+    found = []
+    for fact in facts.to_pylist():  # a handful: a row for each move, and one more
+        whose = fact["log_id"], fact["origin"]
+        if fact["kind"] == FactKind.MOVING.value:
+            begun[whose] = fact
+        else:
+            found.append(_move(begun.pop(whose, None), fact))
+    return pa.Table.from_pylist(found) if found else pa.table({})
+
+
+def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a move; where it began is null if that is no longer in the census."""
+    return {
+        "began": None if begun is None else begun["ts"],
+        "arrived": ended["ts"],
+        "origin": ended["origin"],
+        "name": ended["name"],
+        "source": None if begun is None else begun["node_id"],
+        "target": ended["node_id"],
+        "seconds": None if begun is None else (ended["ts_ns"] - begun["ts_ns"]) / 1e9,
+        "recorder": ended["recorder"],
+    }
+
+
+def _draw(rows: Rows) -> str:
+    shown = [
+        {"arrived": row["arrived"], "name": row["name"], "origin": row["origin"], "source": row["source"],
+         "target": row["target"], "seconds": row["seconds"]}
+        for row in sorted(rows, key=lambda row: (row["arrived"], row["origin"]))
+    ]  # fmt: skip
+    return charts.table_of(shown)
+
+
+def _facts(rows: Rows) -> dict[str, int]:
+    return {"moves of daemons": len(rows)} if rows else {}
+
+
+TABLE = GoldTable(
+    name="moves",
+    doc="Each move of a daemon from one node to another, as the node that drove it saw it.",
+    columns=(
+        Column("began", ColumnType.TIMESTAMP, "When the move began; null if that is not in the census.", nullable=True),
+        Column("arrived", ColumnType.TIMESTAMP, "When the daemon ran on its new node."),
+        Column("origin", ColumnType.BIGINT, "Origin hash of the daemon.", bit_cast=True),
+        Column("name", ColumnType.STRING, "Its name; null if the recorder did not offer it.", nullable=True),
+        Column("source", ColumnType.BIGINT, "Node that it left; null like `began`.", nullable=True, bit_cast=True),
+        Column("target", ColumnType.BIGINT, "Node that it runs on now.", bit_cast=True),
+        Column("seconds", ColumnType.DOUBLE, "How long the move took; null like `began`.", nullable=True),
+        Column("recorder", ColumnType.BIGINT, "Node that drove the move and wrote about it.", bit_cast=True),
+    ),
+    sources=("bronze.census",),
+    compute=moves,
+    by_arrow=True,
+    question="Which daemons have moved, and how long did it take?",
+    query="""\
+SELECT m.name, source.name AS source, target.name AS target, m.arrived, m.seconds
+FROM gold_moves AS m LEFT JOIN gold_nodes AS source ON m.source = source.node_id
+LEFT JOIN gold_nodes AS target ON m.target = target.node_id ORDER BY m.arrived""",
+    section=Section("Moves of daemons", "No daemon has moved.", _draw, _facts),
+    hourly=False,
+)
