@@ -16,6 +16,7 @@ from meshbus.errors import ConfigError
 from meshbus.node import lanes as lanes_module
 from meshbus.node.lanes import Lanes
 from meshbus.node.udp import UdpSocket
+from meshbus.policy.reason import Reason
 from meshbus.wire.keys import Role
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lanes need Linux")
@@ -94,7 +95,7 @@ def test_lanes_are_bounded_and_those_that_this_node_dialed_come_first(monkeypatc
         crowd = [neighbor(("127.0.0.1", 1000 + number), Role.RESPONDER) for number in range(5)]
         lanes.follow(crowd, nothing, nothing)
         assert len(lanes) == 2, "one host with many names"
-        assert counters.get("refuse", "lane") == 3
+        assert counters.get(*Reason.REFUSE_LANE.counter) == 3
         kept = set(lanes)
         lanes.follow(reversed(crowd), nothing, nothing)
         assert set(lanes) == kept, "who has a lane keeps it"
@@ -113,7 +114,7 @@ def test_where_the_system_refuses_all_share_one_buffer(monkeypatch: pytest.Monke
             patch.setattr(UdpSocket, "open_lane", lambda *_: None)
             lanes.follow([neighbor(("127.0.0.1", 9))], nothing, nothing)
         assert not len(lanes)
-        assert counters.get("refuse", "lane") == 1
+        assert counters.get(*Reason.REFUSE_LANE.counter) == 1
         assert ours.open_lane(("no such", 9)) is None
         with monkeypatch.context() as patch:
             patch.setattr(socket, "socket", refuse)

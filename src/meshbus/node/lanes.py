@@ -19,6 +19,7 @@ from meshbus.engine.base.packets import Address, host_of
 from meshbus.engine.session.peer import Peer
 from meshbus.node.udp import UdpSocket
 from meshbus.policy.bound import Bound, By
+from meshbus.policy.reason import Reason
 from meshbus.wire.keys import Role
 
 MAX_LANES = 64
@@ -35,7 +36,7 @@ BOUNDS = (
         per={"host": MAX_LANES_PER_HOST},
         full="the new one shares the buffer of all others; those that this node dialed come first",
         cost="the number of neighbors",
-        counter="refuse.lane",
+        counter=Reason.REFUSE_LANE,
     ),
 )
 
@@ -68,7 +69,7 @@ class Lanes:
                 continue
             new = self._socket.open_lane(address)
             if new is None:
-                self._counters.add("refuse", "lane")
+                self._counters.count(Reason.REFUSE_LANE)
                 continue
             self._open[address] = new
             opened(new)
@@ -84,5 +85,5 @@ class Lanes:
                 chosen[address] = None
                 hosts[host] += not dialed
             else:
-                self._counters.add("refuse", "lane")
+                self._counters.count(Reason.REFUSE_LANE)
         return chosen
