@@ -45,7 +45,7 @@ NOT_STATE = {
     "node/driver.py": {"MAX_BURST"},  # of one train
     "node/pageserver.py": {"MAX_READS"},  # threads
     "node/replicapublish.py": {"MAX_PAYLOAD"},  # of one event
-    "node/udp.py": {"MAX_TRAINS"},  # of one drain
+    "node/udp.py": {"MAX_DATAGRAMS", "MAX_TRAINS"},  # of one drain
     "policy/channels.py": {"_MAX_U32"},  # a number
     "policy/limits.py": {"MAX_FAILURES"},  # tries
     "policy/tag.py": {"MAX_CHANNEL_BYTES", "MAX_CHANNEL_TAGS"},  # of one announcement

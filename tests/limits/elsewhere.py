@@ -65,6 +65,7 @@ TESTS = {
     "replica_publishes": "node/test_replicapublish.py::test_too_much_at_once_is_refused",
     "replica_appends": "node/test_replicamember.py::test_more_than_may_wait_for_the_leader_is_refused",
     "replica_read_ahead": "node/test_replicadisk.py::test_old_events_are_read_ahead_in_a_thread",
+    "lanes": "node/test_lanes.py::test_lanes_are_bounded_and_those_that_this_node_dialed_come_first",
     "backlog": "node/test_driver.py::test_the_backlog_is_bounded_and_counted",
     "logged_publishers": "node/test_lognumbers.py::test_invented_publishers_are_bounded_and_the_quietest_goes",
     "log_bytes": "log/embedded/test_log.py::test_a_log_on_a_small_disk_recovers_by_itself_within_the_grace",

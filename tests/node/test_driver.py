@@ -1,7 +1,7 @@
 """The driver: drains, sends, holds what the kernel has no room for, and keeps the engine's time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +13,10 @@ from meshbus.engine.base.notices import Control, PeerRecovered
 from meshbus.engine.base.packets import Output, PacketBatch, Train
 from meshbus.node import driver as driver_module
 from meshbus.node.driver import Driver
+from meshbus.node.turns import GUEST_DATAGRAMS
 from meshbus.node.udp import UdpSocket
+from meshbus.policy.reason import Reason
+from meshbus.wire.keys import Role
 from tests.patience import PATIENCE_S
 
 
@@ -41,10 +44,25 @@ class ScriptedEngine:
         self.ticks = 0
         self.timer: float | None = None
         self.mesh = SimpleNamespace(forwarder=ScriptedForwarder())
+        self.neighbors: list[Any] = []
+        self.peers = SimpleNamespace(version=0, neighbors=lambda: self.neighbors)
+        self.events: set[Any] = set()
+        """Sources whose packets are events."""
+        self.sources: list[Any] = []
+
+    def meet(self, address: Any, *, role: Role = Role.INITIATOR) -> None:
+        """Get a neighbor."""
+        self.neighbors.append(SimpleNamespace(link=SimpleNamespace(home=address, role=role)))
+        self.peers.version += 1
 
     def receive(self, batch: PacketBatch, _now: float) -> Output:
         self.batches.append(len(batch))
+        self.sources += [source for source, count in batch.runs for _ in range(count)]
         out = Output()
+        if self.sources[-1] in self.events:
+            out.events.append(cast("EventBatch", "events"))
+            return out
+        self.counters.count(Reason.UNREADABLE, len(batch))
         out.control.append(PeerRecovered(1))
         return out
 
@@ -247,3 +265,66 @@ async def test_the_engine_is_ticked_when_it_asks(desk: tuple[Driver, Any, Stubbo
         while not engine.ticks:  # noqa: ASYNC110 - the loop ticks
             await asyncio.sleep(0.001)
     assert engine.ticks == 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - the kernel delivers
+            await asyncio.sleep(0.001)
+
+
+async def test_a_flood_of_strangers_neither_crowds_out_nor_outruns_a_neighbor(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, engine, socket, _ = desk
+    with UdpSocket.bind("127.0.0.1", 0) as friend, UdpSocket.bind("127.0.0.1", 0) as stranger:
+        engine.meet(friend.address)
+        engine.events.add(friend.address)
+        driver.apply(Output())
+        await until(lambda: len(driver._lanes) == 1)
+        flood = [Train(socket.address, bytes(8000), 8000)] * (socket.receive_buffer // 8000)
+        stranger.send(flood)
+        stranger.send(flood)  # more than the buffer of strangers can hold
+        friend.send([Train(socket.address, b"event", 5)] * 50)
+        await until(lambda: engine.sources.count(friend.address) == 50)
+        # While the neighbor brings events, a stranger's drains are short.
+        friend.send([Train(socket.address, b"event", 5)])
+        await until(lambda: engine.sources.count(friend.address) == 51)
+        engine.batches.clear()
+        stranger.send(flood[:GUEST_DATAGRAMS])
+        friend.send([Train(socket.address, b"event", 5)])
+        await until(lambda: engine.sources.count(friend.address) == 52)
+        assert max(engine.batches) <= GUEST_DATAGRAMS
+
+
+async def test_a_neighbor_that_leaves_gives_its_buffer_back_and_nothing_is_lost(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, engine, socket, _ = desk
+    with UdpSocket.bind("127.0.0.1", 0) as friend:
+        engine.meet(friend.address)
+        driver.apply(Output())
+        await until(lambda: len(driver._lanes) == 1)
+        friend.send([Train(socket.address, b"last", 4)])
+        engine.neighbors.clear()
+        engine.peers.version += 1
+        driver._follow_peers()
+        assert not len(driver._lanes)
+        assert engine.sources == [friend.address]
+        friend.send([Train(socket.address, b"more", 4)])
+        await until(lambda: len(engine.sources) == 2)
+
+
+async def test_a_closed_port_of_a_neighbor_is_reported(
+    desk: tuple[Driver, Any, StubbornSocket, list[Output]],
+) -> None:
+    driver, engine, socket, _ = desk
+    refused: list[Any] = []
+    engine.handshakes = SimpleNamespace(refused=lambda address, _out: refused.append(address))
+    with UdpSocket.bind("127.0.0.1", 0) as friend:
+        address = friend.address
+        engine.meet(address)
+        driver.apply(Output())
+        await until(lambda: len(driver._lanes) == 1)
+    UdpSocket.send(socket, [Train(address, b"anybody?", 8)])
+    await until(lambda: refused == [address])

@@ -134,7 +134,9 @@ async def test_a_flush_names_the_subscribers_that_do_not_acknowledge(nodes: tupl
         reliable = publisher.publisher("sensors/lidar", reliable=True)
         await reliable.publish(b"1")
         assert (await reliable.flush()).acknowledged == 1
-        asyncio.get_running_loop().remove_reader(subscriber.live.driver.socket.fileno())  # it hears nothing any more
+        driver = subscriber.live.driver
+        for socket in (driver.socket, *driver._lanes):
+            asyncio.get_running_loop().remove_reader(socket.fileno())  # it hears nothing any more
         await reliable.publish(b"2")
         flushed = await reliable.flush(timeout_s=0.2)
         assert (flushed.attempted, flushed.acknowledged) == (1, 0)

@@ -13,15 +13,16 @@ SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 """Ten minutes of attack, after as long without; set it lower for a look."""
 FLAT_KB = 16 * 1024
 """What the victim's memory may grow by in the second half: less than its receive buffers and caches move."""
-
-
 KEPT = 0.5
 """The part of its rate that the stream is to keep."""
+ALONE = 1.0
+"""The load of other programs up to which the rate is judged."""
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * SECONDS + 600)
 def test_an_honest_stream_stays_exact_in_ten_minutes_of_attack() -> None:
+    others = os.getloadavg()[0]
     outcome = run(SECONDS)
     sys.stdout.write(f"{outcome}\nkept {outcome.kept:.2f} of its rate\n")
     assert outcome.sent > 0
@@ -31,7 +32,6 @@ def test_an_honest_stream_stays_exact_in_ten_minutes_of_attack() -> None:
     # The log has what was received; the last batch may still be on its way to it.
     assert outcome.last.logged >= 0.99 * outcome.last.events
     assert outcome.grown_kb < FLAT_KB, f"the victim's memory grew by {outcome.grown_kb} kB"
-    if outcome.kept < KEPT:
-        pytest.xfail(
-            f"all senders share the receive buffer of one socket: the stream kept {outcome.kept:.2f} of its rate"
-        )
+    if others > ALONE:
+        pytest.skip(f"the rate means little: other programs kept {others:.1f} cores busy; kept {outcome.kept:.2f}")
+    assert outcome.kept >= KEPT

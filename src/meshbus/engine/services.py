@@ -128,7 +128,7 @@ SERVICES: tuple[Row, ...] = (
     Row(Announcer),
     Row(_directory, Subprotocol.CAPABILITY, "capability", credit=False, cost_us=15),
     Row(_chains),
-    Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False, cost_us=30),
+    Row(Reflex, Subprotocol.REFLEX, "reflex", credit=False, cost_us=60),
     Row(Rendezvous, Subprotocol.RENDEZVOUS, "rendezvous", credit=False, cost_us=20),
     Row(_traversal),
     Row(Negotiator, Subprotocol.NEGOTIATION, "negotiation", cost_us=160),
@@ -155,5 +155,5 @@ SERVICES: tuple[Row, ...] = (
     _carried(Subprotocol.RECONCILE, "reconcile"),
     _carried(Subprotocol.GROUPS, "groups"),
     # Last: a goodbye must not overtake what the others still have to say.
-    Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=15),
+    Row(Presence, Subprotocol.PRESENCE, "presence", profile=True, cost_us=25),
 )

@@ -20,7 +20,9 @@ from math import inf
 from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
-from meshbus.node.udp import UdpSocket
+from meshbus.node.lanes import Lanes
+from meshbus.node.turns import Turns
+from meshbus.node.udp import MAX_DATAGRAMS, UdpSocket
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 
@@ -73,7 +75,11 @@ class Driver:
         self._asking: asyncio.TimerHandle | None = None
         """Set while a call of `_set_timer` is scheduled."""
         self.closed = False
-        self._loop.add_reader(socket.fileno(), self._readable)
+        self._lanes = Lanes(socket, engine.counters)
+        self._peers_version: int | None = None
+        """Which state of the table of peers the lanes follow."""
+        self._turns = Turns()
+        self._listen(socket)
         self._set_timer()
 
     @staticmethod
@@ -111,25 +117,62 @@ class Driver:
         for timer in (self._timer, self._asking):
             if timer is not None:
                 timer.cancel()
-        self._loop.remove_reader(self.socket.fileno())
         self._loop.remove_writer(self.socket.fileno())
-        self.socket.close()
+        for socket in (self.socket, *self._lanes):
+            self._loop.remove_reader(socket.fileno())
+            socket.close()
 
-    def _readable(self) -> None:
+    def _readable(self, socket: UdpSocket) -> None:
+        if not self._may_drain(socket):
+            return
         for _ in range(DRAINS_PER_TURN):
-            batch = self.socket.drain()
-            if self.socket.has_refused:
-                self._report_refused()
-            if batch is None:
-                return
-            self.apply(self._call(self.engine.receive, batch, self.now()))
-            if self.closed or self.socket.emptied:
+            # A sender goes on as long as it brings events: anything else comes once a turn.
+            if not self._drain(socket) or self.closed or socket.emptied:
                 return
 
-    def _report_refused(self) -> None:
+    def _drain(self, socket: UdpSocket) -> bool:
+        """Handle what one drain returns; return whether events were in it."""
+        began, lost = self.now(), self.engine.counters.lost
+        batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
+        if socket.has_refused:
+            self._report_refused(socket)
+        if batch is None or self.closed:
+            return False
+        out = self._call(self.engine.receive, batch, began)
+        events = bool(out.events)
+        self.apply(out)
+        refused = 2 * (self.engine.counters.lost - lost) > len(batch)
+        self._turns.note(socket, began, self.now(), len(batch), events=events, refused=refused)
+        return events
+
+    def _may_drain(self, socket: UdpSocket) -> bool:
+        """Return whether it is a socket's turn; if not, stop listening to it until it is."""
+        wait_s = self._turns.wait_s(socket, self.now())
+        if wait_s:
+            self._loop.remove_reader(socket.fileno())
+            self._loop.call_later(wait_s, self._listen, socket)
+        return not wait_s
+
+    def _listen(self, socket: UdpSocket) -> None:
+        if not self.closed and socket.fileno() >= 0:
+            self._loop.add_reader(socket.fileno(), self._readable, socket)
+
+    def _follow_peers(self) -> None:
+        """Give the neighbors of this moment their lanes."""
+        if self._peers_version == self.engine.peers.version:
+            return
+        self._peers_version = self.engine.peers.version
+        self._lanes.follow(self.engine.peers.neighbors(), self._listen, self._end_lane)
+
+    def _end_lane(self, lane: UdpSocket) -> None:
+        self._loop.remove_reader(lane.fileno())
+        self._turns.forget(lane)
+        self._drain(lane)
+
+    def _report_refused(self, socket: UdpSocket) -> None:
         """Tell the engine at which addresses nothing listens."""
         out = Output()
-        for address in self.socket.take_refused():
+        for address in socket.take_refused():
             self.engine.handshakes.refused(address, out)
         if not self.closed:
             self.apply(out)
@@ -147,7 +190,7 @@ class Driver:
             return
         left = self.socket.send(trains)
         if self.socket.has_refused:
-            self._loop.call_soon(self._report_refused)
+            self._loop.call_soon(self._report_refused, self.socket)
         if left:
             self._hold(left)
             # What is forwarded would only fill the backlog, without the fairness of the forwarder's own queues.
@@ -174,6 +217,8 @@ class Driver:
 
     def _set_timer(self) -> None:
         self._asking = None
+        if not self.closed:
+            self._follow_peers()
         # Only an earlier or later deadline needs another timer: most packets change none.
         at = self.engine.next_timer()
         if self.closed or at == self._timer_at:

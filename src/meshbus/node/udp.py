@@ -38,6 +38,8 @@ BUFFER_BYTES = 4 << 20
 """Buffer that the kernel is asked for in each direction: room for a few windows while the loop is busy."""
 MAX_TRAINS = 64
 """Receives per drain. Full trains fill the drain's buffer before this; it bounds a drain of small datagrams."""
+MAX_DATAGRAMS = MAX_TRAINS * MAX_TRAIN_PACKETS
+"""Datagrams of a drain: no limit beside the one of trains, unless the caller sets one."""
 MAX_REFUSALS = 256
 """Destinations that are remembered to refuse trains; forgetting one costs one failed call."""
 
@@ -122,15 +124,21 @@ class UdpSocket:
         "sends_trains",
     )
 
-    def __init__(self, sock: socket.socket, *, counters: Counters | None = None, trains: bool = True) -> None:
-        """Take over a bound socket."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        counters: Counters | None = None,
+        trains: bool = True,
+        buffer: memoryview | None = None,
+    ) -> None:
+        """Take over a bound socket; `buffer` is that of another socket, if both are drained in turn."""
         sock.setblocking(False)
         self._socket = sock
         self._parts = 4 if sock.family == socket.AF_INET6 else 2
         self.counters = Counters() if counters is None else counters
-        buffer = bytearray(_DRAIN_BYTES)
-        self._buffer = memoryview(buffer)
-        self._array = np.frombuffer(buffer, np.uint8)
+        self._buffer = memoryview(bytearray(_DRAIN_BYTES)) if buffer is None else buffer
+        self._array = np.frombuffer(self._buffer, np.uint8)
         self._overflows = 0
         self._refused: dict[Address, int] = {}
         self._no_listener: dict[Address, None] = {}
@@ -178,6 +186,34 @@ class UdpSocket:
             raise ConfigError("bind", _explain(error, host, port)) from error
         return cls(sock, counters=counters, trains=trains)
 
+    def open_lane(self, address: Address) -> UdpSocket | None:
+        """Open a second socket on this port, which receives what comes from one address; None if the system refuses.
+
+        The kernel hands a datagram to the socket that is connected to its source, if there is one, so those of this
+        address have a receive buffer of their own. Both sockets share the buffer that drains fill.
+        """
+        if not _LINUX:  # elsewhere, which of two sockets gets a datagram is not defined
+            return None
+        try:
+            lane = socket.socket(self._socket.family, socket.SOCK_DGRAM)
+        except OSError:  # no file handle is left
+            return None
+        try:
+            if lane.family == socket.AF_INET6:
+                lane.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            _grow(lane, socket.SO_RCVBUF, self.receive_buffer)
+            lane.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Both must allow it while the second is bound, and only then: no other program may share the port.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            lane.bind(self._socket.getsockname())
+            lane.connect(address)
+        except OSError:
+            lane.close()
+            return None
+        finally:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        return UdpSocket(lane, counters=self.counters, trains=self.receives_trains, buffer=self._buffer)
+
     @property
     def address(self) -> UdpAddress:
         """The address that this socket is bound to."""
@@ -204,10 +240,12 @@ class UdpSocket:
         """
         return _look_up(host, port, key="address", family=self._socket.family)[1]
 
-    def drain(self, max_trains: int = MAX_TRAINS) -> PacketBatch | None:  # hot: bench_stream
+    def drain(
+        self, max_trains: int = MAX_TRAINS, max_datagrams: int = MAX_DATAGRAMS
+    ) -> PacketBatch | None:  # hot: bench_stream
         """Receive what has arrived: at most `max_trains` trains, so that one socket cannot starve the loop.
 
-        A datagram that came alone is a train of one. The batch is in a buffer of the socket, which the caller may write
+        Beyond `max_datagrams`, no further train is begun. A datagram that came alone is a train of one. The batch is in a buffer of the socket, which the caller may write
         to and which is valid until the next drain: copy what must live longer. Return None if nothing has arrived.
         """
         edges: list[int] = []
@@ -217,7 +255,7 @@ class UdpSocket:
         last: Address = None
         self.emptied = False
         for _ in range(max_trains):
-            if end > _DRAIN_BYTES - _ROOM:
+            if end > _DRAIN_BYTES - _ROOM or len(edges) >= max_datagrams:
                 break
             try:
                 size, ancillary, source = receive(buffer[end:])

@@ -165,6 +165,8 @@ class Reason(Enum):
         "A new session was refused because the peer's current one still answers; look for two nodes with one identity.")
     REFUSE_PEERS_FULL = 0, "refuse", "peers_full", (
         "A handshake was not answered because too many peers, or too many of one host, have a session; look for an attack.")
+    REFUSE_LANE = 0, "refuse", "lane", (
+        "A neighbor got no receive buffer of its own: too many have one, or no file handle is left; it shares the one of strangers.")
     EVICT_UNPROVED_PEER = 0, "evict", "unproved_peer", (
         "A peer behind a relay that was never heard made room for a newer one; look for an attack through the relay.")
     MANIFEST_MALFORMED = 0, "drop", "manifest_malformed", (

@@ -10,6 +10,7 @@ from meshbus.engine.session.work import (
     BURST_S,
     DEFAULT_US,
     EXCESS_SHARE,
+    LARGEST_US,
     PACKET_US,
     WORK_SHARE,
     MessageWork,
@@ -36,7 +37,7 @@ def test_packets_that_cost_little_get_the_share_of_all_work(cost_us: float) -> N
     assert admitted(cost_us, round(2e6 / cost_us)) == pytest.approx(WORK_SHARE, rel=0.05)
 
 
-@pytest.mark.parametrize("cost_us", [10 * PACKET_US, 300 * PACKET_US])
+@pytest.mark.parametrize("cost_us", [10 * PACKET_US, LARGEST_US])
 def test_packets_that_cost_more_than_their_sender_pays_get_a_tenth_of_a_core(cost_us: float) -> None:
     assert admitted(cost_us, 1000) <= EXCESS_SHARE * 1.2
 
@@ -45,6 +46,11 @@ def test_a_burst_is_admitted_whole() -> None:
     work = PeerWork()
     assert all(work.afford(PACKET_US, 5.0) for _ in range(round(BURST_S * WORK_SHARE * 1e6 / PACKET_US)))
     assert not work.afford(PACKET_US, 5.0)
+
+
+def test_a_packet_that_would_stop_the_node_for_long_is_refused_at_once() -> None:
+    assert PeerWork().afford(LARGEST_US, 5.0)
+    assert not PeerWork().afford(LARGEST_US + 1, 5.0)
 
 
 def test_messages_beyond_the_share_are_counted_by_message() -> None:

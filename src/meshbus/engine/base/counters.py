@@ -17,15 +17,18 @@ from meshbus.policy.reason import Reason
 class Counters:
     """Named counts that only grow."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "lost")
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self.lost = 0
+        """Everything that was dropped or refused so far."""
 
     def count(self, reason: Reason, count: int = 1) -> None:
         """Count something that was dropped or refused."""
         if count:
             self._counts[reason.counter] += count
+            self.lost += count
 
     def add(self, what: str, why: str, count: int = 1) -> None:
         """Count something that is neither a drop nor a refusal."""

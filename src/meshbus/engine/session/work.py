@@ -1,12 +1,13 @@
 """Work of peers: how much of this node's time the messages of one peer may take.
 
 Handling a message costs more than sending it, and one packet carries up to 2027 messages. So every subprotocol says what
-one of its messages costs here (`cost_us` in engine/services.py), and each peer has two limits:
+one of its messages costs here (`cost_us` in engine/services.py), and each peer has three limits:
 
     all messages of a peer                                        WORK_SHARE of a core
     what packets cost beyond what a packet costs its sender       EXCESS_SHARE of a core
+    one packet                                                    LARGEST_US
 
-Honest messages travel alone, except acknowledgements, and are far below both. Packets beyond a limit are dropped before
+Honest messages travel alone, except acknowledgements, and are far below them. Packets beyond a limit are dropped before
 their messages are read, and counted; on a reliable stream they are not acknowledged, so that they come again later.
 
 The costs are estimates in microseconds on an ordinary machine, not measurements: the same packets always have the same
@@ -28,6 +29,9 @@ BURST_S = 2.0
 """Seconds of its share that a peer may use at once: thousands of subscriptions after a reconnect."""
 PACKET_US = 100.0
 """What a packet may cost without being excess: about fifty times what it costs its sender to seal one."""
+LARGEST_US = 35_000.0
+"""What one packet may cost at all. Our choice: what fits into a packet of a reliable stream, and no more; a packet is handled
+without a pause, and the streams of others wait for so long."""
 DEFAULT_US = 20.0
 """Cost of a message whose subprotocol states none."""
 STREAM_US = 40.0
@@ -46,6 +50,8 @@ class PeerWork:
 
     def afford(self, cost_us: float, now: float) -> bool:
         """Take work of this cost from the peer's share, and return whether there was enough left."""
+        if cost_us > LARGEST_US:
+            return False
         if cost_us > PACKET_US and not self._excess.take(cost_us - PACKET_US, now):
             return False
         return self._all.take(cost_us, now)
