@@ -49,7 +49,7 @@ def test_anything_else_is_not_joined(what: str) -> None:
 def test_one_step_leaves_the_same_log(own: list[int], shared: int, sizes: list[int]) -> None:
     epochs, tail = sorted(own), min(shared, len(own))
     prev = epochs[tail - 1] if tail else 0
-    messages = []
+    messages: list[Data] = []
     for size in sizes:
         first = messages[-1].first_seq + len(messages[-1].payloads) if messages else tail
         payloads = [b"%d" % seq for seq in range(first, first + size)]
