@@ -63,7 +63,7 @@ def _clients(world: World, rng: random.Random) -> None:
 def _faults(world: World, rng: random.Random) -> None:
     stop = world.now + FAULTY_S
     faults: list[Callable[[World, random.Random], None]] = [
-        _crash, _crash, _crash_leader, _cut_off, _cut_one_way, _isolate_leader, _isolate_leader, _isolate_leader,
+        _crash, _crash, _crash_leader, _cut_off, _cut_one_way, _part, _part, _isolate_leader, _isolate_leader, _isolate_leader,
         _repair, _repair, _repair, _disk_fails, _jump, _trim, _slow_disk, _join,
     ]  # fmt: skip
     if rng.random() < 0.4:
@@ -118,6 +118,18 @@ def _isolate_leader(world: World, rng: random.Random) -> None:
 def _cut_one_way(world: World, rng: random.Random) -> None:
     a, b = rng.sample(list(world.hosts), 2)
     world.net.cut.add((a, b))
+
+
+def _part(world: World, rng: random.Random) -> None:
+    """Cut the leader and one other off from each other; a third, which both reach, forgets and is asked by both."""
+    leader = world.leader()
+    if leader is not None:
+        own = leader.seat.own
+        other, third = rng.sample([node for node in world.nodes if node != own], 2)
+        links = {(own, other), (other, own)}
+        world.net.cut |= links
+        world.at(rng.uniform(5, 15) * HEARTBEAT_S, lambda: world.net.cut.difference_update(links))
+        world.at(rng.uniform(3, 8) * HEARTBEAT_S, lambda: _crash(world, rng, third))
 
 
 def _repair(world: World, rng: random.Random) -> None:

@@ -184,3 +184,20 @@ def test_members_change_one_at_a_time(one: Single) -> None:
     one.receive(2, msgspec.structs.replace(stored(2, 0), config_version=2))
     (changed,) = one.noticed(ConfigChanged)
     assert [member.node for member in changed.config.members] == [1, 2]
+
+
+def test_a_message_that_is_sent_to_another_member_too_tells_what_is_retained_now(one: Single) -> None:
+    events = [bytes(3000)] * 8  # two in each packet
+    for node in (2, 3):
+        one.receive(node, stored(2, 0, node=node))
+    append(one, *events)
+    one.sync()
+    one.receive(2, stored(2, 8))
+    shared = {id(found) for found in one.sent(Data)}
+    one.core.retained(2)
+    one.receive(3, Fetch(channel_id=ID, epoch=2, first=0, max_bytes=9000))
+    found = one.sent(Data)
+    assert [(data.first_seq, data.first_retained) for data in found][:2] == [(2, 2), (4, 2)]
+    one.receive(3, Fetch(channel_id=ID, epoch=2, first=2, max_bytes=9000))
+    assert one.sent(Data)[0] is found[0], "made once"
+    assert not shared & {id(data) for data in found}

@@ -243,7 +243,8 @@ class World:
             if host.core is None:
                 self.start(host.node)
 
-        self.at(self.rng.uniform(0, 4 * host.sync_s), lose)
+        # The disk is done after twice `sync_s` at the latest; sometimes others have heard of it then.
+        self.at(self.rng.uniform(0, self.rng.choice((2, 6)) * host.sync_s), lose)
 
     def _tick_later(self, host: Host) -> None:
         core, life = host.core, host.life

@@ -271,10 +271,11 @@ class Leading:
     def _chunk(self, first: int) -> Data:
         """Return a message with the events from a sequence on, perhaps one that was made for another follower.
 
-        Its round and its committed tail may be earlier ones, as if it had been on its way for longer.
+        Its round and its committed tail may be earlier ones, as if it had been on its way for longer. What is retained must
+        be told as it is: a follower that lacks removed events goes on at the first that is there.
         """
         data = self._chunks.get(first) or self._older.get(first)
-        if data is None:
+        if data is None or data.first_retained != self._seat.journal.first_retained:
             data = chunk(self._seat, first, self._round, self.committed)
             if len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks, self._older = {}, self._chunks

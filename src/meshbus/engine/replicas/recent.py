@@ -8,9 +8,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from meshbus.policy.bound import Bound, By
+
 KEPT_BYTES = 16 << 20
 """At least so many bytes of events are kept, if there are as many, and less than an append more. Our choice: some large
 batches, which followers get in pieces, so that nothing has to be read from the disk for members that are up."""
+
+BOUNDS = (
+    Bound(
+        name="replica_recent",
+        what="newest events of a replicated channel in memory",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": KEPT_BYTES},
+        unit="bytes",
+        full="the oldest are read from the disk",
+        counter="none: nothing is lost",
+    ),
+)
 
 
 class Recent:

@@ -12,6 +12,7 @@ import msgspec
 from meshbus.engine.base.packets import Output
 from meshbus.engine.replicas.base import ReplicaSettings
 from meshbus.engine.replicas.hosting import Hosting
+from meshbus.engine.replicas.joining import Joined
 from meshbus.engine.replicas.journal import Recovered
 from meshbus.engine.replicas.leadership import Leadership
 from meshbus.engine.replicas.records import Acks, LogReader, Send
@@ -20,7 +21,7 @@ from meshbus.engine.session.service import Context
 from meshbus.errors import RemoteProtocolError
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.leadership import decode_leadership, encode_leadership
+from meshbus.wire.messages.leadership import Data, decode_leadership, encode_leadership
 
 
 class ReplicaSets(Hosting[Leadership]):
@@ -28,6 +29,8 @@ class ReplicaSets(Hosting[Leadership]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, Subprotocol.LEADERSHIP)
+        self._joined: dict[bytes, Joined] = {}
+        """By channel: events that came in this batch of packets and that its member does not have yet."""
 
     def open(
         self,
@@ -96,8 +99,33 @@ class ReplicaSets(Hosting[Leadership]):
         if member is None:
             self._counters.count(Reason.REPLICATION_UNKNOWN_CHANNEL)
             return
+        joined = self._joined.get(decoded.channel_id)
+        if isinstance(decoded, Data) and decoded.payloads:
+            if joined is not None and joined.join(peer.node_id, decoded):
+                return
+            self._pass_on(decoded.channel_id, now)
+            self._joined[decoded.channel_id] = Joined(peer.node_id, decoded)
+            self._measure(peer, member)
+            return
+        self._pass_on(decoded.channel_id, now)
         self._measure(peer, member)
         self._take(decoded.channel_id, member.receive(peer.node_id, decoded, now))
+
+    def finish(self, now: float, out: Output) -> None:
+        """Pass on the events that came, then send and hand over what follows from it."""
+        for channel_id in list(self._joined):
+            self._pass_on(channel_id, now)
+        super().finish(now, out)
+
+    def close(self, channel_id: bytes) -> None:
+        """Stop taking part in a channel."""
+        self._joined.pop(channel_id, None)
+        super().close(channel_id)
+
+    def _pass_on(self, channel_id: bytes, now: float) -> None:
+        joined = self._joined.pop(channel_id, None)
+        if joined is not None:
+            self._take(channel_id, self._members[channel_id].receive(joined.sender, joined.data(), now))
 
     def _encode(self, send: Send) -> bytes:
         return encode_leadership(send.message)  # type: ignore[arg-type]
