@@ -5,7 +5,8 @@
     python -m bench funnel --events 1 --json 0.2           other sizes, in millions
     python -m bench funnel --published                     rows without latency, see below
     python -m bench funnel --slope                         the cost per row from 1 to 64 million rows
-    python -m bench funnel --slope --master spark://…      the same on a cluster, whose processors are not counted
+    python -m bench funnel --slope --workers 2             the same on a cluster of two workers on this machine
+    python -m bench funnel --slope --master spark://…      the same on another cluster, whose processors are not counted
     PYTHONPATH=<other>/src python -m bench funnel          another version of meshbus, with the same benchmark
 
 The last table has every committed line with its bound and a verdict. For `--before`, a tree is what `git archive <commit> |
@@ -45,7 +46,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,6 +57,7 @@ import meshbus
 from bench.funnel import slope
 from bench.funnel.bare import COPY, DUCK_COPY, DUCK_SCAN, SCAN, best_seconds, jobs
 from bench.funnel.chain import ALLOWED_S
+from bench.funnel.cluster import cluster
 from bench.funnel.flow import COUNTED, available_formats, batch_cost, config_for, freshness, slowest, source, through
 from bench.funnel.load import Filled, Load, fill, fill_behind, write_by_arrow, write_plainly
 from bench.funnel.sustained import MEMORY, chain_table, rate_of, sustained
@@ -128,6 +130,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", help="cluster that runs Spark, such as spark://127.0.0.1:7077; by default this process"
     )
+    parser.add_argument("--workers", type=int, help="start a cluster of so many workers with one core each for Spark")
     parser.add_argument(
         "--before", type=version, help="tree of another version of meshbus whose chain is measured too, for comparison"
     )
@@ -152,13 +155,17 @@ def version(text: str) -> Path:
 def run(quick: bool, options: argparse.Namespace | None = None) -> Iterator[Table]:
     """Measure every stage, one event, and the chain; or, with `--slope`, the cost per row."""
     given = {key: value for key, value in vars(options or argparse.Namespace()).items() if value is not None}
-    published, master = given.pop("published", False), given.pop("master", None)
-    if given.pop("slope", False):
-        plan = Plan(QUICK_SLOPE if quick else SLOPE, [], 0.0, 0.0, 0.0, 0)._replace(**given)
-        yield from slope_tables(loads_of(plan, published), master)
-    else:
-        plan = (QUICK if quick else FULL)._replace(**given)
-        yield from funnel_tables(plan, loads_of(plan, published), master)
+    published, master, workers = given.pop("published", False), given.pop("master", None), given.pop("workers", 0)
+    sloping = given.pop("slope", False)
+    with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder, ExitStack() as stack:
+        if workers:
+            master = stack.enter_context(cluster(Path(folder), workers))
+        if sloping:
+            plan = Plan(QUICK_SLOPE if quick else SLOPE, [], 0.0, 0.0, 0.0, 0)._replace(**given)
+            yield from slope_tables(loads_of(plan, published), master)
+        else:
+            plan = (QUICK if quick else FULL)._replace(**given)
+            yield from funnel_tables(plan, loads_of(plan, published), master)
 
 
 def loads_of(plan: Plan, published: bool) -> list[Load]:

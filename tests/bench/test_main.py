@@ -24,6 +24,7 @@ def test_a_benchmark_gets_its_own_options() -> None:
         published=False,
         master=None,
         slope=False,
+        workers=None,
         before=ROOT / "src",
     )
 

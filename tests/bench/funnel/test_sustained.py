@@ -1,5 +1,7 @@
 """The chain of a version, as another process reports it."""
 
+import sys
+
 import msgspec
 import pytest
 
@@ -23,6 +25,6 @@ def test_probes_are_the_same_after_they_were_written_and_read() -> None:
 
 
 def test_a_chain_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sustained.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="the chain of this version ended with status 1"):
         sustained.sustained(None, first=1.0, probe_s=1.0, long_s=1.0)

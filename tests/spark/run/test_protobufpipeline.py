@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -23,7 +24,9 @@ EACH = 4
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_messages_evolve_are_quarantined_and_decoded_again(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_messages_evolve_are_quarantined_and_decoded_again(
+    spark: SparkSession, tmp_path: Path, kind: Literal["delta", "iceberg"]
+) -> None:
     texts = {"old": OLD, "new": NEW, "changed": OLD.replace("double temp = 1;", "string temp = 1;")}
     made = {
         name: compile_proto(tmp_path, text.replace("package sensors", f"package {kind}_{name}"), f"{kind}_{name}")
