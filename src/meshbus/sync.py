@@ -24,7 +24,10 @@ from typing import Any, Self, TypeVar, Unpack
 import msgspec
 
 from meshbus.background import BackgroundLoop, Intake, LoopStopped
+from meshbus.compute.coordination import Report
 from meshbus.compute.daemon import DaemonFactory
+from meshbus.compute.groups import GroupSpec
+from meshbus.compute.heldchain import LostBranch
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
@@ -32,11 +35,13 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.node import coordinating as asynchronous_coordinating
 from meshbus.node import daemons as asynchronous_daemons
 from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.answer import Handler
+from meshbus.node.coordinating import PROOF_S, ROUTE_S, ChainStatus
 from meshbus.node.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
@@ -51,6 +56,7 @@ from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
+from meshbus.wire.messages.continuity import Verdict
 from meshbus.wire.messages.token import PermissionToken
 
 T = TypeVar("T")
@@ -317,6 +323,82 @@ class Daemons:
         self._loop.run(self._daemons.cancel(daemon))
 
 
+class Coordinating:
+    """The histories and groups of one node."""
+
+    def __init__(self, loop: BackgroundLoop, coordinating: asynchronous_coordinating.Coordinating) -> None:
+        self._loop = loop
+        self._coordinating = coordinating
+
+    def hold(self, daemon: str | int, members: Iterable[int]) -> None:
+        """Keep the history of a daemon together with other nodes, which must do the same.
+
+        Whatever it emits on one of them goes to all, and each checks that it continues the history. Raises DaemonError if
+        this node holds too many.
+        """
+        self._loop.call(lambda: self._coordinating.hold(daemon, members))
+
+    def release(self, daemon: str | int) -> None:
+        """Hold the history of a daemon no longer."""
+        self._loop.call(lambda: self._coordinating.release(daemon))
+
+    def chains(self) -> Sequence[ChainStatus]:
+        """Return the histories that this node holds."""
+        return self._loop.call(self._coordinating.chains)
+
+    def branches(self, daemon: str | int) -> Sequence[LostBranch]:
+        """Return the branches of a daemon's history that lost, the oldest first. Raises DaemonError if it is not held."""
+        return self._loop.call(lambda: self._coordinating.branches(daemon))
+
+    def prove(self, daemon: str | int, *, timeout_s: float = PROOF_S) -> dict[int, Verdict]:
+        """Send the proof of a daemon's history to the other nodes that hold it, and return what each of them found.
+
+        A node that does not answer is left out. Raises DaemonError if the history is not held here, LocalProtocolError if
+        it is empty.
+        """
+        return self._loop.run(self._coordinating.prove(daemon, timeout_s=timeout_s))
+
+    def route(
+        self,
+        subprotocol_id: int,
+        message: bytes,
+        *,
+        requires: CapabilityFilter | None = None,
+        timeout_s: float = ROUTE_S,
+    ) -> int:
+        """Send a message to the nearest node that handles a subprotocol and matches a filter, and return its id.
+
+        A session with it is opened if there is none. Raises PeerError if no node does, or if it cannot be reached, and
+        LocalProtocolError if this node does not carry the subprotocol.
+        """
+        return self._loop.run(self._coordinating.route(subprotocol_id, message, requires=requires, timeout_s=timeout_s))
+
+    def join(self, spec: GroupSpec, factory: DaemonFactory, *, output: str | None = None) -> int:
+        """Take part in a group of daemons, and return its number; all nodes of the group must do so with the same spec.
+
+        `output` is the channel for what its daemons emit on this node, which should be replicated if an output must be
+        published exactly once wherever it was emitted. Raises DaemonError if this node takes part already.
+        """
+        return self._loop.call(lambda: self._coordinating.join(spec, factory, output=output))
+
+    def send(self, group: int, payload: bytes, *, key: bytes | None = None, sequence: int | None = None) -> None:
+        """Send an event to the member of a group that is to process it; events with the same key go to the same one.
+
+        `sequence` numbers the events of this node upwards; one that comes again is ignored. A refusal is a report. Raises
+        DaemonError if no member runs, or this node does not take part.
+        """
+        self._loop.call(lambda: self._coordinating.send(group, payload, key=key, sequence=sequence))
+
+    def runners(self, group: int) -> dict[int, int | None]:
+        """Return the node that runs each member of a group, as far as this node knows."""
+        return self._loop.call(lambda: self._coordinating.runners(group))
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """What happened, the oldest first."""
+        return self._loop.call(lambda: self._coordinating.reports)
+
+
 class Node:
     """One node of the mesh."""
 
@@ -433,6 +515,11 @@ class Node:
     def daemons(self) -> Daemons:
         """The daemons that this node runs, offers and moves. Raises ConfigError if it can run none."""
         return Daemons(self._running, self._running.call(lambda: self._node.daemons))
+
+    @property
+    def coordination(self) -> Coordinating:
+        """The histories and groups of daemons that this node keeps with others. Raises ConfigError if it can run none."""
+        return Coordinating(self._running, self._running.call(lambda: self._node.coordination))
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""

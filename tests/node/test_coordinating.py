@@ -91,6 +91,10 @@ async def test_a_daemon_that_ran_on_two_nodes_goes_on_where_its_history_won(tmp_
             assert len(branch.events) == 2
             assert any(isinstance(report, Diverged) for report in node.coordination.reports)
         assert any("won" in line.text for line in left.daemons.logs("counter"))
+        lost = left.coordination.branches("counter")
+    async with opened(tmp_path, "left") as left:
+        left.coordination.hold("counter", [])
+        await until(lambda: left.coordination.branches("counter") == lost)
 
 
 async def test_a_group_goes_on_when_the_node_of_its_daemon_leaves(tmp_path: Path) -> None:
