@@ -14,6 +14,7 @@ from meshbus import sync
 from meshbus.engine.base.notices import Unsubscribed
 from meshbus.engine.channels.publish import PublishConfig
 from meshbus.errors import ChannelError, HandshakeError, LocalProtocolError
+from meshbus.node.coordinating import Coordinating
 from meshbus.node.noticelog import Notice
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.subscription import Subscription, WhenFull
@@ -240,6 +241,11 @@ def test_the_twin_has_the_signatures_and_docstrings_of_the_original() -> None:
 
 def test_daemons_have_the_signatures_and_docstrings_of_the_originals() -> None:
     assert set(differences(meshbus.Daemons, sync.Daemons)) == set()
+
+
+def test_histories_and_groups_have_the_signatures_and_docstrings_of_the_originals() -> None:
+    fed_by_the_node = {"emitted", "take", "close"}
+    assert set(differences(Coordinating, sync.Coordinating)) == {f"{name} is missing" for name in fed_by_the_node}
 
 
 def test_publishers_and_subscriptions_have_the_signatures_and_docstrings_of_the_originals() -> None:

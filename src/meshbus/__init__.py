@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # type checkers know this name; importing `typing` would be most of the cost of `import meshbus`
 if TYPE_CHECKING:
     from meshbus.compute.daemon import Daemon, DaemonEvent, StatefulDaemon
+    from meshbus.compute.groups import GroupKind, GroupSpec
+    from meshbus.compute.heldchain import LostBranch
     from meshbus.config.daemon import DaemonEntry
     from meshbus.config.edge import EdgeEntry
     from meshbus.config.node import NodeConfig
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from meshbus.names.channel import ChannelId, ChannelName, ChannelRegistry
     from meshbus.names.identity import Identity
     from meshbus.names.subnet import SubnetId
+    from meshbus.node.coordinating import ChainStatus, Coordinating
     from meshbus.node.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonMove, DaemonState
     from meshbus.node.daemons import Daemons
     from meshbus.node.node import Node
@@ -90,6 +93,8 @@ _HOMES = {
     name: home
     for home, names in {
         "meshbus.compute.daemon": "Daemon DaemonEvent StatefulDaemon",
+        "meshbus.compute.groups": "GroupKind GroupSpec",
+        "meshbus.compute.heldchain": "LostBranch",
         "meshbus.config.daemon": "DaemonEntry",
         "meshbus.config.edge": "EdgeEntry",
         "meshbus.config.node": "NodeConfig",
@@ -115,6 +120,7 @@ _HOMES = {
         "meshbus.names.channel": "ChannelId ChannelName ChannelRegistry",
         "meshbus.names.identity": "Identity",
         "meshbus.names.subnet": "SubnetId",
+        "meshbus.node.coordinating": "ChainStatus Coordinating",
         "meshbus.node.daemoninfo": "DaemonInfo DaemonInput DaemonLine DaemonMove DaemonState",
         "meshbus.node.daemons": "Daemons",
         "meshbus.node.node": "Node",
@@ -155,6 +161,7 @@ __all__ = [
     "CapabilityFilter",
     "CapabilityIndex",
     "CapabilitySet",
+    "ChainStatus",
     "ChannelConfig",
     "ChannelConfigRegistry",
     "ChannelError",
@@ -163,6 +170,7 @@ __all__ = [
     "ChannelPublisher",
     "ChannelRegistry",
     "ConfigError",
+    "Coordinating",
     "Daemon",
     "DaemonEntry",
     "DaemonError",
@@ -186,6 +194,8 @@ __all__ = [
     "GatewayStats",
     "Gpu",
     "GpuVendor",
+    "GroupKind",
+    "GroupSpec",
     "HandshakeError",
     "Hardware",
     "Identity",
@@ -196,6 +206,7 @@ __all__ = [
     "LogError",
     "LogEvent",
     "LogReader",
+    "LostBranch",
     "MalformedPacket",
     "ManifestEntry",
     "MeshError",

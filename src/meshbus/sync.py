@@ -24,7 +24,10 @@ from typing import Any, Self, TypeVar, Unpack
 import msgspec
 
 from meshbus.background import BackgroundLoop, Intake, LoopStopped
+from meshbus.compute.coordination import Report
 from meshbus.compute.daemon import DaemonFactory
+from meshbus.compute.groups import GroupSpec
+from meshbus.compute.heldchain import LostBranch
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.batch import Event, EventBatch
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
@@ -32,11 +35,13 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
+from meshbus.node import coordinating as asynchronous_coordinating
 from meshbus.node import daemons as asynchronous_daemons
 from meshbus.node import node as asynchronous
 from meshbus.node import publisher as asynchronous_publisher
 from meshbus.node import subscription as asynchronous_subscription
 from meshbus.node.answer import Handler
+from meshbus.node.coordinating import PROOF_S, ROUTE_S, ChainStatus
 from meshbus.node.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
 from meshbus.node.info import PeerInfo
 from meshbus.node.logs import Logs
@@ -51,6 +56,7 @@ from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
+from meshbus.wire.messages.continuity import Verdict
 from meshbus.wire.messages.token import PermissionToken
 
 T = TypeVar("T")
@@ -225,6 +231,7 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
         """Run a daemon, from its checkpoint if this node has one, and offer it so that it can move back here.
@@ -234,13 +241,22 @@ class Daemons:
         later the checkpoint says where it goes on. `output` is the channel for what it returns, which this node must log.
         `key` is a file with its own secret, by default it has one that follows from its name. `orchestrators` are the nodes
         that may move it, by default all. Events that are gone from an input's log stop the daemon, unless `skip_gaps`.
+        `checkpoints` is a replicated channel for its checkpoints: if its node dies, another that offers it with the same
+        channel continues it. Its output must then be replicated too, and its inputs must not be logs of the dead node.
 
         A daemon that was moved to another node stays there. Raises DaemonError if it cannot be started, ConfigError if
         its channels are not logged.
         """
         return self._loop.run(
             self._daemons.run(
-                name, factory, inputs=inputs, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps
+                name,
+                factory,
+                inputs=inputs,
+                output=output,
+                key=key,
+                orchestrators=orchestrators,
+                checkpoints=checkpoints,
+                skip_gaps=skip_gaps,
             )
         )
 
@@ -252,11 +268,20 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
-        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        """Allow a daemon to move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
         return self._loop.run(
-            self._daemons.offer(name, factory, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps)
+            self._daemons.offer(
+                name,
+                factory,
+                output=output,
+                key=key,
+                orchestrators=orchestrators,
+                checkpoints=checkpoints,
+                skip_gaps=skip_gaps,
+            )
         )
 
     def stop(self, daemon: str | int) -> None:
@@ -273,7 +298,7 @@ class Daemons:
     def deliver(
         self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+        """Deliver an event without a log to a daemon of this node, and return its outputs, which are published by then.
 
         While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
         before the call returns. `origin` and `sequence` say whose event it is, by default this node's.
@@ -315,6 +340,82 @@ class Daemons:
     def cancel(self, daemon: str | int) -> None:
         """Take a move back that this node drives. Raises MigrationError if there is none, or if it is too late."""
         self._loop.run(self._daemons.cancel(daemon))
+
+
+class Coordinating:
+    """The histories and groups of one node."""
+
+    def __init__(self, loop: BackgroundLoop, coordinating: asynchronous_coordinating.Coordinating) -> None:
+        self._loop = loop
+        self._coordinating = coordinating
+
+    def hold(self, daemon: str | int, members: Iterable[int]) -> None:
+        """Keep the history of a daemon together with other nodes, which must do the same.
+
+        Whatever it emits on one of them goes to all, and each checks that it continues the history. Raises DaemonError if
+        this node holds too many.
+        """
+        self._loop.call(lambda: self._coordinating.hold(daemon, members))
+
+    def release(self, daemon: str | int) -> None:
+        """Hold the history of a daemon no longer."""
+        self._loop.call(lambda: self._coordinating.release(daemon))
+
+    def chains(self) -> Sequence[ChainStatus]:
+        """Return the histories that this node holds."""
+        return self._loop.call(self._coordinating.chains)
+
+    def branches(self, daemon: str | int) -> Sequence[LostBranch]:
+        """Return the branches of a daemon's history that lost, the oldest first. Raises DaemonError if it is not held."""
+        return self._loop.call(lambda: self._coordinating.branches(daemon))
+
+    def prove(self, daemon: str | int, *, timeout_s: float = PROOF_S) -> dict[int, Verdict]:
+        """Send the proof of a daemon's history to the other nodes that hold it, and return what each of them found.
+
+        A node that does not answer is left out. Raises DaemonError if the history is not held here, LocalProtocolError if
+        it is empty.
+        """
+        return self._loop.run(self._coordinating.prove(daemon, timeout_s=timeout_s))
+
+    def route(
+        self,
+        subprotocol_id: int,
+        message: bytes,
+        *,
+        requires: CapabilityFilter | None = None,
+        timeout_s: float = ROUTE_S,
+    ) -> int:
+        """Send a message to the nearest node that handles a subprotocol and matches a filter, and return its id.
+
+        A session with it is opened if there is none. Raises PeerError if no node does, or if it cannot be reached, and
+        LocalProtocolError if this node does not carry the subprotocol.
+        """
+        return self._loop.run(self._coordinating.route(subprotocol_id, message, requires=requires, timeout_s=timeout_s))
+
+    def join(self, spec: GroupSpec, factory: DaemonFactory, *, output: str | None = None) -> int:
+        """Take part in a group of daemons, and return its number; all nodes of the group must do so with the same spec.
+
+        `output` is the channel for what its daemons emit on this node, which should be replicated if an output must be
+        published exactly once wherever it was emitted. Raises DaemonError if this node takes part already.
+        """
+        return self._loop.call(lambda: self._coordinating.join(spec, factory, output=output))
+
+    def send(self, group: int, payload: bytes, *, key: bytes | None = None, sequence: int | None = None) -> None:
+        """Send an event to the member of a group that is to process it; events with the same key go to the same one.
+
+        `sequence` numbers the events of this node upwards; one that comes again is ignored. A refusal is a report. Raises
+        DaemonError if no member runs, or this node does not take part.
+        """
+        self._loop.call(lambda: self._coordinating.send(group, payload, key=key, sequence=sequence))
+
+    def runners(self, group: int) -> dict[int, int | None]:
+        """Return the node that runs each member of a group, as far as this node knows."""
+        return self._loop.call(lambda: self._coordinating.runners(group))
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """What happened, the oldest first."""
+        return self._loop.call(lambda: self._coordinating.reports)
 
 
 class Node:
@@ -433,6 +534,11 @@ class Node:
     def daemons(self) -> Daemons:
         """The daemons that this node runs, offers and moves. Raises ConfigError if it can run none."""
         return Daemons(self._running, self._running.call(lambda: self._node.daemons))
+
+    @property
+    def coordination(self) -> Coordinating:
+        """The histories and groups of daemons that this node keeps with others. Raises ConfigError if it can run none."""
+        return Coordinating(self._running, self._running.call(lambda: self._node.coordination))
 
     def replicas(self) -> list[ReplicaStatus]:
         """Return the state of every channel that is configured as replicated: role, leader, members, lag."""

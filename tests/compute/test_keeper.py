@@ -239,6 +239,33 @@ def test_only_events_that_follow_are_added_here() -> None:
         keeper.append(ORIGIN, [head.emit(b"c", 0)])
 
 
+def test_a_copy_that_emits_the_same_again_continues_and_another_leaves_a_branch() -> None:
+    net = pair()
+    net.nodes[1].write(b"a", b"b", b"c")
+    net.run()
+    head = fork()
+    same = [head.emit(payload, 0) for payload in (b"a", b"b")]
+    keeper = net.nodes[2].keeper
+    # It has seen less than the first: the rest of its history is a branch that lost, and this node reports it.
+    net.post(2, keeper.take_over(ORIGIN, 1, same[1:]))
+    assert net.nodes[2].payloads == [b"a", b"b"]
+    (report,) = net.nodes[2].reported(Diverged)
+    assert isinstance(report, Diverged)
+    assert [event.payload for event in report.lost.events] == [b"c"]
+    more = [head.emit(payload, 0) for payload in (b"d", b"e")]
+    net.post(2, keeper.take_over(ORIGIN, 2, more))
+    assert len(net.nodes[2].reported(Diverged)) == 1
+    net.run()
+    assert net.nodes[1].payloads == net.nodes[2].payloads == [b"a", b"b", b"d", b"e"]
+    # And events that do not continue it are one too.
+    assert keeper.lose(7, more) == []
+    net.post(2, keeper.lose(ORIGIN, more[:1]))
+    net.run()
+    assert [len(node.chain.branches) for node in net.nodes.values()] == [2, 2]
+    assert keeper.heads() == ((ORIGIN, 4),)
+    assert [out[0] for out in keeper.compare()] == [1]
+
+
 def test_a_chain_can_be_released() -> None:
     net = pair()
     net.nodes[1].keeper.release(ORIGIN)

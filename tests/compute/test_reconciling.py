@@ -80,8 +80,8 @@ def test_branches_of_equal_length_are_decided_alike() -> None:
     assert len(outcomes) == 1
 
 
-@for_each_seed(range(60))
-def test_any_number_of_partitions_leaves_one_history_and_loses_nothing(seed: int) -> None:
+def heal_after_partitions(seed: int) -> None:
+    """Let nodes write, part and meet at random; in the end all have one history, and nothing is lost."""
     net = parted(*range(1, 2 + seed % 4 + 1), seed=seed, shared=())
     rng, written, places = net.rng, set[bytes](), list(net.nodes)
     net.drops = rng.choice((0.0, 0.0, 0.2))
@@ -111,6 +111,11 @@ def test_any_number_of_partitions_leaves_one_history_and_loses_nothing(seed: int
         assert written <= saved | set(node.payloads)
         assert not node.chain.rivals
         assert node.counters.get("drop", "chain_unverifiable") == 0
+
+
+@for_each_seed(range(60))
+def test_any_number_of_partitions_leaves_one_history_and_loses_nothing(seed: int) -> None:
+    heal_after_partitions(seed)
 
 
 def test_the_same_event_with_another_horizon_is_the_same_on_both_sides_afterwards() -> None:

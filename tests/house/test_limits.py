@@ -14,6 +14,7 @@ BOUNDED = {"BoundedMap", "Rates"}
 """Structures of ours that evict by themselves."""
 NOT_STATE = {
     "compute/continuity.py": {"MAX_SPAN"},  # of one proof
+    "compute/ledger.py": {"MAX_PARTS"},  # of one checkpoint
     "compute/migration/handler.py": {"MAX_SELF_DELIVERIES"},  # of one message
     "compute/reconciling.py": {"MAX_TRIES"},  # tries
     "compute/store.py": {"MAX_BEGUN"},  # of one record

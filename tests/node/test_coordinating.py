@@ -13,12 +13,14 @@ import pytest
 from meshbus.compute.causal import ChainHead
 from meshbus.compute.groups import GroupKind, GroupSpec
 from meshbus.compute.reconciling import Diverged
-from meshbus.errors import ConfigError, DaemonError
+from meshbus.errors import ConfigError, DaemonError, PeerError
 from meshbus.names.channel import ChannelName
 from meshbus.node.coordinating import MAX_REPORTS
 from meshbus.node.node import Node
+from meshbus.wire.constants import Subprotocol
 from meshbus.wire.messages.causal import CausalLink
 from meshbus.wire.messages.continuity import Verdict
+from meshbus.wire.messages.groups import GroupState, encode_group
 from tests.compute.counter import OneEach
 from tests.patience import PATIENCE_S
 
@@ -91,6 +93,10 @@ async def test_a_daemon_that_ran_on_two_nodes_goes_on_where_its_history_won(tmp_
             assert len(branch.events) == 2
             assert any(isinstance(report, Diverged) for report in node.coordination.reports)
         assert any("won" in line.text for line in left.daemons.logs("counter"))
+        lost = left.coordination.branches("counter")
+    async with opened(tmp_path, "left") as left:
+        left.coordination.hold("counter", [])
+        await until(lambda: left.coordination.branches("counter") == lost)
 
 
 async def test_a_group_goes_on_when_the_node_of_its_daemon_leaves(tmp_path: Path) -> None:
@@ -110,6 +116,17 @@ async def test_a_group_goes_on_when_the_node_of_its_daemon_leaves(tmp_path: Path
         right.coordination.send(spec.group_id, b"x")
         await until(lambda: last(right) == [4])
         await until(lambda: logged(right) > 0)
+
+
+async def test_a_message_goes_to_the_nearest_node_that_handles_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, "left") as left, opened(tmp_path, "right") as right:
+        message = encode_group(GroupState(group=1, slots=()))
+        with pytest.raises(PeerError, match="no other node"):
+            await left.coordination.route(Subprotocol.GROUPS, message)
+        await left.connect(right.address, public_key=right.public_key)
+        await left.live.agreed(right.node_id, Subprotocol.GROUPS, PATIENCE_S)
+        assert await left.coordination.route(Subprotocol.GROUPS, message) == right.node_id
+        await until(lambda: right.counters.get("drop", {}).get("chain_unknown", 0) == 1)
 
 
 async def test_reports_are_bounded(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
     node.coordination.send(group, b"event")
 
 Reports say what happened: another history of a daemon that won or lost, partitions, members that started or stopped. A
-daemon whose history lost is stopped here; its branch is kept, and `branches` returns it.
+daemon whose history lost is stopped here; its branch is kept, also on disk, and `branches` returns it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from meshbus.compute.member import Output as GroupOutput
 from meshbus.compute.reconciling import CaughtUp, Diverged, Outbound
 from meshbus.compute.registry import Factory
 from meshbus.engine.base.notices import Control
-from meshbus.errors import DaemonError, DaemonFault, LocalProtocolError, MeshError
+from meshbus.errors import DaemonError, DaemonFault, LocalProtocolError, LogError, MeshError
+from meshbus.node.branchfiles import BranchFiles
 from meshbus.node.coordinationport import CoordinationPort
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
@@ -90,6 +91,7 @@ class Coordinating:
         host_of: Callable[[int], DaemonHost | None],
         stop: Callable[[int, str], None],
         connect: Callable[[int], Awaitable[None]],
+        files: BranchFiles,
     ) -> None:
         """Set up; `host_of` returns a daemon that runs here, `stop` stops one and says why.
 
@@ -101,6 +103,7 @@ class Coordinating:
         self._host_of = host_of
         self._stop = stop
         self._connect = connect
+        self._files = files
         self._coordination = Coordination(live.engine.node_id, live.engine.counters, wall)
         self._port = CoordinationPort(self._coordination)
         self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
@@ -126,6 +129,7 @@ class Coordinating:
         """
         origin = self._origin(daemon)
         self._do(lambda coordination: coordination.keeper.hold(EntityLog(origin), members))
+        self._tasks.start(self._load(origin))
 
     def release(self, daemon: str | int) -> None:
         """Hold the history of a daemon no longer."""
@@ -221,6 +225,8 @@ class Coordinating:
             if output is not None:
                 self._outputs[spec.identity(slot).origin_hash] = output
         self._do(lambda coordination: coordination.join(spec, Factory(create=factory), Driver.now()))
+        for slot in spec.slots:
+            self._tasks.start(self._load(spec.identity(slot).origin_hash))
         return spec.group_id
 
     def send(self, group: int, payload: bytes, *, key: bytes | None = None, sequence: int | None = None) -> None:
@@ -306,8 +312,24 @@ class Coordinating:
         except LocalProtocolError:
             return keeper.lose(origin, events)
 
+    async def _load(self, origin: int) -> None:
+        """Take the branches that were kept before a restart."""
+        found = await asyncio.to_thread(self._files.load, origin)
+        chain = self._coordination.keeper.chain(origin)
+        for branch in found:
+            if chain is not None:
+                chain.keep(branch)
+
+    async def _save(self, branch: LostBranch) -> None:
+        try:
+            await asyncio.to_thread(self._files.save, branch)
+        except LogError as error:
+            _logger.warning("a branch that lost is kept in memory only: %s", error)
+
     def _report(self, report: Report) -> None:
         self._reports.append(report)
+        if isinstance(report, Diverged):
+            self._tasks.start(self._save(report.lost))
         match report:
             case Diverged(origin=origin, ours=True):
                 _logger.warning("another history of daemon %016x won; the branch of this node is kept", origin)

@@ -56,6 +56,7 @@ from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
 from meshbus.node import replicastaff, replicaverify
 from meshbus.node.answer import Answers, Handler
+from meshbus.node.branchfiles import BranchFiles
 from meshbus.node.census import Census, open_census
 from meshbus.node.coordinating import Coordinating
 from meshbus.node.daemonhosting import Around, DaemonHosting
@@ -269,6 +270,8 @@ class Node:
         parts.connecting = Connecting(parts.live, parts.dialer)
         parts.daemons = hosting, Daemons(hosting, self._psk, self._find_node, parts.connecting.connect)
         await hosting.open(parts.connecting.begin)
+        folder = self.config.daemons_dir
+        assert folder is not None
         parts.coordinating = Coordinating(
             parts.live,
             parts.daemons[1].origin_of,
@@ -276,6 +279,7 @@ class Node:
             hosting.host,
             hosting.halt_one,
             parts.connecting.connect,
+            BranchFiles(folder),
         )
         hosting.emitted = parts.coordinating.emitted
 
