@@ -166,7 +166,9 @@ class DaemonFleet:
             time.sleep(0.02)
 
     def tell(self) -> str:
-        return json.dumps([(one.number, one.status, one.failed[-3:], one.lines, one.counters.get("drop")) for one in self.nodes])
+        return json.dumps(
+            [(one.number, one.status, one.failed[-3:], one.lines, one.counters.get("drop")) for one in self.nodes]
+        )
 
     def look(self) -> None:
         """Ask the nodes that run for their state, and wait for it."""
