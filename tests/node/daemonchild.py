@@ -69,8 +69,9 @@ async def move(node: Node, target: int, timeout_s: float) -> None:
 def status(node: Node) -> None:
     info = node.daemons.get(DAEMON)
     fields = {name: getattr(info, name) for name in ("state", "phase", "outputs", "moves", "errors", "error", "node")}
+    agreed = sum(peer.profile for peer in node.peers)
     say(
-        status={**fields, "next": [one.next_seq for one in info.inputs]},
+        status={**fields, "agreed": agreed, "next": [one.next_seq for one in info.inputs]},
         counters=node.counters,
         lines=[line.text for line in node.daemons.logs(DAEMON)][-20:],
     )

@@ -153,6 +153,12 @@ class DaemonFleet:
         for node in self.nodes:
             node.start()
         self.wait(lambda: all(node.ready.is_set() for node in self.nodes), "the nodes")
+        self.wait(self.is_connected, "sessions")
+
+    def is_connected(self) -> bool:
+        """Return whether every node has agreed on the profile with all others."""
+        self.look()
+        return all(node.status.get("agreed") == len(self.nodes) - 1 for node in self.nodes)
 
     def close(self) -> None:
         for node in self.nodes:

@@ -64,6 +64,7 @@ def die(fleet: DaemonFleet, death: Death) -> None:
     victim.buried()
     victim.status = {}
     victim.start()
+    fleet.wait(fleet.is_connected, "sessions")
     fleet.wait(fleet.is_quiet, f"the daemon to run after {death}")
 
 

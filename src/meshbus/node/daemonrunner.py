@@ -24,9 +24,10 @@ from meshbus.compute.host import DaemonHost
 from meshbus.compute.migration.base import Outbound
 from meshbus.compute.migration.handler import MigrationSubprotocolHandler
 from meshbus.compute.recovery import keep
-from meshbus.compute.store import DaemonStore
+from meshbus.compute.store import DaemonStore, Mark, Status
 from meshbus.errors import DaemonError, DaemonFault, MeshError
 from meshbus.node.daemoninput import InputReader
+from meshbus.node.daemonledger import DaemonLedger
 from meshbus.node.daemonmoves import DaemonsHalted
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.policy.bound import Bound, By
@@ -70,7 +71,9 @@ class Shop(NamedTuple):
     largest: int
     """The longest output that can be published."""
     revive: Callable[[int], DaemonHost]
-    """Restores a daemon from its record, in the thread."""
+    """Restores a daemon from its record, in the thread. Raises DaemonError."""
+    ledger: DaemonLedger | None
+    """The log that other nodes could continue the daemon from, if it has one."""
     say: Callable[[str, str], None]
     """Adds a line to the daemon's log: level and text."""
 
@@ -87,11 +90,10 @@ class _Turn(NamedTuple):
     """The daemon's code failed."""
     gap: str | None = None
     """Events that come next are gone."""
+    kept: tuple[DaemonEvent, ...] = ()
+    """Events that a move had kept when the daemon failed."""
     results: tuple[tuple[bytes, ...], ...] = ()
     """The outputs of the events that were delivered directly."""
-
-
-_Restored = tuple[DaemonHost, list[DaemonEvent]]
 
 
 class DaemonRunner:
@@ -118,6 +120,10 @@ class DaemonRunner:
         self._limit: int | None = None
         """How many events the next turn may take: those before one that failed."""
         self._seen_errors = host.stats.errors
+        self._unshared: bytes | None = None
+        """The last checkpoint, until it is in the ledger."""
+        self._broken = False
+        """Whether it failed and could not be restored yet."""
         self._checkpoint_s = 0.0
 
     def wake(self) -> None:
@@ -143,6 +149,9 @@ class DaemonRunner:
         """Run the daemon; return when it is gone or was stopped."""
         pause_s = FIRST_PAUSE_S
         try:
+            if not await self._is_owner():
+                await self._yield()
+                return
             await self._open()
             while not self._stopping:
                 self._wake.clear()
@@ -154,6 +163,9 @@ class DaemonRunner:
                     pause_s = min(2 * pause_s, LAST_PAUSE_S)
                     continue
                 self._show(turn)
+                if not await self._share():
+                    await self._yield()
+                    return
                 if turn.delivered:
                     self.failed, pause_s = False, FIRST_PAUSE_S
                 if turn.pending:
@@ -165,6 +177,7 @@ class DaemonRunner:
         except DaemonsHalted:
             return  # it goes on from its checkpoint when the disk does
         finally:
+            self._refuse("it does not run on this node any more, and has not got the event")
             await self._close()
 
     # ── turns, in the thread ────────────────────────────────────────────────────────────────
@@ -186,14 +199,17 @@ class DaemonRunner:
         direct: Sequence[DaemonEvent],
         now: float,
     ) -> tuple[_Turn, list[Outbound]]:
-        host, origin = self.host, self.host.origin
+        origin = self.host.origin
+        if self._broken and (problem := self._restore(handler)) is not None:
+            return _Turn(failure=problem), []
+        host = self.host
         if handler.registry.get(origin) is not host:
             return _Turn(gone=True), []
         before = host.stats.processed
         gap, results = None, list[tuple[bytes, ...]]()
         try:
             self._check_errors()
-            for event in direct:
+            for event in () if handler.source.is_stopping(origin) else direct:
                 results.append(tuple(output.payload for output in handler.deliver(origin, event)))
             if not host.paused:
                 gap = self._deliver(handler, ready)
@@ -201,12 +217,31 @@ class DaemonRunner:
             self._save(now)
         except DaemonError as error:
             done = host.stats.processed - before
-            return _Turn(failure=str(error), delivered=done), []
+            out, kept = self._discard(handler)
+            return _Turn(failure=str(error), delivered=done, kept=tuple(kept)), out
         out = handler.tick(now) if handler.source.phase(origin) is not None else []
         delivered = host.stats.processed - before
         return _Turn(
             delivered=delivered, batch=host.batch, pending=tuple(host.pending), gap=gap, results=tuple(results)
         ), out
+
+    def _discard(self, handler: MigrationSubprotocolHandler) -> tuple[list[Outbound], list[DaemonEvent]]:
+        """Take the place of a daemon whose state is undefined: nobody may take a snapshot of it."""
+        out, kept = handler.source.abandon(self.host.origin)
+        handler.registry.remove(self.host.origin)
+        self._broken = True
+        self._restore(handler)
+        return out, kept
+
+    def _restore(self, handler: MigrationSubprotocolHandler) -> str | None:
+        """Continue from the checkpoint; return why that is not possible, or None."""
+        try:
+            self.host = self._shop.revive(self.host.origin)
+        except DaemonError as error:
+            return str(error)
+        handler.registry.add(self.host)
+        self._broken, self._saved, self._seen_errors = False, -1, self.host.stats.errors
+        return None
 
     def _deliver(
         self, handler: MigrationSubprotocolHandler, ready: dict[int, list[tuple[int, list[bytes]]]]
@@ -252,11 +287,39 @@ class DaemonRunner:
         if host.stats.processed == self._saved:
             return
         began = time.monotonic()
-        keep(self._shop.store, host, self._shop.wall(now))
+        self._unshared = keep(self._shop.store, host, self._shop.wall(now))
         self._checkpoint_s = time.monotonic() - began
         self._saved, self._has_pending = host.stats.processed, bool(host.pending)
 
     # ── between turns, on the loop ──────────────────────────────────────────────────────────
+
+    async def _is_owner(self) -> bool:
+        """Return whether the daemon may run here, by its ledger; wait until that is clear."""
+        ledger = self._shop.ledger
+        return ledger is None or await ledger.begin(self.host.origin)
+
+    async def _share(self) -> bool:
+        """Add the last checkpoint to the ledger; return False if another node has claimed the daemon."""
+        ledger, snapshot = self._shop.ledger, self._unshared
+        self._unshared = None
+        return ledger is None or snapshot is None or await ledger.write(self.host.origin, snapshot)
+
+    async def _yield(self) -> None:
+        """Leave the daemon to the node that has claimed it."""
+        origin, ledger = self.host.origin, self._shop.ledger
+        assert ledger is not None
+        owner = ledger.of(origin).node or 0
+        self._shop.say("warning", f"runs on {owner:016x} now, which has claimed it in the ledger")
+
+        def leave(handler: MigrationSubprotocolHandler, _now: float) -> tuple[None, list[Outbound]]:
+            out, _ = handler.source.abandon(origin)
+            before = self._shop.store.marked(origin)
+            if before is not None and handler.registry.get(origin) is self.host:
+                self._shop.store.mark(origin, Mark(status=Status.MOVED, target=owner, begun=before.begun))
+                handler.registry.remove(origin)
+            return None, out
+
+        await self._shop.act(leave)
 
     async def _idle(self) -> None:
         """Wait for something to do. A checkpoint without the last outputs is written if nothing comes for a while.
@@ -307,39 +370,25 @@ class DaemonRunner:
             if not outcome.done():
                 outcome.set_result(result)
 
+    def _refuse(self, problem: str) -> None:
+        """Raise an error to those who gave the daemon an event that it has not processed."""
+        for _, outcome in self._direct:
+            if not outcome.done():
+                outcome.set_exception(DaemonError(DaemonFault.FAILED, self.host.origin, problem))
+                outcome.exception()  # retrieved here: the caller may be gone
+        self._direct.clear()
+
     async def _recover(self, turn: _Turn, pause_s: float) -> None:
-        """Restore the daemon from its checkpoint, after a pause."""
+        """Wait after a failure; the daemon was restored from its checkpoint."""
         self.failures += 1
         self.failed = True
         self._limit = turn.delivered or None
         assert turn.failure is not None
         self._complain(turn.failure)
-        for _, outcome in self._direct:
-            if not outcome.done():
-                outcome.set_exception(DaemonError(DaemonFault.FAILED, self.host.origin, turn.failure))
-        self._direct.clear()
+        self._refuse(turn.failure)
         await self._close()
         await self._pause(0.0 if self._limit else pause_s)
-        if self._stopping:
-            return
-        origin = self.host.origin
-
-        def restore(handler: MigrationSubprotocolHandler, _now: float) -> tuple[_Restored, list[Outbound]]:
-            out, kept = handler.source.abandon(origin)
-            if handler.registry.get(origin) is not self.host:
-                return (self.host, []), out
-            host = self._shop.revive(origin)
-            handler.registry.remove(origin)
-            handler.registry.add(host)
-            return (host, kept), out
-
-        try:
-            self.host, kept = await self._shop.act(restore)
-        except DaemonError as error:
-            self._complain(str(error))
-            kept = []
-        self._saved, self._seen_errors = -1, self.host.stats.errors
-        for event in kept:
+        for event in turn.kept:
             self.deliver(event)
         await self._open()
 

@@ -193,6 +193,11 @@ class MigrationSourceHandler:
         told = failure(origin, leaving.attempt, "the daemon failed while it was moving, and goes on at the source")
         return [(leaving.orchestrator, told)], leaving.events[leaving.processed :]
 
+    def is_stopping(self, origin: int) -> bool:
+        """Return whether a daemon is about to be handed over: more events would only keep it from that."""
+        leaving = self._leaving.get(origin)
+        return leaving is not None and leaving.stopping
+
     def expects(self, message: ReplayComplete) -> bool:
         """Return whether a ReplayComplete is about a daemon that leaves, or has left, this node."""
         leaving = self._leaving.get(message.origin)
