@@ -9,7 +9,7 @@ from bench.__main__ import bench_names, own_options
 
 
 def test_every_benchmark_file_can_be_named() -> None:
-    assert {"funnel", "spark", "log"} <= set(bench_names())
+    assert {"daemons", "funnel", "spark", "log"} <= set(bench_names())
 
 
 def test_a_benchmark_gets_its_own_options() -> None:
