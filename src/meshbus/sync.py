@@ -265,7 +265,7 @@ class Daemons:
         checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
-        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        """Allow a daemon to move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
         return self._loop.run(
             self._daemons.offer(
                 name,
@@ -292,7 +292,7 @@ class Daemons:
     def deliver(
         self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+        """Deliver an event without a log to a daemon of this node, and return its outputs, which are published by then.
 
         While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
         before the call returns. `origin` and `sequence` say whose event it is, by default this node's.

@@ -102,7 +102,7 @@ class Ledger:
         which = entry.term, entry.number
         if entry.part == 0:
             self._assembling, self._parts = which, []
-        if self._assembling != which or entry.part != len(self._parts):
+        if self._assembling != which or entry.part != len(self._parts) or entry.parts > MAX_PARTS:
             return
         self._parts.append(entry.content)
         if len(self._parts) == entry.parts:

@@ -42,7 +42,7 @@ class DaemonEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Replicated channel for its checkpoints: if its node dies, another that has the same entry continues it. Its output
     must be replicated too."""
     skip_gaps: bool = False
-    """Go on after events that are gone from the log of an input, instead of stopping there."""
+    """Continue after events that are gone from the log of an input, instead of stopping there."""
 
     def __post_init__(self) -> None:
         if not is_node_name(self.name):

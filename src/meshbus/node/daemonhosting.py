@@ -368,7 +368,7 @@ class DaemonHosting:
         mark = None if self._files is None else self._files.marked(origin)
         if mark is not None and mark.status is Status.MOVED:
             self.seen[origin] = mark.target
-            self.say(origin, "info", f"handed over to {mark.target:016x}")
+            self.say(origin, "info", f"left for {mark.target:016x}")
             spec = self.specs.get(origin)
             ledger = None if spec is None else self._ledger_of(spec)
             if ledger is not None and ledger.owns(origin):

@@ -113,19 +113,23 @@ class DaemonLedger:
 
     async def _append(self, entries: Sequence[Entry]) -> None:
         """Append entries, and return when the log was read beyond them; they may be there more than once."""
+        end = 0
         for start in range(0, len(entries), AT_ONCE):
-            part = [encode_entry(entry) for entry in entries[start : start + AT_ONCE]]
-            while True:
-                try:
-                    report = await self._publisher.publish_batch(part)
-                except MeshError as error:
-                    _logger.info("a ledger of daemons cannot be written: %s", error)
-                    await asyncio.sleep(RETRY_S)
-                else:
-                    break
-        assert report.log_seq is not None
-        while self._next < report.log_seq + len(part):
+            end = await self._append_some([encode_entry(entry) for entry in entries[start : start + AT_ONCE]])
+        while self._next < end:
             await self._wait(RETRY_S)
+
+    async def _append_some(self, payloads: list[bytes]) -> int:
+        """Append until it is known to have worked, and return the place after it."""
+        while True:
+            try:
+                report = await self._publisher.publish_batch(payloads)
+            except MeshError as error:
+                _logger.info("a ledger of daemons cannot be written: %s", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            assert report.log_seq is not None
+            return report.log_seq + len(payloads)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):

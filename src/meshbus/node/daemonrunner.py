@@ -127,7 +127,7 @@ class DaemonRunner:
         self._checkpoint_s = 0.0
 
     def wake(self) -> None:
-        """Look for something to do: an input has news, or a move has ended."""
+        """Check for something to do: an input has news, or a move has ended."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -136,7 +136,7 @@ class DaemonRunner:
         self._wake.set()
 
     def deliver(self, event: DaemonEvent) -> asyncio.Future[tuple[bytes, ...]]:
-        """Give the daemon an event directly, and return a future of its outputs, which are then published."""
+        """Add an event without a log, and return a future of the daemon's outputs, which are then published."""
         if len(self._direct) >= MAX_DIRECT:
             problem = f"{MAX_DIRECT} events wait for it already, the limit; wait until some were processed"
             raise DaemonError(DaemonFault.PAUSED, self.host.origin, problem)

@@ -121,7 +121,7 @@ class Daemons:
         checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
-        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        """Allow a daemon to move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
         spec = self._spec(name, factory, output, key, orchestrators, checkpoints, skip_gaps=skip_gaps, fresh=False)
         await self._hosting.declare(spec)
         return self._hosting.info(spec.identity.origin_hash)
@@ -140,7 +140,7 @@ class Daemons:
     async def deliver(
         self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+        """Deliver an event without a log to a daemon of this node, and return its outputs, which are published by then.
 
         While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
         before the call returns. `origin` and `sequence` say whose event it is, by default this node's.
