@@ -6,6 +6,7 @@ bench/child.py has the form of commands. Times are those of the monotonic clock,
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 import sys
 import time
@@ -18,6 +19,7 @@ from bench.child import serve, tell
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.node.node import Node
 from meshbus.node.subscription import Subscription
+from meshbus.node.tasks import TaskOwner
 
 PSK = "42" * 32
 INPUTS, OUTPUT = "bench/numbers/", "bench/counts"
@@ -83,7 +85,7 @@ class _Member:
         self._repeated = 0
         self._news = asyncio.Event()
         self._subscriptions: list[Subscription] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskOwner("receiving outputs", logging.getLogger("bench"))
 
     async def connect(self, peers: list[tuple[str, str]]) -> Mapping[str, Any]:
         """Connect to other nodes."""
@@ -119,7 +121,7 @@ class _Member:
             subscription = self._node.subscribe(OUTPUT, publisher=publisher)
             await subscription.__aenter__()
             self._subscriptions.append(subscription)
-            self._tasks.append(asyncio.ensure_future(self._receive(subscription)))
+            self._tasks.start(self._receive(subscription))
         return {}
 
     async def publish(self, channel: str, rate: float, seconds: float) -> Mapping[str, Any]:

@@ -17,8 +17,8 @@ from bench.moves.member import INPUTS
 
 RATE = 500.0
 """Events per second while a daemon moves."""
-BEFORE_S, AFTER_S = 2.0, 2.0
-"""Time under load before and after the move."""
+WARM_S, BEFORE_S, AFTER_S = 0.5, 2.0, 2.0
+"""Time under load: until everything runs, before the move, and from its begin."""
 WAIT_S = 30.0
 
 
@@ -76,14 +76,12 @@ class Nodes:
         channel = INPUTS + name
         await self._source.ask("run", daemon=name, kind=kind, size=size, inputs=[f"{channel}@outside"])
         await self._target.ask("offer", daemon=name, kind=kind, has_output=True)
-        seconds = BEFORE_S + AFTER_S
-        load = asyncio.ensure_future(self._outside.ask("publish", channel=channel, rate=RATE, seconds=seconds))
-        await asyncio.sleep(BEFORE_S)
-        moved = await self._source.ask("move", daemon=name, target=self._target_id)
-        published = await load
-        delays = await self._outside.ask(
-            "delays", first=published["first"], count=published["published"], wait_s=WAIT_S
-        )
+        await self._publish(channel, WARM_S)  # until the daemon reads its input
+        async with asyncio.TaskGroup() as group:
+            load = group.create_task(self._publish(channel, BEFORE_S + AFTER_S))
+            await asyncio.sleep(BEFORE_S)
+            moved = await self._source.ask("move", daemon=name, target=self._target_id)
+        published, delays = load.result()
         await self._target.ask("withdraw", daemon=name)
         began, ended = moved["began"], moved["began"] + moved["seconds"]
         outputs = sorted(at + delay for at, delay in delays)
@@ -92,7 +90,7 @@ class Nodes:
             before=[delay for at, delay in delays if began - 1 <= at < began - 0.1],
             during=[delay for at, delay in delays if began <= at < ended],
             silence=max(later - earlier for earlier, later in itertools.pairwise(outputs)),
-            lost=published["published"] - len(delays),
+            lost=published - len(delays),
             repeated=await self._repeated(),
         )
 
@@ -101,6 +99,12 @@ class Nodes:
         for child in self._children:
             await child.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _publish(self, channel: str, seconds: float) -> tuple[int, list[tuple[float, float]]]:
+        """Publish events, and return how many, and the times of those whose outputs came back."""
+        told = await self._outside.ask("publish", channel=channel, rate=RATE, seconds=seconds)
+        first, count = told["first"], told["published"]
+        return count, await self._outside.ask("delays", first=first, count=count, wait_s=WAIT_S)
 
     async def _repeated(self) -> int:
         return int((await self._outside.ask("repeated"))["count"])

@@ -11,7 +11,7 @@ from tests.house.tree import ROOT
 
 
 def test_every_benchmark_file_can_be_named() -> None:
-    assert {"funnel", "spark", "log"} <= set(bench_names())
+    assert {"daemons", "funnel", "spark", "log"} <= set(bench_names())
 
 
 def test_a_benchmark_gets_its_own_options() -> None:

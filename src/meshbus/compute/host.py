@@ -69,8 +69,6 @@ class DaemonHost:
         """
         host = cls(identity, daemon)
         state = snapshot.state
-        # compute.md §2: a snapshot has no payload of its head, and 0.23 nodes hash the state in its place.
-        parent_hash = hash_event(snapshot.head, state)
         if is_checkpoint(state):
             checkpoint = decode_checkpoint(state)
             state, parent_hash = checkpoint.state, checkpoint.parent_hash
@@ -78,6 +76,9 @@ class DaemonHost:
             host.horizon = Horizon(checkpoint.observed)
             host.pending = list(checkpoint.pending)
             host.moves = checkpoint.moves
+        else:
+            # compute.md §2: a snapshot has no payload of its head, and 0.23 nodes hash the state in its place.
+            parent_hash = hash_event(snapshot.head, state)
         host.chain = ChainHead(snapshot.head, parent_hash)
         host.bindings = decode_bindings(snapshot.bindings)
         host._restore(state)

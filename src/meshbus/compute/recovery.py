@@ -10,7 +10,7 @@ from meshbus.compute.registry import Factory
 from meshbus.compute.store import DaemonStore, Mark, Status, Stored
 from meshbus.errors import DaemonError, DaemonFault
 from meshbus.names.identity import Identity
-from meshbus.wire.messages.checkpoint import decode_checkpoint, is_checkpoint
+from meshbus.wire.messages.checkpoint import is_shadow
 from meshbus.wire.messages.migration import BufferedEvent
 from meshbus.wire.messages.snapshot import decode_snapshot, encode_snapshot
 
@@ -31,7 +31,7 @@ def revive(stored: Stored, factory: Factory) -> DaemonHost:
     host = DaemonHost.restored(snapshot, factory.create(), identity)
     host.moves = stored.mark.moves
     # Events of a shadow were published by the source before it handed over.
-    shadow = is_checkpoint(snapshot.state) and decode_checkpoint(snapshot.state).shadow
+    shadow = is_shadow(snapshot.state)
     for event in stored.replayed:
         replay(host, event, shadow=shadow)
     return host

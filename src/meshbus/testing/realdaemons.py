@@ -17,7 +17,7 @@ PAUSE_S = 0.0001
 
 
 class Counter:
-    """Answers each event with the number of events so far."""
+    """A daemon that answers each event with the number of events so far."""
 
     def __init__(self, size: int = 8) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ class Counter:
 
 
 class Stateless(Counter):
-    """Has nothing to move."""
+    """A counter that has nothing to move."""
 
     def snapshot(self) -> bytes | None:
         """Return None."""
@@ -46,7 +46,7 @@ class Stateless(Counter):
 
 
 class Refusing(Counter):
-    """Takes no state over."""
+    """A counter that takes no state over."""
 
     def restore(self, state: bytes) -> None:
         """Raise an exception."""
@@ -54,7 +54,7 @@ class Refusing(Counter):
 
 
 class Failing(Counter):
-    """Fails at every event after its first."""
+    """A counter that fails at every event after its first."""
 
     def process(self, event: Any) -> list[bytes]:
         """Raise an exception, after the first event."""

@@ -11,14 +11,17 @@ from meshbus.compute.store import Status
 from meshbus.policy.reason import Reason
 from meshbus.wire.messages.causal import CausalLink
 from meshbus.wire.messages.migration import (
+    CHUNK_BYTES,
     ActivateTarget,
     BufferedEvent,
     BufferedEvents,
     CleanupComplete,
     CutoverNotify,
+    MigrationFailed,
     MigrationMessage,
     ReplayComplete,
     RestoreComplete,
+    SnapshotReady,
     TakeSnapshot,
 )
 from tests.compute.counter import Bulky, Counter, Stubborn, run_alone
@@ -125,6 +128,37 @@ def test_a_message_that_is_lost_is_sent_again() -> None:
             trio.tick(0.6)
         assert not left
         assert trio.runs_on() == [TARGET], f"{kind} was lost once"
+
+
+class Huge(Counter):
+    """A state of many windows of parts."""
+
+    def snapshot(self) -> bytes:
+        return super().snapshot() + bytes(500 * CHUNK_BYTES)
+
+
+@pytest.mark.parametrize("driver", [SOURCE, TARGET, OTHER])
+def test_only_the_parts_that_were_lost_are_sent_again(driver: int) -> None:
+    trio = Trio(Huge)
+    lost = iter([number in (40, 41, 300) for number in range(10_000)])
+    trio.lost = lambda source, _to, message: isinstance(message, SnapshotReady) and source == SOURCE and next(lost)
+    trio.start(driver)
+    for _ in range(8):
+        trio.tick(0.1)
+    assert trio.runs_on() == [TARGET]
+    sent = [message for source, _, message in trio.log if source == SOURCE and isinstance(message, SnapshotReady)]
+    assert len(sent) <= sent[0].total_chunks + 3 + 2
+
+
+def test_a_target_that_falls_silent_halfway_ends_the_move() -> None:
+    source = Trio(Huge)[SOURCE].handler.source
+    source.take(TakeSnapshot(origin=ORIGIN, attempt=7, target_node=TARGET), OTHER, 0.0)
+    assert source.phase(ORIGIN) is Phase.TRANSFER
+    assert source.next_timer() == MigrationSettings().give_up_s
+    ((to, message),) = source.tick(MigrationSettings().give_up_s)
+    assert to == OTHER
+    assert isinstance(message, MigrationFailed)
+    assert source.phase(ORIGIN) is None
 
 
 def _whole_move() -> Trio:

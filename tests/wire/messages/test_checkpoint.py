@@ -13,6 +13,7 @@ from meshbus.wire.messages.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
     is_checkpoint,
+    is_shadow,
 )
 from tests.fuzz import assert_survives
 from tests.wire.strategies import channels, u32, u64
@@ -93,3 +94,9 @@ def test_what_cannot_be_written_is_refused() -> None:
 
 def test_damaged_checkpoints_never_escape_as_another_error() -> None:
     assert_survives(decode_checkpoint, [encode_checkpoint(SAMPLE)], randoms=5_000)
+
+
+def test_whether_it_ran_on_is_read_from_the_first_bytes() -> None:
+    assert is_shadow(encode_checkpoint(Checkpoint(state=b"x", parent_hash=1, shadow=True)))
+    assert not is_shadow(encode_checkpoint(Checkpoint(state=b"x", parent_hash=1)))
+    assert not is_shadow(b"a bare state")

@@ -12,6 +12,7 @@ from meshbus.wire.messages.causal import CausalLink, unpack_link
 from meshbus.wire.messages.migration import (
     CHUNK_BYTES,
     MAX_CHUNKS,
+    MAX_RANGES,
     ActivateAck,
     ActivateTarget,
     BufferedEvent,
@@ -21,6 +22,7 @@ from meshbus.wire.messages.migration import (
     FailureCode,
     MigrationFailed,
     MigrationMessage,
+    PartsMissing,
     ReplayComplete,
     RestoreComplete,
     SnapshotReady,
@@ -86,6 +88,15 @@ messages = st.one_of(
     st.builds(RestoreComplete, **common, restored_seq=u64),
     st.builds(ReplayComplete, **common, replayed_seq=u64, target_head=links),
     st.builds(CleanupComplete, **common),
+    st.builds(
+        PartsMissing,
+        **common,
+        seq_through=u64,
+        total_chunks=st.just(MAX_CHUNKS),
+        ranges=st.lists(st.integers(0, MAX_CHUNKS), max_size=40).map(
+            lambda edges: tuple(zip(*[iter(sorted(edges))] * 2, strict=False))
+        ),
+    ),
     st.builds(ActivateTarget, **common),
     st.builds(ActivateAck, **common, replayed_seq=u64),
     st.builds(
@@ -187,6 +198,20 @@ def test_a_long_text_is_cut_where_a_character_ends() -> None:
     found = decode_migration(encode_migration(failed))
     assert isinstance(found, MigrationFailed)
     assert found.text == "é" * 500
+
+
+@pytest.mark.parametrize("ranges", [((5, 3),), ((1, 4), (3, 6)), ((8, 11),)])
+def test_missing_parts_must_ascend_and_exist(ranges: tuple[tuple[int, int], ...]) -> None:
+    raw = encode_migration(PartsMissing(origin=1, attempt=2, seq_through=3, total_chunks=10, ranges=ranges))
+    with pytest.raises(MalformedPacket):
+        decode_migration(raw)
+
+
+def test_more_ranges_than_are_allowed_are_malformed() -> None:
+    ranges = tuple((place, place + 1) for place in range(0, 2 * MAX_RANGES + 2, 2))
+    raw = encode_migration(PartsMissing(origin=1, attempt=2, seq_through=3, total_chunks=9999, ranges=ranges))
+    with pytest.raises(MalformedPacket):
+        decode_migration(raw)
 
 
 def test_damaged_messages_never_escape_as_another_error() -> None:

@@ -29,7 +29,7 @@ from meshbus.errors import AuthError, DaemonError, LocalProtocolError, RemotePro
 from meshbus.names.identity import Identity
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
-from meshbus.wire.messages.checkpoint import decode_checkpoint, is_checkpoint, moves_in
+from meshbus.wire.messages.checkpoint import is_shadow, moves_in
 from meshbus.wire.messages.envelope import open_identity
 from meshbus.wire.messages.migration import (
     MAX_BUFFERED,
@@ -73,7 +73,7 @@ class _Arriving:
         self.pace = pace
         self.phase = Phase.RESTORE
         self.created_ns = snapshot.created_ns
-        self.shadow = _is_shadow(snapshot)
+        self.shadow = is_shadow(snapshot.state)
         """Whether the source publishes the outputs of the events that follow."""
         self.restored = self.through = host.head.sequence
         """Number of the last event of the replay; the snapshot counts as `through_seq` events."""
@@ -411,7 +411,3 @@ class MigrationTargetHandler:
             return [(sender, ActivateAck(origin=origin, attempt=attempt, replayed_seq=through))]
         self._seat.counters.count(Reason.MIGRATION_UNEXPECTED)
         return []
-
-
-def _is_shadow(snapshot: StateSnapshot) -> bool:
-    return is_checkpoint(snapshot.state) and decode_checkpoint(snapshot.state).shadow

@@ -97,7 +97,7 @@ class Transfer:
         return [(self.to, self._part(index)) for index in (*parts, *self._round[first : self._next])]
 
     def report(self, message: PartsMissing) -> None:
-        """Take note of what the target has got: send more, or again."""
+        """Record what the target has got, and so what may be sent, or must be sent again."""
         if (message.seq_through, message.total_chunks) != (self._seq_through, self._total) or not self._round:
             return
         if self.is_windowed:

@@ -111,6 +111,11 @@ def moves_in(state: Buffer) -> int:
     return moves
 
 
+def is_shadow(state: Buffer) -> bool:
+    """Return whether a state is the checkpoint of a daemon that ran on at its source. Reads the first bytes only."""
+    return is_checkpoint(state) and bool(_HEAD.unpack_prefix(state)[1])
+
+
 class _Reader:
     def __init__(self, rest: memoryview) -> None:
         self.rest = rest
