@@ -225,6 +225,7 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
         """Run a daemon, from its checkpoint if this node has one, and offer it so that it can move back here.
@@ -234,13 +235,22 @@ class Daemons:
         later the checkpoint says where it goes on. `output` is the channel for what it returns, which this node must log.
         `key` is a file with its own secret, by default it has one that follows from its name. `orchestrators` are the nodes
         that may move it, by default all. Events that are gone from an input's log stop the daemon, unless `skip_gaps`.
+        `checkpoints` is a replicated channel for its checkpoints: if its node dies, another that offers it with the same
+        channel continues it. Its output must then be replicated too, and its inputs must not be logs of the dead node.
 
         A daemon that was moved to another node stays there. Raises DaemonError if it cannot be started, ConfigError if
         its channels are not logged.
         """
         return self._loop.run(
             self._daemons.run(
-                name, factory, inputs=inputs, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps
+                name,
+                factory,
+                inputs=inputs,
+                output=output,
+                key=key,
+                orchestrators=orchestrators,
+                checkpoints=checkpoints,
+                skip_gaps=skip_gaps,
             )
         )
 
@@ -252,11 +262,20 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
-        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        """Allow a daemon to move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
         return self._loop.run(
-            self._daemons.offer(name, factory, output=output, key=key, orchestrators=orchestrators, skip_gaps=skip_gaps)
+            self._daemons.offer(
+                name,
+                factory,
+                output=output,
+                key=key,
+                orchestrators=orchestrators,
+                checkpoints=checkpoints,
+                skip_gaps=skip_gaps,
+            )
         )
 
     def stop(self, daemon: str | int) -> None:
@@ -273,7 +292,7 @@ class Daemons:
     def deliver(
         self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+        """Deliver an event without a log to a daemon of this node, and return its outputs, which are published by then.
 
         While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
         before the call returns. `origin` and `sequence` say whose event it is, by default this node's.

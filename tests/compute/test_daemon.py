@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from meshbus.compute.daemon import Daemon, DaemonEvent, StatefulDaemon, is_deterministic, requirements_of
+from meshbus.compute.daemon import (
+    Daemon,
+    DaemonEvent,
+    StatefulDaemon,
+    derive_daemon,
+    is_deterministic,
+    requirements_of,
+)
 from meshbus.policy.capability import CapabilityFilter
 from tests.compute.counter import Counter, Stubborn
 
@@ -28,3 +35,10 @@ def test_a_daemon_declares_what_it_needs() -> None:
     assert requirements_of(daemon).require_tags == ("gpu",)
     assert is_deterministic(daemon)
     assert not is_deterministic(Stubborn())
+
+
+def test_every_node_of_a_mesh_derives_the_same_daemon_from_a_name() -> None:
+    one, other = derive_daemon(bytes(32), "detector"), derive_daemon(bytes(32), "counter")
+    assert one == derive_daemon(bytes(32), "detector")
+    assert one.can_sign
+    assert len({one.origin_hash, other.origin_hash, derive_daemon(bytes([1]) * 32, "detector").origin_hash}) == 3

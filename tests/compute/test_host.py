@@ -140,3 +140,35 @@ def test_a_daemon_without_state_is_restored_from_nothing() -> None:
     snapshot = DaemonHost(DAEMON, Counter()).snapshot(0, bare=True)
     empty = msgspec.structs.replace(snapshot, state=b"")
     assert DaemonHost.restored(empty, Broken(), DAEMON).origin == DAEMON.origin_hash
+
+
+def test_a_part_of_the_outputs_can_be_confirmed_and_the_rest_keeps_its_number() -> None:
+    host = DaemonHost(Identity.from_seed(bytes(32)), OneEach())
+    for number in range(5):
+        host.deliver(DaemonEvent(1, number, b"x"))
+    assert (host.batch, len(host.pending)) == (1, 5)
+    host.published(3)
+    assert (host.batch, len(host.pending)) == (4, 2)
+    host.published()
+    assert host.pending == []
+
+
+def test_a_gap_in_a_log_can_be_skipped_but_never_backward() -> None:
+    log = InputPosition(7, ChannelName("numbers"), 10)
+    host = DaemonHost(Identity.from_seed(bytes(32)), Counter(), [log])
+    host.skip(log.origin, 20)
+    host.skip(log.origin, 15)
+    assert host.inputs[0].next_seq == 20
+    host.deliver(DaemonEvent(log.origin, 20, b"x"))
+    assert host.inputs[0].next_seq == 21
+
+
+def test_a_daemon_that_leaves_by_sys_exit_has_failed() -> None:
+    class Leaver(Counter):
+        def process(self, _event: DaemonEvent) -> list[bytes]:
+            raise SystemExit(1)
+
+    host = DaemonHost(Identity.from_seed(bytes(32)), Leaver())
+    with pytest.raises(DaemonError) as caught:
+        host.deliver(DaemonEvent(1, 1, b"x"))
+    assert caught.value.fault is DaemonFault.FAILED

@@ -45,7 +45,7 @@ def test_every_changed_byte_and_every_cut_is_noticed() -> None:
             changed = raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
             for damaged in (changed, raw[:place]):
                 with pytest.raises(MalformedPacket):
-                    decode(damaged)  # type: ignore[operator]
+                    decode(damaged)
 
 
 def test_a_last_group_that_was_cut_off_is_left_out_and_a_damaged_one_before_it_is_noticed() -> None:
@@ -68,5 +68,5 @@ def test_a_record_of_a_later_version_is_refused() -> None:
     strange = b"".join(encode_mark_file(NUMBER, MARK))
     body = encode_decision_file(DECISION)
     assert strange[:4] != body[0]
-    with pytest.raises(MalformedPacket, match="no such record"):
+    with pytest.raises(MalformedPacket, match="of another kind"):
         decode_decision_file(strange)

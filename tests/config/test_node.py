@@ -59,6 +59,8 @@ record_packets = true
 record_sampling = 10
 record_retain_bytes = 33554432
 record_retain_hours = 24
+daemons_dir = "daemons"
+daemons_path = ["modules"]
 admin_socket = "run/admin.sock"
 default_subnet = "9"
 tokens = ["tokens/lidar.token", "/etc/meshbus/other.token"]
@@ -100,6 +102,10 @@ routed = false
 [[subscriptions]]
 prefix = "robot/"
 publisher = "00000000000000ff"
+
+[[daemons]]
+name = "detector"
+factory = "detector:Detector"
 
 [[exports]]
 channel = "sensors/lidar"
@@ -454,7 +460,8 @@ def test_a_configuration_without_its_logs_is_otherwise_the_same(file: Path) -> N
     assert bare.log_dir is None
     assert {entry.log for entry in bare.channels} == {None}
     assert {entry.config() for entry in bare.channels} == {entry.config() for entry in config.channels}
-    assert set(config.changed()) - set(bare.changed()) == {"log_dir", "record_packets", "subscriptions"}
+    gone = {"log_dir", "record_packets", "subscriptions", "daemons", "daemons_dir"}
+    assert set(config.changed()) - set(bare.changed()) == gone
 
 
 @pytest.mark.parametrize(

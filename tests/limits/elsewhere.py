@@ -29,6 +29,8 @@ TESTS = {
     "observed_addresses": "engine/nat/test_watch.py::test_what_peers_answer_is_remembered_within_bounds",
     "forward_queue": "engine/routes/test_fairqueue.py::test_the_bytes_of_all_are_bounded",
     "carried": "engine/carriage/test_carrier.py::test_what_waits_is_bounded_for_one_peer_and_for_all",
+    "delivered": "node/test_daemonrunner.py::test_too_many_events_given_at_once_are_refused",
+    "daemon_lines": "node/test_daemonhosting.py::test_what_a_daemon_logs_is_kept_within_bounds",
     "permits": "engine/routes/test_publishers.py::test_permissions_are_limited_and_the_first_to_end_makes_room",
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",

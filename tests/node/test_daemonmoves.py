@@ -139,6 +139,22 @@ async def test_only_the_nodes_that_are_named_may_move_a_daemon(tmp_path: Path) -
         await until(lambda: info(target).state is DaemonState.RUNNING)
 
 
+async def test_messages_for_a_node_without_a_session_are_counted_and_a_session_is_opened(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2) as (source, target):
+        await source.daemons.run(DAEMON, Counter, output=OUTPUT)
+        await offer(target)
+        origin = source.daemons.origin_of(DAEMON)
+        await until(lambda: all(peer.profile for peer in source.peers) and bool(source.peers))
+        source.disconnect(target.node_id)
+        hosting = source._parts.daemons[0]  # type: ignore[union-attr, index]
+        own = source.node_id
+        await hosting.act(lambda handler, now: (None, handler.start(origin, own, target.node_id, now, numbered=True)))
+        assert counted(source, Reason.MIGRATION_UNREACHABLE) > 0
+        # The route is still known, so the node connects by itself, and what was not sent is repeated.
+        await source.connect(target.address, public_key=target.public_key)
+        await until(lambda: info(target).state is DaemonState.RUNNING)
+
+
 async def test_a_target_that_refuses_says_why(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as (source, target, plain):
         await source.daemons.run(DAEMON, Counter, output=OUTPUT)

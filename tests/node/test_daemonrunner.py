@@ -10,6 +10,7 @@ import pytest
 
 from meshbus import Node
 from meshbus.compute.daemon import DaemonEvent
+from meshbus.compute.store import Stored
 from meshbus.errors import DaemonError, LogError, LogFault
 from meshbus.names.channel import ChannelName
 from meshbus.node import daemonrunner
@@ -41,7 +42,12 @@ async def run(node: Node, create: Any = Counter, **options: Any) -> None:
 async def test_many_events_share_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saves = list[int]()
     save = DaemonFiles.save
-    monkeypatch.setattr(DaemonFiles, "save", lambda self, *args: (saves.append(1), save(self, *args))[1])
+
+    def counting(self: DaemonFiles, origin: int, stored: Stored) -> None:
+        saves.append(origin)
+        save(self, origin, stored)
+
+    monkeypatch.setattr(DaemonFiles, "save", counting)
     async with nodes(tmp_path, 1) as (node,):
         await publish(node, 0, 20_000)
         await run(node)

@@ -139,7 +139,7 @@ class DaemonHost:
         del self.pending[:count]
 
     def skip(self, origin: int, next_seq: int) -> None:
-        """Go on at a later event of an input log, because those before it are gone."""
+        """Continue at a later event of an input log, because those before it are gone."""
         position = self._inputs[origin]
         self._inputs[origin] = InputPosition(position.publisher, position.channel, max(next_seq, position.next_seq))
 

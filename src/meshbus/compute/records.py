@@ -111,7 +111,7 @@ def _opened(magic: bytes, raw: bytes) -> tuple[bytes, memoryview]:
     view = memoryview(raw)
     start = len(magic) + _DIGEST_BYTES
     if bytes(view[: len(magic)]) != magic or len(view) < start + NUMBER_BYTES:
-        raise MalformedPacket(_WHAT, Fault.BAD_MAGIC, f"{len(view)} bytes that are no such record")
+        raise MalformedPacket(_WHAT, Fault.BAD_MAGIC, f"{len(view)} bytes of another kind")
     if _digest([view[start:]]) != view[len(magic) : start]:
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, "the checksum is wrong")
     return bytes(view[start : start + NUMBER_BYTES]), view[start + NUMBER_BYTES :]

@@ -42,13 +42,14 @@ def replay(host: DaemonHost, event: BufferedEvent, *, shadow: bool) -> None:
     host.replay(event_of(event), shadow=shadow and event.link.parent_hash != UNPROCESSED)
 
 
-def keep(store: DaemonStore, host: DaemonHost, created_ns: int) -> None:
-    """Write a checkpoint of a daemon that runs here."""
+def keep(store: DaemonStore, host: DaemonHost, created_ns: int) -> bytes:
+    """Write a checkpoint of a daemon that runs here, and return its snapshot."""
     before = store.marked(host.origin) or Mark(status=Status.ACTIVE)
     mark = msgspec.structs.replace(before, moves=host.moves)
     snapshot = encode_snapshot(host.snapshot(created_ns, moves=False))
     seed = host.identity.seed if host.identity.can_sign else None
     store.save(host.origin, Stored(mark=mark, snapshot=snapshot, seed=seed))
+    return snapshot
 
 
 def event_of(buffered: BufferedEvent) -> DaemonEvent:

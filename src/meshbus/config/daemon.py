@@ -38,8 +38,11 @@ class DaemonEntry(msgspec.Struct, frozen=True, kw_only=True):
     """File with a secret of its own, created on first use; nodes that have only the name could then not pretend to be it."""
     orchestrators: tuple[NodeId, ...] = ()
     """Ids of the nodes that may move it, by default all."""
+    checkpoints: ChannelName | None = None
+    """Replicated channel for its checkpoints: if its node dies, another that has the same entry continues it. Its output
+    must be replicated too."""
     skip_gaps: bool = False
-    """Go on after events that are gone from the log of an input, instead of stopping there."""
+    """Continue after events that are gone from the log of an input, instead of stopping there."""
 
     def __post_init__(self) -> None:
         if not is_node_name(self.name):

@@ -71,7 +71,7 @@ class DaemonFiles:
             self._read(origin, self._recall)
 
     def close(self) -> None:
-        """Let others use the directory; closing twice is fine."""
+        """Release the directory; closing twice is fine."""
         if self._lock is not None:
             self._files.close(self._lock)
             self._lock = None

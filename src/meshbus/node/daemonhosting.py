@@ -26,10 +26,11 @@ from meshbus.compute.migration.handler import MigrationSubprotocolHandler
 from meshbus.compute.migration.orchestrator import MoveEnded
 from meshbus.compute.recovery import keep, revive
 from meshbus.compute.registry import DaemonRegistry, Factory
-from meshbus.compute.store import Status
+from meshbus.compute.store import Mark, Status, Stored
 from meshbus.config.node import NodeConfig
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.base.notices import Carried
+from meshbus.engine.session.peer import Health
 from meshbus.errors import DaemonError, DaemonFault, MalformedPacket, MeshError
 from meshbus.log.census import FactKind
 from meshbus.names.channel import ChannelName
@@ -37,6 +38,7 @@ from meshbus.names.identity import Identity, noise_public_key
 from meshbus.node.daemonfiles import DaemonFiles
 from meshbus.node.daemoninfo import DaemonInfo, DaemonInput, DaemonLine, DaemonState
 from meshbus.node.daemoninput import InputReader
+from meshbus.node.daemonledger import DaemonLedger
 from meshbus.node.daemonmoves import DaemonMoves, DaemonsHalted
 from meshbus.node.daemonrunner import DaemonRunner, Shop
 from meshbus.node.daemonthread import DaemonThread
@@ -49,12 +51,15 @@ from meshbus.node.subscription import Subscription
 from meshbus.node.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 from meshbus.wire.constants import MAX_EVENT, Subprotocol
-from meshbus.wire.messages.checkpoint import InputPosition
+from meshbus.wire.messages.checkpoint import InputPosition, moves_in
+from meshbus.wire.messages.snapshot import decode_snapshot
 
 REOPEN_S = 5.0
 """Pause before the records are opened again after the disk failed. Our choice, as for logs."""
 CLOSE_S = 5.0
 """How long closing waits for daemons to end their turn."""
+TAKEOVER_S = 10.0
+"""How long a node must be gone before its daemons are taken over. Our choice: longer than a restart, and than a handover."""
 MAX_LINES = 1_000
 """Lines about a daemon that are kept."""
 
@@ -85,6 +90,8 @@ class DaemonSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where it begins to read, if it was never started before."""
     output: ChannelName | None = None
     orchestrators: frozenset[int] | None = None
+    checkpoints: ChannelName | None = None
+    """A replicated channel from which another node continues it if this one dies."""
     skips_gaps: bool = False
     fresh: bool = False
     """Whether to start it here if there is no record of it."""
@@ -128,6 +135,7 @@ class DaemonHosting:
         self._problems: dict[int, str] = {}
         """Why a daemon could not be started, by origin."""
         self._waiting: dict[int, list[asyncio.Future[MoveEnded]]] = {}
+        self._ledgers: dict[ChannelName, DaemonLedger] = {}
         self._tasks = TaskOwner("a daemon", _logger)
         self._thread = DaemonThread()
         self._closing = False
@@ -175,6 +183,8 @@ class DaemonHosting:
         if self._moves is not None:
             await self._moves.close()
         await self._tasks.close()
+        for ledger in self._ledgers.values():
+            await ledger.close()
         if self._files is not None:
             self._thread.call(self._files.close)
         if not await self._thread.close(CLOSE_S):
@@ -220,6 +230,8 @@ class DaemonHosting:
             self.say(origin, "error", str(error))
             raise
         self._problems.pop(origin, None)
+        if spec.checkpoints is not None:
+            self._tasks.start(self._watch(spec))
 
     async def _begin(self, spec: DaemonSpec) -> None:
         origin, files = spec.identity.origin_hash, self._files
@@ -343,6 +355,7 @@ class DaemonHosting:
             reader=self._reader,
             largest=MAX_PAYLOAD if replicated else MAX_EVENT,
             revive=self._revive,
+            ledger=self._ledger_of(spec),
             say=lambda level, text: self.say(origin, level, text),
         )
         runner = self._runners[origin] = DaemonRunner(host, publisher, shop, skips_gaps=spec.skips_gaps)
@@ -367,7 +380,11 @@ class DaemonHosting:
         mark = None if self._files is None else self._files.marked(origin)
         if mark is not None and mark.status is Status.MOVED:
             self.seen[origin] = mark.target
-            self.say(origin, "info", f"handed over to {mark.target:016x}")
+            self.say(origin, "info", f"left for {mark.target:016x}")
+            spec = self.specs.get(origin)
+            ledger = None if spec is None else self._ledger_of(spec)
+            if ledger is not None and ledger.owns(origin):
+                self._tasks.start(ledger.pass_on(origin, mark.target))
         self._announce(origin, runs=False)
 
     def _announce(self, origin: int, *, runs: bool) -> None:
@@ -395,6 +412,73 @@ class DaemonHosting:
             return revive(stored, factory)
         except MalformedPacket as error:
             raise DaemonError(DaemonFault.RESTORE, origin, f"its record is damaged: {error}") from error
+
+    # ── taking over ─────────────────────────────────────────────────────────────────────────
+
+    def _ledger_of(self, spec: DaemonSpec) -> DaemonLedger | None:
+        """Return the ledger of a daemon, and open it on first use."""
+        channel = spec.checkpoints
+        if channel is None:
+            return None
+        if channel not in self._ledgers:
+            engine = self.around.live.engine
+
+            def is_alive(node: int) -> bool:
+                peer = engine.peers.get(node)
+                return peer is not None and peer.health is not Health.FAILED
+
+            self._ledgers[channel] = DaemonLedger(
+                engine.node_id,
+                self.around.publisher(channel),
+                lambda wake: self._reader(InputPosition(0, channel), wake),
+                is_alive,
+                TAKEOVER_S,
+            )
+        return self._ledgers[channel]
+
+    async def _watch(self, spec: DaemonSpec) -> None:
+        """Take a daemon over when the node that it belongs to does not run it any more."""
+        origin, ledger = spec.identity.origin_hash, self._ledger_of(spec)
+        assert ledger is not None
+        own, missing_since = self.around.live.engine.node_id, None
+        while self.specs.get(origin) is spec:
+            await asyncio.sleep(TAKEOVER_S / 10)
+            owner = ledger.of(origin).node
+            here = origin in self._registry or origin in self._stopped or self._halting
+            busy = self._moves is not None and self._moves.handler.phase(origin) is not None
+            if here or busy or owner is None or (owner != own and ledger.is_alive(owner)):
+                missing_since = None
+                continue
+            now = time.monotonic()
+            missing_since = now if missing_since is None else missing_since
+            if now - missing_since >= TAKEOVER_S and ledger.of(origin).snapshot is not None:
+                missing_since = None
+                if await ledger.claim(origin):
+                    self.say(origin, "warning", f"taken over from {owner:016x}, which does not run it any more")
+                    await self._adopt(spec, ledger)
+
+    async def _adopt(self, spec: DaemonSpec, ledger: DaemonLedger) -> None:
+        """Continue a daemon from the last checkpoint of its ledger."""
+        origin, snapshot, files = spec.identity.origin_hash, ledger.of(spec.identity.origin_hash).snapshot, self._files
+        assert snapshot is not None
+        assert files is not None
+
+        def adopt(handler: MigrationSubprotocolHandler, _now: float) -> tuple[None, list[Outbound]]:
+            if handler.phase(origin) is not None or origin in handler.registry:
+                return None, []
+            before = files.marked(origin)
+            moves = moves_in(decode_snapshot(snapshot).state) + 1
+            mark = Mark(status=Status.ACTIVE, moves=moves, begun=() if before is None else before.begun)
+            seed = spec.identity.seed if spec.identity.can_sign else None
+            files.save(origin, Stored(mark=mark, snapshot=snapshot, seed=seed))
+            handler.registry.add(self._revive(origin))
+            return None, []
+
+        try:
+            await self.act(adopt)
+        except MeshError as error:
+            self._problems[origin] = str(error)
+            self.say(origin, "error", str(error))
 
     async def _end_runners(self) -> None:
         for runner in self._runners.values():

@@ -24,9 +24,10 @@ from meshbus.compute.host import DaemonHost
 from meshbus.compute.migration.base import Outbound
 from meshbus.compute.migration.handler import MigrationSubprotocolHandler
 from meshbus.compute.recovery import keep
-from meshbus.compute.store import DaemonStore
+from meshbus.compute.store import DaemonStore, Mark, Status
 from meshbus.errors import DaemonError, DaemonFault, MeshError
 from meshbus.node.daemoninput import InputReader
+from meshbus.node.daemonledger import DaemonLedger
 from meshbus.node.daemonmoves import DaemonsHalted
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.policy.bound import Bound, By
@@ -71,6 +72,8 @@ class Shop(NamedTuple):
     """The longest output that can be published."""
     revive: Callable[[int], DaemonHost]
     """Restores a daemon from its record, in the thread. Raises DaemonError."""
+    ledger: DaemonLedger | None
+    """The log that other nodes could continue the daemon from, if it has one."""
     say: Callable[[str, str], None]
     """Adds a line to the daemon's log: level and text."""
 
@@ -117,12 +120,14 @@ class DaemonRunner:
         self._limit: int | None = None
         """How many events the next turn may take: those before one that failed."""
         self._seen_errors = host.stats.errors
+        self._unshared: bytes | None = None
+        """The last checkpoint, until it is in the ledger."""
         self._broken = False
         """Whether it failed and could not be restored yet."""
         self._checkpoint_s = 0.0
 
     def wake(self) -> None:
-        """Look for something to do: an input has news, or a move has ended."""
+        """Check for something to do: an input has news, or a move has ended."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -131,7 +136,7 @@ class DaemonRunner:
         self._wake.set()
 
     def deliver(self, event: DaemonEvent) -> asyncio.Future[tuple[bytes, ...]]:
-        """Give the daemon an event directly, and return a future of its outputs, which are then published."""
+        """Add an event without a log, and return a future of the daemon's outputs, which are then published."""
         if len(self._direct) >= MAX_DIRECT:
             problem = f"{MAX_DIRECT} events wait for it already, the limit; wait until some were processed"
             raise DaemonError(DaemonFault.PAUSED, self.host.origin, problem)
@@ -144,6 +149,9 @@ class DaemonRunner:
         """Run the daemon; return when it is gone or was stopped."""
         pause_s = FIRST_PAUSE_S
         try:
+            if not await self._is_owner():
+                await self._yield()
+                return
             await self._open()
             while not self._stopping:
                 self._wake.clear()
@@ -155,6 +163,9 @@ class DaemonRunner:
                     pause_s = min(2 * pause_s, LAST_PAUSE_S)
                     continue
                 self._show(turn)
+                if not await self._share():
+                    await self._yield()
+                    return
                 if turn.delivered:
                     self.failed, pause_s = False, FIRST_PAUSE_S
                 if turn.pending:
@@ -276,11 +287,39 @@ class DaemonRunner:
         if host.stats.processed == self._saved:
             return
         began = time.monotonic()
-        keep(self._shop.store, host, self._shop.wall(now))
+        self._unshared = keep(self._shop.store, host, self._shop.wall(now))
         self._checkpoint_s = time.monotonic() - began
         self._saved, self._has_pending = host.stats.processed, bool(host.pending)
 
     # ── between turns, on the loop ──────────────────────────────────────────────────────────
+
+    async def _is_owner(self) -> bool:
+        """Return whether the daemon may run here, by its ledger; wait until that is clear."""
+        ledger = self._shop.ledger
+        return ledger is None or await ledger.begin(self.host.origin)
+
+    async def _share(self) -> bool:
+        """Add the last checkpoint to the ledger; return False if another node has claimed the daemon."""
+        ledger, snapshot = self._shop.ledger, self._unshared
+        self._unshared = None
+        return ledger is None or snapshot is None or await ledger.write(self.host.origin, snapshot)
+
+    async def _yield(self) -> None:
+        """Leave the daemon to the node that has claimed it."""
+        origin, ledger = self.host.origin, self._shop.ledger
+        assert ledger is not None
+        owner = ledger.of(origin).node or 0
+        self._shop.say("warning", f"runs on {owner:016x} now, which has claimed it in the ledger")
+
+        def leave(handler: MigrationSubprotocolHandler, _now: float) -> tuple[None, list[Outbound]]:
+            out, _ = handler.source.abandon(origin)
+            before = self._shop.store.marked(origin)
+            if before is not None and handler.registry.get(origin) is self.host:
+                self._shop.store.mark(origin, Mark(status=Status.MOVED, target=owner, begun=before.begun))
+                handler.registry.remove(origin)
+            return None, out
+
+        await self._shop.act(leave)
 
     async def _idle(self) -> None:
         """Wait for something to do. A checkpoint without the last outputs is written if nothing comes for a while.

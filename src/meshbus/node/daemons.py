@@ -85,6 +85,7 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
         """Run a daemon, from its checkpoint if this node has one, and offer it so that it can move back here.
@@ -94,11 +95,13 @@ class Daemons:
         later the checkpoint says where it goes on. `output` is the channel for what it returns, which this node must log.
         `key` is a file with its own secret, by default it has one that follows from its name. `orchestrators` are the nodes
         that may move it, by default all. Events that are gone from an input's log stop the daemon, unless `skip_gaps`.
+        `checkpoints` is a replicated channel for its checkpoints: if its node dies, another that offers it with the same
+        channel continues it. Its output must then be replicated too, and its inputs must not be logs of the dead node.
 
         A daemon that was moved to another node stays there. Raises DaemonError if it cannot be started, ConfigError if
         its channels are not logged.
         """
-        spec = self._spec(name, factory, output, key, orchestrators, skip_gaps=skip_gaps, fresh=True)
+        spec = self._spec(name, factory, output, key, orchestrators, checkpoints, skip_gaps=skip_gaps, fresh=True)
         origin = spec.identity.origin_hash
         if all(info.origin != origin or info.moves is None for info in self.list()):
             self._check_elsewhere(spec)
@@ -115,10 +118,11 @@ class Daemons:
         output: str | None = None,
         key: str | None = None,
         orchestrators: Iterable[int | str] | None = None,
+        checkpoints: str | None = None,
         skip_gaps: bool = False,
     ) -> DaemonInfo:
-        """Let a daemon move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
-        spec = self._spec(name, factory, output, key, orchestrators, skip_gaps=skip_gaps, fresh=False)
+        """Allow a daemon to move to this node; one that was here when the node stopped goes on. The arguments are those of `run`."""
+        spec = self._spec(name, factory, output, key, orchestrators, checkpoints, skip_gaps=skip_gaps, fresh=False)
         await self._hosting.declare(spec)
         return self._hosting.info(spec.identity.origin_hash)
 
@@ -136,7 +140,7 @@ class Daemons:
     async def deliver(
         self, daemon: str | int, payload: bytes, *, origin: int | None = None, sequence: int | None = None
     ) -> Sequence[bytes]:
-        """Give a daemon of this node an event without a log, and return its outputs, which are published by then.
+        """Deliver an event without a log to a daemon of this node, and return its outputs, which are published by then.
 
         While it moves, the event is kept for it, and the list is empty. An event without a log is lost if the node dies
         before the call returns. `origin` and `sequence` say whose event it is, by default this node's.
@@ -309,6 +313,7 @@ class Daemons:
         output: str | None,
         key: str | None,
         orchestrators: Iterable[int | str] | None,
+        checkpoints: str | None,
         *,
         skip_gaps: bool,
         fresh: bool,
@@ -319,6 +324,7 @@ class Daemons:
             identity=self._identity(name, key),
             output=None if output is None else self._output(ChannelName(output)),
             orchestrators=None if orchestrators is None else frozenset(map(self._node, orchestrators)),
+            checkpoints=None if checkpoints is None else self._checkpoints(checkpoints, output),
             skips_gaps=skip_gaps,
             fresh=fresh,
         )
@@ -334,6 +340,18 @@ class Daemons:
         if not has_arrow():
             raise ConfigError("output", "a daemon with an output needs pyarrow; install meshbus with its extra 'arrow'")
         return channel
+
+    def _checkpoints(self, channel: str, output: str | None) -> ChannelName:
+        is_replicated = self._hosting.around.is_replicated
+        for name, what in (
+            (channel, "holds checkpoints"),
+            (output, "is the output of a daemon with checkpoints there"),
+        ):
+            if name is not None and not is_replicated(ChannelName(name)):
+                raise ConfigError(
+                    "replicas", f"{name} {what}, so it must be replicated; set replicas for it in [[channels]]"
+                )
+        return ChannelName(channel)
 
     def _position(self, text: str) -> InputPosition:
         around = self._hosting.around
@@ -387,6 +405,7 @@ async def _start(daemons: Daemons, entry: DaemonEntry, factory: DaemonFactory) -
     key = None if entry.key is None else str(entry.key)
     output = None if entry.output is None else str(entry.output)
     allowed = entry.orchestrators or None
+    shared = None if entry.checkpoints is None else str(entry.checkpoints)
     while True:
         try:
             if entry.run:
@@ -397,11 +416,18 @@ async def _start(daemons: Daemons, entry: DaemonEntry, factory: DaemonFactory) -
                     output=output,
                     key=key,
                     orchestrators=allowed,
+                    checkpoints=shared,
                     skip_gaps=entry.skip_gaps,
                 )
             else:
                 await daemons.offer(
-                    entry.name, factory, output=output, key=key, orchestrators=allowed, skip_gaps=entry.skip_gaps
+                    entry.name,
+                    factory,
+                    output=output,
+                    key=key,
+                    orchestrators=allowed,
+                    checkpoints=shared,
+                    skip_gaps=entry.skip_gaps,
                 )
         except LocalProtocolError as error:
             # The name of a publisher is known when that has announced itself.

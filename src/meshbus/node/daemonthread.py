@@ -37,7 +37,7 @@ class DaemonThread:
         return outcome
 
     async def close(self, timeout_s: float) -> bool:
-        """Let the thread end after what it was given, and return whether it has within this time."""
+        """End the thread after what it was given, and return whether it has ended within this time."""
         self._jobs.put(None)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

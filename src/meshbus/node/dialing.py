@@ -159,7 +159,7 @@ class Connecting:
             self._tasks.start(self._try(node_id))
 
     def close(self) -> None:
-        """Give up."""
+        """Cancel what is under way."""
         self._tasks.cancel()
 
     async def _try(self, node_id: int) -> None:

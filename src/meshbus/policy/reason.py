@@ -476,7 +476,7 @@ class Reason(Enum):
     MIGRATION_MALFORMED = 0, "drop", "migration_malformed", (
         "A migration message cannot be read; check the version of the peer.")
     MIGRATION_UNREACHABLE = 0, "drop", "migration_unreachable", (
-        "A migration message was not sent because there is no session with the node; it is sent again later.")
+        "A migration message was not sent because its node is not connected; it is sent again later, so connect to that node if this continues.")
     MIGRATION_STALE = 0, "drop", "migration_stale", (
         "A migration message belongs to a move that is over or to another attempt; late ones are normal on lossy paths.")
     MIGRATION_UNEXPECTED = 0, "drop", "migration_unexpected", (

@@ -6,6 +6,7 @@ from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.host import DaemonHost
 from meshbus.compute.migration.base import MigrationSettings, Phase, withdrawal
 from meshbus.compute.recovery import keep
+from meshbus.compute.registry import Factory
 from meshbus.compute.store import Status
 from meshbus.errors import MigrationError, MigrationFault
 from meshbus.names.channel import ChannelName
@@ -202,3 +203,34 @@ def test_a_plain_orchestrator_gets_what_real_sources_send() -> None:
     # Renumbered, so that a 0.23 target finds the event next in its replay (compute.md §6).
     assert [item.link.sequence for item in events.events] == [1]
     assert cleanup == (OTHER, CleanupComplete(origin=ORIGIN))
+
+
+def test_a_daemon_that_fails_in_a_move_ends_the_move_and_keeps_what_it_has_not_processed() -> None:
+    trio = Trio()
+    trio.say(OTHER, SOURCE, REQUEST)
+    trio[SOURCE].handler.deliver(ORIGIN, event(1))
+    source = trio[SOURCE].handler.source
+    assert source.phase(ORIGIN) is not None
+    assert not source.is_stopping(ORIGIN)
+    trio.say(OTHER, SOURCE, CUTOVER)
+    assert source.is_stopping(ORIGIN)
+    ((to, message),), kept = source.abandon(ORIGIN)
+    assert (to, kept) == (OTHER, [event(1)])
+    assert isinstance(message, MigrationFailed)
+    assert source.phase(ORIGIN) is None
+    assert source.abandon(ORIGIN) == ([], [])
+
+
+def test_only_the_nodes_that_a_factory_names_may_take_a_daemon_away() -> None:
+    trio = Trio()
+    registry = trio[SOURCE].registry
+    registry.withdraw(ORIGIN)
+    registry.offer(ORIGIN, Factory(create=Stubborn, identity=DAEMON, orchestrators=frozenset({TARGET})))
+    assert trio.say(OTHER, SOURCE, REQUEST) == []
+    assert trio[SOURCE].counted(Reason.REFUSE_MIGRATION_SENDER) == 1
+    assert trio.say(TARGET, SOURCE, REQUEST) != []
+    trio = Trio()
+    trio[SOURCE].registry.withdraw(ORIGIN)
+    trio[SOURCE].registry.offer(ORIGIN, Factory(create=Stubborn, identity=DAEMON, orchestrators=frozenset()))
+    trio.start(SOURCE)
+    assert trio.runs_on() == [TARGET], "the node itself always may"
