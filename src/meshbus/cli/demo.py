@@ -234,7 +234,7 @@ _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
         "subscribers per channel, and what arrived",
         ("channel", "subscribers", "events", "deliveries", "receivers", "receipts"),
     ),
-    "gold.moves": ("daemons that moved from one node to another", ("name", "source", "target", "seconds")),
+    "gold.moves": ("daemons that moved from one node to another", ("daemon", "source", "target", "seconds")),
     "gold.nodes": ("nodes that others know, and by how many", ("name", "place", "recorders")),
 }
 
