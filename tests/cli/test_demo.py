@@ -1,5 +1,6 @@
 """The demo as people run it: what it prints is what its fleet's own files say, and it leaves nothing running."""
 
+import json
 import os
 import re
 import signal
@@ -14,7 +15,18 @@ import pytest
 
 from meshbus.cli.demo import ABOUT, MARK
 from meshbus.cli.exit import Exit
-from meshbus.demo.roles import ALARMS, POSES, PROPOSED_POLICY, REPORT, ROLES, FleetFiles, place_of
+from meshbus.demo.roles import (
+    ALARMS,
+    ANOMALIES,
+    FAILING,
+    GATEWAY,
+    POSES,
+    PROPOSED_POLICY,
+    REPORT,
+    ROLES,
+    FleetFiles,
+    place_of,
+)
 from meshbus.keyfile import load_identity
 from tests.children import child
 from tests.cli.conftest import Meshbus
@@ -82,7 +94,28 @@ def test_every_node_is_listed_with_its_logs(shown: Shown) -> None:
     for name, (published, received) in counts.items():
         for kind, count in (("published", published), ("received", received)):
             if (shown.files.log_dir(name) / kind).exists():
-                assert int(count.replace("–", "0")) == sum(map(len, logged(shown.files, name, kind).values()))
+                log = logged(shown.files, name, kind)
+                if kind == "published":
+                    log.pop(ANOMALIES, None)  # what the detector publishes, which is shown by itself
+                assert int(count.replace("–", "0")) == sum(map(len, log.values()))
+
+
+def test_the_move_of_the_detector_is_shown_and_is_a_row(shown: Shown) -> None:
+    found = re.search(
+        r"It published (\d+) anomalies on west-rover and (\d+) on the gateway: exactly the (\d+)", shown.text
+    )
+    assert found
+    before, after, total = map(int, found.groups())
+    logs = [logged(shown.files, name, "published")[ANOMALIES] for name in (FAILING, GATEWAY)]
+    assert list(map(len, logs)) == [before, after]
+    numbers = [json.loads(row.payload)["anomaly"] for log in logs for row in log]
+    assert numbers == list(range(1, total + 1))
+    [[name, source, target, seconds]] = shown.table("gold.moves")
+    assert (name, source, target) == ("detector", FAILING, GATEWAY)
+    assert float(seconds) >= 0
+    report = (shown.files.folder / REPORT).read_text()
+    assert "Moves of daemons" in report
+    assert all(f"{shown.files.identities[node].node_id:016x}" in report for node in (FAILING, GATEWAY))
 
 
 def test_refusals_show_node_channel_and_reason(shown: Shown) -> None:

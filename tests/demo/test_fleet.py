@@ -7,7 +7,8 @@ import pytest
 
 from meshbus.demo.fleet import Fleet
 from meshbus.demo.messages import Counts
-from meshbus.demo.roles import ALARMS, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_files
+from meshbus.demo.moving import check_moved
+from meshbus.demo.roles import ALARMS, ANOMALIES, FAILING, GATEWAY, MAPS, NOTES, POSES, ROLES, TRACES, write_files
 from meshbus.errors import MeshError
 from tests.demo.leftover import none_with
 from tests.demo.reading import Row, judged, logged
@@ -27,7 +28,7 @@ async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, m
     async with Fleet(files) as fleet:
         await fleet.connect()
         refused = await fleet.subscribe()
-        await fleet.publish(1.5, seen.append)
+        took_s = await fleet.publish(1.5, seen.append)
         await fleet.leave()
     assert sys.platform != "linux" or none_with(f"DEMO_TEST={tmp_path}")
 
@@ -47,20 +48,33 @@ async def test_what_is_counted_is_what_was_logged_and_recorded(tmp_path: Path, m
 
     for name in ("west-rover", "east-rover"):
         log = logged(files, name, "published")
-        assert {channel: len(events) for channel, events in log.items() if events} == published[name]
+        flows = {channel: len(events) for channel, events in log.items() if events and channel != ANOMALIES}
+        assert flows == published[name]
     west, east = (logged(files, name, "published") for name in ("west-rover", "east-rover"))
     control, planner = (logged(files, name, "received") for name in ("control", "east-planner"))
     for reader, log in (("control", control), ("east-planner", planner)):
         assert {channel: len(events) for channel, events in log.items()} == counts[reader].received
     assert sorted(_said(control[POSES])) == sorted(_said(west[POSES] + east[POSES]))
     assert sorted(control[ALARMS]) == sorted(west[ALARMS] + east[ALARMS])  # reliable, so they keep their numbers
-    assert set(control) == {POSES, ALARMS}
+    assert set(control) == {POSES, ALARMS, ANOMALIES}
+    # The detector was on two nodes; its subscriber got each anomaly once.
+    before, after = west[ANOMALIES], logged(files, GATEWAY, "published")[ANOMALIES]
+    assert (took_s > 0, {row.publisher for row in before}, {row.publisher for row in after}) == (
+        True,
+        {FAILING},
+        {GATEWAY},
+    )
+    assert sorted(control[ANOMALIES]) == sorted(before + after)
+    moved = check_moved(files)
+    assert (moved.before, moved.after) == (len(before), len(after))
+    assert moved.poses == published[FAILING][POSES]
     assert planner[ALARMS] == west[ALARMS]
     assert (_said(planner[POSES]), _said(planner[MAPS])) == (_said(east[POSES]), _said(west[MAPS]))
     assert set(planner) == {POSES, ALARMS, MAPS}
 
     passed = judged(files)
     sent, guest = published["west-rover"], published["west-guest"]
+    assert passed.pop((ANOMALIES, WEST, REGION, "forward")) > 0
     alarms = [(ALARMS, source, dest, "forward") for source, dest in ((WEST, REGION), (WEST, EAST), (EAST, REGION))]
     assert all(passed.pop(way) >= sent[ALARMS] for way in alarms)  # a slow machine repeats reliable packets
     assert passed == {

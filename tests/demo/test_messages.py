@@ -5,8 +5,10 @@ import pytest
 from meshbus.demo.messages import (
     ANSWER,
     COMMAND,
+    Await,
     Counts,
     Done,
+    Fetch,
     Flow,
     Join,
     Left,
@@ -26,6 +28,8 @@ from meshbus.demo.messages import (
     [
         Join((Link("ab" * 32), Link("cd" * 32, "127.0.0.1:9000"))),
         Listen((Wish("00000000000000ff", "alarms/safety"),)),
+        Fetch("detector", "00000000000000ff"),
+        Await("detector", 90),
         Publish((Flow("telemetry/pose", 60), Flow("alarms/safety", 5, reliable=True)), 2.5),
     ],
 )
@@ -40,6 +44,7 @@ def test_a_command_is_one_line_and_comes_back(command: Line) -> None:
     [
         Up("127.0.0.1:9000"),
         Done((Refused("00000000000000ff", "line\nbreak", "unauthorized"),)),
+        Done((), 0.25),
         Counts({"a": 1}, {"b": 2}, {"c": 3}),
         Left(Counts({"a": 1})),
     ],

@@ -3,8 +3,12 @@
 import pytest
 
 from meshbus.config import NodeConfig
+from meshbus.demo.detector import Detector
 from meshbus.demo.roles import (
     ALARMS,
+    ANOMALIES,
+    DETECTOR,
+    FAILING,
     GATEWAY,
     MAPS,
     NOTES,
@@ -60,6 +64,7 @@ def test_the_proposal_changes_two_channels_and_nothing_else(files: FleetFiles) -
         POSES: Visibility.PARENT_VISIBLE,
         MAPS: Visibility.EXPORTED,
         TRACES: Visibility.SUBNET_LOCAL,
+        ANOMALIES: Visibility.PARENT_VISIBLE,
     }
     assert NOTES not in rules
     changed = {new.name: new.visibility for old, new in zip(before.channels, after.channels, strict=True) if old != new}
@@ -77,6 +82,15 @@ def test_the_pipeline_reads_what_the_gateway_and_the_readers_wrote(files: FleetF
 
 def test_every_wish_names_a_member(files: FleetFiles) -> None:
     assert {publisher for role in ROLES for publisher, _ in role.wishes} <= set(files.identities)
+
+
+def test_the_detector_begins_on_the_failing_rover_and_may_move_to_the_gateway(files: FleetFiles) -> None:
+    for role in ROLES:
+        config = NodeConfig.load(files.config(role.name), env={})
+        found = [(entry.name, entry.run, str(entry.output)) for entry in config.daemons]
+        assert found == ([(DETECTOR, role.name == FAILING, ANOMALIES)] if role.name in {FAILING, GATEWAY} else [])
+        for entry in config.daemons:
+            assert entry.load_factory() is Detector
 
 
 def test_nothing_is_overwritten(files: FleetFiles) -> None:

@@ -32,6 +32,9 @@ def run(
         list[Path] | None, Parameter(help="Directory with its module, before those of daemons_path. May be repeated.")
     ] = None,
     key: Annotated[Path | None, Parameter(help="File with its own secret, which is created on first use.")] = None,
+    checkpoints: Annotated[
+        str | None, Parameter(help="Replicated channel for its checkpoints, so that it survives the death of a node.")
+    ] = None,
     skip_gaps: Annotated[
         bool, Parameter(help="Go on after events that are gone from an input's log.", show_default=False)
     ] = False,
@@ -48,6 +51,7 @@ def run(
     """
     wish: dict[str, Any] = {"name": name, "factory": factory, "inputs": inputs or [], "skip_gaps": skip_gaps}
     wish |= {"output": output, "path": [str(one.absolute()) for one in path or ()], "offer": offer}
+    wish["checkpoints"] = checkpoints
     wish["key"] = None if key is None else str(key.absolute())
     row = ask(admin, config, "daemon_run", daemon=wish)
     if not for_people(json):

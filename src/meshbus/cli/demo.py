@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from meshbus.demo.alarms import Alarmed
     from meshbus.demo.lake import Found
     from meshbus.demo.messages import Counts, Refused
+    from meshbus.demo.moving import Moved
     from meshbus.demo.roles import FleetFiles
 
 FOLDER = Path("meshbus-demo")
@@ -59,8 +60,8 @@ def demo(
     """Run a small fleet on this machine, then the data pipeline on its logs.
 
     The fleet is six node processes on loopback: two sites and a gateway between them. Events are published, authorized,
-    refused, forwarded, dropped and logged. Three more nodes replicate a channel of alarms, and lose their leader. Spark makes tables of the logs, computes every verdict of the gateway again,
-    and shows what another policy would have decided. The demo stops by itself and leaves only the output directory.
+    refused, forwarded, dropped and logged. A daemon moves from a rover to the gateway. Three more nodes replicate a channel
+    of alarms, and lose their leader. Spark makes tables of the logs, computes every verdict of the gateway again, and shows what another policy would have decided. The demo stops by itself and leaves only the output directory.
     """
     import asyncio
 
@@ -87,6 +88,7 @@ async def _run(files: FleetFiles, seconds: float) -> None:
     from meshbus.demo.alarms import run_alarms
     from meshbus.demo.fleet import Fleet
     from meshbus.demo.lake import GO, Found, Read, Ready, lake_process
+    from meshbus.demo.moving import check_moved
     from meshbus.demo.roles import ROLES
 
     def news(line: Ready | Read | Found) -> bool:
@@ -105,10 +107,11 @@ async def _run(files: FleetFiles, seconds: float) -> None:
                 await processes.enter_async_context(spark)  # Spark starts while events are published
                 async with asyncio.TaskGroup() as tasks:
                     alarms = tasks.create_task(run_alarms(files.folder / REPLICAS))
-                    await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
+                    took_s = await fleet.publish(seconds, lambda counts: stage.say(_flow(counts)))
                 await fleet.leave()
                 stage.say(_flow(fleet.counts))
         _show_fleet(files, fleet.counts, refused)
+        _show_moved(check_moved(files), took_s)
         _show_alarms(alarms.result())
         with Stage("pipeline", "starting Spark") as stage:
             await spark.answer()
@@ -166,6 +169,18 @@ def _show_alarms(found: Alarmed) -> None:
     show_table(rows, ("member", "state", "lag"))
 
 
+def _show_moved(found: Moved, took_s: float) -> None:
+    """Show that the move of the detector cost no anomaly, and repeated none."""
+    from meshbus.demo.roles import FAILING, GATEWAY
+
+    _title("A daemon that moved", f"the battery of {FAILING} fails, so its detector of anomalies goes to the {GATEWAY}")
+    show_text(f"It moved in {took_s:.1f} s, while {found.poses} poses were published.")
+    show_text(
+        f"It published {found.before} anomalies on {FAILING} and {found.after} on the {GATEWAY}: exactly the"
+        f" {found.before + found.after} that the {found.poses} poses in the rover's log lead to, once and in order."
+    )
+
+
 def _flow(counts: Mapping[str, Counts]) -> str:
     published, limited, received = (
         sum(sum(getattr(one, what).values()) for one in counts.values())
@@ -219,6 +234,7 @@ _GOLD: dict[str, tuple[str, tuple[str, ...]]] = {
         "subscribers per channel, and what arrived",
         ("channel", "subscribers", "events", "deliveries", "receivers", "receipts"),
     ),
+    "gold.moves": ("daemons that moved from one node to another", ("daemon", "source", "target", "seconds")),
     "gold.nodes": ("nodes that others know, and by how many", ("name", "place", "recorders")),
 }
 
@@ -233,7 +249,12 @@ def _named(files: FleetFiles, row: Mapping[str, Any]) -> dict[str, Any]:
         if row.get(column) is not None:
             # Spark stores unsigned ids as signed integers.
             shown[name] = ids.get(row[column] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
-    shown |= {name.removesuffix("_us"): round(value) for name, value in row.items() if isinstance(value, float)}
+    for column in ("source", "target"):
+        if row.get(column) is not None:
+            shown[column] = ids.get(row[column] & 0xFFFF_FFFF_FFFF_FFFF, "unknown")
+    shown |= {name.removesuffix("_us"): round(value) for name, value in row.items() if name.endswith("_us") and value}
+    if row.get("seconds") is not None:
+        shown["seconds"] = f"{row['seconds']:.1f}"
     if "subnet" in row:
         shown["place"] = place_of(row["subnet"])
     for column, name in (("src", "from"), ("dst", "to")):

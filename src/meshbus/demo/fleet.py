@@ -14,9 +14,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from meshbus.demo.messages import ANSWER, Counts, Done, Join, Left, Line, Link, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import (
+    ANSWER,
+    Await,
+    Counts,
+    Done,
+    Fetch,
+    Join,
+    Left,
+    Line,
+    Link,
+    Listen,
+    Publish,
+    Refused,
+    Up,
+    Wish,
+    pack,
+)
 from meshbus.demo.process import Process
-from meshbus.demo.roles import GATEWAY, ROLES, FleetFiles, Role
+from meshbus.demo.roles import DETECTOR, FAILING, GATEWAY, POSES, ROLES, FleetFiles, Role
 
 _QUIET_S = 1.0
 """When no member has received an event for this long, all events have arrived or are lost."""
@@ -113,13 +129,30 @@ class Fleet:
         await _all(ask(role) for role in ROLES if role.wishes)
         return refused
 
-    async def publish(self, seconds: float, told: Told) -> None:
-        """Publish events for `seconds`, and wait until they have arrived; `told` is called with the counts meanwhile."""
+    async def publish(self, seconds: float, told: Told) -> float:
+        """Publish events for `seconds`, and wait until they have arrived; `told` is called with the counts meanwhile.
+
+        In the middle of it, the detector moves from the failing rover to the gateway. Returns how long that took, in seconds.
+        """
+        poses = sum(round(flow.per_s * seconds) for flow in _role(FAILING).flows if flow.channel == POSES)
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell(told))
+            moving = tasks.create_task(self._move_detector(poses // 2))
             await _all(self._members[role.name].ask(Publish(role.flows, seconds)) for role in ROLES if role.flows)
+            took_s = await moving
+            await self._members[GATEWAY].ask(Await(DETECTOR, poses))
             await self._settle()
             telling.cancel()
+        return took_s
+
+    async def _move_detector(self, poses: int) -> float:
+        """Move the detector when the rover has published so many poses."""
+        rover = self._members[FAILING]
+        while rover.counts.published.get(POSES, 0) < poses:  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(_TOLD_S)
+        done = await self._members[GATEWAY].ask(Fetch(DETECTOR, f"{self._files.identities[FAILING].node_id:016x}"))
+        assert done.took_s is not None
+        return done.took_s
 
     async def leave(self) -> None:
         """Close every node and wait until all processes have exited."""
@@ -128,7 +161,7 @@ class Fleet:
     def _links(self, role: Role) -> tuple[Link, ...]:
         """Return the sessions that a member needs for its subscriptions; direct ones within its own site."""
         subnets = {other.name: other.subnet for other in ROLES}
-        wanted = dict.fromkeys(publisher for publisher, _ in role.wishes)
+        wanted = dict.fromkeys(publisher for publisher, _ in role.wishes if publisher != GATEWAY)
         return tuple(self._link(name, direct=subnets[name] == role.subnet) for name in wanted)
 
     def _link(self, name: str, *, direct: bool) -> Link:
@@ -149,6 +182,10 @@ class Fleet:
             now = {name: counts.received for name, counts in self.counts.items()}
             if now != before:
                 before, quiet_since = now, loop.time()
+
+
+def _role(name: str) -> Role:
+    return next(role for role in ROLES if role.name == name)
 
 
 async def _all(doing: Iterable[Awaitable[object]]) -> None:

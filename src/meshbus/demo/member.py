@@ -15,7 +15,23 @@ from collections import Counter
 from pathlib import Path
 
 from meshbus.config import NodeConfig
-from meshbus.demo.messages import COMMAND, Counts, Done, Flow, Join, Left, Listen, Publish, Refused, Up, Wish, pack
+from meshbus.demo.messages import (
+    COMMAND,
+    Await,
+    Command,
+    Counts,
+    Done,
+    Fetch,
+    Flow,
+    Join,
+    Left,
+    Listen,
+    Publish,
+    Refused,
+    Up,
+    Wish,
+    pack,
+)
 from meshbus.demo.process import run_child, say
 from meshbus.errors import ChannelError, ChannelFault, Timeout
 from meshbus.node.node import Node
@@ -25,6 +41,9 @@ TELL_S = 0.2
 PATIENCE_S = 60.0
 """Longest wait for the profile agreement with all peers, and for the acknowledgements and the credit of a peer. Both
 normally take a few heartbeats, but on a busy machine a process may not run for seconds."""
+
+JUMP_EVERY = 15
+"""Of so many positions one is wrong, for the detector to find."""
 
 
 class Member:
@@ -58,11 +77,12 @@ class Member:
             await asyncio.sleep(TELL_S)
             say(pack(self.counts))
 
-    def _begin(self, command: Join | Listen | Publish) -> None:
+    def _begin(self, command: Command) -> None:
         self._jobs.append(self._tasks.create_task(self._do(command)))
 
-    async def _do(self, command: Join | Listen | Publish) -> None:
+    async def _do(self, command: Command) -> None:
         refused: list[Refused] = []
+        took_s: float | None = None
         match command:
             case Join():
                 for link in command.links:
@@ -75,7 +95,22 @@ class Member:
                 async with asyncio.TaskGroup() as flows:
                     for flow in command.flows:
                         flows.create_task(self._publish(flow, command.seconds))
-        say(pack(Done(tuple(refused))))
+            case Fetch():
+                moved = await self._node.daemons.move(
+                    command.daemon, self._node.node_id, source=int(command.source, 16), timeout_s=PATIENCE_S
+                )
+                took_s = moved.seconds
+            case Await():
+                await self._await(command)
+        say(pack(Done(tuple(refused), took_s)))
+
+    async def _await(self, command: Await) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while [one.next_seq for one in self._node.daemons.get(command.daemon).inputs] != [command.events]:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(TELL_S)
+        except TimeoutError:
+            raise Timeout(f"{command.events} events at daemon {command.daemon}", PATIENCE_S) from None
 
     async def _ask(self, wish: Wish) -> Refused | None:
         """Subscribe and count events until the end; return the refusal, or None."""
@@ -128,10 +163,11 @@ class Member:
 
 
 def reading(number: int) -> bytes:
-    """Return a made-up report of a robot: its position on a circle, and its battery."""
+    """Return a made-up report of a robot: its position on a circle, sometimes wrong, and its battery."""
     angle = number / 50
+    radius = 13 if number % JUMP_EVERY == JUMP_EVERY - 1 else 10
     return (
-        f'{{"n":{number},"x":{10 * math.cos(angle):.3f},"y":{10 * math.sin(angle):.3f},'
+        f'{{"n":{number},"x":{radius * math.cos(angle):.3f},"y":{radius * math.sin(angle):.3f},'
         f'"battery":{100 - number % 1000 / 20:.1f}}}'
     ).encode()
 

@@ -7,6 +7,8 @@ exits, so no member outlives its parent process, however the parent ended.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 
@@ -57,6 +59,21 @@ class Publish(Line, frozen=True):
     seconds: float
 
 
+class Fetch(Line, frozen=True):
+    """Command: move a daemon to this member from another; answered when it runs here."""
+
+    daemon: str
+    source: str
+    """Node id in hex."""
+
+
+class Await(Line, frozen=True):
+    """Command: wait until a daemon on this member has processed so many events of its only input."""
+
+    daemon: str
+    events: int
+
+
 class Up(Line, frozen=True):
     """The node is listening."""
 
@@ -75,6 +92,8 @@ class Done(Line, frozen=True):
     """A command is done."""
 
     refused: tuple[Refused, ...] = ()
+    took_s: float | None = None
+    """How long a move took."""
 
 
 class Counts(Line, frozen=True):
@@ -92,7 +111,8 @@ class Left(Line, frozen=True):
     counts: Counts
 
 
-COMMAND = msgspec.json.Decoder(Join | Listen | Publish)
+Command: TypeAlias = Join | Listen | Publish | Fetch | Await
+COMMAND: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 ANSWER = msgspec.json.Decoder(Up | Done | Counts | Left)
 
 

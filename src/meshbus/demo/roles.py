@@ -28,7 +28,11 @@ from meshbus.wire.messages.token import PermissionToken, Scope
 
 REGION, WEST, EAST = "3", "3.1", "3.2"
 POSES, ALARMS, MAPS, TRACES, NOTES = "telemetry/pose", "alarms/safety", "maps/tiles", "debug/trace", "scratch/notes"
-GATEWAY = "gateway"
+ANOMALIES = "anomalies/pose"
+GATEWAY, FAILING = "gateway", "west-rover"
+"""The node between the sites, and the rover whose battery fails."""
+DETECTOR = "detector"
+"""The daemon that finds jumps in the poses of the failing rover; it moves to the gateway."""
 PROPOSED_POLICY, PIPELINE, REPORT = "proposed.toml", "pipeline.toml", "report.html"
 """Names of files in the output directory."""
 
@@ -37,8 +41,9 @@ BOUNDARY: Mapping[str, Mapping[str, Any]] = {
     POSES: {"visibility": "parent-visible"},
     MAPS: {"visibility": "exported"},
     TRACES: {"visibility": "subnet-local"},
+    ANOMALIES: {"visibility": "parent-visible", "log": "published", "reliable": True},
 }
-"""Channel policies of the gateway; it has none for NOTES."""
+"""Channel policies of the gateway; it has none for NOTES. It publishes ANOMALIES itself after the detector has moved."""
 PROPOSED: Mapping[str, Mapping[str, Any]] = {
     **BOUNDARY,
     POSES: {"visibility": "global"},
@@ -70,6 +75,8 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """Permissions of its token for ALARMS; None for no token."""
     policy: tuple[Mapping[str, Any], ...] = ()
     """Its channel policies, with log settings."""
+    daemon: Mapping[str, Any] | None = None
+    """How it declares the detector; None if it does not."""
 
 
 _ROVER_CHANNELS = (
@@ -77,11 +84,12 @@ _ROVER_CHANNELS = (
     {"name": ALARMS, "log": "published", "require_token": True, "reliable": True},
     {"name": MAPS, "log": "published", "max_rate_pps": MAPS_PER_S},
     {"name": TRACES, "log": "published"},
+    {"name": ANOMALIES, "log": "published", "reliable": True},
 )
 _READER_CHANNELS = ({"prefix": "", "log": "received"},)
 
 ROLES = (
-    Role(name=GATEWAY, subnet=REGION, job="applies policy, records"),
+    Role(name=GATEWAY, subnet=REGION, job="applies policy, records", daemon={"run": False}),
     Role(
         name="control",
         subnet=REGION,
@@ -92,17 +100,20 @@ ROLES = (
             ("west-rover", MAPS),
             ("east-rover", POSES),
             ("east-rover", ALARMS),
+            (FAILING, ANOMALIES),
+            (GATEWAY, ANOMALIES),
         ),
         allowed=Scope.SUBSCRIBE,
         policy=_READER_CHANNELS,
     ),
     Role(
-        name="west-rover",
+        name=FAILING,
         subnet=WEST,
         job="drives, maps, raises alarms",
         flows=(Flow(POSES, 60), Flow(ALARMS, 5, reliable=True), Flow(MAPS, 30), Flow(TRACES, 20)),
         allowed=Scope.PUBLISH,
         policy=_ROVER_CHANNELS,
+        daemon={"inputs": [POSES]},
     ),
     Role(
         name="west-guest",
@@ -199,6 +210,9 @@ def _settings(role: Role) -> dict[str, Any]:
         settings["tokens"] = [f"../../tokens/{role.name}.token"]
     if role.policy:
         settings |= {"log_dir": "log", "channels": list(role.policy)}
+    if role.daemon is not None:
+        detector = {"name": DETECTOR, "factory": "meshbus.demo.detector:Detector", "output": ANOMALIES}
+        settings |= {"daemons_dir": "daemons", "daemons": [detector | dict(role.daemon)]}
     return settings
 
 
@@ -226,7 +240,8 @@ def _pipeline_settings(files: FleetFiles) -> dict[str, Any]:
         "tables": "tables",
         "logs": [f"nodes/{name}/log" for name in (GATEWAY, *(role.name for role in readers))],
         "channels": [
-            {"prefix": "", "codec": "json", "schema": "n BIGINT NOT NULL, x DOUBLE, y DOUBLE, battery DOUBLE"}
+            {"name": ANOMALIES, "codec": "json", "schema": "n BIGINT NOT NULL, anomaly BIGINT, step_mm BIGINT"},
+            {"prefix": "", "codec": "json", "schema": "n BIGINT NOT NULL, x DOUBLE, y DOUBLE, battery DOUBLE"},
         ],
         "subscriptions": [{"peer": peer, "prefix": channel} for peer, channel in dict.fromkeys(wishes)],
     }

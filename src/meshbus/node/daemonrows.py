@@ -31,6 +31,7 @@ class DaemonWish(msgspec.Struct, frozen=True, kw_only=True):
     output: str | None = None
     key: str | None = None
     """An absolute path."""
+    checkpoints: str | None = None
     skip_gaps: bool = False
     path: tuple[str, ...] = ()
     """Directories in which the module is looked for first, as absolute paths."""
@@ -44,11 +45,10 @@ async def start_wish(daemons: Daemons, path: Sequence[Path], wish: DaemonWish) -
     # The rules for what may be written are those of the file.
     entry = DaemonEntry(name=wish.name, factory=wish.factory, inputs=wish.inputs)
     factory = entry.load_factory([*map(Path, wish.path), *path])
+    options: dict[str, Any] = {"output": output, "key": wish.key, "checkpoints": wish.checkpoints}
     if wish.offer:
-        return await daemons.offer(wish.name, factory, output=output, key=wish.key, skip_gaps=wish.skip_gaps)
-    return await daemons.run(
-        wish.name, factory, inputs=wish.inputs, output=output, key=wish.key, skip_gaps=wish.skip_gaps
-    )
+        return await daemons.offer(wish.name, factory, skip_gaps=wish.skip_gaps, **options)
+    return await daemons.run(wish.name, factory, inputs=wish.inputs, skip_gaps=wish.skip_gaps, **options)
 
 
 def daemon_row(info: DaemonInfo, who: Who) -> dict[str, Any]:

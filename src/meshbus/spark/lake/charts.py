@@ -29,7 +29,7 @@ _WIDTH, _HEIGHT = 860, 220
 _GOOD, _BAD = (51, 102, 170), (204, 85, 68)
 """Colors of cells from which nothing and everything was dropped."""
 _COLORS = ("#3366aa", "#cc5544", "#339966", "#aa7711", "#8855aa", "#2299aa", "#bb4488", "#667733")
-IDS = {"origin", "recorder", "peer", "node_id", "session_id"}
+IDS = {"origin", "recorder", "peer", "node_id", "session_id", "source", "target"}
 """Columns with 64-bit ids, shown in hexadecimal as in `meshbus peers`."""
 
 

@@ -31,7 +31,7 @@ def test_a_move_is_a_row_with_both_ends_and_its_time() -> None:
         _fact(7, b"A", "moving", 2, origin=70, name="counter"),  # the first try failed
         _fact(8, b"A", "moved", 1, origin=70, name="counter"),
     )
-    names = ("name", "source", "target", "seconds", "recorder")
+    names = ("daemon", "source", "target", "seconds", "recorder")
     assert [tuple(row[name] for name in names) for row in found] == [
         ("counter", 1, 2, 3.0, ord("A")),
         ("counter", 2, 1, 1.0, ord("A")),
@@ -50,8 +50,8 @@ def test_without_moves_there_are_no_rows() -> None:
 def test_the_section_lists_moves_in_their_order() -> None:
     same = {"origin": 70, "source": 1, "target": 2, "seconds": 0.25}
     rows = [
-        {**same, "arrived": START + timedelta(seconds=1), "name": "later"},
-        {**same, "arrived": START, "name": "a<b"},
+        {**same, "arrived": START + timedelta(seconds=1), "daemon": "later"},
+        {**same, "arrived": START, "daemon": "a<b"},
     ]
     text = TABLE.section.draw(rows)
     assert text.index("a&lt;b") < text.index("later")

@@ -34,7 +34,7 @@ def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]
         "began": None if begun is None else begun["ts"],
         "arrived": ended["ts"],
         "origin": ended["origin"],
-        "name": ended["name"],
+        "daemon": ended["name"],
         "source": None if begun is None else begun["node_id"],
         "target": ended["node_id"],
         "seconds": None if begun is None else (ended["ts_ns"] - begun["ts_ns"]) / 1e9,
@@ -44,7 +44,7 @@ def _move(begun: dict[str, Any] | None, ended: dict[str, Any]) -> dict[str, Any]
 
 def _draw(rows: Rows) -> str:
     shown = [
-        {"arrived": row["arrived"], "name": row["name"], "origin": row["origin"], "source": row["source"],
+        {"arrived": row["arrived"], "daemon": row["daemon"], "origin": row["origin"], "source": row["source"],
          "target": row["target"], "seconds": row["seconds"]}
         for row in sorted(rows, key=lambda row: (row["arrived"], row["origin"]))
     ]  # fmt: skip
@@ -62,7 +62,7 @@ TABLE = GoldTable(
         Column("began", ColumnType.TIMESTAMP, "When the move began; null if that is not in the census.", nullable=True),
         Column("arrived", ColumnType.TIMESTAMP, "When the daemon ran on its new node."),
         Column("origin", ColumnType.BIGINT, "Origin hash of the daemon.", bit_cast=True),
-        Column("name", ColumnType.STRING, "Its name; null if the recorder did not offer it.", nullable=True),
+        Column("daemon", ColumnType.STRING, "Its name; null if the recorder did not offer it.", nullable=True),
         Column("source", ColumnType.BIGINT, "Node that it left; null like `began`.", nullable=True, bit_cast=True),
         Column("target", ColumnType.BIGINT, "Node that it runs on now.", bit_cast=True),
         Column("seconds", ColumnType.DOUBLE, "How long the move took; null like `began`.", nullable=True),
@@ -73,7 +73,7 @@ TABLE = GoldTable(
     by_arrow=True,
     question="Which daemons have moved, and how long did it take?",
     query="""\
-SELECT m.name, source.name AS source, target.name AS target, m.arrived, m.seconds
+SELECT m.daemon, source.name AS source, target.name AS target, m.arrived, m.seconds
 FROM gold_moves AS m LEFT JOIN gold_nodes AS source ON m.source = source.node_id
 LEFT JOIN gold_nodes AS target ON m.target = target.node_id ORDER BY m.arrived""",
     section=Section("Moves of daemons", "No daemon has moved.", _draw, _facts),
