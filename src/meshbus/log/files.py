@@ -155,6 +155,17 @@ def translated(path: Path, doing: str) -> Iterator[None]:
         raise log_error(error, path, doing) from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Do the same for reading; a missing file stays a FileNotFoundError, because readers then look for a newer one."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise log_error(error, path, "cannot read") from error
+
+
 def is_full(error: OSError) -> bool:
     """Return whether an error means that there is no room on the disk."""
     return error.errno in _SPACE

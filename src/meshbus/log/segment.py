@@ -23,6 +23,7 @@ import msgspec
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, has_arrow, wanted
+from meshbus.log.files import log_error
 from meshbus.log.folder import aside, old_path, segment_name, segment_range
 from meshbus.log.objectstore import StoredObject, explain, open_object, show_uri
 from meshbus.log.schema import EVENTS, SCHEMA_VERSION, VERSION_KEY
@@ -199,7 +200,9 @@ def describe_segment(path: Path, log_id: bytes) -> Segment | None:
             group, rows = file.read_row_group(0, columns=["log_id"]), file.metadata.num_rows
         known = path.stat()
         whose = group["log_id"][0].as_py()
-    except (pa.ArrowException, OSError, IndexError, KeyError):
+    except (pa.ArrowException, OSError, IndexError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the system: it says nothing about the segment
+            raise
         return None
     if span is None or whose != log_id or rows != span[1] - span[0]:
         return None
@@ -245,7 +248,11 @@ def read_segment(folder: Path, segment: Segment, want: Wanted, start: int, stop:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, IndexError, KeyError, ValueError) as error:
-        unreachable = explain(path, "read", error) if isinstance(path, str) else None
+        unreachable = None
+        if isinstance(path, str):
+            unreachable = explain(path, "read", error)
+        elif isinstance(error, OSError) and error.errno:  # of the system: it says nothing about the segment
+            unreachable = log_error(error, path, "cannot read")
         raise unreachable or _damaged(path, " ".join(str(error).split())) from None
 
 

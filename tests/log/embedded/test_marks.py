@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from meshbus.log.embedded.block import HotHeader
 from meshbus.log.embedded.hot import HotIndex
 from meshbus.log.embedded.marks import Mark, MarkFile, Point, committed_end, end_of, read_mark
@@ -61,3 +63,10 @@ def test_a_mark_tells_nothing_of_later_turns() -> None:
     hot = [hot_file(0, 10, 14), hot_file(3, 14, 30)]
     assert committed_end(Mark(1, 25, Point(0, 20, 400)), hot, 10) == 14
     assert committed_end(Mark(2, 25, Point(3, 14, 100)), hot, 10) == 25
+
+
+def test_a_mark_that_cannot_be_read_is_not_a_log_without_a_mark(tmp_path: Path) -> None:
+    assert read_mark(tmp_path) == Mark()
+    (tmp_path / MARK).mkdir()  # as a disk that fails, or a process without handles
+    with pytest.raises(OSError, match="directory"):
+        read_mark(tmp_path)

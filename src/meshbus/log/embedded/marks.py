@@ -55,7 +55,7 @@ def read_mark(folder: Path) -> Mark:
     """Return the newest whole mark; without any, nothing is known to be committed."""
     try:
         content = (folder / MARK).read_bytes()
-    except OSError:
+    except FileNotFoundError:  # any other error must not look like a log without a mark
         return Mark()
     return max(_unpack(content, 0), _unpack(content, _SLOT.size))
 

@@ -20,6 +20,7 @@ from meshbus.log.embedded.logmanifest import Manifest, decode_manifest
 from meshbus.log.embedded.marks import Mark, committed_end, read_mark
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.verify import verify_log
+from meshbus.log.files import reading
 from meshbus.log.folder import HOT, MANIFEST, folder_of
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.status import Finding
@@ -45,10 +46,11 @@ class FolderReader:
         Raises LogError if there is none, if its manifest is damaged, or if a newer version of meshbus wrote it.
         """
         for _ in range(_TRIES):
-            manifest = self._manifest()
-            mark = read_mark(self.folder)  # before the hot files, which are then at least as new
             try:
-                found = take_inventory(self.folder, manifest, self._known)
+                with reading(self.folder):
+                    manifest = self._manifest()
+                    mark = read_mark(self.folder)  # before the hot files, which are then at least as new
+                    found = take_inventory(self.folder, manifest, self._known)
             except FileNotFoundError:
                 continue
             # Blocks that were checked stay checked: hot files only grow.
@@ -66,7 +68,8 @@ class FolderReader:
         """Return the manifest, as the same object while the file does not change."""
         path = self.folder / MANIFEST
         try:
-            content = path.read_bytes()
+            with reading(path):
+                content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise LogError(
                 LogFault.UNKNOWN,
@@ -104,9 +107,10 @@ def read_split(
     want = wanted(columns, dictionaries=dictionaries)
     folder, at = Path(split["folder"]), int(split["first"])
     try:
-        for batch in _planned(split, folder, want):
-            at += len(batch)
-            yield batch
+        with reading(folder):
+            for batch in _planned(split, folder, want):
+                at += len(batch)
+                yield batch
     except FileNotFoundError:  # sealed or compacted since it was planned
         snapshot = FolderReader(folder.parent, ChannelName(split["channel"])).snapshot()
         if snapshot.manifest.log_id != split["log_id"]:

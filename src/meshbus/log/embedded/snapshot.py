@@ -25,6 +25,7 @@ from meshbus.log.embedded.asides import aside_status
 from meshbus.log.embedded.hot import HotView
 from meshbus.log.embedded.logmanifest import Manifest
 from meshbus.log.event import COLUMNS, LogEvent, events_of_batch, events_of_rows
+from meshbus.log.files import log_error
 from meshbus.log.folder import WAITS
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.sequences import SPLIT_ROWS, clip_range
@@ -174,6 +175,8 @@ class Snapshot(msgspec.Struct, frozen=True, eq=False):
                 snapshot = snapshot.again()
                 # Or it expired, which is an error with the first available sequence.
                 snapshot.check_range(at, high)
+            except OSError as error:
+                raise log_error(error, self.folder, "cannot read") from error
         # Reported only after everything before it was read, and only to readers that asked for more.
         if self.damage and (stop is None or stop > self.end):
             raise LogError(LogFault.CORRUPT, self.damage)

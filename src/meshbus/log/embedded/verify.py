@@ -12,6 +12,7 @@ from meshbus.log.arrow import has_arrow, wanted
 from meshbus.log.embedded.asides import read_aside
 from meshbus.log.embedded.hot import open_hot
 from meshbus.log.embedded.snapshot import Snapshot
+from meshbus.log.files import reading
 from meshbus.log.folder import ASIDE, segment_range
 from meshbus.log.objectstore import verify_object
 from meshbus.log.segment import Segment, read_segment
@@ -19,7 +20,15 @@ from meshbus.log.status import Finding
 
 
 def verify_log(snapshot: Snapshot) -> list[Finding]:
-    """Read everything in a snapshot and return the problems; empty if there are none."""
+    """Read everything in a snapshot and return the problems; empty if there are none.
+
+    Raises LogError if the disk does not let it be read.
+    """
+    with reading(snapshot.folder):
+        return _findings(snapshot)
+
+
+def _findings(snapshot: Snapshot) -> list[Finding]:
     found = [finding for segment in snapshot.manifest.segments for finding in _segment(snapshot, segment)]
     for view in snapshot.hot:
         # A fresh index, so that every block is checked again.

@@ -22,6 +22,7 @@ import numpy as np
 
 from meshbus.errors import LogError, LogFault
 from meshbus.log.arrow import Wanted, wanted
+from meshbus.log.files import reading
 from meshbus.log.folder import HOT, hot_files, segment_range
 from meshbus.log.packets.arrow import to_batch
 from meshbus.log.packets.block import UnknownFile, read_content
@@ -61,7 +62,8 @@ class PacketReader:
 
     def snapshot(self) -> PacketSnapshot:
         """Return what is recorded now; raises LogError if this node has recorded nothing here."""
-        return _take_snapshot(self.folder)
+        with reading(self.folder):
+            return _take_snapshot(self.folder)
 
 
 class PacketSnapshot(msgspec.Struct, frozen=True):
@@ -105,7 +107,8 @@ class PacketSnapshot(msgspec.Struct, frozen=True):
         low, high = self.first if start is None else start, self.end if stop is None else min(stop, self.end)
         for part in self.parts:
             if part.end > low and part.first < high:
-                yield from _read_or_find(self.folder, part, want, max(low, part.first), min(high, part.end))
+                with reading(self.folder):
+                    yield from _read_or_find(self.folder, part, want, max(low, part.first), min(high, part.end))
 
     def splits(
         self, start: int | None = None, stop: int | None = None, *, rows: int = SPLIT_ROWS
@@ -132,7 +135,9 @@ def read_split(
     """
     want = wanted(columns, dictionaries=dictionaries, table=PACKETS)
     part = msgspec.convert(split["part"], Part)
-    yield from _read_or_find(Path(split["folder"]), part, want, int(split["first"]), int(split["end"]))
+    folder = Path(split["folder"])
+    with reading(folder):
+        yield from _read_or_find(folder, part, want, int(split["first"]), int(split["end"]))
 
 
 def _take_snapshot(folder: Path) -> PacketSnapshot:
