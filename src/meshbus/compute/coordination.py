@@ -209,7 +209,7 @@ class Coordination:
         if not found[0].takes_copy(part.origin, sender):
             self._counters.count(Reason.REFUSE_CHAIN_SENDER)
             return
-        whole = self._copies.feed(part, now)
+        whole = self._copies.feed(part, sender, now)
         if isinstance(whole, str):
             self._counters.count(Reason.MIGRATION_PART)
         elif whole is not None:
