@@ -17,8 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
+from meshbus.engine.base.notices import AppendAsked, Control, ReplicaWork
 from meshbus.engine.base.packets import Address, Output, Train
 from meshbus.engine.core import Engine
+from meshbus.engine.routes.forward import FORWARDED
 from meshbus.engine.session.link import MAX_TRAIN_PACKETS
 from meshbus.node.lanes import Lanes
 from meshbus.node.turns import Turns
@@ -131,17 +133,19 @@ class Driver:
                 return
 
     def _drain(self, socket: UdpSocket) -> bool:
-        """Handle what one drain returns; return whether events were in it."""
-        began, lost = self.now(), self.engine.counters.lost
+        """Handle what one drain returns; return whether events were in it, for this node or another one."""
+        counters = self.engine.counters
+        began, lost, forwarded = self.now(), counters.lost, counters.get(*FORWARDED)
         batch = socket.drain(max_datagrams=self._turns.room(socket, began) or MAX_DATAGRAMS)
         if socket.has_refused:
             self._report_refused(socket)
         if batch is None or self.closed:
             return False
         out = self._call(self.engine.receive, batch, began)
-        events = bool(out.events)
+        # Appends and what replicas send each other are events too: a member must not fall behind beside a stream.
+        events = bool(out.events) or counters.get(*FORWARDED) > forwarded or any(map(_has_events, out.control))
         self.apply(out)
-        refused = 2 * (self.engine.counters.lost - lost) > len(batch)
+        refused = 2 * (counters.lost - lost) > len(batch)
         self._turns.note(socket, began, self.now(), len(batch), events=events, refused=refused)
         return events
 
@@ -269,3 +273,7 @@ def _by_address(trains: Sequence[Train]) -> Sequence[Train]:
     for train in trains:
         groups.setdefault(train.address, []).append(train)
     return trains if len(groups) == 1 else [train for group in groups.values() for train in group]
+
+
+def _has_events(notice: Control) -> bool:
+    return isinstance(notice, AppendAsked | ReplicaWork)

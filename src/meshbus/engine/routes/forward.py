@@ -53,7 +53,8 @@ RELEASE_PACKETS = 256
 _ROUTE_PRIORITY, _PRIORITY = int(RouteFlags.PRIORITY), int(Flags.PRIORITY)
 
 
-_FORWARDED = ("transit", "forwarded")
+FORWARDED = ("transit", "forwarded")
+"""The counter of packets that were sent on."""
 
 
 BOUNDS = (
@@ -188,7 +189,7 @@ class Forwarder:
         if decision.judged:
             self._boundary.count(reason, count)
         if self._held and not reason:
-            self._counters.add(*_FORWARDED, self._wait(run, decision, data, starts, lengths, now))
+            self._counters.add(*FORWARDED, self._wait(run, decision, data, starts, lengths, now))
             return
         recorder = self._tap.recorder
         # Before `count_hop`: a record shows the packets as they arrived.
@@ -201,7 +202,7 @@ class Forwarder:
         count_hop(data, starts, first, last)
         end = starts.item(last - 1) + lengths.item(last - 1)
         out.trains.append(Train(decision.hop, data.data[begin:end], size))
-        self._counters.add(*_FORWARDED, count)
+        self._counters.add(*FORWARDED, count)
 
     def _decide(
         self,
