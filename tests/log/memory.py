@@ -109,7 +109,7 @@ class Writer:
         if content.locked:
             raise LogError(LogFault.LOCKED, f"the log of {content.channel} is open already")
         content.locked = True
-        self.report, self.stats, self.closed = report, LogStats(), False
+        self.report, self.stats, self.closed, self.failed = report, LogStats(), False, False
         self._root, self._content, self._options = root, content, options
         self._more = threading.Condition()
         self._callbacks: list[Callable[[], None]] = []

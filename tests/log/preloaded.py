@@ -52,7 +52,8 @@ def honestly() -> Iterator[None]:
     try:
         yield
     except LogError as error:
-        assert error.fault not in {LogFault.CORRUPT, LogFault.FOREIGN, LogFault.UNKNOWN}, error
+        if error.fault in {LogFault.CORRUPT, LogFault.FOREIGN, LogFault.UNKNOWN}:
+            raise AssertionError(str(error)) from error
 
 
 class Reading:

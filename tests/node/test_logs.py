@@ -242,6 +242,55 @@ async def test_a_sync_that_fails_is_an_error_and_nothing_is_sent(
         assert publisher.counters["fail"]["log_published"] == 6
 
 
+async def test_a_disk_that_failed_and_works_again_needs_no_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "REOPEN_S", 0.0)
+    gate = Gate(monkeypatch)
+    gate.open.set()
+    async with (
+        pair(tmp_path, **EVERY) as (publisher, subscriber),
+        subscriber.subscribe(LIDAR) as live,
+    ):
+        await publish(publisher, 0, 3)
+        assert await take(live, 3) == numbered(0, 3)
+        gate.broken = True
+        for _ in range(2):
+            with pytest.raises(LogError, match="the disk is gone"):
+                await publish(publisher, 3, 6)
+        gate.broken = False
+        await publish(publisher, 6, 9)
+        assert await take(live, 3) == numbered(6, 9)
+        file = file_of(publisher)
+        assert not file.failed
+        assert file.verify() == []
+        stored = [event.payload for event in file.read_range(0, file.next_seq)]
+        assert stored[:3] == numbered(0, 3)
+        assert stored[-3:] == numbered(6, 9)
+
+
+def test_a_received_log_whose_disk_failed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "REOPEN_S", 0.0)
+    kept = schema_logs(tmp_path)
+    kept._open_received(ChannelName(LIDAR))
+    log = kept._received[ChannelName(LIDAR)]
+    assert log is not None
+    failed = log.file
+    with monkeypatch.context() as broken:
+        broken.setattr(Files, "fsync", _no_space)
+        failed.append(b"one")
+        with pytest.raises(LogError):
+            failed.sync()
+        assert log.failed
+        kept._rest_failed(ChannelName(LIDAR), log)
+    assert failed.closed
+    assert kept._use(ChannelName(LIDAR), log)
+    assert not log.failed
+    log.file.append(b"two")
+    assert [event.payload for event in log.file.read_range(0, 2)] == [b"one", b"two"]
+    kept.close()
+
+
 @pytest.mark.parametrize(
     ("policy", "events", "error"),
     [

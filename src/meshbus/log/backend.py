@@ -159,6 +159,10 @@ class Backend(Reader, Protocol):
         """Whether `close` was called."""
 
     @property
+    def failed(self) -> bool:
+        """Whether a failed disk has ended writing: close the log and open it again."""
+
+    @property
     def report(self) -> Report:
         """What opening found and repaired."""
 

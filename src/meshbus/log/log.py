@@ -145,6 +145,11 @@ class RedexFile:
         return range(first, first + count)
 
     @property
+    def failed(self) -> bool:
+        """Whether nothing can be appended until the log is closed and opened again, because a disk failed."""
+        return self._backend.failed
+
+    @property
     def owes_sync(self) -> bool:
         """Whether the policy requires a sync before the events written so far count as appended."""
         limit = self.config.fsync.events

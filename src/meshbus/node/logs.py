@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack
@@ -32,7 +33,7 @@ from meshbus.engine.base.batch import EventBatch
 from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.history_server import Page
 from meshbus.engine.channels.publication import HOP_TTL
-from meshbus.errors import ConfigError, LogError, MeshError
+from meshbus.errors import ConfigError, LogError, LogFault, MeshError
 from meshbus.log.arrow import has_arrow
 from meshbus.log.columns import Columns
 from meshbus.log.durability import LogConfig
@@ -103,8 +104,10 @@ class _Step(NamedTuple, Generic[T]):
 class PublishedLog:
     """The log of one channel that this node publishes."""
 
-    def __init__(self, file: RedexFile, subnet: SubnetId, counters: Counters) -> None:
-        self.file = file
+    def __init__(self, opener: Callable[[], RedexFile], subnet: SubnetId, counters: Counters) -> None:
+        """Open the log; blocks. Raises LogError."""
+        self._opener = opener
+        self.file = file = opener()
         self.released = file.next_seq
         """Events below this number were sent, and may be read by others."""
         self._subnet = subnet
@@ -116,6 +119,8 @@ class PublishedLog:
         """Publishes that wait for the next sync, in the order of appending."""
         self._tasks = TaskOwner("a sync of a published log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
+        self._reopen_at: float | None = None
+        """When to open a log again that failed; None while it works."""
 
     async def append(
         self,
@@ -131,6 +136,7 @@ class PublishedLog:
         """
         columns.update({"src": self._subnet, "dst": self._subnet, "ttl": HOP_TTL})
         try:
+            self._recover()
             seqs = self.file.write_batch((offsets, data), **columns)
         except LogError:
             self._counters.add("fail", "log_published", len(offsets) - 1)
@@ -152,6 +158,26 @@ class PublishedLog:
         """Wait until every waiting publish is synced and sent."""
         if self._syncing is not None:
             await asyncio.wait([self._syncing])  # its errors went to the publishers
+
+    def _recover(self) -> None:
+        """Open a log again that a failed disk has ended, now and then. Raises LogError if that is not possible yet."""
+        if self._reopen_at is None and not self.file.failed:
+            return
+        now = time.monotonic()
+        if self._syncing is not None or now < (self._reopen_at or 0.0):
+            return
+        self._reopen_at = now + REOPEN_S
+        with suppress(LogError):
+            self.file.close()
+        self.file = file = self._opener()
+        if file.next_seq < self.released:
+            raise LogError(
+                LogFault.CORRUPT,
+                f"the log of {file.channel} lost events from {file.next_seq} on that were sent; check the disk, "
+                "then restart the node",
+            )
+        self._pager, self._reopen_at = Pager(self.file), None
+        _logger.warning("the log of %s was opened again after its disk had failed", self.file.channel)
 
     async def _commit(self) -> None:
         """Sync and send the waiting publishes, until none is left."""
@@ -218,6 +244,11 @@ class ReceivedLog:
     def is_open(self) -> bool:
         """Whether the log holds files open."""
         return self._file is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing can be appended until the log is opened again."""
+        return self._file is not None and self._file.failed
 
     @property
     def busy(self) -> bool:
@@ -373,9 +404,9 @@ class Logs:
             if log is None and (config := self._config.log_config(channel, Logged.PUBLISHED)) is not None:
                 if not create and not self.published.exists(channel):
                     return None
-                file = self.published.open(channel, config, origin=self._identity.origin_hash)
-                self._declare(PUBLISHED, channel, file)
-                log = self._published[channel] = PublishedLog(file, self._config.subnet, self._counters)
+                opener = partial(self.published.open, channel, config, origin=self._identity.origin_hash)
+                log = self._published[channel] = PublishedLog(opener, self._config.subnet, self._counters)
+                self._declare(PUBLISHED, channel, log.file)
             return log
 
     def has_replica(self, channel: ChannelName) -> bool:
@@ -420,8 +451,9 @@ class Logs:
             if self._use(channel, log):
                 log.take(batch)
                 return
-        except LogError:
-            pass  # counted with the batches of logs that cannot be opened
+        except LogError:  # counted with the batches of logs that cannot be opened
+            if log.failed:
+                self._rest_failed(channel, log)
         self._counters.add("fail", "log_received", len(batch))
 
     async def expect_history(self, channel: ChannelName) -> None:
@@ -500,6 +532,14 @@ class Logs:
             self._most_open = max(len(self._in_use), 1)
             _ = log.file
         self._in_use[channel] = log
+
+    def _rest_failed(self, channel: ChannelName, log: ReceivedLog) -> None:
+        """Close a log that a failed disk has ended, so that it is opened again after a while."""
+        if not log.busy:
+            self._in_use.pop(channel, None)
+            self._closed_until[channel] = time.monotonic() + REOPEN_S
+            with suppress(LogError):
+                log.rest()
 
     def _rest_one(self) -> bool:
         """Close the files of the log that was not used for the longest time; return whether there was one."""

@@ -121,9 +121,14 @@ def test_a_failed_sync_acknowledges_nothing_and_stops_the_log(tmp_path: Path) ->
         log.append(b"refused")
     log.keep()
     assert log.stats.upkeep_failures == 0, "one failure is told once, to who appends"
+    assert log.failed
+    [before] = {path.stat().st_ino for path in writer_of(log).folder.glob("_hot/*.hot")}
     log.close()
+    # Another file: another sync of the same one could succeed without writing what the first one lost.
+    [after] = {path.stat().st_ino for path in writer_of(log).folder.glob("_hot/*.hot")}
+    assert after != before
     with open_log(tmp_path) as log:
-        assert payloads(log.read_range(0, 9))[:1] == [b"safe"]
+        assert payloads(log.read_range(0, 9)) == [b"safe", b"unknown"]
 
 
 def test_a_hot_file_that_cannot_be_begun_refuses_the_append_only(tmp_path: Path) -> None:

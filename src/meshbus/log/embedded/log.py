@@ -97,6 +97,11 @@ class EmbeddedLog:
         return self._writer.closed
 
     @property
+    def failed(self) -> bool:
+        """Whether nothing can be appended until the log is opened again."""
+        return self._writer.problem is not None
+
+    @property
     def tiers(self) -> bool:
         """Whether `keep_tier` has anything to do, now or later."""
         return self._tier.active

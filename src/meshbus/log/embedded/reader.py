@@ -20,7 +20,7 @@ from meshbus.log.embedded.logmanifest import Manifest, decode_manifest
 from meshbus.log.embedded.marks import Mark, committed_end, read_mark
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.embedded.verify import verify_log
-from meshbus.log.files import reading
+from meshbus.log.files import log_error, reading
 from meshbus.log.folder import HOT, MANIFEST, folder_of
 from meshbus.log.segment import Segment, read_segment
 from meshbus.log.status import Finding
@@ -68,13 +68,14 @@ class FolderReader:
         """Return the manifest, as the same object while the file does not change."""
         path = self.folder / MANIFEST
         try:
-            with reading(path):
-                content = path.read_bytes()
+            content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise LogError(
                 LogFault.UNKNOWN,
                 f"no log of {self.channel} in {self.folder.parent}; list the logs with `meshbus log ls`",
             ) from None
+        except OSError as error:
+            raise log_error(error, path, "cannot read") from error
         if self._decoded is None or content != self._content:
             manifest = decode_manifest(content, path)
             if manifest.channel != self.channel:

@@ -29,7 +29,7 @@ from meshbus.log.embedded.plain import PlainForm
 from meshbus.log.embedded.recovery import Recovered, create_hot, recover
 from meshbus.log.embedded.snapshot import Snapshot
 from meshbus.log.files import is_full, log_error, no_handles, translated
-from meshbus.log.folder import HOT, LOCK
+from meshbus.log.folder import HOT, LOCK, aside
 from meshbus.log.status import LogStats
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class Writer:
             except BaseException:
                 files.close(self._lock_handle)
                 raise
+        self._sync_failed = False
         self.problem: LogError | None = None
         """The error that ended appending, if one did."""
         age_ns = max(clock() - self.hot[-1].header.created_ns, 0)
@@ -241,7 +242,9 @@ class Writer:
                 self.closed = True
                 self._more.notify_all()
             try:
-                if self.problem is None and self._synced_writes < self._writes:
+                if self._sync_failed:
+                    self._write_again()
+                elif self.problem is None and self._synced_writes < self._writes:
                     self._sync_files()
             finally:
                 self._release()
@@ -249,6 +252,17 @@ class Writer:
                     self.files.close(handle)
                 self._debts.clear()
         self._tell()
+
+    def _write_again(self) -> None:
+        """Write the hot files that could not be synced once more, into new files, so that the log can be opened again.
+
+        After a failed fsync the pages in memory count as written: another fsync of the same file would succeed.
+        """
+        with suppress(OSError):  # the disk still fails; what is there stays
+            for index in self.hot:
+                if index.end > self.durable:
+                    content = index.path.read_bytes()[: index.size]
+                    self.files.write_aside(index.path, aside(self.folder / index.path.name), [content])
 
     def _pack(
         self,
@@ -283,7 +297,7 @@ class Writer:
             failure = log_error(error, self.folder, "cannot sync")
             if not no_handles(error):
                 # After a failed fsync the kernel may have dropped the pages and report success the next time.
-                self.problem = failure
+                self.problem, self._sync_failed = failure, True
             raise failure from error
         with self._lock:
             # Only what was written before the sync began; appends continue meanwhile.
