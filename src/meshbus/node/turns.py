@@ -1,9 +1,9 @@
 """Turns: when a receive buffer may be drained, and how far, so that no sender takes the time of the others.
 
 A flood takes as much time as its sender has: refusing a packet costs about as much as sending it, and a peer's messages
-within its limits cost more. While some neighbor brings events (for this node, or to forward), a buffer whose last drain brought none is a *guest*: its
-drains are short, and it waits for some times as long as its last drain took. What it cannot hold meanwhile is dropped by the
-kernel, which costs this node nothing. While no events come in, nobody waits.
+within its limits cost more. While some neighbor brings events (for this node, or to forward), a buffer whose last drain
+brought none is a *guest*: its drains are short, and it waits for some times as long as its last drain took. What it cannot
+hold meanwhile is dropped by the kernel, which costs this node nothing. While no events come in, nobody waits.
 """
 
 from __future__ import annotations
