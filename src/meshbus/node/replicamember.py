@@ -78,9 +78,6 @@ _OUTCOMES = {
     Refusal.BACKPRESSURE: Outcome.BACKPRESSURE,
 }
 
-_COUNTED = {Role.CANDIDATE: "elections", Role.LEADER: "led"}
-"""Changes of the role that are counted."""
-
 _logger = logging.getLogger("meshbus.node")
 
 
@@ -275,8 +272,8 @@ class ReplicaMember:
             case Committed(tail=tail):
                 self._commit(tail)
             case RoleChanged(role=role, tag=tag):
-                if role in _COUNTED:
-                    self._live.engine.counters.add("replica", _COUNTED[role])
+                if role in {Role.CANDIDATE, Role.LEADER}:
+                    self._live.engine.counters.add("replica", "led" if role == Role.LEADER else "elections")
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation

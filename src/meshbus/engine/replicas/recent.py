@@ -57,7 +57,7 @@ class Recent:
         self._end = first_seq + len(events)
 
     def truncate(self, seq: int) -> None:
-        """Remove the events from a sequence on."""
+        """Drop the events from a sequence on."""
         while self._firsts and self._firsts[-1] >= seq:
             self._firsts.pop()
             self._parts.pop()
