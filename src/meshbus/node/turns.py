@@ -66,7 +66,7 @@ class Turns:
         self._guests[queue] = _Guest(ended + min(took * (1 / share - 1), MAX_WAIT_S), room)
 
     def forget(self, queue: Hashable) -> None:
-        """Forget a buffer that was closed."""
+        """Remove a buffer that was closed."""
         self._guests.pop(queue, None)
 
     def _guest(self, queue: Hashable, now: float) -> _Guest | None:
