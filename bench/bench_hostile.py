@@ -127,9 +127,9 @@ async def _socket_cost(node: Victim, who: Outsider, sender: UdpSocket, make: Mak
         for datagram in make(who, count):
             sender._socket.sendto(datagram, driver.socket.address)
         began = time.process_time_ns()
-        driver._readable()
+        driver._readable(driver.socket)
         spent += time.process_time_ns() - began
-    loop.add_reader(driver.socket.fileno(), driver._readable)
+    loop.add_reader(driver.socket.fileno(), driver._readable, driver.socket)
     return spent / (fills * count)
 
 
@@ -200,7 +200,7 @@ def _share_table(seconds: float) -> Table:
         ["kept", found.kept],
         ["events lost, repeated or changed", found.last.wrong],
         ["datagrams of the attacker per second", found.sent / seconds],
-        ["growth of memory in the second half, kB", found.grown_kb],
+        ["growth of memory in the last third, kB", found.grown_kb],
     ]
     return Table(
         f"An honest reliable stream beside one peer and one outsider, processes of their own (committed: keeps {KEPT:g})",

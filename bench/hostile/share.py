@@ -79,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Datagrams of the attacker to the victim."""
     last: Seen
     grown_kb: int
-    """Growth of the victim's memory in the second half of the attack."""
+    """Growth of the victim's memory in the last third of the attack."""
 
     @property
     def kept(self) -> float:
@@ -239,7 +239,15 @@ def run(seconds: float) -> Outcome:
         attacked_per_s=_rate(during),
         sent=sent,
         last=during[-1],
-        grown_kb=during[-1].resident_kb - during[len(during) // 2].resident_kb,
+        grown_kb=_grown_kb(during),
+    )
+
+
+def _grown_kb(seen: list[Seen]) -> int:
+    """Return by how much the most memory of the last third exceeds that of the third before: sealing moves it by tens of MB."""
+    third = max(len(seen) // 3, 1)
+    return max(one.resident_kb for one in seen[-third:]) - max(
+        one.resident_kb for one in seen[-2 * third : -third] or seen
     )
 
 

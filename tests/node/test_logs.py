@@ -285,7 +285,7 @@ def test_a_received_log_whose_disk_failed_is_opened_again(tmp_path: Path, monkey
         kept._rest_failed(ChannelName(LIDAR), log)
     assert failed.closed
     assert kept._use(ChannelName(LIDAR), log)
-    assert not log.failed
+    assert not log.file.failed
     log.file.append(b"two")
     assert [event.payload for event in log.file.read_range(0, 2)] == [b"one", b"two"]
     kept.close()

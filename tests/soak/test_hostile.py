@@ -12,7 +12,9 @@ from bench.hostile.share import run
 SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 """Ten minutes of attack, after as long without; set it lower for a look."""
 FLAT_KB = 16 * 1024
-"""What the victim's memory may grow by in the second half: less than its receive buffers and caches move."""
+"""What the victim's memory may grow by in the last third: less than its receive buffers and caches move."""
+LONG_S = 120.0
+"""Shorter runs are for a look: caches still fill."""
 KEPT = 0.5
 """The part of its rate that the stream is to keep."""
 ALONE = 1.0
@@ -31,7 +33,8 @@ def test_an_honest_stream_stays_exact_in_ten_minutes_of_attack() -> None:
     assert outcome.last.dropped > 0
     # The log has what was received; the last batch may still be on its way to it.
     assert outcome.last.logged >= 0.99 * outcome.last.events
-    assert outcome.grown_kb < FLAT_KB, f"the victim's memory grew by {outcome.grown_kb} kB"
+    if SECONDS >= LONG_S:
+        assert outcome.grown_kb < FLAT_KB, f"the victim's memory grew by {outcome.grown_kb} kB"
     if others > ALONE:
         pytest.skip(f"the rate means little: other programs kept {others:.1f} cores busy; kept {outcome.kept:.2f}")
     assert outcome.kept >= KEPT

@@ -186,7 +186,7 @@ class UdpSocket:
             raise ConfigError("bind", _explain(error, host, port)) from error
         return cls(sock, counters=counters, trains=trains)
 
-    def open_lane(self, address: Address) -> UdpSocket | None:
+    def open_lane(self, address: Any) -> UdpSocket | None:
         """Open a second socket on this port, which receives what comes from one address; None if the system refuses.
 
         The kernel hands a datagram to the socket that is connected to its source, if there is one, so those of this
