@@ -303,7 +303,7 @@ class DaemonHosting:
         return self._registry.get(origin)
 
     def move_begins(self, origin: int, source: int) -> None:
-        """Note that this node has begun to move a daemon."""
+        """Record that this node has begun to move a daemon."""
         self._record(FactKind.MOVING, origin, source)
 
     def _record(self, kind: FactKind, origin: int, node: int) -> None:
