@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,3 +72,12 @@ def running(folder: Path, settings: str = "", *arguments: str) -> Iterator[Runni
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         yield Running(process, json.loads(line))
+
+
+def until(look: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
+    """Look until something holds that nobody tells us about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds(found := look()):
+        assert time.monotonic() < deadline, f"still {found}"
+        time.sleep(0.05)
+    return found

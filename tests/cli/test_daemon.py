@@ -3,8 +3,7 @@
 import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
 from tests.children import child
 from tests.cli.conftest import Meshbus, Result
-from tests.cli.running import SCRIPT, Running, running
+from tests.cli.running import SCRIPT, Running, running, until
 from tests.patience import PATIENCE_S
 
 CODE = """
@@ -86,15 +85,6 @@ class Ground:
             lambda row: [one["next_seq"] for one in row["inputs"]] == [events] and row["state"] == "running",
         )
         return row
-
-
-def until(look: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
-    """Look until something holds that nobody tells us about."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds(found := look()):
-        assert time.monotonic() < deadline, f"still {found}"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture

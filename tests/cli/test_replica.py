@@ -1,7 +1,6 @@
 """`meshbus replica` as users run it, against three members that run as users run them."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 from meshbus.cli.exit import Exit
 from meshbus.keyfile import create_psk
 from tests.cli.conftest import Meshbus, Result
-from tests.cli.running import Running, running
-from tests.patience import PATIENCE_S
+from tests.cli.running import Running, running, until
 
 NAMES = ("east", "north", "west")
 CHANNEL = "alarms/fire"
@@ -67,15 +65,6 @@ class Trio:
 
     def members(self, leader: str) -> set[str]:
         return {member["name"] for member in self.status(leader)["members"]}
-
-
-def until(look: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
-    """Look until something holds that nobody tells us about."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds(found := look()):
-        assert time.monotonic() < deadline, f"still {found}"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture

@@ -247,6 +247,33 @@ async def test_a_refusal_keeps_its_reason(node: Node, talk: Talk) -> None:
         assert "unauthorized" in answer["problem"]
 
 
+async def test_daemons_are_run_listed_followed_and_stopped(tmp_path: Path) -> None:
+    (tmp_path / "quiet.py").write_text("class Quiet:\n    def process(self, event):\n        return []\n")
+    async with (
+        _node(daemons_dir=str(tmp_path / "daemons"), daemons_path=[str(tmp_path)]) as opened,
+        Admin(opened).serve(tmp_path / "run" / "admin.sock") as server,
+        await LineClient.connect(server.path) as client,
+    ):
+        talk = Talk(client)
+        row = await talk.get(do="daemon_run", daemon={"name": "quiet", "factory": "quiet:Quiet"})
+        assert await talk.get(do="daemons") == [{**row, "state": "running"}]
+        assert await talk.get(do="daemon_logs", daemon=row["origin"]) is None
+        assert "runs here" in (await talk.hear())["line"]["text"]
+        assert await talk.hear() == {"ok": True, "result": None}
+        refused = await talk.ask(do="daemon_move", daemon="quiet", timeout_s=5.0)
+        assert (refused["code"], refused["fault"]) == ("migration", "target-unavailable")
+        assert await talk.get(do="daemon_stop", daemon="quiet", withdraw=True) is None
+        assert [one["state"] for one in await talk.get(do="daemons")] == ["stopped"]
+        for do in ("daemon_stop", "daemon_logs"):
+            refused = await talk.ask(do=do, daemon="nobody")
+            assert (refused["code"], refused["fault"]) == ("daemon", "unknown")
+
+
+async def test_daemons_of_a_node_that_runs_none_are_refused(talk: Talk) -> None:
+    refused = await talk.ask(do="daemons")
+    assert (refused["code"], refused["problem"].startswith("daemons_dir: is not set")) == ("config", True)
+
+
 async def test_an_internal_error_fails_one_command_only(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from meshbus.compute.daemon import DaemonEvent
 from meshbus.config.node import NodeConfig
 from meshbus.engine.channels.roster import SubscriberRoster
-from meshbus.errors import LogError, LogFault
+from meshbus.errors import LogError, LogFault, MigrationError
 from meshbus.log.census import FOLDER, Fact, FactKind, channel_of, list_censuses
 from meshbus.log.log import RedexFile
 from meshbus.log.reader import LogReader
@@ -109,6 +110,38 @@ async def test_a_node_writes_itself_its_peers_their_clocks_and_its_rosters(tmp_p
     assert last.clock_error_ns is not None
     assert abs(last.clock_offset_ns) <= last.clock_error_ns, "both nodes read the same clock"
     assert list_censuses(tmp_path) == {publisher.node_id: channel_of(publisher.node_id)}
+
+
+class Still:
+    def process(self, _event: DaemonEvent) -> list[bytes]:
+        return []
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, _state: bytes) -> None:
+        pass
+
+
+async def test_a_node_writes_the_moves_that_it_drives(tmp_path: Path) -> None:
+    east, west = (
+        make(log_dir=tmp_path / name / "log", daemons_dir=tmp_path / name / "daemons", name=name)
+        for name in ("east", "west")
+    )
+    async with east, west:
+        await west.connect(east.address, public_key=east.public_key)
+        await east.daemons.run("still", Still)
+        await west.daemons.offer("still", Still)
+        with pytest.raises(MigrationError):  # nobody offers it, so this is no move
+            await west.daemons.move("nobody", west.node_id, source=east.node_id)
+        moved = await west.daemons.move("still", west.node_id, source=east.node_id)
+    told = [fact for fact in facts(tmp_path / "west" / "log", west) if fact.origin == moved.origin]
+    assert [(fact.kind, fact.node_id, fact.name) for fact in told] == [
+        ("moving", east.node_id, "still"),
+        ("moved", west.node_id, "still"),
+    ]
+    assert not [fact for fact in facts(tmp_path / "west" / "log", west) if fact.kind == "moved" and fact not in told]
+    assert {fact.kind for fact in facts(tmp_path / "east" / "log", east)} <= {"snapshot", "node", "roster"}
 
 
 async def test_a_node_without_logs_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ _MADE = "Made by `meshbus demo`"
 ABOUT = f"""\
 {_MADE}; the next demo replaces this directory.
 
-nodes/        one directory per node: configuration, identity, logs and recorded packets
+nodes/        one directory per node: configuration, identity, logs, recorded packets and daemons
 replicas/     three nodes that keep the log of alarms/fire together
 tokens/       permission tokens for alarms/safety, signed with operator.toml
 proposed.toml a proposed configuration of the gateway, for the policy replay
