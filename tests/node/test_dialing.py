@@ -7,6 +7,7 @@ import socket  # noqa: TID251 - a port that never answers
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -186,6 +187,23 @@ async def test_a_connect_direct_that_is_cancelled_ends_its_attempt(town: list[No
         await direct
     assert not engine.traversal.reaching
     assert not engine.handshakes.connecting
+
+
+async def test_the_name_of_the_own_address_is_looked_up_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    turned, real = threading.Event(), UdpSocket.bind
+
+    def slow(host: str, port: int, **given: Any) -> UdpSocket:
+        assert host == "localhost"
+        assert turned.wait(PATIENCE_S), "the loop stood still while the name was looked up"
+        return real("127.0.0.1", port, **given)
+
+    monkeypatch.setattr(UdpSocket, "bind", slow)
+    node = Node.open(psk=PSK, ephemeral=True, bind="localhost:0")
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.05, turned.set)
+    await starting
+    await node.close()
 
 
 async def test_a_name_that_takes_long_to_look_up_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

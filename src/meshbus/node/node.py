@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from types import TracebackType
@@ -92,6 +93,7 @@ from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import STREAM_WINDOW
+from meshbus.wire.messages.address import numeric
 from meshbus.wire.messages.redex import chain_of, channel_id
 from meshbus.wire.messages.token import PermissionToken
 
@@ -198,7 +200,7 @@ class Node:
         logs = await open_logs(self.config, self.identity, counters)
         book = await open_census(self.config, self.identity, counters)
         try:
-            live = self._make_live(counters)
+            live = await self._make_live(counters)
         except BaseException:
             for opened in (logs, book):
                 if opened is not None:
@@ -217,9 +219,11 @@ class Node:
             await self.close()  # a configuration that cannot be used must not keep the port
             raise
 
-    def _make_live(self, counters: Counters) -> Live:
+    async def _make_live(self, counters: Counters) -> Live:
         bind, buffer = self.config.bind, self.config.receive_buffer_bytes
-        socket = UdpSocket.bind(bind.host, bind.port, receive_buffer=buffer, counters=counters)
+        listen = partial(UdpSocket.bind, bind.host, bind.port, receive_buffer=buffer, counters=counters)
+        # Looking up a name may take long, and other nodes may be on this loop.
+        socket = listen() if numeric((bind.host, bind.port)) else await asyncio.to_thread(listen)
         engine = Engine(
             self.identity,
             engine_settings(self.config, self._psk, socket.receive_buffer, socket.address),

@@ -234,6 +234,11 @@ def test_a_wall_clock_that_is_set_back_delays_neither_sync_nor_seal_nor_sweep(tm
         clock.forward(1)
         log.keep()
         assert log.durable_seq == 1
+        log.append(b"w")
+        clock.set_by_hand(-3600)
+        clock.forward(1)
+        log.keep()
+        assert log.durable_seq == 2, "also after the first sync"
         clock.forward(60)
         log.keep()
         assert log.stats.seals == 1
