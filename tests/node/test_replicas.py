@@ -111,6 +111,18 @@ async def test_other_nodes_publish_through_the_members(tmp_path: Path) -> None:
             await guest.replica_remove(CHANNEL, "n0")
 
 
+async def test_a_member_that_publishes_while_its_leader_is_gone_hears_the_next_one(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        leader = await trio.led()
+        follower = trio.nodes[trio.follower()]
+        publisher = follower.publisher(CHANNEL, wait_s=60.0)
+        await publisher.publish(b"before")  # it knows the leader now
+        await trio.stop(leader)
+        # A publisher that kept the event loop busy until its time is over would fail here.
+        report = await publisher.publish(b"after")
+        assert report.replicated == "majority"
+
+
 async def test_records_that_are_none_or_name_another_origin_are_denied(tmp_path: Path) -> None:
     async with replica_trio(tmp_path) as trio:
         guest = await trio.start("guest")

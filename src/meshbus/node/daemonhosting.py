@@ -581,9 +581,10 @@ class DaemonHosting:
         mark = None if self._files is None else self._files.marked(origin)
         if mark is not None and mark.status is Status.ACTIVE:
             return self.around.live.engine.node_id
-        if state is DaemonState.MOVED and mark is not None and origin not in self.seen:
+        own, seen = self.around.live.engine.node_id, self.seen.get(origin)
+        if state is DaemonState.MOVED and mark is not None and seen in {None, own}:
             return mark.target or None
-        return self.seen.get(origin)
+        return seen
 
     def _problem(self, origin: int) -> str | None:
         if self._files is not None and origin in self._files.damaged:

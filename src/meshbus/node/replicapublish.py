@@ -196,7 +196,8 @@ class ReplicaPublishing:
                 asked = node
             if Driver.now() >= deadline:
                 break
-            if not self._leader or self._leader == asked:
+            # Without a pause, one that knows a leader which it cannot ask would never let the next one be heard.
+            if not node or not self._leader or self._leader == asked:
                 await asyncio.sleep(PAUSE_S)
         raise self._error(fault)
 
