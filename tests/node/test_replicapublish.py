@@ -45,6 +45,24 @@ async def test_without_a_majority_or_a_leader_nothing_is_stored_and_the_reason_i
         assert node.replicas()[0].tail == 0
 
 
+async def test_a_member_that_waits_for_a_leader_does_not_hold_up_its_node(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        await trio.led()
+        name = trio.follower()
+        node = trio.nodes[name]
+        await node.publisher(CHANNEL, wait_s=60).publish(b"a")  # it knows who led
+        for other in [other for other in trio.nodes if other != name]:
+            await trio.stop(other)
+        await until(lambda: node.replicas()[0].leader is None)
+        publishing = asyncio.ensure_future(node.publisher(CHANNEL, wait_s=0.5).publish(b"x"))
+        turns = 0
+        while not publishing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert await fault_of(publishing) is ReplicationFault.NO_LEADER
+        assert turns > 10
+
+
 async def test_too_much_at_once_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicapublish, "MAX_LINE_BYTES", 100)
     async with replica_trio(tmp_path) as trio:

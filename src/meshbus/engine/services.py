@@ -48,7 +48,7 @@ def _carried(subprotocol_id: int, name: str) -> Row:
         optional=True,
         reliable=True,
         needs=Subprotocol.RELIABLE,
-        cost_us=30,
+        cost_us=20,
     )
 
 

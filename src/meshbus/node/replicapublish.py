@@ -196,7 +196,7 @@ class ReplicaPublishing:
                 asked = node
             if Driver.now() >= deadline:
                 break
-            # Without a pause, one that knows a leader which it cannot ask would never let the next one be heard.
+            # Only a leader that was just named is asked at once: without a pause, the node would do nothing else.
             if not node or not self._leader or self._leader == asked:
                 await asyncio.sleep(PAUSE_S)
         raise self._error(fault)
