@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2s
+from itertools import count, takewhile
 
 import msgspec
 
@@ -154,6 +155,11 @@ class HeldChain:
         self.log = EntityLog(self.origin, anchor=CausalEvent(link, b""), anchor_hash=at.hash)
         self._bytes = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more events may wait."""
+        return len(self.waiting) >= MAX_WAITING
+
     def has(self, event: CausalEvent) -> bool:
         """Return whether the chain has this event, or had it before it was pruned."""
         sequence = event.link.sequence
@@ -167,6 +173,14 @@ class HeldChain:
         if self.rivals and over > 0:
             del self.waiting[:over]
             self._counters.add("forget", "chain_waiting", over)
+
+    def take_run(self) -> list[CausalEvent]:
+        """Return those that wait, up to the next gap: the daemon may have been elsewhere in between."""
+        numbers = zip(count(self.waiting[0].link.sequence), self.waiting) if self.waiting else ()
+        run = [event for _, event in takewhile(lambda one: one[0] == one[1].link.sequence, numbers)]
+        del self.waiting[: len(run)]
+        self.asked.clear()
+        return run
 
     def lacks(self) -> bool:
         """Return whether events before those that wait are missing."""

@@ -17,7 +17,7 @@ from itertools import takewhile
 
 from meshbus.compute.causal import ChainFault, EntityLog
 from meshbus.compute.continuity import check_proof, prove
-from meshbus.compute.heldchain import MAX_WAITING, HeldChain
+from meshbus.compute.heldchain import HeldChain
 from meshbus.compute.reconciling import Broken, Outbound, Reconciler, Report
 from meshbus.engine.base.boundedmap import BoundedMap
 from meshbus.engine.base.counters import Counters
@@ -279,9 +279,9 @@ class ChainKeeper:
                 return []
             before = chain.waiting[0].link
             chain.restart(Point(before.sequence - 1, before.parent_hash))
-        events, chain.waiting = chain.waiting, []
-        chain.asked.clear()
-        self._lagging.discard(chain.origin)
+        events = chain.take_run()
+        if not chain.waiting:
+            self._lagging.discard(chain.origin)
         if not events:
             return []
         try:
@@ -291,7 +291,7 @@ class ChainKeeper:
 
     def _may_begin(self, chain: HeldChain) -> bool:
         """Return whether the copy of this node begins with what waits, because nobody has the events before it."""
-        if not chain.members or len(chain.waiting) >= MAX_WAITING:
+        if not chain.members or chain.is_full:
             return True
         reachable = self._reachable(chain)
         answered = chain.asked.issuperset(reachable) and not self._reconciler.is_asking(chain.origin)

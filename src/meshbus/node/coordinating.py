@@ -322,8 +322,8 @@ class Coordinating:
         host, chain = self._host_of(origin), self._coordination.keeper.chain(origin)
         if host is None or chain is None:
             return False
-        ours, held = host.head.sequence, chain.log.head.link.sequence
-        return ours < held or (ours == held and host.chain.parent_hash != chain.log.head_hash)
+        (link, parent_hash), held = host.chain.end, chain.log.head.link.sequence
+        return link.sequence < held or (link.sequence == held and parent_hash != chain.log.head_hash)
 
     async def _publish(self) -> None:
         """Publish what daemons of groups emitted, in order, each under its number in the history."""
