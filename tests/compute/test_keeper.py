@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshbus.compute import heldchain
 from meshbus.compute import keeper as module
 from meshbus.compute.causal import ChainFault, ChainHead, EntityLog
 from meshbus.compute.keeper import ChainKeeper
@@ -257,13 +258,112 @@ def test_a_copy_that_emits_the_same_again_continues_and_another_leaves_a_branch(
     assert len(net.nodes[2].reported(Diverged)) == 1
     net.run()
     assert net.nodes[1].payloads == net.nodes[2].payloads == [b"a", b"b", b"d", b"e"]
-    # And events that do not continue it are one too.
-    assert keeper.lose(7, more) == []
-    net.post(2, keeper.lose(ORIGIN, more[:1]))
-    net.run()
-    assert [len(node.chain.branches) for node in net.nodes.values()] == [2, 2]
     assert keeper.heads() == ((ORIGIN, 4),)
     assert [out[0] for out in keeper.compare()] == [1]
+
+
+def test_what_is_emitted_again_is_no_branch_and_something_else_is() -> None:
+    net = pair()
+    head = fork()
+    events = [head.emit(payload, 0) for payload in (b"a", b"b", b"c")]
+    keeper = net.nodes[1].keeper
+    assert keeper.emit(7, events) == []
+    net.post(1, keeper.emit(ORIGIN, events[:2]))
+    net.run()
+    # A daemon that was restarted, or moved to the other node, has its last outputs in its checkpoint.
+    net.post(1, keeper.emit(ORIGIN, events[:2]))
+    net.post(2, net.nodes[2].keeper.emit(ORIGIN, events[1:]))
+    net.run()
+    assert net.nodes[1].payloads == net.nodes[2].payloads == [b"a", b"b", b"c"]
+    assert [len(node.chain.branches) for node in net.nodes.values()] == [0, 0]
+    other = fork()
+    net.post(2, net.nodes[2].keeper.emit(ORIGIN, [other.emit(b"x", 0)]))
+    net.run()
+    assert net.nodes[1].payloads == net.nodes[2].payloads == [b"a", b"b", b"c"]
+    assert [len(node.chain.branches) for node in net.nodes.values()] == [1, 1]
+
+
+def test_what_is_emitted_waits_for_the_events_before_it() -> None:
+    net = KeeperNet(1, 2, 3)
+    head = fork()
+    events = [head.emit(b"%d" % number, 0) for number in range(12)]
+    for node in net.nodes.values():
+        node.hold(*{1, 2, 3} - {node.node})
+    net.connect((1, 3))
+    net.post(1, net.nodes[1].keeper.emit(ORIGIN, events[:4]))
+    net.run()
+    # The daemon moved to 2, whose copy is empty, then to 3, and back to 2; 2 hears of nothing until it is connected.
+    late = net.nodes[2]
+    net.post(2, late.keeper.emit(ORIGIN, events[4:6]))
+    net.post(3, net.nodes[3].keeper.emit(ORIGIN, events[6:9]))
+    net.post(2, late.keeper.emit(ORIGIN, events[9:]))
+    net.run()
+    assert (late.payloads, len(late.chain.waiting), len(net.nodes[3].chain.waiting)) == ([], 5, 3)
+    net.connect((2, 3))
+    net.run()
+    net.connect((1, 2))
+    net.run()
+    for node in net.nodes.values():
+        assert node.payloads == [b"%d" % number for number in range(12)]
+        assert (node.chain.waiting, len(node.chain.branches)) == ([], 0)
+        assert node.keeper.next_timer() is None
+
+
+def test_a_copy_begins_with_what_is_emitted_if_nobody_has_what_was_before() -> None:
+    head = fork()
+    events = [head.emit(b"%d" % number, 0) for number in range(6)]
+    alone = KeeperNet(1)
+    alone.nodes[1].hold()
+    alone.nodes[1].keeper.emit(ORIGIN, events[2:4])
+    assert alone.nodes[1].payloads == [b"2", b"3"]
+    net = pair()
+    net.post(1, net.nodes[1].keeper.emit(ORIGIN, events[2:4]))
+    assert net.nodes[1].payloads == []  # the other is asked first
+    net.run()
+    assert net.nodes[1].payloads == net.nodes[2].payloads == [b"2", b"3"]
+    # It goes on while a member does not answer at all.
+    silent = pair(drops=1.0)
+    silent.post(1, silent.nodes[1].keeper.emit(ORIGIN, events[2:4]))
+    silent.run()
+    assert silent.nodes[1].payloads == [b"2", b"3"]
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heldchain, "MAX_WAITING", 4)
+    net = pair()
+    head = fork()
+    events = [head.emit(b"%d" % number, 0) for number in range(20)]
+    one = net.nodes[1]
+    net.post(1, one.keeper.emit(ORIGIN, events[:2]))
+    net.run()
+    # Events 2 to 4 are lost for good: nobody has them.
+    for event in events[5:8]:
+        net.post(1, one.keeper.emit(ORIGIN, [event]))
+        net.run()
+    assert (one.payloads, len(one.chain.waiting)) == ([b"0", b"1"], 3)
+    net.post(1, one.keeper.emit(ORIGIN, events[8:9]))
+    net.run()
+    assert (one.payloads, one.chain.waiting) == ([b"5", b"6", b"7", b"8"], [])
+    assert one.counters.get("forget", "chain_events") == 2
+    assert one.chain.size == 4
+    one.chain.rivals.add(2)
+    one.keeper.emit(ORIGIN, events[9:18])
+    assert [event.payload for event in one.chain.waiting] == [b"14", b"15", b"16", b"17"]
+    assert one.counters.get("forget", "chain_waiting") == 5
+    one.keeper.release(ORIGIN)
+    assert one.keeper.next_timer() is None
+
+
+def test_what_waits_goes_on_when_a_rival_is_gone() -> None:
+    net = pair()
+    one, head = net.nodes[1], fork()
+    one.chain.rivals.add(2)
+    one.keeper.emit(ORIGIN, [head.emit(b"a", 0)])
+    net.run()
+    assert one.payloads == []
+    net.cut((1, 2))
+    net.run()
+    assert one.payloads == [b"a"]
 
 
 def test_a_chain_can_be_released() -> None:

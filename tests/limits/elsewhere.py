@@ -40,6 +40,7 @@ TESTS = {
     "chain_bytes": "compute/test_heldchain.py::test_the_bytes_of_a_chain_are_bounded",
     "branches": "compute/test_reconciling.py::test_branches_are_bounded",
     "forks": "compute/test_heldchain.py::test_forks_are_bounded",
+    "chain_waiting": "compute/test_keeper.py::test_what_waits_is_bounded",
     "chain_answers": "compute/test_reconciling.py::test_an_answer_is_bounded",
     "held_chains": "compute/test_keeper.py::test_held_chains_are_limited",
     "proof_askers": "compute/test_keeper.py::test_peers_whose_proofs_are_counted_are_bounded",

@@ -27,12 +27,21 @@ class ChainFault(StrEnum):
 class ChainHead:
     """The end of a chain that is being emitted."""
 
-    __slots__ = ("link", "parent_hash")
+    __slots__ = ("end",)
 
     def __init__(self, link: CausalLink, parent_hash: int | None = None) -> None:
-        self.link = link
-        self.parent_hash = hash_event(link, b"") if parent_hash is None else parent_hash
+        self.end = link, hash_event(link, b"") if parent_hash is None else parent_hash
+        """`link` and `parent_hash`, which belong together also for a thread that only looks."""
+
+    @property
+    def link(self) -> CausalLink:
+        """The link of the last event."""
+        return self.end[0]
+
+    @property
+    def parent_hash(self) -> int:
         """What the next link names as its parent."""
+        return self.end[1]
 
     def next_link(self, horizon: int) -> CausalLink:
         """Return the link that the next event will have; it covers every event so far, payloads included."""
@@ -43,7 +52,7 @@ class ChainHead:
     def emit(self, payload: bytes, horizon: int) -> CausalEvent:
         """Return the next event of the chain, and make it the head."""
         link = self.next_link(horizon)
-        self.link, self.parent_hash = link, hash_event(link, payload)
+        self.end = link, hash_event(link, payload)
         return CausalEvent(link, payload)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2s
+from itertools import count, takewhile
 
 import msgspec
 
@@ -28,6 +29,8 @@ MAX_BRANCHES = 16
 """Losing branches of one chain that are kept in memory. Our choice: each needs a partition that wrote."""
 MAX_FORKS = 256
 """Announced forks of one chain. Our choice."""
+MAX_WAITING = 16_384
+"""Events of a daemon of this node that wait for those before them. Our choice: two turns of a daemon."""
 EVENT_BYTES = 64
 """What keeping an event costs beside its payload, about."""
 
@@ -52,6 +55,15 @@ BOUNDS = (
         unit="bytes",
         full="the oldest events go",
         counter=forgotten("chain_bytes"),
+    ),
+    Bound(
+        name="chain_waiting",
+        what="events of a daemon of this node that wait for those before them, or until two histories are settled",
+        by=By.PEER,
+        per_node=None,
+        per={"chain": MAX_WAITING},
+        full="the copy of this node begins again with them; while histories are settled, the oldest go",
+        counter=forgotten("chain_waiting"),
     ),
     Bound(
         name="branches",
@@ -104,6 +116,10 @@ class HeldChain:
         self.forks: BoundedMap[int, ForkRecord] = BoundedMap(MAX_FORKS, counters.forgetting("forks"))
         self.rivals: set[int] = set()
         """Nodes with which a different history is being settled; meanwhile this node adds nothing to the chain."""
+        self.waiting: list[CausalEvent] = []
+        """What a daemon of this node emitted and the chain cannot take yet, because events before it are missing here."""
+        self.asked: set[int] = set()
+        """Members that were asked for those events."""
         self._counters = counters
         self._bytes = sum(len(event.payload) for event in log.events)
 
@@ -132,9 +148,43 @@ class HeldChain:
         self._prune()
 
     def restart(self, at: Point) -> None:
-        """Begin after an event that is known by its hash only; for a log without events."""
+        """Begin after an event that is known by its hash only; what is kept goes."""
+        if self.log.events:
+            self._counters.add("forget", "chain_events", len(self.log.events))
         link = msgspec.structs.replace(self.log.anchor.link, sequence=at.sequence)
         self.log = EntityLog(self.origin, anchor=CausalEvent(link, b""), anchor_hash=at.hash)
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more events may wait."""
+        return len(self.waiting) >= MAX_WAITING
+
+    def has(self, event: CausalEvent) -> bool:
+        """Return whether the chain has this event, or had it before it was pruned."""
+        sequence = event.link.sequence
+        return sequence <= self.log.anchor.link.sequence or self.log.get(sequence) == event
+
+    def wait(self, events: Sequence[CausalEvent]) -> None:
+        """Add events of a daemon of this node to those that wait; the same ones may come again."""
+        last = self.waiting[-1].link.sequence if self.waiting else 0
+        self.waiting += [event for event in events if event.link.sequence > last]
+        over = len(self.waiting) - MAX_WAITING
+        if self.rivals and over > 0:
+            del self.waiting[:over]
+            self._counters.add("forget", "chain_waiting", over)
+
+    def take_run(self) -> list[CausalEvent]:
+        """Return those that wait, up to the next gap: the daemon may have been elsewhere in between."""
+        numbers = zip(count(self.waiting[0].link.sequence), self.waiting) if self.waiting else ()
+        run = [event for _, event in takewhile(lambda one: one[0] == one[1].link.sequence, numbers)]
+        del self.waiting[: len(run)]
+        self.asked.clear()
+        return run
+
+    def lacks(self) -> bool:
+        """Return whether events before those that wait are missing."""
+        return bool(self.waiting) and self.waiting[0].link.sequence > self.log.head.link.sequence + 1
 
     def range(self) -> Range:
         """Return what this node has of the chain, as a message."""

@@ -20,13 +20,14 @@ from typing import NamedTuple
 from meshbus.compute.causal import ChainHead
 from meshbus.compute.daemon import Daemon, DaemonEvent, StatefulDaemon
 from meshbus.compute.horizon import Horizon
-from meshbus.errors import DaemonError, DaemonFault
+from meshbus.errors import DaemonError, DaemonFault, Fault, MalformedPacket
 from meshbus.names.identity import Identity
 from meshbus.wire.messages.bindings import Binding, decode_bindings, encode_bindings
 from meshbus.wire.messages.causal import CausalEvent, CausalLink, hash_event
 from meshbus.wire.messages.checkpoint import (
     Checkpoint,
     InputPosition,
+    PendingOutput,
     decode_checkpoint,
     encode_checkpoint,
     is_checkpoint,
@@ -54,8 +55,8 @@ class DaemonHost:
         self.bindings: tuple[Binding, ...] = ()
         """Subscriptions that the next node makes again."""
         self.moves = 0
-        self.pending: list[bytes] = []
-        """Outputs of the last batch; they are published after a checkpoint has them."""
+        self.pending: list[CausalEvent] = []
+        """Outputs of the last batch; they are published, and added to its history, after a checkpoint has them."""
         self.paused = False
         """Whether it takes no events, because it is being handed over."""
         self._inputs = {position.origin: position for position in inputs}
@@ -74,7 +75,7 @@ class DaemonHost:
             state, parent_hash = checkpoint.state, checkpoint.parent_hash
             host._inputs = {position.origin: position for position in checkpoint.inputs}
             host.horizon = Horizon(checkpoint.observed)
-            host.pending = list(checkpoint.pending)
+            host.pending = _linked(checkpoint, snapshot.head)
             host.moves = checkpoint.moves
         else:
             # compute.md §2: a snapshot has no payload of its head, and 0.23 nodes hash the state in its place.
@@ -162,7 +163,8 @@ class DaemonHost:
                     moves=self.moves,
                     inputs=self.inputs,
                     observed=self.horizon.pairs(),
-                    pending=tuple(self.pending),
+                    pending=tuple(PendingOutput(event.link.horizon, event.payload) for event in self.pending),
+                    pending_parent=self.pending[0].link.parent_hash if self.pending else 0,
                     shadow=shadow,
                 )
             )
@@ -192,8 +194,9 @@ class DaemonHost:
         self.horizon.observe(event.origin, event.sequence)
         self._processed += 1
         self._emitted += len(outputs)
-        self.pending += outputs
-        return [self.chain.emit(payload, self.horizon.encoded) for payload in outputs]
+        emitted = [self.chain.emit(payload, self.horizon.encoded) for payload in outputs]
+        self.pending += emitted
+        return emitted
 
     def _state(self) -> bytes:
         if not isinstance(self.daemon, StatefulDaemon):
@@ -217,3 +220,17 @@ class DaemonHost:
             self.daemon.restore(state)
         except Exception as error:
             raise DaemonError(DaemonFault.RESTORE, self.origin, f"its restore() failed: {error!r}") from error
+
+
+def _linked(checkpoint: Checkpoint, head: CausalLink) -> list[CausalEvent]:
+    """Return the pending outputs with their links; raise MalformedPacket if they do not lead to the head."""
+    if not checkpoint.pending:
+        return []
+    before = head.sequence - len(checkpoint.pending)
+    if before < 0:
+        raise MalformedPacket("checkpoint", Fault.BAD_VALUE, f"more outputs than the chain has, {head.sequence}")
+    chain = ChainHead(CausalLink(head.origin_hash, sequence=before), checkpoint.pending_parent)
+    events = [chain.emit(output.payload, output.horizon) for output in checkpoint.pending]
+    if (chain.link, chain.parent_hash) != (head, checkpoint.parent_hash):
+        raise MalformedPacket("checkpoint", Fault.BAD_VALUE, "its outputs do not lead to the head of its chain")
+    return events

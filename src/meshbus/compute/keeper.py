@@ -1,6 +1,6 @@
 """The chains that one node holds, live: events of daemons out and in, proofs, forks, and reconciliation.
 
-    append (a daemon here emitted) ──► 0x0400 to every member of the chain
+    emit (a daemon here emitted) ──► 0x0400 to every member of the chain; fetched first (0x0801): what it emitted elsewhere
     0x0400 ──► the next event: taken · a gap: fetched (0x0801) · another history: reconciled (0x0801)
     0x0700 ──► a question for a proof, answered on 0x0702; a verdict about ours
     0x0702 ──► a proof, compared with our copy; the verdict goes back on 0x0700
@@ -13,6 +13,7 @@ A message counts only if its sender is a member of the chain. Messages and time 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from meshbus.compute.causal import ChainFault, EntityLog
 from meshbus.compute.continuity import check_proof, prove
@@ -39,7 +40,7 @@ from meshbus.wire.messages.continuity import (
     encode_fork,
     encode_proof,
 )
-from meshbus.wire.messages.reconciliation import MAX_CHAINED_PAYLOAD, Branch, decode_reconciliation
+from meshbus.wire.messages.reconciliation import MAX_CHAINED_PAYLOAD, Branch, Point, decode_reconciliation
 
 MAX_HELD = 1024
 """Chains that one node holds. Our choice."""
@@ -74,6 +75,8 @@ class ChainKeeper:
     def __init__(self, own: int, counters: Counters) -> None:
         self._counters = counters
         self._chains: dict[int, HeldChain] = {}
+        self._lagging: set[int] = set()
+        """Chains that cannot take yet what their daemon emitted here."""
         self._up: set[int] = set()
         self._reconciler = Reconciler(own, counters)
         self._rates: BoundedMap[int, TokenBucket] = BoundedMap(MAX_ASKERS, counters.forgetting("proof_askers"))
@@ -121,6 +124,7 @@ class ChainKeeper:
     def release(self, origin: int) -> None:
         """Hold a chain no longer; nothing happens if it is not held."""
         self._chains.pop(origin, None)
+        self._lagging.discard(origin)
         self._reconciler.forget(origin)
 
     def contested(self, origin: int) -> bool:
@@ -151,6 +155,20 @@ class ChainKeeper:
         messages = [encode_causal([event]) for event in events]
         return [(node, Subprotocol.CAUSAL, message) for node in self._reachable(chain) for message in messages]
 
+    def emit(self, origin: int, events: Sequence[CausalEvent]) -> list[Outbound]:
+        """Add what a daemon of this node emitted, which may be the same again, and return the messages for the members.
+
+        A daemon that moved here, or was restarted, may be ahead of this node's copy: what it emits waits until the events
+        before it are here, which other members are asked for. Events that do not continue the chain are kept as a branch
+        that lost. Nothing happens if the chain is not held.
+        """
+        chain = self._chains.get(origin)
+        if chain is None:
+            return []
+        chain.wait(events)
+        self._lagging.add(origin)
+        return self._go_on(chain)
+
     def take_over(self, origin: int, after: int, events: Sequence[CausalEvent]) -> list[Outbound]:
         """Continue a chain after an event, as a copy of its daemon does that did not see everything.
 
@@ -164,11 +182,6 @@ class ChainKeeper:
         if same < len(known):
             out = self._reconciler.replace(chain, after + same)
         return [*self._sendable(out), *self.append(origin, events[same:])]
-
-    def lose(self, origin: int, events: Sequence[CausalEvent]) -> list[Outbound]:
-        """Keep events that a daemon of this node emitted, and that do not continue the chain, as a branch that lost."""
-        chain = self._chains.get(origin)
-        return [] if chain is None else self._sendable(self._reconciler.keep(chain, events))
 
     def prove(self, origin: int) -> list[Outbound]:
         """Send the proof of this node's copy to all members; their verdicts follow.
@@ -206,21 +219,31 @@ class ChainKeeper:
     def peer_down(self, node: int) -> None:
         """Settle nothing any more with a node that is not reachable."""
         self._up.discard(node)
+        for chain in self._chains.values():
+            chain.asked.discard(node)
         self._proving = {pair for pair in self._proving if pair[1] != node}
         self._reconciler.gone(node, list(self._chains.values()))
 
     def next_timer(self) -> float | None:
         """Return when `tick` has something to do, or None."""
+        if any(self._can_go_on(self._chains[origin]) for origin in self._lagging):
+            return 0.0
         return self._reconciler.next_timer()
 
     def tick(self, now: float) -> list[Outbound]:
         """Do what is due."""
-        return self._sendable(self._reconciler.tick(self._chains, now))
+        out = self._reconciler.tick(self._chains, now)
+        for chain in [self._chains[origin] for origin in self._lagging]:
+            for node in self._unasked(chain):
+                chain.asked.add(node)
+                out += self._reconciler.ask(chain, node, now)
+        return self._sendable([*out, *self._all_go_on()])
 
     def handle(self, subprotocol_id: int, message: bytes, sender: int, now: float) -> list[Outbound]:
         """Handle a message of a peer, and return what to send."""
         try:
-            return self._sendable(self._dispatch(subprotocol_id, message, sender, now))
+            out = self._dispatch(subprotocol_id, message, sender, now)
+            return self._sendable([*out, *self._all_go_on()])
         except MalformedPacket:
             self._counters.count(Reason.CHAIN_MALFORMED)
             return []
@@ -240,6 +263,49 @@ class ChainKeeper:
                 return self._proof(decode_proof(message), sender, now)
             case _:
                 return self._question(message, sender, now)
+
+    # ── what waits ──────────────────────────────────────────────────────────────────────────
+
+    def _all_go_on(self) -> list[Outbound]:
+        return [out for origin in sorted(self._lagging) for out in self._go_on(self._chains[origin])]
+
+    def _go_on(self, chain: HeldChain) -> list[Outbound]:
+        """Add what waits, as far as it follows the chain."""
+        if chain.rivals:
+            return []
+        del chain.waiting[: sum(1 for _ in takewhile(chain.has, chain.waiting))]
+        if chain.lacks():
+            if not self._may_begin(chain):
+                return []
+            before = chain.waiting[0].link
+            chain.restart(Point(before.sequence - 1, before.parent_hash))
+        events = chain.take_run()
+        if not chain.waiting:
+            self._lagging.discard(chain.origin)
+        if not events:
+            return []
+        try:
+            return self.append(chain.origin, events)
+        except LocalProtocolError:
+            return self._sendable(self._reconciler.keep(chain, events))
+
+    def _may_begin(self, chain: HeldChain) -> bool:
+        """Return whether the copy of this node begins with what waits, because nobody has the events before it."""
+        if not chain.members or chain.is_full:
+            return True
+        reachable = self._reachable(chain)
+        answered = chain.asked.issuperset(reachable) and not self._reconciler.is_asking(chain.origin)
+        return chain.log.head.link.sequence == 0 and bool(reachable) and answered
+
+    def _unasked(self, chain: HeldChain) -> list[int]:
+        lacks = chain.lacks() and not chain.rivals
+        return [node for node in self._reachable(chain) if node not in chain.asked] if lacks else []
+
+    def _can_go_on(self, chain: HeldChain) -> bool:
+        """Return whether `tick` has something to do for what waits."""
+        if chain.rivals:
+            return False
+        return not chain.lacks() or self._may_begin(chain) or bool(self._unasked(chain))
 
     def _known(self, origin: int, sender: int) -> HeldChain | None:
         """Return a chain if this node holds it together with the sender."""

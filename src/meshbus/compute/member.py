@@ -208,9 +208,8 @@ class GroupMember:
         """Hand out the last outputs of a daemon that runs here."""
         host = self._slots[number].host
         assert host is not None
-        first = host.head.sequence - count + 1
         last = host.pending[len(host.pending) - count :]
-        self.outputs += [Output(host.origin, sequence, payload) for sequence, payload in enumerate(last, first)]
+        self.outputs += [Output(host.origin, event.link.sequence, event.payload) for event in last]
         self._tell(number)
 
     def _tell(self, slot: int) -> None:

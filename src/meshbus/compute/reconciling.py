@@ -169,6 +169,10 @@ class Reconciler:
             return []
         return self._put(chain, node, Diff(origin=chain.origin, points=chain.points()), now)
 
+    def is_asking(self, origin: int) -> bool:
+        """Return whether a member was asked for events of a chain and has not answered."""
+        return any(chain == origin and not branch for chain, branch, _ in self._open)
+
     def handle(self, chain: HeldChain, message: ReconciliationMessage, sender: int, now: float) -> list[Outbound]:
         """Handle a message of a member."""
         match message:

@@ -28,7 +28,7 @@ from meshbus.compute.member import Output as GroupOutput
 from meshbus.compute.reconciling import CaughtUp, Diverged, Outbound
 from meshbus.compute.registry import Factory
 from meshbus.engine.base.notices import Control
-from meshbus.errors import DaemonError, DaemonFault, LocalProtocolError, LogError, MeshError
+from meshbus.errors import DaemonError, DaemonFault, LogError, MeshError
 from meshbus.node.branchfiles import BranchFiles
 from meshbus.node.coordinationport import CoordinationPort
 from meshbus.node.driver import Driver
@@ -38,7 +38,7 @@ from meshbus.node.setup import wall
 from meshbus.node.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.capability import CapabilityFilter
-from meshbus.wire.messages.causal import CausalEvent, CausalLink
+from meshbus.wire.messages.causal import CausalEvent
 from meshbus.wire.messages.continuity import Verdict
 
 MAX_REPORTS = 256
@@ -78,6 +78,8 @@ class ChainStatus(NamedTuple):
     """Whether another history of it is being settled."""
     branches: int
     """Branches that lost and are kept."""
+    waiting: int
+    """Outputs of a daemon of this node that are not in it yet: events before them are missing here, or it is contested."""
 
 
 class Coordinating:
@@ -111,8 +113,6 @@ class Coordinating:
         """The channel for the outputs of each daemon of a group."""
         self._unpublished: deque[GroupOutput] = deque()
         self._publishing: asyncio.Task[None] | None = None
-        self._waiting: dict[int, list[CausalEvent]] = {}
-        """What daemons emitted while their history was being settled."""
         self._verdicts: dict[tuple[int, int], asyncio.Future[Verdict]] = {}
         self._tasks = TaskOwner("histories and groups", _logger)
         self._timer: asyncio.TimerHandle | None = None
@@ -124,8 +124,9 @@ class Coordinating:
     def hold(self, daemon: str | int, members: Iterable[int]) -> None:
         """Keep the history of a daemon together with other nodes, which must do the same.
 
-        Whatever it emits on one of them goes to all, and each checks that it continues the history. Raises DaemonError if
-        this node holds too many.
+        Whatever it emits on one of them goes to all, and each checks that it continues the history, also when the daemon
+        moves between them. Call this before the daemon runs: what it emits earlier is in no history. Raises DaemonError
+        if this node holds too many.
         """
         origin = self._origin(daemon)
         self._do(lambda coordination: coordination.keeper.hold(EntityLog(origin), members))
@@ -147,6 +148,7 @@ class Coordinating:
                 tuple(sorted(chain.members)),
                 bool(chain.rivals),
                 len(chain.branches),
+                len(chain.waiting),
             )
             for chain in found
         ]
@@ -183,10 +185,8 @@ class Coordinating:
 
     def emitted(self, events: Sequence[CausalEvent]) -> None:
         """Add what a daemon of this node emitted to its history, if that is held; its checkpoint has it already."""
-        if not events or events[0].link.origin_hash not in self._coordination.keeper:
-            return
-        self._waiting.setdefault(events[0].link.origin_hash, []).extend(events)
-        self._do(lambda _coordination: [])
+        if events:
+            self._do(lambda coordination: coordination.keeper.emit(events[0].link.origin_hash, events))
 
     # ── whoever handles something ───────────────────────────────────────────────────────────
 
@@ -278,8 +278,7 @@ class Coordinating:
         self._live.act(lambda engine, now, out: self._port.send(engine, messages, now, out))
 
     def _after(self) -> None:
-        """Do what follows from a call: histories that may go on, reports, outputs, the next timer."""
-        self._flush()
+        """Do what follows from a call: reports, outputs, the next timer."""
         for report in self._coordination.take_reports():
             self._report(report)
         for node, judged in self._coordination.keeper.take_verdicts():
@@ -290,27 +289,6 @@ class Coordinating:
         if self._unpublished and (self._publishing is None or self._publishing.done()):
             self._publishing = self._tasks.start(self._publish())
         self._arm()
-
-    def _flush(self) -> None:
-        keeper = self._coordination.keeper
-        for origin in [origin for origin in self._waiting if not keeper.contested(origin)]:
-            events = self._waiting.pop(origin)
-            if origin in keeper:
-                self._send(self._continue(origin, events))
-
-    def _continue(self, origin: int, events: list[CausalEvent]) -> list[Outbound]:
-        """Add events to a history, which may have begun, or gone on, without this node."""
-        keeper = self._coordination.keeper
-        chain = keeper.chain(origin)
-        assert chain is not None
-        link = events[0].link
-        if not chain.log.events and link.sequence > 1 and chain.log.head.link.sequence == 0:
-            anchor = CausalEvent(CausalLink(origin, sequence=link.sequence - 1), b"")
-            chain.log = EntityLog(origin, anchor=anchor, anchor_hash=link.parent_hash)
-        try:
-            return keeper.append(origin, events)
-        except LocalProtocolError:
-            return keeper.lose(origin, events)
 
     async def _load(self, origin: int) -> None:
         """Take the branches that were kept before a restart."""
@@ -344,8 +322,8 @@ class Coordinating:
         host, chain = self._host_of(origin), self._coordination.keeper.chain(origin)
         if host is None or chain is None:
             return False
-        ours, held = host.head.sequence, chain.log.head.link.sequence
-        return ours < held or (ours == held and host.chain.parent_hash != chain.log.head_hash)
+        (link, parent_hash), held = host.chain.end, chain.log.head.link.sequence
+        return link.sequence < held or (link.sequence == held and parent_hash != chain.log.head_hash)
 
     async def _publish(self) -> None:
         """Publish what daemons of groups emitted, in order, each under its number in the history."""

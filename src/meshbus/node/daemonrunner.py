@@ -78,7 +78,7 @@ class Shop(NamedTuple):
     say: Callable[[str, str], None]
     """Adds a line to the daemon's log: level and text."""
     emitted: Callable[[Sequence[CausalEvent]], None] = lambda _events: None
-    """Takes what the daemon emitted, after a checkpoint has it."""
+    """Takes what the daemon emitted, after a checkpoint has it; after a restart perhaps the same again."""
 
 
 class _Turn(NamedTuple):
@@ -88,15 +88,14 @@ class _Turn(NamedTuple):
     """The daemon does not run here any more."""
     delivered: int = 0
     batch: int = 0
-    pending: tuple[bytes, ...] = ()
+    pending: tuple[CausalEvent, ...] = ()
+    """What is to be published: whatever the daemon emitted since the last turn, also on its way here or back."""
     failure: str | None = None
     """The daemon's code failed."""
     gap: str | None = None
     """Events that come next are gone."""
     kept: tuple[DaemonEvent, ...] = ()
     """Events that a move had kept when the daemon failed."""
-    emitted: tuple[CausalEvent, ...] = ()
-    """What the daemon emitted, with its place in the history."""
     results: tuple[tuple[bytes, ...], ...] = ()
     """The outputs of the events that were delivered directly."""
 
@@ -116,8 +115,6 @@ class DaemonRunner:
         self._skips_gaps = skips_gaps
         self._inputs: dict[int, InputReader] = {}
         self._direct: deque[tuple[DaemonEvent, asyncio.Future[tuple[bytes, ...]]]] = deque()
-        self._emitted: list[CausalEvent] = []
-        """What it emitted in this turn."""
         self._wake = asyncio.Event()
         self._stopping = False
         self._saved = -1
@@ -175,8 +172,8 @@ class DaemonRunner:
                     return
                 if turn.delivered:
                     self.failed, pause_s = False, FIRST_PAUSE_S
-                self._shop.emitted(turn.emitted)
                 if turn.pending:
+                    self._shop.emitted(turn.pending)
                     await self._publish(turn)
                 self._answer(turn)
                 if not turn.delivered and not turn.pending:
@@ -217,11 +214,8 @@ class DaemonRunner:
         gap, results = None, list[tuple[bytes, ...]]()
         try:
             self._check_errors()
-            self._emitted.clear()
             for event in () if handler.source.is_stopping(origin) else direct:
-                outputs = handler.deliver(origin, event)
-                self._emitted += outputs
-                results.append(tuple(output.payload for output in outputs))
+                results.append(tuple(output.payload for output in handler.deliver(origin, event)))
             if not host.paused:
                 gap = self._deliver(handler, ready)
             self._check_outputs()
@@ -237,7 +231,6 @@ class DaemonRunner:
             batch=host.batch,
             pending=tuple(host.pending),
             gap=gap,
-            emitted=tuple(self._emitted),
             results=tuple(results),
         ), out
 
@@ -280,7 +273,7 @@ class DaemonRunner:
                         continue
                     if left <= 0 or time.monotonic() >= until:
                         return gap
-                    self._emitted += handler.deliver(host.origin, DaemonEvent(position.origin, sequence, payload))
+                    handler.deliver(host.origin, DaemonEvent(position.origin, sequence, payload))
                     left -= 1
                 expected = max(expected, first + len(payloads))
         return gap
@@ -292,7 +285,7 @@ class DaemonRunner:
             raise DaemonError(DaemonFault.FAILED, self.host.origin, problem)
 
     def _check_outputs(self) -> None:
-        longest = max(map(len, self.host.pending), default=0)
+        longest = max((len(output.payload) for output in self.host.pending), default=0)
         if longest > self._shop.largest:
             problem = f"it returned an output of {longest} bytes; at most {self._shop.largest} can be published"
             raise DaemonError(DaemonFault.FAILED, self.host.origin, problem)
@@ -440,8 +433,8 @@ class DaemonRunner:
         self._inputs.clear()
 
 
-def _table(payloads: Sequence[bytes]) -> Any:
+def _table(outputs: Sequence[CausalEvent]) -> Any:
     """Return outputs as publish_once takes them."""
     import pyarrow as pa
 
-    return pa.table({"payload": pa.array(payloads, pa.large_binary())})
+    return pa.table({"payload": pa.array([output.payload for output in outputs], pa.large_binary())})

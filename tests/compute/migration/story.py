@@ -14,10 +14,10 @@ PATIENCE_S = 1500
 """Virtual seconds; the worst worlds need a fifth of it."""
 
 
-def play(seed: int, *, events: int = EVENTS, moves: int = MOVES) -> World:
+def play(seed: int, *, events: int = EVENTS, moves: int = MOVES, kind: type[World] = World) -> World:
     """Feed a daemon numbered events while it moves, with everything going wrong, and check the end."""
     rng = random.Random(seed)
-    world = World(seed, events, create=rng.choice([Counter, Stubborn, Bulky]))
+    world = kind(seed, events, create=rng.choice([Counter, Stubborn, Bulky]))
     world.net = Net(
         loss=rng.choice([0.0, 0.05, 0.2]),
         duplication=rng.choice([0.0, 0.2]),

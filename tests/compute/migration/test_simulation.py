@@ -9,6 +9,7 @@ import pytest
 
 from meshbus.compute.migration.base import Phase
 from meshbus.errors import MeshError
+from tests.compute.migration.heldworld import HeldWorld
 from tests.compute.migration.mutants import PATCHES, broken
 from tests.compute.migration.story import MOVES, play
 from tests.compute.migration.world import Violation, World
@@ -40,6 +41,11 @@ def test_worlds_are_full_of_faults_and_of_progress() -> None:
     assert sum(world.failed for world in worlds) > 50
     counted = {name for world in worlds for names in world.counters.snapshot().values() for name in names}
     assert {"migration_stale", "migration_unexpected", "migration_busy", "migration_state"} <= counted
+
+
+@for_each_seed(range(6))
+def test_the_history_of_the_daemon_is_one_chain_on_all_machines(seed: int) -> None:
+    assert play(seed, events=1000, moves=20, kind=HeldWorld).moved >= 20
 
 
 def test_two_owners_are_a_violation() -> None:

@@ -221,8 +221,8 @@ class World:
         if not host.pending:
             return
         self._crash_point(machine)
-        rows = machine.output.setdefault((host.writer, host.batch), list(host.pending))
-        if rows != host.pending:
+        payloads = [output.payload for output in host.pending]
+        if machine.output.setdefault((host.writer, host.batch), payloads) != payloads:
             raise Violation(f"batch {host.batch} has other rows when it is tried again")
         self._crash_point(machine)
         host.published()

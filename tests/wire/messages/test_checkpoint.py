@@ -10,6 +10,7 @@ from meshbus.wire.messages.checkpoint import (
     MAX_OBSERVED,
     Checkpoint,
     InputPosition,
+    PendingOutput,
     decode_checkpoint,
     encode_checkpoint,
     is_checkpoint,
@@ -24,17 +25,19 @@ SAMPLE = Checkpoint(
     moves=3,
     inputs=(InputPosition(7, ChannelName("in"), 9),),
     observed=((1, 2),),
-    pending=(b"out",),
+    pending=(PendingOutput(0x55, b"out"),),
+    pending_parent=0x66,
     shadow=True,
 )
+outputs = st.lists(st.builds(PendingOutput, u64, st.binary(max_size=20)), min_size=1, max_size=4).map(tuple)
 checkpoints = st.builds(
-    Checkpoint,
+    lambda pending, **fields: Checkpoint(pending=pending[0], pending_parent=pending[1], **fields),
+    pending=st.just(((), 0)) | st.tuples(outputs, u64),
     state=st.binary(max_size=60),
     parent_hash=u64,
     moves=u32,
     inputs=st.lists(st.builds(InputPosition, u64, channels, u64), max_size=4).map(tuple),
     observed=st.lists(st.tuples(u64, u64), max_size=4).map(tuple),
-    pending=st.lists(st.binary(max_size=20), max_size=4).map(tuple),
     shadow=st.booleans(),
 )
 
@@ -42,7 +45,7 @@ checkpoints = st.builds(
 def test_a_checkpoint_has_the_documented_bytes() -> None:
     assert encode_checkpoint(SAMPLE).hex(" ", -4) == (
         "4d424331 01030000 00887766 55443322 11010000 00070000 00000000 00090000 00000000 0002696e"
-        " 01000000 01000000 00000000 02000000 00000000 01000000 03000000 6f757473 74617465"
+        " 01000000 01000000 00000000 02000000 00000000 01000000 66000000 00000000 55000000 00000000 03000000 6f757473 74617465"
     )
 
 

@@ -8,7 +8,7 @@ docs/wire/profile.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -24,6 +24,7 @@ _HEAD = Layout(_WHAT, "<4sBIQ")
 _COUNT = Layout(_WHAT, "<I")
 _OBSERVED = Layout(_WHAT, "<QQ")
 _INPUT = Layout(_WHAT, "<QQ")
+_HASH = Layout(_WHAT, "<Q")
 _NAME_WIDTH = 1
 _PAYLOAD_WIDTH = 4
 _KNOWN_FLAGS = 1
@@ -46,6 +47,13 @@ class InputPosition(msgspec.Struct, frozen=True):
         return xxhash.xxh3_64_intdigest(self.publisher.to_bytes(8, "little") + self.channel.encode())
 
 
+class PendingOutput(NamedTuple):
+    """An output, and what its link has beside its number and its parent, which follow from the outputs before it."""
+
+    horizon: int
+    payload: bytes
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a daemon between two events, and where it goes on."""
 
@@ -57,8 +65,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[InputPosition, ...] = ()
     observed: tuple[tuple[int, int], ...] = ()
     """Origins with the highest sequence that was seen of each."""
-    pending: tuple[bytes, ...] = ()
-    """The outputs of the last batch, which may not have been published yet."""
+    pending: tuple[PendingOutput, ...] = ()
+    """The outputs of the last batch, which may not have been published yet, nor added to its history on other nodes."""
+    pending_parent: int = 0
+    """What the link of the first of them names as its parent; 0 without any."""
     shadow: bool = False
     """Whether events that follow this snapshot in a move were processed at the source, which published the outputs."""
 
@@ -67,7 +77,11 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Write a checkpoint."""
     inputs = b"".join(_encode_input(position) for position in checkpoint.inputs)
     observed = b"".join(_OBSERVED.pack(*pair) for pair in checkpoint.observed)
-    pending = b"".join(_COUNT.pack(len(payload)) + payload for payload in checkpoint.pending)
+    pending = b"".join(
+        _HASH.pack(horizon) + _COUNT.pack(len(payload)) + payload for horizon, payload in checkpoint.pending
+    )
+    if pending:
+        pending = _HASH.pack(checkpoint.pending_parent) + pending
     head = _HEAD.pack(MAGIC, checkpoint.shadow, checkpoint.moves, checkpoint.parent_hash)
     counted = (len(checkpoint.inputs), inputs), (len(checkpoint.observed), observed), (len(checkpoint.pending), pending)
     return head + b"".join(_COUNT.pack(count) + part for count, part in counted) + checkpoint.state
@@ -84,7 +98,9 @@ def decode_checkpoint(buffer: Buffer) -> Checkpoint:
     reader = _Reader(view[_HEAD.size :])
     inputs = tuple(reader.input() for _ in reader.count(_INPUT.size + _NAME_WIDTH))
     observed = tuple(reader.observed() for _ in reader.count(_OBSERVED.size))
-    pending = tuple(reader.payload() for _ in reader.count(_PAYLOAD_WIDTH))
+    outputs = reader.count(_HASH.size + _PAYLOAD_WIDTH)
+    pending_parent = reader.hash() if len(outputs) else 0
+    pending = tuple(PendingOutput(reader.hash(), reader.payload()) for _ in outputs)
     if len(observed) > MAX_OBSERVED:
         raise MalformedPacket(_WHAT, Fault.BAD_VALUE, f"{len(observed)} origins; allowed are {MAX_OBSERVED}")
     return Checkpoint(
@@ -94,6 +110,7 @@ def decode_checkpoint(buffer: Buffer) -> Checkpoint:
         inputs=inputs,
         observed=observed,
         pending=pending,
+        pending_parent=pending_parent,
         shadow=bool(flags),
     )
 
@@ -120,13 +137,13 @@ class _Reader:
     def __init__(self, rest: memoryview) -> None:
         self.rest = rest
 
-    def count(self, at_least: int) -> Iterator[int]:
+    def count(self, at_least: int) -> range:
         (count,) = _COUNT.unpack_prefix(self.rest)
         self.rest = self.rest[_COUNT.size :]
         # Checked first, so that a huge count costs nothing.
         if count * at_least > len(self.rest):
             raise MalformedPacket(_WHAT, Fault.TRUNCATED, f"{count} entries in {len(self.rest)} bytes")
-        return iter(range(count))
+        return range(count)
 
     def input(self) -> InputPosition:
         publisher, next_seq = _INPUT.unpack_prefix(self.rest)
@@ -137,6 +154,11 @@ class _Reader:
         origin, sequence = _OBSERVED.unpack_prefix(self.rest)
         self.rest = self.rest[_OBSERVED.size :]
         return origin, sequence
+
+    def hash(self) -> int:
+        (found,) = _HASH.unpack_prefix(self.rest)
+        self.rest = self.rest[_HASH.size :]
+        return int(found)
 
     def payload(self) -> bytes:
         payload, self.rest = take_field(_WHAT, "output", self.rest, _PAYLOAD_WIDTH)
