@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from meshbus.compute.causal import EntityLog
 from meshbus.compute.coordination import IDS
 from meshbus.compute.groups import GroupKind, GroupSpec
@@ -24,6 +22,7 @@ from tests.compute.counter import OneEach
 from tests.compute.keepers import fork
 from tests.engine.fleet import Wiretap, meet
 from tests.node.coordinated import CARRIES, ORIGIN, Fellow
+from tests.seeds import for_each_seed
 
 
 def pair(net: FakeNet, **settings: object) -> tuple[Fellow, Fellow]:
@@ -45,7 +44,7 @@ def test_events_reach_the_other_node_and_proofs_verify_there() -> None:
     assert left.coordination.keeper.take_verdicts() == [(right.id, Judged(ORIGIN, 1, 200, Verdict.HOLDS))]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each_seed(range(4))
 def test_two_partitions_that_wrote_the_same_chain_are_settled_when_they_heal(seed: int) -> None:
     # Which side's messages come first depends on the seed and on who is behind the slower path.
     net = FakeNet(seed=seed, path=FakePath(loss=0.05, jitter_s=0.01))
