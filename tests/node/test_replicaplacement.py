@@ -57,7 +57,7 @@ async def test_only_nodes_with_the_required_tags_are_chosen(tmp_path: Path) -> N
         await trio.start("n1", tags=["disk.ssd"])
         await until(lambda: len(trio.nodes["n1"].peers) == 1)
         await until(lambda: "1 of the known ones are" in (trio.nodes["n0"].replicas()[0].waiting or ""))
-        assert "lacks required capabilities" in (trio.nodes["n1"].replicas()[0].waiting or "")
+        await until(lambda: "lacks required capabilities" in (trio.nodes["n1"].replicas()[0].waiting or ""))
         await trio.start("n2", tags=["disk.ssd"])
         await until(lambda: trio.leader() is not None)
         assert members(trio.nodes[await trio.led()]) == {"n1", "n2"}
