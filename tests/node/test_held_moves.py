@@ -49,7 +49,7 @@ class Feeder:
     async def give(self, count: int) -> None:
         for _ in range(count):
             async with asyncio.timeout(PATIENCE_S):
-                while not await self._try():
+                while not await self._try():  # noqa: ASYNC110 - a daemon on its way has no event
                     await asyncio.sleep(0.001)
             self.given += 1
 
