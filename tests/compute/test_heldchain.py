@@ -101,3 +101,36 @@ def test_forks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(one.forks) == 2
     assert counters.get("forget", "forks") == 3
     assert one.log.anchor.link == CausalLink(ORIGIN)
+
+
+def test_events_wait_for_those_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heldchain, "MAX_WAITING", 5)
+    counters = Counters()
+    events = chain(*(b"%d" % number for number in range(12)))
+    one = held(b"0", b"1", counters=counters)
+    assert (one.take_run(), one.lacks(), one.is_full) == ([], False, False)
+    assert one.has(events[1])
+    assert not one.has(events[2])
+    assert not one.has(CausalEvent(events[1].link, b"x"))
+    one.wait(events[4:6])
+    one.wait(events[4:6])
+    one.wait(events[8:10])
+    assert one.lacks()
+    one.asked.add(2)
+    assert (one.take_run(), one.waiting, one.asked) == (events[4:6], events[8:10], set())
+    one.rivals.add(2)
+    one.wait(events[6:])
+    assert (one.waiting, one.is_full) == (events[8:], False)
+    one.rivals.clear()
+    one.restart(Point(8, events[8].link.parent_hash))
+    assert (one.lacks(), one.size, counters.get("forget", "chain_events")) == (False, 0, 2)
+    assert one.has(events[3])  # it was there before
+
+
+def test_what_waits_is_bounded_while_histories_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heldchain, "MAX_WAITING", 2)
+    counters = Counters()
+    one, events = held(counters=counters), chain(b"a", b"b", b"c")
+    one.rivals.add(2)
+    one.wait(events)
+    assert (one.waiting, one.is_full, counters.get("forget", "chain_waiting")) == (events[1:], True, 1)

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from meshbus.compute.daemon import DaemonEvent
 from meshbus.compute.host import DaemonHost
-from meshbus.errors import DaemonError, DaemonFault
+from meshbus.errors import DaemonError, DaemonFault, MalformedPacket
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.wire.messages.bindings import Binding
 from meshbus.wire.messages.causal import hash_event, pack_link
-from meshbus.wire.messages.checkpoint import InputPosition
+from meshbus.wire.messages.checkpoint import InputPosition, decode_checkpoint, encode_checkpoint
 from meshbus.wire.messages.snapshot import decode_snapshot, encode_snapshot
 from tests.compute.counter import Counter, OneEach
 from tests.vectors import load
@@ -80,6 +81,26 @@ def test_a_checkpoint_continues_the_chain_the_horizon_and_the_logs() -> None:
     assert moved.inputs == alone.inputs == (InputPosition(7, ChannelName("in"), 20),)
     assert moved.horizon.pairs() == alone.horizon.pairs()
     assert moved.writer == alone.writer == f"daemon/{DAEMON.origin_hash:016x}"
+
+
+def test_pending_outputs_keep_their_links_and_must_lead_to_the_head() -> None:
+    host = fed(DaemonHost(DAEMON, Counter(), [LOG]), 0, 4)
+    host.deliver(DaemonEvent(0x77, 1, b"of another origin"))
+    fed(host, 4, 4)
+    assert len({event.link.horizon for event in host.pending}) == 2
+    snapshot = host.snapshot(5)
+    assert DaemonHost.restored(snapshot, Counter(), DAEMON).pending == host.pending
+    checkpoint = decode_checkpoint(snapshot.state)
+    changes: list[dict[str, Any]] = [
+        {"pending_parent": 1},
+        {"pending": checkpoint.pending[1:]},
+        {"pending": checkpoint.pending * 2},
+        {"parent_hash": 1},
+    ]
+    for change in changes:
+        state = encode_checkpoint(msgspec.structs.replace(checkpoint, **change))
+        with pytest.raises(MalformedPacket, match="outputs"):
+            DaemonHost.restored(msgspec.structs.replace(snapshot, state=state), Counter(), DAEMON)
 
 
 def test_events_of_a_log_are_processed_once_and_in_order() -> None:

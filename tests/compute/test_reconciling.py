@@ -261,5 +261,7 @@ def test_nothing_is_left_of_a_chain_that_was_forgotten() -> None:
     reconciler = Reconciler(1, Counters())
     reconciler.ask(net.nodes[1].chain, 2, 0.0)
     assert reconciler.next_timer() == reconciling.RETRY_S
+    assert reconciler.is_asking(ORIGIN)
     reconciler.forget(ORIGIN)
     assert len(reconciler) == 0
+    assert not reconciler.is_asking(ORIGIN)

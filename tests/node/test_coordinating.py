@@ -15,6 +15,7 @@ from meshbus.compute.groups import GroupKind, GroupSpec
 from meshbus.compute.reconciling import Diverged
 from meshbus.errors import ConfigError, DaemonError, PeerError
 from meshbus.names.channel import ChannelName
+from meshbus.node import coordinating
 from meshbus.node.coordinating import MAX_REPORTS
 from meshbus.node.node import Node
 from meshbus.wire.constants import Subprotocol
@@ -129,15 +130,30 @@ async def test_a_message_goes_to_the_nearest_node_that_handles_it(tmp_path: Path
         await until(lambda: right.counters.get("drop", {}).get("chain_unknown", 0) == 1)
 
 
+async def test_a_history_that_is_held_later_has_what_was_emitted_lately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating, "MAX_EARLY", 3)
+    async with opened(tmp_path, "left") as left:
+        await left.daemons.run("counter", OneEach, output="counts")
+        for _ in range(5):
+            await left.daemons.deliver("counter", b"x")
+        left.coordination.hold("counter", [])
+        await left.daemons.deliver("counter", b"x")
+        await until(lambda: last(left) == [6])
+        (chain,) = left.coordination.chains()
+        assert (chain.first, chain.waiting) == (3, 0)
+
+
 async def test_reports_are_bounded(tmp_path: Path) -> None:
     async with opened(tmp_path, "left") as left:
         left.coordination.hold("counter", [])
         await left.daemons.run("counter", OneEach, output="counts")
         await left.daemons.deliver("counter", b"x")
         origin = left.daemons.origin_of("counter")
-        # Events that do not continue the history are lost branches, each with a report.
+        # Other events than those of the history are lost branches, each with a report.
         for number in range(MAX_REPORTS + 5):
-            head = ChainHead(CausalLink(origin, sequence=7))
+            head = ChainHead(CausalLink(origin))
             left.coordination.emitted([head.emit(b"%d" % number, 0)])
         assert len(left.coordination.reports) == MAX_REPORTS
 

@@ -43,6 +43,8 @@ from meshbus.wire.messages.continuity import Verdict
 
 MAX_REPORTS = 256
 """Reports that are kept for the application. Our choice."""
+MAX_EARLY = 1_024
+"""Outputs of a daemon whose history is not held, which are kept in case it will be. Our choice: a restart, until `hold`."""
 PROOF_S = 5.0
 """How long a proof waits for the verdicts of other nodes."""
 ROUTE_S = 5.0
@@ -58,6 +60,15 @@ BOUNDS = (
         per_node=MAX_REPORTS,
         full="the oldest goes",
         counter="none: the log of the node has them all",
+    ),
+    Bound(
+        name="early_outputs",
+        what="outputs of a daemon of this node whose history is not held, or not yet",
+        by=By.USER,
+        per_node=None,
+        per={"daemon": MAX_EARLY},
+        full="the oldest goes; a history that is held later begins after it, or lacks it",
+        counter="none: nobody asked for a history",
     ),
 )
 
@@ -113,6 +124,8 @@ class Coordinating:
         """The channel for the outputs of each daemon of a group."""
         self._unpublished: deque[GroupOutput] = deque()
         self._publishing: asyncio.Task[None] | None = None
+        self._early: dict[int, deque[CausalEvent]] = {}
+        """What daemons emitted lately whose history is not held."""
         self._verdicts: dict[tuple[int, int], asyncio.Future[Verdict]] = {}
         self._tasks = TaskOwner("histories and groups", _logger)
         self._timer: asyncio.TimerHandle | None = None
@@ -125,11 +138,13 @@ class Coordinating:
         """Keep the history of a daemon together with other nodes, which must do the same.
 
         Whatever it emits on one of them goes to all, and each checks that it continues the history, also when the daemon
-        moves between them. Call this before the daemon runs: what it emits earlier is in no history. Raises DaemonError
-        if this node holds too many.
+        moves between them. Of what it emitted here before this call, the last 1024 outputs are added; a node that held the
+        history before a restart should hold it again before the daemon has emitted more. Raises DaemonError if this node
+        holds too many.
         """
         origin = self._origin(daemon)
         self._do(lambda coordination: coordination.keeper.hold(EntityLog(origin), members))
+        self.emitted(self._early.pop(origin, ()))
         self._tasks.start(self._load(origin))
 
     def release(self, daemon: str | int) -> None:
@@ -185,8 +200,13 @@ class Coordinating:
 
     def emitted(self, events: Sequence[CausalEvent]) -> None:
         """Add what a daemon of this node emitted to its history, if that is held; its checkpoint has it already."""
-        if events:
-            self._do(lambda coordination: coordination.keeper.emit(events[0].link.origin_hash, events))
+        if not events:
+            return
+        origin = events[0].link.origin_hash
+        if origin in self._coordination.keeper:
+            self._do(lambda coordination: coordination.keeper.emit(origin, events))
+        else:
+            self._early.setdefault(origin, deque(maxlen=MAX_EARLY)).extend(events)
 
     # ── whoever handles something ───────────────────────────────────────────────────────────
 
