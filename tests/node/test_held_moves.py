@@ -157,6 +157,6 @@ def lose_publisher(node: Node, *, told: bool) -> None:
         raise LogError(LogFault.CLOSED, "the disk is gone")
 
     runner = node._parts.daemons[0].runner(node.daemons.origin_of(DAEMON))  # type: ignore[union-attr, index]
-    runner._publisher.publish_once = refuse
+    runner._publisher.publish_once = refuse  # type: ignore[union-attr, method-assign]
     if not told:
         runner._shop = runner._shop._replace(emitted=lambda _events: None)
