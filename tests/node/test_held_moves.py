@@ -124,7 +124,9 @@ async def test_a_history_goes_on_after_moves_that_are_taken_back(tmp_path: Path)
 
 
 @pytest.mark.parametrize("told", [False, True])
-async def test_a_node_that_is_restarted_goes_on_with_the_history(tmp_path: Path, *, told: bool) -> None:
+async def test_a_node_that_is_restarted_goes_on_with_the_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
     fixed = {"ephemeral": False, "identity": tmp_path / "id.toml"}
     async with prepared(tmp_path, 1) as other:
         async with prepared(tmp_path, 0, **fixed) as node:
@@ -133,7 +135,7 @@ async def test_a_node_that_is_restarted_goes_on_with_the_history(tmp_path: Path,
             await node.daemons.run(DAEMON, Counter, output=OUTPUT)
             feeder = Feeder([node])
             await feeder.give(5)
-            lose_publisher(node, told=told)
+            lose_publisher(node, monkeypatch, told=told)
             last = [asyncio.ensure_future(node.daemons.deliver(DAEMON, b"%d" % number)) for number in range(5, 12)]
             await until(lambda: info(node).error is not None)
         await asyncio.gather(*last, return_exceptions=True)
@@ -150,13 +152,13 @@ async def test_a_node_that_is_restarted_goes_on_with_the_history(tmp_path: Path,
             await check_history([node, other], feeder.given)
 
 
-def lose_publisher(node: Node, *, told: bool) -> None:
+def lose_publisher(node: Node, monkeypatch: pytest.MonkeyPatch, *, told: bool) -> None:
     """Let a daemon publish nothing more, as if its node died before; with `told`, after its history went out."""
 
     async def refuse(*_: object, **__: object) -> None:
         raise LogError(LogFault.CLOSED, "the disk is gone")
 
     runner = node._parts.daemons[0].runner(node.daemons.origin_of(DAEMON))  # type: ignore[union-attr, index]
-    runner._publisher.publish_once = refuse  # type: ignore[union-attr, method-assign]
+    monkeypatch.setattr(runner._publisher, "publish_once", refuse)
     if not told:
         runner._shop = runner._shop._replace(emitted=lambda _events: None)
