@@ -9,7 +9,6 @@ import pytest
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 
-LIVE_NODE = "needs a live node: sessions, roster, fan-out"
 ABOUT = "describes the file"
 
 NOT_READ = {
@@ -19,9 +18,7 @@ NOT_READ = {
         "nack_payload": "no 0.23 node sends or acts on these; our reliable streams have a layout of their own",
         "reliability_rx": "as nack_payload",
     },
-    "policy": {
-        "failure_reap_observed": LIVE_NODE,
-    },
+    "policy": {},
     "mesh": {
         "_about": ABOUT,
         "psk": "is read beside the packets it belongs to",

@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from meshbus.engine.channels.roster import BROADCAST, RosterView, SubscriberRoster
+from meshbus.engine.settings import LivenessConfig
 from meshbus.names.channel import ChannelName
+from tests.engine.fleet import CHANNEL, pair, subscribed
 from tests.vectors import load
 
 TURNS = load("policy")["queue_group_observed"]
 MODES = load("policy")["queue_group_mode_change"]
 EMPTY = load("policy")["publish_empty_roster"]["report"]
+SILENCE = load("policy")["failure_reap_observed"]
 
 A, B = ChannelName("a"), ChannelName("b")
 
@@ -192,6 +195,22 @@ CHANNELS = st.sampled_from([A, B])
 PEERS = st.integers(1, 4)
 GROUPS = st.sampled_from(["", "g", "h"])
 REQUESTS = st.sampled_from([None, 7, 8])
+
+
+def test_a_silent_peer_leaves_the_roster_and_the_index_no_later_than_at_a_reference_node() -> None:
+    quick = {"liveness": LivenessConfig(heartbeat_s=0.3, session_timeout_s=1.0)}  # as in the observation
+    net, publisher, subscriber = pair(left=quick, right=quick)
+    subscribed(subscriber, publisher)
+    roster, directory = publisher.engine.admission.roster, publisher.engine.directory
+    channel = ChannelName(CHANNEL)
+    assert len(roster.members(channel)) == SILENCE["attempted_before"]
+    assert directory.capabilities_of(subscriber.node_id) is not None
+    net.partition(["left"], ["right"])
+    silent_at = net.clock.now
+    net.run_until(lambda: not roster.members(channel))
+    assert 1.0 <= net.clock.now - silent_at <= SILENCE["seconds_until_roster_evicted"]
+    net.run_until(lambda: directory.capabilities_of(subscriber.node_id) is None)
+    assert net.clock.now - silent_at <= SILENCE["seconds_until_capabilities_evicted"]
 
 
 class RosterMachine(RuleBasedStateMachine):
