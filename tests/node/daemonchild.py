@@ -2,18 +2,20 @@
 
     python -m tests.node.daemonchild settings.json
 
-Commands are lines of JSON on stdin, what happened are lines of JSON on stdout.
+Commands are lines of JSON on stdin, what happened are lines of JSON on stdout. `hold` in the settings names the nodes that
+hold the history of the daemon together with this one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +76,27 @@ def status(node: Node) -> None:
         status={**fields, "agreed": agreed, "next": [one.next_seq for one in info.inputs]},
         counters=node.counters,
         lines=[line.text for line in node.daemons.logs(DAEMON)][-20:],
+        history=history(node),
     )
+
+
+def history(node: Node) -> dict[str, Any]:
+    """Return what this node has of the daemon's history."""
+    (held,) = node.coordination.chains()
+    chain = node.coordination._coordination.keeper.chain(held.origin)
+    assert chain is not None
+    return {**held._asdict(), "digest": digest_of(event.payload for event in chain.log.events)}
+
+
+def digest_of(outputs: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"\n".join(outputs)).hexdigest()
 
 
 async def main(settings: dict[str, Any]) -> None:
     tasks = TaskOwner("a command", logging.getLogger("tests"))
+    members = settings.pop("hold")
     async with Node(NodeConfig.load(env={}, **settings)) as node:
+        node.coordination.hold(DAEMON, members)
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         say(up=f"{node.node_id:016x}")

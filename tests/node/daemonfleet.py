@@ -1,8 +1,8 @@
 """A daemon that moves between real processes on loopback, with a bad network between them, and processes that are killed.
 
 Node 0 publishes numbers; the daemon counts them on the others, and publishes what it counts. Every node dials those before
-it through a proxy. In the end what all logs have, and the state in the only active record, are compared with a daemon that
-ran alone (tests/compute/counter.py).
+it through a proxy. All hold the history of the daemon. In the end what all logs have, all copies of the history, and the
+state in the only active record are compared with a daemon that ran alone (tests/compute/counter.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meshbus.wire.messages.snapshot import decode_snapshot
 from tests.children import child
 from tests.compute.counter import run_alone
 from tests.house.tree import ROOT
-from tests.node.daemonchild import DAEMON, INPUT, OUTPUT
+from tests.node.daemonchild import DAEMON, INPUT, OUTPUT, digest_of
 from tests.node.replicafleet import BadNet, _free_ports
 from tests.patience import PATIENCE_S
 
@@ -44,6 +44,7 @@ class Process:
         self.process: subprocess.Popen[str] | None = None
         self.status: dict[str, Any] = {}
         self.counters: dict[str, dict[str, int]] = {}
+        self.history: dict[str, Any] = {}
         self.lines: list[str] = []
         self.answers = 0
         self.moved = 0
@@ -102,8 +103,8 @@ class Process:
                         self.moved += 1
                     case {"failed": why}:
                         self.failed.append(why)
-                    case {"status": status, "counters": counters, "lines": lines}:
-                        self.status, self.counters, self.lines = status, counters, lines
+                    case {"status": status, "counters": counters, "lines": lines, "history": history}:
+                        self.status, self.counters, self.lines, self.history = status, counters, lines, history
                         self.answers += 1
         except ValueError:
             pass  # killed in the middle of a line, or closed
@@ -146,6 +147,7 @@ class DaemonFleet:
                 "channels": [{"name": name, "log": "published"} for name in (INPUT, OUTPUT)],
                 "daemons": [entry],
                 "peers": peers,
+                "hold": [one.id for one in self.nodes if one is not node],
             }
             (node.folder / "settings.json").write_text(json.dumps(settings))
 
@@ -213,9 +215,23 @@ class DaemonFleet:
             return owner is not None and owner.status["next"] == [events] and owner.status["state"] == "running"
 
         self.wait(processed, "all events to be processed")
+        self.check_history(events)
         for node in self.nodes:
             node.stop()
         self.check(events)
+
+    def check_history(self, events: int) -> None:
+        """Compare all copies of the history with a daemon that ran alone."""
+        _, outputs = run_alone([b"%d" % number for number in range(events)])
+
+        def arrived() -> bool:
+            self.look()
+            return all(node.history["last"] == len(outputs) for node in self.nodes)
+
+        self.wait(arrived, "the history")
+        for node in self.nodes:
+            assert (node.history["branches"], node.history["waiting"], node.history["contested"]) == (0, 0, False)
+            assert node.history["digest"] == digest_of(outputs)
 
     def check(self, events: int) -> None:
         """Compare what is on the disks with a daemon that ran alone."""
