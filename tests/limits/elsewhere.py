@@ -51,6 +51,7 @@ TESTS = {
     "groups": "compute/test_coordination.py::test_groups_are_limited_and_joined_once",
     "copy_bytes": "compute/test_coordination.py::test_a_state_that_is_too_large_is_not_collected",
     "coordination_reports": "node/test_coordinating.py::test_reports_are_bounded",
+    "early_outputs": "node/test_coordinating.py::test_a_history_that_is_held_later_has_what_was_emitted_lately",
     "delivered": "node/test_daemonrunner.py::test_too_many_events_given_at_once_are_refused",
     "daemon_lines": "node/test_daemonhosting.py::test_what_a_daemon_logs_is_kept_within_bounds",
     "permits": "engine/routes/test_publishers.py::test_permissions_are_limited_and_the_first_to_end_makes_room",
