@@ -48,6 +48,7 @@ class Process:
         self.lines: list[str] = []
         self.answers = 0
         self.moved = 0
+        self.fed = 0
         self.failed: list[str] = []
         self.ready = threading.Event()
         self._stack = ExitStack()
@@ -101,6 +102,8 @@ class Process:
                         self.ready.set()
                     case {"moved": _}:
                         self.moved += 1
+                    case {"fed": batches}:
+                        self.fed = batches
                     case {"failed": why}:
                         self.failed.append(why)
                     case {"status": status, "counters": counters, "lines": lines, "history": history}:
@@ -127,13 +130,6 @@ class DaemonFleet:
                 {"address": f"{host}:{port}", "public_key": load_or_create(one.folder / "id.toml").entity_id.hex()}
                 for one, (host, port) in zip(others, fronts, strict=True)
             ]
-            entry = {
-                "name": DAEMON,
-                "factory": factory,
-                "inputs": [f"{INPUT}@{self.nodes[0].id:016x}"],
-                "output": OUTPUT,
-                "run": node.number == 1,
-            }
             settings = {
                 "name": f"n{node.number}",
                 "bind": f"127.0.0.1:{ports[node.number]}",
@@ -144,12 +140,25 @@ class DaemonFleet:
                 "heartbeat_s": 0.5,
                 "session_timeout_s": 3.0,
                 "handshake_timeout_s": 3.0,
-                "channels": [{"name": name, "log": "published"} for name in (INPUT, OUTPUT)],
-                "daemons": [entry],
                 "peers": peers,
-                "hold": [one.id for one in self.nodes if one is not node],
+                **self.daemon_settings(node, factory),
             }
             (node.folder / "settings.json").write_text(json.dumps(settings))
+
+    def daemon_settings(self, node: Process, factory: str) -> dict[str, Any]:
+        """Return the settings of a node about the daemon and its channels."""
+        entry = {
+            "name": DAEMON,
+            "factory": factory,
+            "inputs": [f"{INPUT}@{self.nodes[0].id:016x}"],
+            "output": OUTPUT,
+            "run": node.number == 1,
+        }
+        return {
+            "channels": [{"name": name, "log": "published"} for name in (INPUT, OUTPUT)],
+            "daemons": [entry],
+            "hold": [one.id for one in self.nodes if one is not node],
+        }
 
     def start(self) -> None:
         for node in self.nodes:
