@@ -116,6 +116,9 @@ class Process:
 class DaemonFleet:
     """All processes of one test; the daemon starts on node 1."""
 
+    poll_s = 0.02
+    """Pause between two looks at what a test waits for."""
+
     def __init__(self, folder: Path, count: int = 3, factory: str = "tests.compute.counter:Counter") -> None:
         self.net = BadNet()
         self.nodes = [Process(folder, number) for number in range(count)]
@@ -180,7 +183,7 @@ class DaemonFleet:
         until = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < until, f"waited {PATIENCE_S} s for {what}; {self.tell()}"
-            time.sleep(0.02)
+            time.sleep(self.poll_s)
 
     def tell(self) -> str:
         return json.dumps(

@@ -26,6 +26,7 @@ PAUSE_S = 0.02
 class FailoverFleet(DaemonFleet):
     """Three nodes of which any one can be lost."""
 
+    poll_s = 0.1
     takeover_s = 1.5
     fed = 0
     """Batches that were published."""

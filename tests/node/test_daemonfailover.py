@@ -37,6 +37,7 @@ def test_a_daemon_whose_nodes_are_killed_loses_and_repeats_nothing(tmp_path: Pat
         fleet.finish_failover()
 
 
+@pytest.mark.soak
 def test_an_owner_that_comes_back_when_its_successor_dies_does_not_go_on_from_its_old_checkpoint(
     tmp_path: Path,
 ) -> None:
