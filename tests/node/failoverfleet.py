@@ -75,7 +75,7 @@ class FailoverFleet(DaemonFleet):
 
         def processed() -> bool:
             owner = self.wait_for_owner()
-            return owner.status["next"] == [self.fed * ROWS]
+            return bool(owner.status["next"] == [self.fed * ROWS])
 
         self.wait(processed, "all numbers to be processed")
         return self.wait_for_owner()
@@ -113,12 +113,15 @@ class FailoverFleet(DaemonFleet):
             node.process = process
 
     def finish_failover(self) -> None:
-        """Wait until all numbers are processed, stop everything, and compare with a daemon that ran alone."""
+        """Wait until all numbers are processed, kill everything, and compare with a daemon that ran alone."""
         self.wait_for_all()
         state, outputs = run_alone([b"%d" % number for number in range(self.fed * ROWS)])
         self.wait(lambda: self.outputs() == [outputs] * len(self.nodes), "all members to have all outputs")
+        for node in self.nodes:  # at once: one that closes slowly would leave the others time to take the daemon over
+            assert node.process is not None
+            node.process.send_signal(signal.SIGKILL)
         for node in self.nodes:
-            node.stop()
+            node.buried()
         assert self.outputs() == [outputs] * len(self.nodes)
         assert self.states() == [state]
 
