@@ -3,7 +3,7 @@
     python -m tests.node.daemonchild settings.json
 
 Commands are lines of JSON on stdin, what happened are lines of JSON on stdout. `hold` in the settings names the nodes that
-hold the history of the daemon together with this one.
+hold the history of the daemon together with this one; `takeover_s` is how long a node is gone before its daemon goes on here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from meshbus import Node, NodeConfig
 from meshbus.errors import MeshError
 from meshbus.names.channel import ChannelName
+from meshbus.node import daemonhosting
 from meshbus.node.daemonfiles import DaemonFiles
 from meshbus.node.tasks import TaskOwner
 
@@ -60,6 +61,23 @@ async def publish(node: Node, stop: int, batch: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
 
 
+async def feed(node: Node, start: int, stop: int, rows: int, pause_s: float) -> None:
+    """Publish numbered batches on a replicated channel, each until it is acknowledged; another node can go on after them."""
+    import pyarrow as pa
+
+    publisher = node.publisher(INPUT)
+    for batch in range(start, stop):
+        table = pa.table({"payload": [b"%d" % number for number in range(batch * rows, (batch + 1) * rows)]})
+        while True:
+            try:
+                await publisher.publish_once(table, writer="feed", batch=batch)
+                break
+            except MeshError:
+                await asyncio.sleep(pause_s)
+        say(fed=batch + 1)
+        await asyncio.sleep(pause_s)
+
+
 async def move(node: Node, target: int, timeout_s: float) -> None:
     try:
         done = await node.daemons.move(DAEMON, target, timeout_s=timeout_s)
@@ -82,6 +100,8 @@ def status(node: Node) -> None:
 
 def history(node: Node) -> dict[str, Any]:
     """Return what this node has of the daemon's history."""
+    if not node.coordination.chains():
+        return {}
     (held,) = node.coordination.chains()
     chain = node.coordination._coordination.keeper.chain(held.origin)
     assert chain is not None
@@ -94,9 +114,11 @@ def digest_of(outputs: Iterable[bytes]) -> str:
 
 async def main(settings: dict[str, Any]) -> None:
     tasks = TaskOwner("a command", logging.getLogger("tests"))
-    members = settings.pop("hold")
+    members = settings.pop("hold", None)
+    daemonhosting.TAKEOVER_S = settings.pop("takeover_s", daemonhosting.TAKEOVER_S)
     async with Node(NodeConfig.load(env={}, **settings)) as node:
-        node.coordination.hold(DAEMON, members)
+        if members is not None:
+            node.coordination.hold(DAEMON, members)
         reader = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         say(up=f"{node.node_id:016x}")
@@ -104,6 +126,8 @@ async def main(settings: dict[str, Any]) -> None:
             match json.loads(line):
                 case ["publish", stop, batch, pause_s]:
                     tasks.start(publish(node, stop, batch, pause_s))
+                case ["feed", start, stop, rows, pause_s]:
+                    tasks.start(feed(node, start, stop, rows, pause_s))
                 case ["move", target, timeout_s]:
                     tasks.start(move(node, target, timeout_s))
                 case ["die", operation, what, before]:

@@ -48,6 +48,7 @@ class Process:
         self.lines: list[str] = []
         self.answers = 0
         self.moved = 0
+        self.fed = 0
         self.failed: list[str] = []
         self.ready = threading.Event()
         self._stack = ExitStack()
@@ -101,6 +102,8 @@ class Process:
                         self.ready.set()
                     case {"moved": _}:
                         self.moved += 1
+                    case {"fed": batches}:
+                        self.fed = batches
                     case {"failed": why}:
                         self.failed.append(why)
                     case {"status": status, "counters": counters, "lines": lines, "history": history}:
@@ -112,6 +115,9 @@ class Process:
 
 class DaemonFleet:
     """All processes of one test; the daemon starts on node 1."""
+
+    poll_s = 0.02
+    """Pause between two looks at what a test waits for."""
 
     def __init__(self, folder: Path, count: int = 3, factory: str = "tests.compute.counter:Counter") -> None:
         self.net = BadNet()
@@ -127,13 +133,6 @@ class DaemonFleet:
                 {"address": f"{host}:{port}", "public_key": load_or_create(one.folder / "id.toml").entity_id.hex()}
                 for one, (host, port) in zip(others, fronts, strict=True)
             ]
-            entry = {
-                "name": DAEMON,
-                "factory": factory,
-                "inputs": [f"{INPUT}@{self.nodes[0].id:016x}"],
-                "output": OUTPUT,
-                "run": node.number == 1,
-            }
             settings = {
                 "name": f"n{node.number}",
                 "bind": f"127.0.0.1:{ports[node.number]}",
@@ -144,12 +143,25 @@ class DaemonFleet:
                 "heartbeat_s": 0.5,
                 "session_timeout_s": 3.0,
                 "handshake_timeout_s": 3.0,
-                "channels": [{"name": name, "log": "published"} for name in (INPUT, OUTPUT)],
-                "daemons": [entry],
                 "peers": peers,
-                "hold": [one.id for one in self.nodes if one is not node],
+                **self.daemon_settings(node, factory),
             }
             (node.folder / "settings.json").write_text(json.dumps(settings))
+
+    def daemon_settings(self, node: Process, factory: str) -> dict[str, Any]:
+        """Return the settings of a node about the daemon and its channels."""
+        entry = {
+            "name": DAEMON,
+            "factory": factory,
+            "inputs": [f"{INPUT}@{self.nodes[0].id:016x}"],
+            "output": OUTPUT,
+            "run": node.number == 1,
+        }
+        return {
+            "channels": [{"name": name, "log": "published"} for name in (INPUT, OUTPUT)],
+            "daemons": [entry],
+            "hold": [one.id for one in self.nodes if one is not node],
+        }
 
     def start(self) -> None:
         for node in self.nodes:
@@ -171,7 +183,7 @@ class DaemonFleet:
         until = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < until, f"waited {PATIENCE_S} s for {what}; {self.tell()}"
-            time.sleep(0.02)
+            time.sleep(self.poll_s)
 
     def tell(self) -> str:
         return json.dumps(

@@ -123,6 +123,38 @@ async def test_another_node_goes_on_when_the_node_of_a_daemon_dies_and_moves_go_
             await trio.stop(name)
 
 
+@pytest.mark.slow
+async def test_a_node_that_comes_back_when_its_successor_is_gone_goes_on_from_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemonhosting, "TAKEOVER_S", 1.0)
+    trio = Trio(tmp_path)
+    try:
+        n0, n1, n2 = [await trio.start(name) for name in NAMES]
+        await n0.daemons.run(DAEMON, Counter, inputs=[INPUT], **declared())
+        await n1.daemons.offer(DAEMON, Counter, **declared())
+        await trio.publish(n2, 0, 100)
+        await reached(n0, 100)
+        await trio.stop("n0")
+        for start in range(100, 200, 7):  # in batches whose borders the old record does not know
+            await trio.publish(n2, start, min(start + 7, 200))
+        await until(lambda: info(n1).state is DaemonState.RUNNING)
+        await reached(n1, 200)
+        await trio.stop("n1")
+        back = await trio.start("n0")  # its record is of the first 100 events
+        await trio.publish(n2, 200, 300)
+        await back.daemons.run(DAEMON, Counter, **declared())
+        await reached(back, 300)
+        assert info(back).processed == 100  # and not what its successor has processed
+        state, outputs = run_alone([b"%d" % number for number in range(300)])
+        assert host_of(back).daemon.snapshot() == state
+        await until(lambda: len(trio.outputs(back)) >= len(outputs))
+        assert trio.outputs(back) == outputs
+    finally:
+        for name in list(trio.nodes):
+            await trio.stop(name)
+
+
 async def test_a_ledger_and_the_output_must_be_replicated(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as (node,):
         with pytest.raises(ConfigError, match="holds checkpoints, so it must be replicated"):

@@ -447,13 +447,15 @@ class DaemonHosting:
         return self._ledgers[channel]
 
     async def _watch(self, spec: DaemonSpec) -> None:
-        """Take a daemon over when the node that it belongs to does not run it any more."""
+        """Take a daemon over when the node that it belongs to does not run it any more, and leave it when it was taken."""
         origin, ledger = spec.identity.origin_hash, self._ledger_of(spec)
         assert ledger is not None
         own, missing_since = self.around.live.engine.node_id, None
         while self.specs.get(origin) is spec:
             await asyncio.sleep(TAKEOVER_S / 10)
             owner = ledger.of(origin).node
+            if owner != own and (runner := self._runners.get(origin)) is not None:
+                runner.wake()  # another has claimed it, which one without events would not notice
             here = origin in self._registry or origin in self._stopped or self._halting
             busy = self._moves is not None and self._moves.handler.phase(origin) is not None
             if here or busy or owner is None or (owner != own and ledger.is_alive(owner)):

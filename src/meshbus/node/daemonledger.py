@@ -18,6 +18,8 @@ from meshbus.errors import MalformedPacket, MeshError
 from meshbus.node.daemoninput import InputReader
 from meshbus.node.publisher import ChannelPublisher
 from meshbus.node.tasks import TaskOwner
+from meshbus.wire.messages.checkpoint import moves_in
+from meshbus.wire.messages.snapshot import decode_snapshot
 
 RETRY_S = 0.2
 """Pause before a write that failed is made again."""
@@ -68,18 +70,19 @@ class DaemonLedger:
         """Return whether the daemon may run on this node, as far as was read."""
         return self.of(origin).node == self._own
 
-    async def begin(self, origin: int) -> bool:
-        """Become the owner of a daemon whose record is here; return False if another node is.
+    async def begin(self, origin: int, moves: int) -> bool:
+        """Become the owner of a daemon whose record is here, after so many moves; return False if it may not go on from it.
 
         A daemon that has just moved here is passed on by its source. If that does not happen, because the source has died,
-        or if it belongs to nobody, this node claims it.
+        or if it belongs to nobody, this node claims it. A record that is not newer than the ledger is an old one: the daemon
+        went on elsewhere, and whoever takes it over then begins from the ledger.
         """
         await self._append([Entry(Kind.CLAIM, 0, 0, self._own)])  # for nobody: what is before it was read then
         since = time.monotonic()
         while not self.owns(origin):
             other = self.of(origin).node
             waited = time.monotonic() - since >= self._takeover_s
-            if other is None or (waited and not self.is_alive(other)):
+            if other is None or (waited and not self.is_alive(other) and moves > self._moves_in(origin)):
                 await self.claim(origin)
             elif waited:
                 return False
@@ -110,6 +113,11 @@ class DaemonLedger:
         return False
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
+
+    def _moves_in(self, origin: int) -> int:
+        """Return how often a daemon had moved at its last checkpoint that counted; -1 if there is none."""
+        snapshot = self.of(origin).snapshot
+        return -1 if snapshot is None else moves_in(decode_snapshot(snapshot).state)
 
     async def _append(self, entries: Sequence[Entry]) -> None:
         """Append entries, and return when the log was read beyond them; they may be there more than once."""

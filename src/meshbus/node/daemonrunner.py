@@ -305,13 +305,15 @@ class DaemonRunner:
     async def _is_owner(self) -> bool:
         """Return whether the daemon may run here, by its ledger; wait until that is clear."""
         ledger = self._shop.ledger
-        return ledger is None or await ledger.begin(self.host.origin)
+        return ledger is None or await ledger.begin(self.host.origin, self.host.moves)
 
     async def _share(self) -> bool:
         """Add the last checkpoint to the ledger; return False if another node has claimed the daemon."""
         ledger, snapshot = self._shop.ledger, self._unshared
         self._unshared = None
-        return ledger is None or snapshot is None or await ledger.write(self.host.origin, snapshot)
+        if ledger is None:
+            return True
+        return ledger.owns(self.host.origin) if snapshot is None else await ledger.write(self.host.origin, snapshot)
 
     async def _yield(self) -> None:
         """Leave the daemon to the node that has claimed it."""
