@@ -59,6 +59,7 @@ def test_an_owner_that_comes_back_when_its_successor_dies_does_not_go_on_from_it
         fleet.finish_failover()
 
 
+@pytest.mark.soak
 def test_an_owner_that_was_stopped_for_longer_than_a_takeover_fences_itself(tmp_path: Path) -> None:
     with failover_fleet(tmp_path) as fleet:
         fleet.feed(fleet.nodes[0], 5)
