@@ -352,8 +352,10 @@ class Coordinating:
     def hold(self, daemon: str | int, members: Iterable[int]) -> None:
         """Keep the history of a daemon together with other nodes, which must do the same.
 
-        Whatever it emits on one of them goes to all, and each checks that it continues the history. Raises DaemonError if
-        this node holds too many.
+        Whatever it emits on one of them goes to all, and each checks that it continues the history, also when the daemon
+        moves between them. Of what it emitted here before this call, the last 1024 outputs are added; a node that held the
+        history before a restart should hold it again before the daemon has emitted more. Raises DaemonError if this node
+        holds too many.
         """
         self._loop.call(lambda: self._coordinating.hold(daemon, members))
 
