@@ -190,6 +190,19 @@ def test_missing_events_are_asked_for_once_per_quarter_of_a_heartbeat() -> None:
     assert fetched == 4
 
 
+def test_events_that_differ_are_asked_for_at_once_however_fast_the_answers_come() -> None:
+    one = Single(epochs=(1, 1, 1))
+    one.receive(2, data(2, 9, 2))
+    assert [fetch.first for fetch in one.sent(Fetch)] == [3]
+    # The answer comes long before a quarter of a heartbeat; waiting for the next heartbeat would begin it all again.
+    one.receive(2, data(2, 3, 2, b"x"))
+    assert [fetch.first for fetch in one.sent(Fetch)] == [0]
+    one.receive(2, data(2, 4, 2, b"y"))
+    assert one.sent(Fetch) == []
+    one.receive(2, data(2, 0, 0, b"a", b"b"))
+    assert one.core.seat.journal.tail == 2
+
+
 def test_a_member_that_lacks_events_answers_heartbeats_so_that_its_leader_is_not_fenced() -> None:
     one = Single()
     one.receive(2, data(1, 5, 1, b"x"))

@@ -82,6 +82,9 @@ class Voting:
         self._lost_campaigns = 0
         """How many campaigns were lost in a row, without a leader that was heard."""
         self._fetch_at = float("-inf")
+        """When missing events may be asked for again."""
+        self._fetched = 0
+        """The sequence that was asked for last."""
         self._heard: dict[int, float] = {}
         self._rtt_us: dict[int, int] = {}
         self._newcomers: BoundedMap[int, int | None] = BoundedMap(MAX_MEMBERS)
@@ -281,9 +284,11 @@ class Voting:
         self.seat.send(to, Stale(channel_id=self.seat.channel_id, epoch=self.epoch), out)
 
     def _fetch(self, to: int, first: int, now: float, out: Out) -> None:
-        # One at a time: messages that are under way may bring what is missing.
-        if now < self._fetch_at:
+        # One at a time: messages that are under way may bring what is missing. But the answer to one may show that earlier
+        # events differ. To wait then would be endless: the next heartbeat asks for the end of the log again.
+        if now < self._fetch_at and first >= self._fetched:
             return
+        self._fetched = first
         self._fetch_at = now + self.seat.settings.heartbeat_s / 4
         fetch = Fetch(channel_id=self.seat.channel_id, epoch=self.epoch, first=first, max_bytes=DATA_ROOM)
         self.seat.send(to, fetch, out)
