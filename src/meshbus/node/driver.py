@@ -162,7 +162,7 @@ class Driver:
             self._loop.add_reader(socket.fileno(), self._readable, socket)
 
     def _follow_peers(self) -> None:
-        """Give the neighbors of this moment their lanes."""
+        """Open lanes for the neighbors of this moment, and close the others."""
         if self._peers_version == self.engine.peers.version:
             return
         self._peers_version = self.engine.peers.version
