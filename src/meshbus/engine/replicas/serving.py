@@ -30,15 +30,21 @@ def chunk(seat: Seat, first: int, round_: int, committed: int) -> Data:
     )
 
 
-def chunks(seat: Seat, first: int, committed: int, limit: int) -> Iterator[Data]:
-    """Yield messages from a sequence to the end of the log, at most `limit`, the last one with the end of the log."""
+def size_of(data: Data) -> int:
+    """Return the bytes that the events of a message take, so that both sides know when an answer is complete."""
+    return sum(map(len, data.payloads)) + EVENT_COST * len(data.payloads)
+
+
+def chunks(seat: Seat, first: int, committed: int, max_bytes: int) -> Iterator[Data]:
+    """Yield messages from a sequence on until their events take `max_bytes`, or up to one with the end of the log."""
     journal = seat.journal
     first = max(first, journal.first_retained)
-    for _ in range(limit):
+    while max_bytes > 0:
         data = chunk(seat, first, 0, committed)
         # A message without events before the end would look like the end.
         if data.payloads or first >= journal.tail:
             yield data
         first += len(data.payloads)
+        max_bytes -= size_of(data)
         if not data.payloads:
             return
