@@ -50,6 +50,7 @@ from meshbus.node.live import Live
 from meshbus.node.replicadisk import ReplicaDisk
 from meshbus.node.replicaonce import Writers
 from meshbus.policy.bound import Bound, By
+from meshbus.wire.column import joined, nbytes_of
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.messages.redex import Role, chain_of
@@ -155,7 +156,7 @@ class ReplicaMember:
 
     def _append(self, records: Sequence[bytes], acks: Acks) -> asyncio.Future[Appended]:
         waiting = _Waiting(records, acks, asyncio.get_running_loop().create_future())
-        size = sum(map(len, records))
+        size = nbytes_of(records)
         if not self.leads:
             waiting.outcome.set_result(self._not_leader())
         elif self._line and self._line_bytes + size > MAX_LINE_BYTES:
@@ -181,7 +182,7 @@ class ReplicaMember:
                 continue
             self._token += 1
             self._tokens[self._token] = group
-            records = [record for waiting in group for record in waiting.records]
+            records = joined([waiting.records for waiting in group])
             self._act("append", self._token, records, acks)
 
     def _not_leader(self) -> Appended:
@@ -320,7 +321,7 @@ class ReplicaMember:
         if reason is Refusal.BACKPRESSURE and self._tokens:
             # There is room when something of what waits was acknowledged.
             self._line.extendleft(reversed(group))
-            self._line_bytes += sum(len(record) for waiting in group for record in waiting.records)
+            self._line_bytes += sum(nbytes_of(waiting.records) for waiting in group)
         else:
             _resolve(group, _OUTCOMES.get(reason, Outcome.NOT_LEADER), leader=self.core.leader or 0)
 
@@ -328,16 +329,16 @@ class ReplicaMember:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
         self.core.retained(self.disk.log.first_retained)
-        first, records = tail, list[bytes]()
+        first, done = tail, list[Sequence[bytes]]()
         while self._uncommitted and self._uncommitted[0].first_seq < tail:
             stored = self._uncommitted.popleft()
             known = tail - stored.first_seq
             if known < len(stored.records):
                 self._uncommitted.appendleft(_Stored(tail, stored.records[known:]))
             first = min(first, stored.first_seq)
-            records += stored.records[:known]
-        if records and self.leads and self._live.engine.admission.roster.members(self.channel):
-            self._send(first, records)
+            done.append(stored.records[:known])
+        if done and self.leads and self._live.engine.admission.roster.members(self.channel):
+            self._send(first, joined(done))
         self._show()
 
     def _show(self) -> None:

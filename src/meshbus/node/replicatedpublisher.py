@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from meshbus.engine.channels.publish import WAIT_S, PublishConfig, PublishReport
@@ -20,7 +19,8 @@ from meshbus.node.live import Live
 from meshbus.node.publisher import ChannelPublisher, bytes_of, columns_from
 from meshbus.node.replicas import ReplicatedChannel
 from meshbus.wire.messages.append import Appended, Outcome
-from meshbus.wire.record import Record, pack_record, pack_records
+from meshbus.wire.record import Record, pack_record
+from meshbus.wire.recordcolumn import pack_record_column
 
 ONCE_WAIT_S = 60.0
 """How long `publish_once` tries: it can be repeated safely, so it outlasts a change of the leader with a slow disk."""
@@ -41,13 +41,13 @@ class ReplicatedPublisher(ChannelPublisher):
         Raises LocalProtocolError for an event over 7971 bytes, AuthError if this node may not publish, and
         ReplicationError if no leader acknowledged it within `config.wait_s`; its `fault` says whether it may be stored.
         """
-        return await self._append([payload if type(payload) is bytes else bytes_of(payload)])
+        own = payload if type(payload) is bytes else bytes_of(payload)
+        return await self._append([pack_record(Record(own, time.time_ns(), self._origin()))])
 
     async def publish_batch(self, events: Any) -> PublishReport:
         """Append many events, all or none and one after the other; raises as `publish` does."""
         offsets, data = columns_from(events)
-        view = data.data
-        return await self._append([bytes(view[left:right]) for left, right in pairwise(offsets.tolist())])
+        return await self._append(pack_record_column(offsets, data, time.time_ns(), self._origin()))
 
     async def flush(self, timeout_s: float = WAIT_S) -> PublishReport:  # noqa: ARG002 - the signature of the base
         """Return at once: a publish on a replicated channel returns when its events are safe."""
@@ -68,40 +68,34 @@ class ReplicatedPublisher(ChannelPublisher):
             raise ConfigError("replicas", problem)
         done = 0
         for payloads, columns in batch_slices(rows, writer, batch):
-            records = self._records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"))
+            records = _records(payloads.to_pylist(), columns["headers"], columns.get("ts_ns"), self._origin())
             publishing, acks = self._replicated.publishing, self._replicated.acks
             done += (await publishing.append(records, acks, ONCE_WAIT_S, once=True)).count
         return done
 
-    async def _append(self, payloads: Sequence[bytes]) -> PublishReport:
+    async def _append(self, records: Sequence[bytes]) -> PublishReport:
         replicated = self._replicated
-        answer = await replicated.publishing.append(self._records(payloads), replicated.acks, self.config.wait_s)
+        answer = await replicated.publishing.append(records, replicated.acks, self.config.wait_s)
         return PublishReport(0, 0, log_seq=answer.first_seq, replicated=self._word(answer))
 
-    def _records(
-        self,
-        payloads: Sequence[bytes],
-        headers: Sequence[Mapping[str, bytes]] | None = None,
-        times: Sequence[int] | None = None,
-    ) -> list[bytes]:
-        engine, now_ns = self._live().engine, time.time_ns()
+    def _origin(self) -> int:
+        """Return the origin hash of this node, which may publish; raises AuthError if it may not."""
+        engine = self._live().engine
         if not engine.admission.authorizer.can_publish_locally(self.channel, Driver.now()):
             problem = f"this node may not publish on {str(self.channel)!r}; see publish_caps and require_token there"
             raise AuthError(AuthFault.DENIED, problem)
-        origin = engine.identity.origin_hash
-        if headers is None:
-            return pack_records(payloads, now_ns, origin)
-        return [
-            pack_record(
-                Record(
-                    payload,
-                    now_ns if times is None else int(times[place]),
-                    origin,
-                    headers[place],
-                )
-            )
-            for place, payload in enumerate(payloads)
-        ]
+        return engine.identity.origin_hash
 
     def _word(self, answer: Appended) -> str:
         return "unconfirmed" if answer.outcome is Outcome.UNCONFIRMED else str(self._replicated.acks)
+
+
+def _records(
+    payloads: Sequence[bytes], headers: Sequence[Mapping[str, bytes]], times: Sequence[int] | None, origin: int
+) -> list[bytes]:
+    """Return records with headers, published now unless times are given."""
+    now_ns = time.time_ns()
+    return [
+        pack_record(Record(payload, now_ns if times is None else int(times[place]), origin, headers[place]))
+        for place, payload in enumerate(payloads)
+    ]

@@ -197,7 +197,7 @@ def test_a_message_that_is_sent_to_another_member_too_tells_what_is_retained_now
     one.core.retained(2)
     one.receive(3, Fetch(channel_id=ID, epoch=2, first=0, max_bytes=9000))
     found = one.sent(Data)
-    assert [(data.first_seq, data.first_retained) for data in found][:2] == [(2, 2), (4, 2)]
+    assert [(data.first_seq, data.first_retained) for data in found] == [(2, 2)]
     one.receive(3, Fetch(channel_id=ID, epoch=2, first=2, max_bytes=9000))
     assert one.sent(Data)[0] is found[0], "made once"
     assert not shared & {id(data) for data in found}

@@ -31,7 +31,9 @@ from meshbus.engine.replicas.records import (
 from meshbus.engine.replicas.serving import chunk
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
+from meshbus.wire.column import largest_of, nbytes_of
 from meshbus.wire.messages.leadership import (
+    DATA_ROOM,
     MAX_REPLICATED,
     Config,
     Configure,
@@ -47,8 +49,8 @@ LEASE_BEATS = 2
 """For as many heartbeat periods a leader acknowledges after a majority answered. Others wait at least three."""
 _MAX_READS = 1024
 _MAX_ROUNDS = 64
-_MAX_CHUNKS = 256
-"""2 MiB, several times what is under way to a follower, so that those who are close to each other share them."""
+_MAX_CHUNKS = 16
+"""Several times what is under way to a follower, so that those who are close to each other share them."""
 
 
 BOUNDS = (
@@ -89,6 +91,8 @@ class Leading:
         self._chunks: dict[int, Data] = {}
         """Messages with events that were sent to one follower, by their first sequence; another needs the same soon."""
         self._older: dict[int, Data] = {}
+        self._last: Data | None = None
+        """The message that was made last; it may end with the log, and then serves others until the log grows."""
         self._heir: int | None = None
         """The member that is to lead next: nothing is appended until then."""
         self._heir_until = now
@@ -238,7 +242,7 @@ class Leading:
     def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
         if self._heir is not None and now < self._heir_until:
             return Refusal.NOT_LEADER
-        if any(len(payload) > MAX_REPLICATED for payload in payloads):
+        if largest_of(payloads) > MAX_REPLICATED:
             return Refusal.TOO_LARGE
         if not self._appends.has_room(payloads):
             return Refusal.BACKPRESSURE
@@ -260,7 +264,7 @@ class Leading:
         journal, window = self._seat.journal, self._seat.settings.window_bytes
         while progress.next < journal.tail and progress.in_flight_bytes < window:
             data = self._chunk(max(progress.next, journal.first_retained))
-            size = sum(map(len, data.payloads))
+            size = nbytes_of(data.payloads)
             if not data.payloads:
                 return  # not in memory: the follower asks again
             if not paid and not self._budget.admit(size, BandwidthClass.FOREGROUND, now):
@@ -269,19 +273,28 @@ class Leading:
             self._send(node, progress, data, size, out)
 
     def _chunk(self, first: int) -> Data:
-        """Return a message with the events from a sequence on, perhaps one that was made for another follower.
+        """Return the events from a sequence on as one message, perhaps one that was made for another follower.
+
+        It may be much larger than a packet: it is cut when it is written (wire/datarun.py).
 
         Its round and its committed tail may be earlier ones, as if it had been on its way for longer. What is retained must
         be told as it is: a follower that lacks removed events goes on at the first that is there.
         """
+        journal = self._seat.journal
         data = self._chunks.get(first) or self._older.get(first)
-        if data is None or data.first_retained != self._seat.journal.first_retained:
-            data = chunk(self._seat, first, self._round, self.committed)
+        if data is None and self._last is not None and self._last.first_seq == first and self._ends_log(self._last):
+            data = self._last
+        if data is None or data.first_retained != journal.first_retained:
+            most = max(DATA_ROOM, self._seat.settings.window_bytes // 2)
+            data = self._last = chunk(self._seat, first, self._round, self.committed, most)
             if len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks, self._older = {}, self._chunks
-            if data.payloads and data.first_seq + len(data.payloads) < self._seat.journal.tail:
+            if data.payloads and not self._ends_log(data):
                 self._chunks[first] = data  # it is full, so it will not be longer later
         return data
+
+    def _ends_log(self, data: Data) -> bool:
+        return data.first_seq + len(data.payloads) == self._seat.journal.tail
 
     def _send(self, node: int, progress: Progress, data: Data, size: int, out: Out) -> None:
         out.sends.append(Send(node, data))

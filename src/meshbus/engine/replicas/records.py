@@ -7,6 +7,7 @@ returned only then, so the caller sends whatever it finds in `sends` at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -46,7 +47,7 @@ class AppendEvents(msgspec.Struct, frozen=True):
     number: int
     epoch: int
     first_seq: int
-    payloads: tuple[bytes, ...]
+    payloads: Sequence[bytes]
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ Write: TypeAlias = PersistBallot | AppendEvents | SetAside | SkipTo
 class LogReader(Protocol):
     """The events of a log, as far as they were appended, durable or not."""
 
-    def read(self, first_seq: int, max_events: int, max_bytes: int) -> tuple[bytes, ...]:
+    def read(self, first_seq: int, max_events: int, max_bytes: int) -> Sequence[bytes]:
         """Return consecutive payloads from a sequence on, at least one if it is there.
 
         May return nothing for events that are not in memory; the caller asks again later.

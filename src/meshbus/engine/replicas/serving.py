@@ -1,15 +1,16 @@
-"""Serving: cut a log into messages that fit one packet, each with events of one epoch."""
+"""Serving: cut a log into messages, each with events of one epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from meshbus.engine.replicas.base import Seat
+from meshbus.wire.column import nbytes_of
 from meshbus.wire.messages.leadership import DATA_ROOM, EVENT_COST, Data
 
 
-def chunk(seat: Seat, first: int, round_: int, committed: int) -> Data:
-    """Return the events from a sequence on that fit one message; at the end of the log, a message without events.
+def chunk(seat: Seat, first: int, round_: int, committed: int, max_bytes: int = DATA_ROOM) -> Data:
+    """Return the events from a sequence on that fit `max_bytes`; at the end of the log, a message without events.
 
     Events that are not in memory also give a message without events; then `first` is below the tail.
     """
@@ -26,13 +27,13 @@ def chunk(seat: Seat, first: int, round_: int, committed: int) -> Data:
         committed=committed,
         first_retained=journal.first_retained,
         first_seq=first,
-        payloads=journal.read(first, count, DATA_ROOM, EVENT_COST) if count else (),
+        payloads=journal.read(first, count, max_bytes, EVENT_COST) if count else (),
     )
 
 
 def size_of(data: Data) -> int:
     """Return the bytes that the events of a message take, so that both sides know when an answer is complete."""
-    return sum(map(len, data.payloads)) + EVENT_COST * len(data.payloads)
+    return nbytes_of(data.payloads) + EVENT_COST * len(data.payloads)
 
 
 def chunks(seat: Seat, first: int, committed: int, max_bytes: int) -> Iterator[Data]:
