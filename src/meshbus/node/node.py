@@ -198,7 +198,7 @@ class Node:
         warm()
         counters = Counters()
         logs = await open_logs(self.config, self.identity, counters)
-        book = await open_census(self.config, self.identity, counters)
+        book = await open_census(self.config, self.identity.node_id, counters)
         try:
             live = await self._make_live(counters)
         except BaseException:
