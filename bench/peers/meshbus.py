@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from bench.peers.task import FRAME_BYTES, STAMP_BYTES, Link, Meter, Task
 from meshbus.engine.base.notices import Negotiated
+from meshbus.node.channels.subscription import Subscription
 from meshbus.node.node import Node
-from meshbus.node.subscription import Subscription
 
 PSK = "42" * 32
 CHANNEL = "bench/events"

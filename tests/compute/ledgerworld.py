@@ -1,4 +1,4 @@
-"""A world of nodes that share a ledger, and do with it what node/daemonledger.py and the runner of a daemon do.
+"""A world of nodes that share a ledger, and do with it what node/daemons/daemonledger.py and the runner of a daemon do.
 
 Each node is a generator that stops wherever another node, a crash or a late entry may come between. Appends may arrive much
 later, twice, or only after their writer has died. Nodes are taken for dead when they are not, are stopped in the middle of

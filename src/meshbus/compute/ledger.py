@@ -16,7 +16,7 @@ if no checkpoint of a later term has counted: then everything that was published
 
 A node publishes the outputs of a checkpoint only after it has read the checkpoint back as counted. The node that takes over
 publishes the outputs of the last one that counted again, under the same number, so that they are in the log of outputs
-once (compute/host.py). The log of outputs must be shared too. Reading and writing is node/daemonledger.py.
+once (compute/host.py). The log of outputs must be shared too. Reading and writing is node/daemons/daemonledger.py.
 """
 
 from __future__ import annotations
