@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshbus.edge.refusals import Refusal
     from meshbus.engine.base.batch import Event, EventBatch
     from meshbus.engine.base.notices import PeerFailed, PeerGone, PeerRecovered, SessionUp
-    from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability
+    from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport, Reliability, WhenSendFull
     from meshbus.engine.channels.roster import SubscriberRoster
     from meshbus.errors import (
         AuthError,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from meshbus.node.publisher import ChannelPublisher
     from meshbus.node.redial import DialState, PeerUnreachable
     from meshbus.node.replicastatus import ReplicaMemberStatus, ReplicaStatus
+    from meshbus.node.sendqueue import Unsent
     from meshbus.node.subscription import Subscription, WhenFull
     from meshbus.policy.assign import LevelPolicy, LevelRule, SubnetPolicy, SubnetRule
     from meshbus.policy.capability import CapabilityFilter, CapabilitySet
@@ -104,7 +105,7 @@ _HOMES = {
         "meshbus.edge.refusals": "Refusal",
         "meshbus.engine.base.batch": "Event EventBatch",
         "meshbus.engine.base.notices": "PeerFailed PeerGone PeerRecovered SessionUp",
-        "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability",
+        "meshbus.engine.channels.publish": "OnFailure PublishConfig PublishReport Reliability WhenSendFull",
         "meshbus.engine.channels.roster": "SubscriberRoster",
         "meshbus.errors": (
             "AuthError Backpressure BadTag ChannelError ConfigError DaemonError DeliveryError HandshakeError "
@@ -127,6 +128,7 @@ _HOMES = {
         "meshbus.node.publisher": "ChannelPublisher",
         "meshbus.node.redial": "DialState PeerUnreachable",
         "meshbus.node.replicastatus": "ReplicaMemberStatus ReplicaStatus",
+        "meshbus.node.sendqueue": "Unsent",
         "meshbus.node.subscription": "Subscription WhenFull",
         "meshbus.policy.assign": "LevelPolicy LevelRule SubnetPolicy SubnetRule",
         "meshbus.policy.capability": "CapabilityFilter CapabilitySet",
@@ -265,8 +267,10 @@ __all__ = [
     "TokenCache",
     "Tool",
     "UnknownVersion",
+    "Unsent",
     "Visibility",
     "WhenFull",
+    "WhenSendFull",
     "every_n",
     "interval",
     "list_channels",
