@@ -22,9 +22,9 @@ import pyarrow as pa
 from bench.peers.task import FRAME_BYTES, STAMP_BYTES, Link, Meter, Task
 from meshbus.engine.base.notices import Negotiated
 from meshbus.errors import Backpressure
+from meshbus.node.channels.publisher import ChannelPublisher
+from meshbus.node.channels.subscription import Subscription
 from meshbus.node.node import Node
-from meshbus.node.publisher import ChannelPublisher
-from meshbus.node.subscription import Subscription
 
 PSK = "42" * 32
 CHANNEL = "bench/events"

@@ -35,25 +35,25 @@ from meshbus.engine.session.negotiate import Profile
 from meshbus.errors import LocalProtocolError
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
-from meshbus.node import coordinating as asynchronous_coordinating
-from meshbus.node import daemons as asynchronous_daemons
 from meshbus.node import node as asynchronous
-from meshbus.node import publisher as asynchronous_publisher
-from meshbus.node import subscription as asynchronous_subscription
-from meshbus.node.answer import Handler
-from meshbus.node.coordinating import PROOF_S, ROUTE_S, ChainStatus
-from meshbus.node.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
-from meshbus.node.info import PeerInfo
-from meshbus.node.logs import Logs
+from meshbus.node.channels import publisher as asynchronous_publisher
+from meshbus.node.channels import subscription as asynchronous_subscription
+from meshbus.node.channels.answer import Handler
+from meshbus.node.channels.publisher import PublishOptions
+from meshbus.node.channels.sendqueue import Unsent
+from meshbus.node.channels.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
+from meshbus.node.daemons import coordinating as asynchronous_coordinating
+from meshbus.node.daemons import daemons as asynchronous_daemons
+from meshbus.node.daemons.coordinating import PROOF_S, ROUTE_S, ChainStatus
+from meshbus.node.daemons.daemoninfo import DaemonInfo, DaemonLine, DaemonMove
+from meshbus.node.logs.logs import Logs
 from meshbus.node.node import NOT_OPEN
-from meshbus.node.noticelog import Notice
 from meshbus.node.options import NodeOptions
-from meshbus.node.publisher import PublishOptions
-from meshbus.node.redial import DialInfo
-from meshbus.node.replicastatus import ReplicaStatus
-from meshbus.node.replicaverify import ReplicaRange
-from meshbus.node.sendqueue import Unsent
-from meshbus.node.subscription import MAX_BYTES, MAX_EVENTS, SubscriptionRefusal, SubscriptionStats, WhenFull
+from meshbus.node.peers.info import PeerInfo
+from meshbus.node.peers.noticelog import Notice
+from meshbus.node.peers.redial import DialInfo
+from meshbus.node.replicas.replicastatus import ReplicaStatus
+from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfigRegistry
 from meshbus.policy.discovery import ScopeFilter

@@ -9,7 +9,7 @@ A ledger is a log with one order for all its readers, such as a replicated chann
 So a node that was cut off, or was stopped for an hour, cannot add a checkpoint any more once another has claimed the daemon.
 It publishes the outputs of a checkpoint only after it has read the checkpoint back as counted. The node that takes over
 publishes the outputs of the last one that counted again, under the same number, so that they are in the log of outputs
-once (compute/host.py). The log of outputs must be shared too. Reading and writing is node/daemonledger.py.
+once (compute/host.py). The log of outputs must be shared too. Reading and writing is node/daemons/daemonledger.py.
 """
 
 from __future__ import annotations
