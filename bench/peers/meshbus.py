@@ -24,6 +24,7 @@ from meshbus.engine.base.notices import Negotiated
 from meshbus.errors import Backpressure
 from meshbus.node.channels.publisher import ChannelPublisher
 from meshbus.node.channels.subscription import Subscription
+from meshbus.node.driving.warmup import warm
 from meshbus.node.node import Node
 
 PSK = "42" * 32
@@ -36,11 +37,13 @@ LOOK_S = 0.5
 
 def consume(link: Link, task: Task, meter: Meter) -> None:
     """Subscribe at the producer, and receive batches."""
+    warm()
     asyncio.run(_consume(link, task, meter))
 
 
 def produce(link: Link, task: Task, meter: Meter) -> int:
     """Publish."""
+    warm()
     return asyncio.run(_produce(link, task, meter))
 
 
