@@ -80,6 +80,7 @@ TESTS = {
     "page_reads": "node/logs/test_pageserver.py::test_pages_beyond_the_limit_of_waiting_ones_are_refused_as_busy",
     "record_models": "node/logs/test_recording.py::test_models_are_made_again_when_there_are_too_many",
     "matched_channels": "node/channels/test_subscribers.py::test_channels_are_remembered_within_bounds",
+    "send_queue": "node/channels/test_sendqueue.py::test_a_batch_waits_behind_the_one_under_way_and_all_count_for_the_bound",
     "subscription_queue": "node/channels/test_subscription.py::test_memory_is_bounded_for_any_input",
     "census_changes": "node/logs/test_census.py::test_more_changes_than_are_kept_still_end_in_the_right_state",
     "refused_segments": "node/driving/test_udp.py::test_refusals_are_remembered_for_a_bounded_number_of_destinations",
