@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from meshbus.spark.lake.tablestore import Store
 from meshbus.spark.run.pipelineconfig import PipelineConfig
 from meshbus.spark.run.runner import run
-from tests.node.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
+from tests.node.replicas.replicatrio import CHANNEL, NAMES, ReplicaTrio, replica_trio, until
 
 
 async def live(folder: Path) -> list[bytes]:
