@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from meshbus.engine.replicas import candidacy
+from meshbus.engine.replicas import candidacy, pacing
 from meshbus.errors import MeshError
 from tests.engine.replicas.checker import Violation
 from tests.engine.replicas.mutants import PATCHES, broken
@@ -49,8 +49,8 @@ def test_candidates_let_others_lead_in_many_of_these_worlds() -> None:
 
 
 def play_generous(seed: int) -> World:
-    """Play a world in which one missing event is enough for a candidate to ask another member to lead."""
-    with mock.patch.object(candidacy, "FAR_BEHIND", 0):
+    """Play a world in which one missing event makes a candidate ask another member to lead, and a few make appends wait."""
+    with mock.patch.object(candidacy, "FAR_BEHIND", 0), mock.patch.object(pacing, "PACE_BYTES", 20):
         return play(seed)
 
 

@@ -116,6 +116,10 @@ class Journal:
             return fitting(self._reader.read(first_seq, max_events, max_bytes), max_bytes, cost)
         return self._recent.read(first_seq, first_seq + max_events, max_bytes, cost)
 
+    def lacking(self, tail: int) -> int | None:
+        """Return how many bytes of events a log that ends earlier lacks; None if not all of them are in memory."""
+        return 0 if tail >= self.tail else self._recent.nbytes_from(tail)
+
     def durable(self, number: int) -> None:
         """Record that a write and all before it are durable."""
         while self._unsynced and self._unsynced[0].number <= number:

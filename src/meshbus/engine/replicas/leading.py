@@ -16,16 +16,20 @@ from typing import NamedTuple
 
 from meshbus.engine.replicas.appends import Appends
 from meshbus.engine.replicas.base import Seat
+from meshbus.engine.replicas.belief import MISSED_BEATS
 from meshbus.engine.replicas.budget import BandwidthBudget
+from meshbus.engine.replicas.pacing import Pacing
 from meshbus.engine.replicas.progress import Progress, majority_value
 from meshbus.engine.replicas.records import (
     Acks,
     Committed,
     ConfigChanged,
+    LeftBehind,
     Out,
     ReadReady,
     Refusal,
     Refused,
+    Resumed,
     Send,
 )
 from meshbus.engine.replicas.serving import chunk
@@ -86,6 +90,9 @@ class Leading:
         self._progress: dict[int, Progress] = {}
         self._appends = Appends(seat.settings.max_waiting_events, seat.settings.max_waiting_bytes)
         self._reads: deque[_Read] = deque()
+        self._pacing = Pacing(MISSED_BEATS * seat.settings.heartbeat_s)
+        self._paced = False
+        """Whether an append was refused because a follower lacks too much, and waits to be tried again."""
         self._budget = BandwidthBudget(seat.settings.budget_fraction)
         self._stored_config: tuple[int, int] = (0, 0)
         self._chunks: dict[int, Data] = {}
@@ -124,9 +131,10 @@ class Leading:
 
     def append(self, token: int, payloads: Sequence[bytes], acks: Acks, now: float, out: Out) -> None:
         """Append events, and replicate them."""
-        refusal = self._refusal(payloads, acks, now)
+        refusal = self._refusal(payloads, acks, now, out)
         if refusal is not None:
-            self._seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
+            if refusal is not Refusal.BEHIND:
+                self._seat.counters.count(Reason.REFUSE_REPLICA_APPEND)
             out.notices.append(Refused(token, refusal))
             return
         first = self._seat.journal.tail
@@ -183,10 +191,14 @@ class Leading:
         elif progress.incarnation != stored.incarnation:
             # Another memory: what was known of this node is not true any more.
             progress = self._progress[node] = Progress(incarnation=stored.incarnation, next=stored.tail)
+        progress.heard_at = now
         progress.round = max(progress.round, stored.round)
         progress.started |= stored.last_epoch == self.epoch
         progress.config_rank = max(progress.config_rank, (stored.config_epoch, stored.config_version))
+        before = progress.match
         progress.stored(stored.tail)
+        if progress.match > before or progress.match == self._seat.journal.tail:
+            self._pacing.stored(node, self._seat.journal.lacking(progress.match), now)
         self._push(node, progress, now, out, paid=True)
         self.advance(now, out)
 
@@ -227,6 +239,7 @@ class Leading:
         self._answer_reads(out)
         self._settle_config(out)
         self._call_heir(now, out)
+        self._resume(now, out)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────
 
@@ -239,7 +252,7 @@ class Leading:
         if heir is not None and self.committed == heir.match == self._seat.journal.tail:
             self._seat.send(self._heir, Transfer(channel_id=self._seat.channel_id, epoch=self.epoch), out)
 
-    def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float) -> Refusal | None:
+    def _refusal(self, payloads: Sequence[bytes], acks: Acks, now: float, out: Out) -> Refusal | None:
         if self._heir is not None and now < self._heir_until:
             return Refusal.NOT_LEADER
         if largest_of(payloads) > MAX_REPLICATED:
@@ -248,7 +261,30 @@ class Leading:
             return Refusal.BACKPRESSURE
         if acks == Acks.MAJORITY and self.fenced(now):
             return Refusal.NO_MAJORITY
+        if self._is_paced(now, out):
+            self._paced = True
+            return Refusal.BEHIND
         return None
+
+    def _is_paced(self, now: float, out: Out) -> bool:
+        """Return whether a live follower lacks so much that appends wait for it."""
+        pacing = self._pacing
+        for node, progress in self._progress.items():
+            if now - progress.heard_at >= pacing.patience_s:
+                pacing.lost(node)
+                continue
+            lacks = self._seat.journal.lacking(progress.match)
+            if pacing.waits(node, lacks, now):
+                return True
+            if pacing.overdue(node, now):
+                pacing.lost(node)
+                out.notices.append(LeftBehind(node))
+        return False
+
+    def _resume(self, now: float, out: Out) -> None:
+        if self._paced and not self._is_paced(now, out):
+            self._paced = False
+            out.notices.append(Resumed())
 
     def _use(self, config: Config, out: Out) -> None:
         self._seat.persist(out, config=config)

@@ -20,6 +20,7 @@ class Progress(msgspec.Struct):
     started: bool = False
     """Whether the start of the epoch is on its disk: only then its log counts for commits."""
     round: int = 0
+    heard_at: float = float("-inf")
     config_rank: tuple[int, int] = (0, 0)
     next: int = 0
     """The next sequence to send."""

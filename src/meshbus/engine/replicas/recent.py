@@ -71,6 +71,14 @@ class Recent:
             self._bytes += self._sizes[-1]
         self._end = min(self._end, seq)
 
+    def nbytes_from(self, seq: int) -> int | None:
+        """Return the bytes of the events from a sequence on, with the rest of its append; None if it is not here."""
+        if seq >= self._end:
+            return 0
+        if seq not in self:
+            return None
+        return sum(self._sizes[bisect_right(self._firsts, seq) - 1 :])
+
     def read(self, seq: int, end: int, max_bytes: int, cost: int) -> Sequence[bytes]:  # hot: bench_replication
         """Return the events from one that is here on, as many as fit `max_bytes` with `cost` bytes for each."""
         taken: list[Sequence[bytes]] = []

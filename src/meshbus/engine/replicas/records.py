@@ -98,6 +98,8 @@ class Refusal(StrEnum):
     """The leader has not heard from a majority lately."""
     BACKPRESSURE = "backpressure"
     """Too much waits for acknowledgement."""
+    BEHIND = "behind"
+    """A live follower lacks too much: `Resumed` tells when to try again."""
     TOO_LARGE = "too_large"
     """The payload does not fit one packet with the others' headers, so it cannot be replicated."""
     CHANGING = "changing"
@@ -182,6 +184,16 @@ class Newcomer(msgspec.Struct, frozen=True):
     member: Member
 
 
+class Resumed(msgspec.Struct, frozen=True):
+    """Appends that were refused with BEHIND may be tried again."""
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """A follower that appends waited for stored nothing for a while: they go on without it."""
+
+    node: int
+
+
 class Halted(msgspec.Struct, frozen=True):
     """This node stopped taking part: its disk failed, or contradicts what a majority has. Open it again."""
 
@@ -199,6 +211,8 @@ Notice: TypeAlias = (
     | Gap
     | ConfigChanged
     | Newcomer
+    | Resumed
+    | LeftBehind
     | Halted
 )
 

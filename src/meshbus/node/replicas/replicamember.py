@@ -30,10 +30,12 @@ from meshbus.engine.replicas.records import (
     Diverged,
     Gap,
     Halted,
+    LeftBehind,
     Newcomer,
     Notice,
     Refusal,
     Refused,
+    Resumed,
     RoleChanged,
     SetAside,
     SkipTo,
@@ -120,6 +122,8 @@ class ReplicaMember:
         """Appends that the engine does not have yet."""
         self._line_bytes = 0
         self._flushing = False
+        self._paced = False
+        """Whether appends wait until a follower that lacks too much has caught up."""
         self._tokens: dict[int, list[_Waiting]] = {}
         """Appends that the engine has, as it got them together."""
         self._token = 0
@@ -168,7 +172,7 @@ class ReplicaMember:
         return waiting.outcome
 
     def _flush_soon(self) -> None:
-        if not self._flushing:
+        if self._line and not self._flushing and not self._paced:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -270,11 +274,16 @@ class ReplicaMember:
                 self._refuse(token, reason)
             case Unresolved(token=token):
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
+            case Resumed():
+                self._paced = False
+                self._flush_soon()
             case Committed(tail=tail):
                 self._commit(tail)
             case RoleChanged(role=role, tag=tag):
                 if role in {Role.CANDIDATE, Role.LEADER}:
                     self._live.engine.counters.add("replica", "led" if role == Role.LEADER else "elections")
+                self._paced = False
+                self._flush_soon()  # what waits here is refused, if this node leads no more
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
@@ -285,6 +294,16 @@ class ReplicaMember:
                     if not change.done():
                         change.set_result(None)
                 self._restaff()
+            case _:
+                self._report(notice)
+
+    def _report(self, notice: Notice) -> None:
+        """Tell an operator what happened to this replica, or to another."""
+        match notice:
+            case LeftBehind(node=node):
+                text = "%s: %016x stores nothing and is not waited for any more; it catches up on its own"
+                _logger.warning(text, self.channel, node)
+                self._live.engine.counters.add("replica", "left_behind")
             case Diverged(first_seq=first, count=count, epoch=epoch):
                 text = "%s: %d events from sequence %d on, of epoch %d, were not acknowledged by a majority and are set aside"
                 _logger.warning(text, self.channel, count, first, epoch)
@@ -310,16 +329,18 @@ class ReplicaMember:
             if not waiting.outcome.done():
                 waiting.outcome.set_result(Appended(req=0, outcome=outcome, first_seq=first, count=count))
             first += count
-        if self._line:
-            self._flush_soon()
+        self._flush_soon()
 
     def _refuse(self, token: int, reason: Refusal) -> None:
         change = self._changes.pop(token, None)
         if change is not None and not change.done():
             change.set_result(reason)
         group = self._tokens.pop(token, [])
-        if reason is Refusal.BACKPRESSURE and self._tokens:
-            # There is room when something of what waits was acknowledged.
+        if reason is Refusal.BEHIND:
+            self._paced = True
+            self._live.engine.counters.add("replica", "paced")
+        if reason is Refusal.BEHIND or (reason is Refusal.BACKPRESSURE and self._tokens):
+            # There is room when something of what waits was acknowledged, or when a follower has caught up.
             self._line.extendleft(reversed(group))
             self._line_bytes += sum(nbytes_of(waiting.records) for waiting in group)
         else:
