@@ -90,6 +90,20 @@ async def test_what_waits_for_a_follower_is_refused_when_another_leads(tmp_path:
         assert (await waiting).outcome is Outcome.NOT_LEADER
 
 
+async def test_a_change_ends_when_another_leads(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio, asyncio.timeout(PATIENCE_S):
+        member = trio.member(await trio.led())
+        heir = trio.nodes[trio.follower()].node_id
+        lead = member.core.lead
+        assert isinstance(lead, Leading)
+        lead.change = lambda token, members, now, out: None  # type: ignore[method-assign] # noqa: ARG005 - never stored
+        change = asyncio.ensure_future(member.change("remove", heir))
+        await asyncio.sleep(0)
+        assert not change.done()
+        member.hand_over(heir)
+        assert await change is Refusal.NOT_LEADER
+
+
 async def paced(member: ReplicaMember) -> list[asyncio.Future[Appended]]:
     """Let a leader wait for a follower, as if it lacked too much, and append one record."""
     lead = member.core.lead

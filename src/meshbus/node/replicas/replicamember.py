@@ -207,6 +207,11 @@ class ReplicaMember:
         config = self.core.config
         return () if config is None else tuple(member.node for member in config.members)
 
+    def has_settled(self, node: int, *, is_member: bool) -> bool:
+        """Return whether this node leads, and a majority has stored a config in which another one is a member, or is none."""
+        lead = self.core.lead
+        return lead is not None and lead.config_stored and (node in self.nodes()) == is_member
+
     def reaches(self, node: int) -> bool:
         """Return whether a member is this node, or one with a session."""
         return node == self._live.engine.node_id or self._live.engine.peers.get(node) is not None
@@ -246,9 +251,13 @@ class ReplicaMember:
             _resolve(group, Outcome.UNRESOLVED)
         self._tokens.clear()
         self._line.clear()
-        for change in self._changes.values():
+        self._end_changes(Refusal.NOT_LEADER)
+
+    def _end_changes(self, outcome: Refusal | None) -> None:
+        changes, self._changes = self._changes, {}
+        for change in changes.values():
             if not change.done():
-                change.set_result(Refusal.NOT_LEADER)
+                change.set_result(outcome)
 
     def _remember(self, write: Write) -> None:
         match write:
@@ -284,15 +293,14 @@ class ReplicaMember:
                     self._live.engine.counters.add("replica", "led" if role == Role.LEADER else "elections")
                 self._paced = False
                 self._flush_soon()  # what waits here is refused, if this node leads no more
+                if role != Role.LEADER:
+                    self._end_changes(Refusal.NOT_LEADER)
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
                 self._restaff()
             case ConfigChanged():
-                changes, self._changes = self._changes, {}
-                for change in changes.values():
-                    if not change.done():
-                        change.set_result(None)
+                self._end_changes(None)
                 self._restaff()
             case _:
                 self._report(notice)
