@@ -258,3 +258,23 @@ def lag(one: Single, monkeypatch: pytest.MonkeyPatch) -> None:
     one.sync()
     one.receive(2, stored(2, 4))
     assert len(one.noticed(Acknowledged)) == 4
+
+
+def test_a_large_message_is_sent_to_others_as_it_was_made(one: Single) -> None:
+    for node in (2, 3):
+        one.receive(node, stored(2, 0, node=node))
+    append(one, *[bytes(7900)] * 9, token=1)
+    first, again = one.sent(Data)
+    assert first is again
+    append(one, b"x", token=2)
+    one.receive(3, Fetch(channel_id=ID, epoch=2, first=0, max_bytes=9000))
+    assert [(found is first, len(found.payloads)) for found in one.sent(Data)] == [(True, 9), (False, 1)]
+
+
+def test_a_small_message_is_made_anew_when_the_log_has_grown(one: Single) -> None:
+    for node in (2, 3):
+        one.receive(node, stored(2, 0, node=node))
+    for token, payload in enumerate((b"a", b"b"), 1):
+        append(one, payload, token=token)
+    one.receive(3, Fetch(channel_id=ID, epoch=2, first=0, max_bytes=9000))
+    assert [found.payloads for found in one.sent(Data)] == [(b"a", b"b")]

@@ -98,8 +98,6 @@ class Leading:
         self._chunks: dict[int, Data] = {}
         """Messages with events that were sent to one follower, by their first sequence; another needs the same soon."""
         self._older: dict[int, Data] = {}
-        self._last: Data | None = None
-        """The message that was made last; it may end with the log, and then serves others until the log grows."""
         self._heir: int | None = None
         """The member that is to lead next: nothing is appended until then."""
         self._heir_until = now
@@ -317,20 +315,23 @@ class Leading:
         be told as it is: a follower that lacks removed events goes on at the first that is there.
         """
         journal = self._seat.journal
+        most = max(DATA_ROOM, self._seat.settings.window_bytes // 2)
         data = self._chunks.get(first) or self._older.get(first)
-        if data is None and self._last is not None and self._last.first_seq == first and self._ends_log(self._last):
-            data = self._last
-        if data is None or data.first_retained != journal.first_retained:
-            most = max(DATA_ROOM, self._seat.settings.window_bytes // 2)
-            data = self._last = chunk(self._seat, first, self._round, self.committed, most)
+        if data is None or data.first_retained != journal.first_retained or self._could_be_larger(data, most):
+            data = chunk(self._seat, first, self._round, self.committed, most)
             if len(self._chunks) >= _MAX_CHUNKS:
                 self._chunks, self._older = {}, self._chunks
-            if data.payloads and not self._ends_log(data):
-                self._chunks[first] = data  # it is full, so it will not be longer later
+            if data.payloads:
+                self._chunks[first] = data
         return data
 
-    def _ends_log(self, data: Data) -> bool:
-        return data.first_seq + len(data.payloads) == self._seat.journal.tail
+    def _could_be_larger(self, data: Data, most: int) -> bool:
+        """Return whether a message was made when the log was shorter, and is so small that a new one is better.
+
+        Followers that get the same messages stay together: from one that is shorter on, all that follow would differ.
+        """
+        ended_log = data.first_seq + len(data.payloads) < self._seat.journal.tail
+        return ended_log and nbytes_of(data.payloads) < most // 4
 
     def _send(self, node: int, progress: Progress, data: Data, size: int, out: Out) -> None:
         out.sends.append(Send(node, data))

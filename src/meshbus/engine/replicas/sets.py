@@ -26,8 +26,8 @@ from meshbus.wire.datarun import encode_data_run
 from meshbus.wire.frames import Packed
 from meshbus.wire.messages.leadership import Data, decode_leadership, encode_leadership
 
-MAX_RUNS = 8
-"""Our choice: what is under way to a few followers that are close to each other, 2 MiB."""
+MAX_RUNS = 16
+"""Our choice: 4 MiB, several times what is under way to a follower."""
 
 
 class ReplicaSets(Hosting[Leadership]):
