@@ -74,6 +74,7 @@ TESTS = {
     "lanes": "node/driving/test_lanes.py::test_lanes_are_bounded_and_those_that_this_node_dialed_come_first",
     "backlog": "node/driving/test_driver.py::test_the_backlog_is_bounded_and_counted",
     "logged_publishers": "node/logs/test_lognumbers.py::test_invented_publishers_are_bounded_and_the_quietest_goes",
+    "position_marks": "node/logs/test_positionmarks.py::test_marks_are_bounded_and_counted",
     "log_bytes": "log/embedded/test_log.py::test_a_log_on_a_small_disk_recovers_by_itself_within_the_grace",
     "open_logs": "node/logs/test_logs.py::test_a_prefix_of_many_channels_holds_few_files_open_and_logs_all",
     "node_names": "node/test_node.py::test_names_of_nodes_are_remembered_within_bounds",
