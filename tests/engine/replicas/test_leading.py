@@ -216,7 +216,7 @@ def test_appends_wait_for_a_live_follower_that_lacks_too_much(one: Single, monke
     assert one.noticed(Refused) == []
 
 
-def test_a_follower_that_stores_nothing_is_left_behind(one: Single, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_is_too_slow_is_left_behind(one: Single, monkeypatch: pytest.MonkeyPatch) -> None:
     lag(one, monkeypatch)
     append(one, b"x", token=9)
     began, left = one.now, False

@@ -193,10 +193,8 @@ class Leading:
         progress.round = max(progress.round, stored.round)
         progress.started |= stored.last_epoch == self.epoch
         progress.config_rank = max(progress.config_rank, (stored.config_epoch, stored.config_version))
-        before = progress.match
-        progress.stored(stored.tail)
-        if progress.match > before or progress.match == self._seat.journal.tail:
-            self._pacing.stored(node, self._seat.journal.lacking(progress.match), now)
+        confirmed = progress.stored(stored.tail)
+        self._pacing.stored(node, confirmed, self._seat.journal.lacking(progress.match), now)
         self._push(node, progress, now, out, paid=True)
         self.advance(now, out)
 

@@ -2,18 +2,24 @@
 
 A majority acknowledges, so a leader could append as fast as the fastest followers store. The slower ones would lack more and
 more; if the leader is lost then, whoever leads next may have much to copy. So a follower that was in step paces the
-appends: they wait while it lacks more than `PACE_BYTES`. It is waited for as long as it stores something. One that
-stores nothing for `patience_s`, or is not heard, is left behind: it catches up on its own, and is in step again when it
-lacks less than half of that.
+appends: they wait while it lacks more than `PACE_BYTES`. One that then stores less than `STEP_BYTES` within
+`patience_s`, or is not heard, is left behind: it catches up on its own, and is in step again when it lacks less than half
+of that.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from meshbus.engine.replicas.recent import KEPT_BYTES
 from meshbus.policy.bound import Bound, By
 
 PACE_BYTES = KEPT_BYTES // 2
 """What a follower in step may lack before appends wait. Our choice: the leader has it in memory, with a batch more."""
+
+STEP_BYTES = 1 << 20
+"""What a follower has to store while it is waited for. Our choice: with the default heartbeats 0.7 MB/s; a majority must not
+wait for a disk that is slower than that."""
 
 BOUNDS = (
     Bound(
@@ -23,10 +29,18 @@ BOUNDS = (
         per_node=None,
         per={"follower": PACE_BYTES},
         unit="bytes",
-        full="appends wait, and more than wait are refused with BACKPRESSURE; a follower that stores nothing is left behind",
+        full="appends wait, and more than wait are refused with BACKPRESSURE; a follower that is too slow is left behind",
         counter="replica.paced, replica.left_behind",
     ),
 )
+
+
+class _Slow(NamedTuple):
+    """A follower for which appends waited."""
+
+    since: float
+    stored: int
+    """Bytes that it stored since then."""
 
 
 class Pacing:
@@ -35,30 +49,32 @@ class Pacing:
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
         self._in_step: set[int] = set()
-        self._since: dict[int, float] = {}
-        """Since when appends wait for a follower that has not stored anything."""
+        self._slow: dict[int, _Slow] = {}
+        """Followers for which appends waited, until they are well in step again."""
 
-    def stored(self, node: int, lacks: int | None, now: float) -> None:
-        """Record that a follower stored something; `lacks` is None for more than the leader has in memory."""
-        if node in self._since:
-            self._since[node] = now
+    def stored(self, node: int, nbytes: int, lacks: int | None, now: float) -> None:
+        """Record that a follower stored events; `lacks` is None for more than the leader has in memory."""
+        slow = self._slow.get(node)
         if lacks is not None and lacks <= PACE_BYTES // 2:
             self._in_step.add(node)
+            self._slow.pop(node, None)
+        elif slow is not None:
+            stored = slow.stored + nbytes
+            self._slow[node] = _Slow(now, 0) if stored >= STEP_BYTES else slow._replace(stored=stored)
 
     def lost(self, node: int) -> None:
-        """Wait no longer for a follower that is not heard."""
+        """Wait no longer for a follower that is not heard, or too slow."""
         self._in_step.discard(node)
-        self._since.pop(node, None)
+        self._slow.pop(node, None)
 
     def waits(self, node: int, lacks: int | None, now: float) -> bool:
         """Return whether appends wait for a follower."""
-        if node not in self._in_step:
+        if node not in self._in_step or (lacks is not None and lacks <= PACE_BYTES):
             return False
-        if lacks is not None and lacks <= PACE_BYTES:
-            self._since.pop(node, None)
-            return False
-        return not self.overdue(node, now) and self._since.setdefault(node, now) <= now
+        self._slow.setdefault(node, _Slow(now, 0))
+        return not self.overdue(node, now)
 
     def overdue(self, node: int, now: float) -> bool:
-        """Return whether a follower for which appends wait has stored nothing for too long."""
-        return now - self._since.get(node, now) >= self.patience_s
+        """Return whether a follower for which appends wait is too slow."""
+        slow = self._slow.get(node)
+        return slow is not None and now - slow.since >= self.patience_s

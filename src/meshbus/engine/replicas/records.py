@@ -189,7 +189,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class LeftBehind(msgspec.Struct, frozen=True):
-    """A follower that appends waited for stored nothing for a while: they go on without it."""
+    """A follower that appends waited for is too slow: they go on without it."""
 
     node: int
 

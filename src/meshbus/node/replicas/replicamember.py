@@ -309,7 +309,7 @@ class ReplicaMember:
         """Tell an operator what happened to this replica, or to another."""
         match notice:
             case LeftBehind(node=node):
-                text = "%s: %016x stores nothing and is not waited for any more; it catches up on its own"
+                text = "%s: %016x stores events too slowly and is not waited for any more; it catches up on its own"
                 _logger.warning(text, self.channel, node)
                 self._live.engine.counters.add("replica", "left_behind")
             case Diverged(first_seq=first, count=count, epoch=epoch):
