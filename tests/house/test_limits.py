@@ -27,6 +27,7 @@ NOT_STATE = {
     "engine/directory/announce.py": {"MAX_VERSION"},  # a number of the wire
     "engine/directory/directory.py": {"MAX_HEAT_BLOBS"},  # of one announcement
     "engine/replicas/leading.py": {"_MAX_CHUNKS", "_MAX_ROUNDS"},  # messages and questions of this node
+    "engine/replicas/sets.py": {"MAX_RUNS"},  # messages of this node
     "engine/routes/pingwaves.py": {"MAX_HOPS"},  # of one pingwave
     "engine/routes/proximity.py": {"MAX_LATENCY_US"},  # a time
     "engine/session/handshake.py": {"MAX_TRIES"},  # of one message

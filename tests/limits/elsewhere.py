@@ -66,6 +66,7 @@ TESTS = {
     "recorded_hops": "engine/routes/test_tap.py::test_neighbors_are_remembered_within_bounds",
     "failures": "policy/test_limits.py::test_of_too_many_peers_the_oldest_window_is_forgotten",
     "tokens": "policy/test_tokens.py::test_slots_are_bounded_and_freed",
+    "replica_lag": "engine/replicas/test_leading.py::test_appends_wait_for_a_live_follower_that_lacks_too_much",
     "replica_recent": "engine/replicas/test_recent.py::test_the_oldest_appends_go_and_the_newest_stays",
     "replica_inbox": "engine/replicas/test_inbox.py::test_a_full_queue_is_backpressure",
     "replica_requests": "engine/replicas/test_coordinator.py::test_requests_that_wait_for_an_answer_are_bounded",
