@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 
 QUICK = Plan([16_000], [8_000], seconds=4.0, probe_s=3.0, first_rate=500.0, samples=3)
 SIZES = [8_000_000, 32_000_000]
-FULL = Plan(SIZES, SIZES, seconds=60.0, probe_s=8.0, first_rate=16_000.0, samples=12)
+FULL = Plan(SIZES, SIZES, seconds=60.0, probe_s=6.0, first_rate=16_000.0, samples=12)
 SLOPE, QUICK_SLOPE = [1_000_000, 4_000_000, 16_000_000, 64_000_000], [4_000, 16_000]
 
 
