@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshbus import Node, NodeConfig
+from meshbus.engine.replicas.leadership import Leadership
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.node.replicas.replicamember import ReplicaMember
@@ -88,6 +89,21 @@ class ReplicaTrio:
             return len({(one.tail, one.committed) for one in found}) == 1 and found[0].tail == found[0].committed
 
         await until(same)
+
+    async def counted(self, name: str) -> None:
+        """Wait until all members have stored a config in which a member that lost its disk votes again."""
+
+        def stored() -> bool:
+            back = self._core(name).seat.member
+            configs = [self._core(other).config for other in NAMES]
+            return all(config is not None and back in config.members for config in configs)
+
+        await until(stored)
+
+    def _core(self, name: str) -> Leadership:
+        core = self.member(name).core
+        assert isinstance(core, Leadership)
+        return core
 
     def payloads(self, name: str) -> list[bytes]:
         log = self.member(name).disk.log.committed

@@ -52,6 +52,7 @@ from meshbus.node.logs.lognumbers import LoggedNumbers, NumberRange
 from meshbus.node.logs.logpager import Pager
 from meshbus.node.logs.positionmarks import PositionMarks
 from meshbus.policy.bound import Bound, By, forgotten
+from meshbus.seldom import SeldomWarning
 from meshbus.wire.constants import Subprotocol
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ class ReceivedLog:
         self._subnet = subnet
         self._tasks = TaskOwner("a sync of a received log", _logger, on_failure=partial(counters.add, "fail", "task"))
         self._syncing: asyncio.Task[None] | None = None
+        self._warn = SeldomWarning(_logger)
         self._forget = counters.forgetting("logged_publishers")
         self._numbers: LoggedNumbers | None = None
         """What the log holds; None until another node's log is read, as nothing else brings an event twice."""
@@ -320,7 +322,7 @@ class ReceivedLog:
         try:
             await asyncio.to_thread(self.file.commit)
         except LogError as error:
-            _logger.warning("cannot sync the log of %s: %s", self.file.channel, error)
+            self._warn("cannot sync the log of %s: %s", self.file.channel, error)
         finally:
             self._syncing = None  # also after an unexpected error, so that the next event starts a new task
 
