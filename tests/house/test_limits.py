@@ -18,6 +18,7 @@ NOT_STATE = {
     "compute/migration/handler.py": {"MAX_SELF_DELIVERIES"},  # of one message
     "compute/reconciling.py": {"MAX_TRIES"},  # tries
     "compute/store.py": {"MAX_BEGUN"},  # of one record
+    "edge/bridge.py": {"MAX_MESSAGE_BYTES"},  # of one message
     "edge/bytestream.py": {"MAX_BUFFERS"},  # of one system call
     "edge/zmtp/protocol.py": {"MAX_CONTEXT_BYTES", "MAX_TTL"},  # of one message
     "engine/channels/history_client.py": {"MAX_DISORDERS"},  # tries
@@ -46,6 +47,7 @@ NOT_STATE = {
     "node/driver.py": {"MAX_BURST"},  # of one train
     "node/pageserver.py": {"MAX_READS"},  # threads
     "node/replicapublish.py": {"MAX_PAYLOAD"},  # of one event
+    "node/unix.py": {"MAX_ANSWER"},  # of one line
     "node/udp.py": {"MAX_DATAGRAMS", "MAX_TRAINS"},  # of one drain
     "policy/channels.py": {"_MAX_U32"},  # a number
     "policy/limits.py": {"MAX_FAILURES"},  # tries

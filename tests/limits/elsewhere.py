@@ -8,6 +8,8 @@ TESTS = {
     "unproved_peers": "engine/session/test_handshake.py::test_peers_that_were_never_proved_are_few_and_the_oldest_go",
     "reordering": "engine/streams/test_reorder.py::test_numbers_that_wait_take_their_share_of_the_budget_and_return_it",
     "messages": "engine/streams/test_traffic.py::test_too_many_waiting_messages_are_refused",
+    "large_messages": "engine/streams/test_traffic.py::test_too_many_waiting_large_messages_are_refused",
+    "serving_bytes": "engine/channels/test_request.py::test_open_requests_take_bounded_memory",
     "readings": "engine/channels/test_history_client.py::test_invalid_arguments_are_refused_before_a_message_is_sent",
     "stray_pages": "engine/channels/test_history_client.py::test_pages_of_readings_that_ended_are_remembered_within_bounds",
     "long_event": "engine/channels/test_history_client.py::test_a_reading_fails_at_an_event_without_end",

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from meshbus.engine.base.notices import Control, Replied, Requested, RequestFailed, RequestFault
 from meshbus.engine.base.packets import Output
 from meshbus.engine.core import Engine
-from meshbus.errors import ChannelError, ChannelFault, DeliveryError, LocalProtocolError, Timeout
+from meshbus.errors import ChannelError, ChannelFault, DeliveryError, Timeout
 from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
@@ -24,7 +24,6 @@ from meshbus.node.tasks import TaskOwner
 from meshbus.node.waiting import Kind
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import Subprotocol
-from meshbus.wire.messages.request import MAX_REPLY_PAYLOAD
 
 Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
@@ -98,10 +97,7 @@ class Answers:
 def _checked(reply: object) -> bytes:
     if not isinstance(reply, bytes | bytearray | memoryview):
         raise TypeError(f"the handler must return bytes, got {type(reply).__name__}")
-    answer = bytes(reply)
-    if len(answer) > MAX_REPLY_PAYLOAD:
-        raise LocalProtocolError(f"a reply has at most {MAX_REPLY_PAYLOAD} bytes, got {len(answer)}")
-    return answer
+    return bytes(reply)
 
 
 def answer_of(event: Control, channel: ChannelName, timeout_s: float) -> bytes:

@@ -18,6 +18,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.driver import Driver
 from meshbus.node.live import Live
 from meshbus.node.publisher import ChannelPublisher, bytes_of, columns_from
+from meshbus.node.replicapublish import MAX_PAYLOAD
 from meshbus.node.replicas import ReplicatedChannel
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.record import Record, pack_record, pack_records
@@ -34,6 +35,11 @@ class ReplicatedPublisher(ChannelPublisher):
     ) -> None:
         super().__init__(channel, config, live)
         self._replicated = replicated
+
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event of a replicated channel: it has to fit one packet between its members."""
+        return MAX_PAYLOAD
 
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Append one event, and wait until it is as durable as `acks` of the channel says.
