@@ -24,7 +24,7 @@ from bench.hostile.members import Content, Insider
 from bench.hostile.outsiders import Maker, Outsider
 from bench.hostile.victim import Member, Victim, drains, victim
 from meshbus.engine.base.packets import Address, PacketBatch
-from meshbus.node.udp import UdpSocket
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.wire.constants import Subprotocol
 
 TIMES_JUNK = 3.0

@@ -35,8 +35,8 @@ from bench.hostile.victim import PSK, Member
 from meshbus.engine.base.packets import PacketBatch
 from meshbus.log.reader import LogReader
 from meshbus.names.channel import ChannelName
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import UdpSocket
 from meshbus.wire.constants import Subprotocol
 
 CHANNEL = "honest/stream"

@@ -42,13 +42,14 @@ NOT_STATE = {
     "log/columns.py": {"MAX_APPEND_BYTES"},  # of one call
     "log/folder.py": {"_MAX_SLUG"},  # of one name
     "log/packets/recorder.py": {"_MAX_SAMPLING"},  # a number
+    "log/positions.py": {"MAX_MARKS"},  # its row is in node/logs/positionmarks.py
     "log/tail.py": {"MAX_EVENTS"},  # of one call
     "node/admin.py": {"MAX_U32"},  # a number
-    "node/driver.py": {"MAX_BURST"},  # of one train
-    "node/pageserver.py": {"MAX_READS"},  # threads
-    "node/replicapublish.py": {"MAX_PAYLOAD"},  # of one event
+    "node/driving/driver.py": {"MAX_BURST"},  # of one train
+    "node/logs/pageserver.py": {"MAX_READS"},  # threads
+    "node/replicas/replicapublish.py": {"MAX_PAYLOAD"},  # of one event
+    "node/driving/udp.py": {"MAX_DATAGRAMS", "MAX_TRAINS"},  # of one drain
     "node/unix.py": {"MAX_ANSWER"},  # of one line
-    "node/udp.py": {"MAX_DATAGRAMS", "MAX_TRAINS"},  # of one drain
     "policy/channels.py": {"_MAX_U32"},  # a number
     "policy/limits.py": {"MAX_FAILURES"},  # tries
     "policy/tag.py": {"MAX_CHANNEL_BYTES", "MAX_CHANNEL_TAGS"},  # of one announcement

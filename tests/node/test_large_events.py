@@ -12,8 +12,8 @@ import pytest
 from meshbus.errors import LocalProtocolError
 from meshbus.log.log import Redex
 from meshbus.node.node import Node
-from tests.node.replicatrio import CHANNEL as REPLICATED
-from tests.node.replicatrio import replica_trio
+from tests.node.replicas.replicatrio import CHANNEL as REPLICATED
+from tests.node.replicas.replicatrio import replica_trio
 from tests.node.test_node import QUICK, nodes, until
 from tests.patience import PATIENCE_S
 

@@ -15,8 +15,8 @@ from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.nodename import NAME_KEY
 from meshbus.node import node as node_module
+from meshbus.node.driving.udp import UdpSocket
 from meshbus.node.node import Node
-from meshbus.node.udp import UdpSocket
 from meshbus.policy.capability import CapabilityFilter, CapabilitySet
 from meshbus.policy.channels import ChannelConfig, ChannelConfigRegistry
 from meshbus.policy.reason import Reason

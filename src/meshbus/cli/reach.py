@@ -22,7 +22,7 @@ from meshbus.engine.base.notices import HandshakeUnanswered
 from meshbus.errors import ConfigError, MeshError
 from meshbus.node.admin import answers_row, event_row, peer_rows, report_row
 from meshbus.node.node import Node
-from meshbus.node.noticelog import Notice
+from meshbus.node.peers.noticelog import Notice
 from meshbus.node.unix import MAX_LINE, LineClient
 
 _LONGEST_LINE = MAX_LINE // 2

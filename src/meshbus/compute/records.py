@@ -3,7 +3,7 @@
 A checkpoint is a file that is replaced as a whole, and has a number drawn for it. Its mark can be replaced, and events can
 be added, without writing the checkpoint again: both name the number, so that what belongs to an older checkpoint is
 recognized and ignored. The events are a sequence of framed groups; a group that a crash has cut off was never confirmed.
-The files are node/daemonfiles.py.
+The files are node/daemons/daemonfiles.py.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from meshbus.engine.base.counters import Counters
 from meshbus.errors import ConfigError
 from meshbus.keyfile import load_curve_secret, load_passwords
 from meshbus.names.channel import ChannelName
+from meshbus.node.driving.tasks import TaskOwner
 from meshbus.node.node import Node
-from meshbus.node.tasks import TaskOwner
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import DEFAULT_LARGE_EVENT

@@ -19,8 +19,8 @@ from meshbus.engine.base.counters import Counters
 from meshbus.engine.channels.publish import OnFailure, PublishConfig, PublishReport
 from meshbus.errors import ChannelError, ChannelFault, MeshError
 from meshbus.names.channel import ChannelName
+from meshbus.node.channels.publisher import ChannelPublisher
 from meshbus.node.node import Node
-from meshbus.node.publisher import ChannelPublisher
 from meshbus.policy.bound import Bound, By
 from meshbus.policy.reason import Reason
 from meshbus.wire.constants import MAX_EVENT

@@ -47,15 +47,15 @@ from meshbus.config.spelling import Endpoint
 from meshbus.engine.base.batch import Event
 from meshbus.engine.channels.publish import PublishReport
 from meshbus.errors import ConfigError, MeshError
-from meshbus.node.daemoninfo import DaemonLine
-from meshbus.node.daemonrows import DaemonWish, daemon_row, line_row, lines_of, move_row, start_wish
-from meshbus.node.daemons import Daemons
-from meshbus.node.info import PeerInfo
+from meshbus.node.channels.subscription import Subscription, WhenFull
+from meshbus.node.daemons.daemoninfo import DaemonLine
+from meshbus.node.daemons.daemonrows import DaemonWish, daemon_row, line_row, lines_of, move_row, start_wish
+from meshbus.node.daemons.daemons import Daemons
 from meshbus.node.node import Node
-from meshbus.node.redial import DialInfo, DialState
-from meshbus.node.replicastatus import ReplicaStatus
-from meshbus.node.replicaverify import ReplicaRange
-from meshbus.node.subscription import Subscription, WhenFull
+from meshbus.node.peers.info import PeerInfo
+from meshbus.node.peers.redial import DialInfo, DialState
+from meshbus.node.replicas.replicastatus import ReplicaStatus
+from meshbus.node.replicas.replicaverify import ReplicaRange
 from meshbus.node.unix import MAX_CONNECTIONS, MAX_LINE, LineServer, Stream
 from meshbus.wire.constants import MAX_LARGE_EVENT
 

@@ -1,0 +1,65 @@
+"""A member's appends: taken together, held back, and resolved whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from meshbus.engine.replicas.records import Acks, Refusal
+from meshbus.node.replicas import replicamember
+from meshbus.wire.messages.append import Outcome
+from meshbus.wire.record import Record, pack_record
+from tests.node.replicas.replicatrio import replica_trio
+
+RECORD = pack_record(Record(b"x", 1, 1))
+
+
+async def test_appends_of_one_moment_become_one_and_each_gets_its_place(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        member = trio.member(await trio.led())
+        number = member.core.seat.journal.number
+        kinds = [Acks.MAJORITY, Acks.LOCAL] * 5
+        answers = await asyncio.gather(*(member.append([RECORD] * 2, acks) for acks in kinds))
+        assert {answer.outcome for answer in answers} == {Outcome.OK}
+        assert sorted(answer.first_seq for answer in answers) == list(range(0, 20, 2))
+        # One write for each kind of acknowledgement.
+        assert member.core.seat.journal.number == number + 2
+
+
+async def test_a_follower_refuses_and_names_the_leader(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        leader = await trio.led()
+        answer = await trio.member(trio.follower()).append([RECORD], Acks.MAJORITY)
+        assert (answer.outcome, answer.leader) == (Outcome.NOT_LEADER, trio.nodes[leader].node_id)
+        answer = await trio.member(trio.follower()).append([RECORD], Acks.MAJORITY, once=True)
+        assert answer.outcome is Outcome.NOT_LEADER
+        assert await trio.member(trio.follower()).change("remove", 1) is Refusal.NOT_LEADER
+
+
+async def test_what_does_not_fit_waits_and_what_is_closed_is_unresolved(tmp_path: Path) -> None:
+    async with replica_trio(tmp_path) as trio:
+        member = trio.member(await trio.led())
+        lead = member.core.lead
+        assert lead is not None
+        lead._appends._max_events = 3
+        first = asyncio.ensure_future(member.append([RECORD] * 3, Acks.MAJORITY))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(member.append([RECORD], Acks.MAJORITY))
+        assert (await first).first_seq == 0
+        assert (await second).first_seq == 3
+        member.disk.on_durable = lambda _number: None
+        third = asyncio.ensure_future(member.append([RECORD], Acks.LOCAL))
+        await asyncio.sleep(0.01)
+        member.close()
+        assert (await third).outcome is Outcome.UNRESOLVED
+
+
+async def test_more_than_may_wait_for_the_leader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicamember, "MAX_LINE_BYTES", 2 * len(RECORD))
+    async with replica_trio(tmp_path) as trio:
+        member = trio.member(await trio.led())
+        answers = await asyncio.gather(*(member.append([RECORD], Acks.LOCAL) for _ in range(5)))
+        assert [answer.outcome for answer in answers] == [Outcome.OK] * 2 + [Outcome.BACKPRESSURE] * 3
