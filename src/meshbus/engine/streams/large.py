@@ -164,9 +164,12 @@ class Large(Service):
                 yield _rows(payloads, first, row, number)
                 number = None if number is None else number + sum(counts[first:row])
             first = row + 1
-            whole = self._take(peer, stream_id, payloads, row, number, limit, now, out)
+            whole = self._take(peer, stream_id, payloads, row, number, limit, out)
             if whole is not None:
                 yield whole
+        # Once for all parts of the run: most runs end within an event.
+        if (key := (peer.node_id, stream_id)) in self._unfinished:
+            self._due.set(key, now + STALL_S)
         if first < len(counts):
             yield _rows(payloads, first, len(counts), number)
 
@@ -216,7 +219,6 @@ class Large(Service):
         row: int,
         number: int | None,
         limit: int,
-        now: float,
         out: Output,
     ) -> Whole | None:
         """Write one part to its place, and return the event if it is complete."""
@@ -240,7 +242,6 @@ class Large(Service):
         event.buffer.data[event.filled : end] = part.body
         event.filled = end
         if end < part.size:
-            self._due.set(key, now + STALL_S)
             return None
         self._drop(key, None)
         stamp = 0 if payloads.stamps is None else int(payloads.stamps[row])

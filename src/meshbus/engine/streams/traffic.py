@@ -9,9 +9,8 @@ Sending goes one way: `send` queues a leg in the outbox, `pump` takes the turns 
 the link and appends the trains to the output. Confirmations are collected and sent once per batch of received packets
 (`confirm`). Traffic belongs to the peer and outlives its sessions.
 
-Large events must not hold up small ones: their parts take short turns, few of them are on the way to a peer while small
-events are sent to it, and they leave a part of the credit of their stream. They go to peers that agreed on 0x4D0A, and to
-no other.
+Large events must not hold up small ones: few of their parts are on the way to a peer while small events are sent to it, and
+they leave a part of the credit of their stream. They go to peers that agreed on 0x4D0A, and to no other.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ MAX_MESSAGES = 4096
 """Messages that may wait on the reliable stream of their subprotocol. Our choice, to bound memory."""
 MAX_LARGE_BYTES = 64 << 20
 """Bytes of large messages that may wait for a peer, besides the first one. Our choice: one of the largest size."""
-LARGE_TURN = 8
-"""Parts that a large event may send in one turn: a train of full packets, and one more. Our choice."""
-LARGE_FLIGHT, SHARED_FLIGHT = 64, 16
+LARGE_FLIGHT, SHARED_FLIGHT = 64, 7
 """Parts that may be on the way to one peer, alone and beside small events. Our choice: as many as a stream begins with on
-loopback, and two trains, so that a small event waits for 128 KiB at most."""
+loopback, and a train of full packets, so that a small event waits for 57 KB at most. On a long way it is so many for each `TRIP_S`, because
+most of them are then not in a queue, but on the way; credit and congestion control limit them as everything else."""
+TRIP_S = 0.001
 SHARED_S = 0.1
 """How long after a small event parts make room for the next one. Our choice: ten a second count as a stream of them."""
 CREDIT_LEFT = 4
@@ -214,11 +213,9 @@ class Traffic:
         while left > 0 and (leg := self.outbox.head(lane)) is not None:
             header, large = leg.load.header, leg.load.needs is not None
             stream = self.peer.tx_stream(header.stream_id)
-            if large:
-                left = min(left, LARGE_TURN)
-                if not self._takes_large(leg, now):
-                    return
-            room = min(left, self._room(header, now), self._large_room(now) if large else left)
+            if large and not self._takes_large(leg, now):
+                return
+            room = min(left, self._room(header, now), self._large_room(header.stream_id, now) if large else left)
             if room <= 0:
                 return
             credit = stream.credit - (stream.window // CREDIT_LEFT if large else 0)
@@ -283,8 +280,8 @@ class Traffic:
             self._look_again_at = now + SETTLE_CHECK_S
         return False
 
-    def _large_room(self, now: float) -> int:
-        """Return how many parts may be sent now, of all large events."""
+    def _large_room(self, sending: int, now: float) -> int:
+        """Return how many parts of a stream may be sent now; what is on the way of all large events counts."""
         flying = 0
         for stream_id in list(self._large_streams):
             outstanding = self.reliable.outstanding(stream_id)
@@ -292,7 +289,8 @@ class Traffic:
                 flying += outstanding
             else:
                 del self._large_streams[stream_id]
-        return (SHARED_FLIGHT if now - self._small_at < SHARED_S else LARGE_FLIGHT) - flying
+        most = SHARED_FLIGHT if now - self._small_at < SHARED_S else LARGE_FLIGHT
+        return int(most * max(self.reliable.least_round_trip_s(sending) / TRIP_S, 1.0)) - flying
 
     def on_refused(self, refused: Refused) -> None:
         """End the leg of a large event that the peer does not take."""
