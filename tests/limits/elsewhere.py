@@ -10,6 +10,7 @@ TESTS = {
     "messages": "engine/streams/test_traffic.py::test_too_many_waiting_messages_are_refused",
     "large_messages": "engine/streams/test_traffic.py::test_too_many_waiting_large_messages_are_refused",
     "serving_bytes": "engine/channels/test_request.py::test_open_requests_take_bounded_memory",
+    "large_pages": "engine/channels/test_history_server.py::test_large_events_for_many_readers_take_bounded_memory",
     "readings": "engine/channels/test_history_client.py::test_invalid_arguments_are_refused_before_a_message_is_sent",
     "stray_pages": "engine/channels/test_history_client.py::test_pages_of_readings_that_ended_are_remembered_within_bounds",
     "long_event": "engine/channels/test_history_client.py::test_a_reading_fails_at_an_event_without_end",
