@@ -36,6 +36,14 @@ TESTS = {
     "newest_snapshots": (
         "compute/migration/test_reassembler.py::test_the_daemons_whose_newest_snapshot_is_known_are_bounded"
     ),
+    "moves": "compute/migration/test_source.py::test_too_many_moves_at_once_are_refused",
+    "move_events": "compute/migration/test_target.py::test_limits_are_kept",
+    "group_outputs": "compute/test_member.py::test_events_are_refused_while_too_many_outputs_are_not_published",
+    "unwritten_policies": "log/packets/test_policies.py::test_policies_that_the_disk_refuses_are_bounded",
+    "received_channels": "node/logs/test_logs.py::test_channels_are_known_within_bounds_and_logs_go_on",
+    "replica_uncommitted": (
+        "node/replicas/test_replicamember.py::test_records_that_a_majority_does_not_have_are_bounded_in_memory"
+    ),
     "moves_begun": "compute/migration/test_source.py::test_attempts_are_remembered_within_bounds",
     "moves_completed": "compute/migration/test_target.py::test_completed_moves_are_remembered_within_bounds",
     "moves_ended": "compute/migration/test_orchestrator.py::test_ends_of_moves_that_nobody_takes_are_bounded",

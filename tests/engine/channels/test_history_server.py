@@ -21,8 +21,10 @@ from meshbus.engine.channels.history_server import (
     MAX_PAGE_BYTES,
     MAX_READERS_PER_PEER,
     MIN_PAGE_BYTES,
+    READ_US,
     SWEEP_INTERVAL_S,
 )
+from meshbus.engine.session.work import BURST_S, EXCESS_SHARE, PACKET_US
 from meshbus.names.channel import ChannelName
 from meshbus.names.identity import Identity
 from meshbus.names.subnet import SubnetId
@@ -344,6 +346,18 @@ def test_a_peer_that_never_acknowledges_gets_few_streams_and_one_packet_per_furt
             peer, encode_history(Read(req=1, channel=ChannelName(CHANNEL), since=0, max_bytes=1)), later, answer
         )
         assert [type(event) for event in answer.control] == [HistoryWanted]
+
+
+def test_reading_again_and_again_takes_no_more_than_the_share_of_a_peer() -> None:
+    net, publisher, reader, _ = scene(events=1)
+    engine, peer = publisher.engine, publisher.engine.peers.require(reader.node_id)
+    channel, now, out = ChannelName(CHANNEL), net.clock.now, Output()
+    for req in range(2000):
+        engine.history.receive(peer, encode_history(Read(req=req, channel=channel, since=0, max_bytes=1)), now, out)
+        engine.history.receive(peer, encode_history(Cancel(req=req)), now, out)
+    pages = sum(isinstance(event, HistoryWanted) for event in out.control)
+    assert 0 < pages <= BURST_S * EXCESS_SHARE * 1e6 / (READ_US - PACKET_US)
+    assert engine.counters.get("refuse", "history_busy") == 2000 - pages
 
 
 def test_too_many_readers_are_refused_as_busy() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from meshbus.engine.replicas.records import Acks, Refusal
 from meshbus.node.replicas import replicamember
+from meshbus.node.replicas.replicamember import Uncommitted
 from meshbus.wire.messages.append import Outcome
 from meshbus.wire.record import Record, pack_record
 from tests.node.replicas.replicatrio import replica_trio
@@ -63,3 +64,22 @@ async def test_more_than_may_wait_for_the_leader_is_refused(tmp_path: Path, monk
         member = trio.member(await trio.led())
         answers = await asyncio.gather(*(member.append([RECORD], Acks.LOCAL) for _ in range(5)))
         assert [answer.outcome for answer in answers] == [Outcome.OK] * 2 + [Outcome.BACKPRESSURE] * 3
+
+
+def test_records_that_a_majority_does_not_have_are_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicamember, "MAX_UNCOMMITTED_BYTES", 100)
+    forgotten: list[int] = []
+    kept = Uncommitted(forgotten.append)
+    for first in range(0, 20, 2):
+        kept.add(first, [b"%020d" % first, b"%020d" % (first + 1)])
+    assert forgotten == [2] * 8
+    assert kept.take(17) == (16, [b"%020d" % 16])
+    assert kept.take(17) == (17, [])
+    kept.cut(19)
+    assert kept.take(30) == (17, [b"%020d" % number for number in (17, 18)])
+    kept.add(40, [bytes(200)])
+    assert kept.take(41) == (40, [bytes(200)]), "the last one stays, however large"
+    kept.add(50, [b"x"])
+    kept.cut(0)
+    assert kept.take(60) == (60, [])
+    assert forgotten == [2] * 8
