@@ -10,7 +10,7 @@ import pytest
 from meshbus.engine.replicas.leading import Leading
 from meshbus.engine.replicas.records import Acks, Refusal
 from meshbus.node.replicas import replicamember
-from meshbus.node.replicas.replicamember import ReplicaMember
+from meshbus.node.replicas.replicamember import ReplicaMember, Uncommitted
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.record import Record, pack_record
 from tests.node.replicas.replicatrio import replica_trio, until
@@ -68,6 +68,30 @@ async def test_more_than_may_wait_for_the_leader_is_refused(tmp_path: Path, monk
         assert [answer.outcome for answer in answers] == [Outcome.OK] * 2 + [Outcome.BACKPRESSURE] * 3
 
 
+def test_records_that_a_majority_does_not_have_are_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicamember, "MAX_UNCOMMITTED_BYTES", 100)
+    forgotten: list[int] = []
+    kept = Uncommitted(forgotten.append)
+
+    def taken(tail: int) -> tuple[int, list[bytes]]:
+        first, records = kept.take(tail)
+        return first, list(records)
+
+    for first in range(0, 20, 2):
+        kept.add(first, [b"%020d" % first, b"%020d" % (first + 1)])
+    assert forgotten == [2] * 8
+    assert taken(17) == (16, [b"%020d" % 16])
+    assert taken(17) == (17, [])
+    kept.cut(19)
+    assert taken(30) == (17, [b"%020d" % number for number in (17, 18)])
+    kept.add(40, [bytes(200)])
+    assert taken(41) == (40, [bytes(200)]), "the last one stays, however large"
+    kept.add(50, [b"x"])
+    kept.cut(0)
+    assert taken(60) == (60, [])
+    assert forgotten == [2] * 8
+
+
 async def test_what_waits_for_a_follower_goes_on_when_it_has_caught_up(tmp_path: Path) -> None:
     async with replica_trio(tmp_path) as trio, asyncio.timeout(PATIENCE_S):
         name = await trio.led()
@@ -96,6 +120,7 @@ async def test_a_change_ends_when_another_leads(tmp_path: Path) -> None:
         heir = trio.nodes[trio.follower()].node_id
         lead = member.core.lead
         assert isinstance(lead, Leading)
+        await until(lambda: lead.config_stored)  # the config of this leader also ends changes
         lead.change = lambda token, members, now, out: None  # type: ignore[method-assign] # noqa: ARG005 - never stored
         change = asyncio.ensure_future(member.change("remove", heir))
         await asyncio.sleep(0)

@@ -51,7 +51,7 @@ from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
 from meshbus.node.replicas.replicadisk import ReplicaDisk
 from meshbus.node.replicas.replicaonce import Writers
-from meshbus.policy.bound import Bound, By
+from meshbus.policy.bound import Bound, By, forgotten
 from meshbus.wire.column import joined, nbytes_of
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
@@ -60,6 +60,8 @@ from meshbus.wire.record import unpack_record
 
 MAX_LINE_BYTES = 64 << 20
 """Bytes that may wait here because the engine has too much waiting: as much as waits there."""
+MAX_UNCOMMITTED_BYTES = 64 << 20
+"""Bytes of records in memory that a majority does not have yet. Publishers that wait for the leader alone may write more."""
 
 BOUNDS = (
     Bound(
@@ -71,6 +73,16 @@ BOUNDS = (
         unit="bytes",
         full="an append is refused with BACKPRESSURE",
         counter="ReplicationError",
+    ),
+    Bound(
+        name="replica_uncommitted",
+        what="records that this node has and a majority does not",
+        by=By.PEER,
+        per_node=None,
+        per={"channel": MAX_UNCOMMITTED_BYTES},
+        unit="bytes",
+        full="the oldest go from memory: when they are committed, subscribers find them in the log only",
+        counter=forgotten("replica_uncommitted"),
     ),
 )
 
@@ -97,6 +109,48 @@ class _Stored(NamedTuple):
 
     first_seq: int
     records: Sequence[bytes]
+
+
+class Uncommitted:
+    """The records that were written here and are not known to be committed, as far as memory allows: the newest."""
+
+    def __init__(self, forget: Callable[[int], None]) -> None:
+        """Keep nothing yet; `forget` is called with the number of records that go because there are too many."""
+        self._parts: deque[_Stored] = deque()
+        self._bytes = 0
+        self._forget = forget
+
+    def add(self, first_seq: int, records: Sequence[bytes]) -> None:
+        """Add records behind the others."""
+        self._parts.append(_Stored(first_seq, records))
+        self._bytes += nbytes_of(records)
+        while self._bytes > MAX_UNCOMMITTED_BYTES and len(self._parts) > 1:
+            gone = self._parts.popleft()
+            self._bytes -= nbytes_of(gone.records)
+            self._forget(len(gone.records))
+
+    def cut(self, first_seq: int) -> None:
+        """Remove the records from a sequence on."""
+        while self._parts and self._parts[-1].first_seq + len(self._parts[-1].records) > first_seq:
+            last = self._parts.pop()
+            self._bytes -= nbytes_of(last.records)
+            if kept := last.records[: max(first_seq - last.first_seq, 0)]:
+                self.add(last.first_seq, kept)
+
+    def take(self, tail: int) -> tuple[int, Sequence[bytes]]:
+        """Remove the records below a sequence, and return the sequence of the first of them, and them."""
+        first, done = tail, list[Sequence[bytes]]()
+        while self._parts and self._parts[0].first_seq < tail:
+            part = self._parts.popleft()
+            self._bytes -= nbytes_of(part.records)
+            known = tail - part.first_seq
+            if known < len(part.records):
+                rest = part.records[known:]
+                self._parts.appendleft(_Stored(tail, rest))
+                self._bytes += nbytes_of(rest)
+            first = min(first, part.first_seq)
+            done.append(part.records[:known])
+        return first, joined(done)
 
 
 class ReplicaMember:
@@ -128,7 +182,7 @@ class ReplicaMember:
         """Appends that the engine has, as it got them together."""
         self._token = 0
         self._changes: dict[int, asyncio.Future[Refusal | None]] = {}
-        self._uncommitted: deque[_Stored] = deque()
+        self._uncommitted = Uncommitted(lambda count: live.engine.counters.add("forget", "replica_uncommitted", count))
         self._shown = 0
         """How far the readers of the log were told that they can read."""
         self._restaffing: dict[int, int] = {}
@@ -262,17 +316,13 @@ class ReplicaMember:
     def _remember(self, write: Write) -> None:
         match write:
             case AppendEvents() if write.payloads:
-                self._uncommitted.append(_Stored(write.first_seq, write.payloads))
+                self._uncommitted.add(write.first_seq, write.payloads)
                 self.writers.stored(write.payloads)
             case SetAside(first_seq=first):
-                while self._uncommitted and self._uncommitted[-1].first_seq >= first:
-                    self._uncommitted.pop()
-                if self._uncommitted:
-                    last = self._uncommitted.pop()
-                    self._uncommitted.append(last._replace(records=last.records[: first - last.first_seq]))
+                self._uncommitted.cut(first)
                 self.writers.forget()
             case SkipTo():
-                self._uncommitted.clear()
+                self._uncommitted.cut(0)
                 self.writers.forget()
 
     def _hear(self, notice: Notice) -> None:
@@ -358,16 +408,9 @@ class ReplicaMember:
         """Make what a majority has on disk readable, and send it to the subscribers if this node leads."""
         self.disk.commit_to(tail)
         self.core.retained(self.disk.log.first_retained)
-        first, done = tail, list[Sequence[bytes]]()
-        while self._uncommitted and self._uncommitted[0].first_seq < tail:
-            stored = self._uncommitted.popleft()
-            known = tail - stored.first_seq
-            if known < len(stored.records):
-                self._uncommitted.appendleft(_Stored(tail, stored.records[known:]))
-            first = min(first, stored.first_seq)
-            done.append(stored.records[:known])
-        if done and self.leads and self._live.engine.admission.roster.members(self.channel):
-            self._send(first, joined(done))
+        first, records = self._uncommitted.take(tail)
+        if records and self.leads and self._live.engine.admission.roster.members(self.channel):
+            self._send(first, records)
         self._show()
 
     def _show(self) -> None:

@@ -19,7 +19,7 @@ from meshbus.names.channel import ChannelName
 from meshbus.node.channels.publisher import ChannelPublisher, bytes_of, columns_from
 from meshbus.node.driving.driver import Driver
 from meshbus.node.driving.live import Live
-from meshbus.node.replicas.replicapublish import check_record_size
+from meshbus.node.replicas.replicapublish import MAX_PAYLOAD, check_record_size
 from meshbus.node.replicas.replicas import ReplicatedChannel
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
@@ -42,6 +42,11 @@ class ReplicatedPublisher(ChannelPublisher):
     ) -> None:
         super().__init__(channel, config, live)
         self._replicated = replicated
+
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event of a replicated channel: it has to fit one packet between its members."""
+        return MAX_PAYLOAD
 
     async def publish(self, payload: bytes | bytearray | memoryview | str) -> PublishReport:
         """Append one event, and wait until it is as durable as `acks` of the channel says.
