@@ -16,6 +16,7 @@ from meshbus.engine.base.notices import (
     StreamFailed,
 )
 from meshbus.engine.base.packets import Output
+from meshbus.engine.channels import history_server
 from meshbus.engine.channels.history_server import (
     MAX_PAGE_BYTES,
     MAX_READERS_PER_PEER,
@@ -111,6 +112,22 @@ def test_events_of_any_size_can_be_read(size: int) -> None:
     read(reader, publisher)
     until(net, archive, lambda: reader.received >= len(events))
     assert reader.payloads() == events
+
+
+def test_large_events_for_many_readers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_server, "MAX_LARGE_PAGES_PER_PEER", 500_000)
+    net, publisher, reader, archive = scene()
+    event = bytes(300_000)
+    archive.append([event])
+    readings = [read(reader, publisher, follow=False) for _ in range(6)]
+    history, most = publisher.engine.history, 0
+    while len(reader.happened(HistoryEnded)) < len(readings):
+        passing(net, archive, 0.01)
+        most = max(most, history._large_pages.total())
+    assert most == len(event), "one at a time fits, so the others had to ask again"
+    assert publisher.engine.counters.get(*Reason.REFUSE_HISTORY_CLOSED.counter) > 0
+    assert reader.payloads() == [event] * 6
+    assert not history._large_pages
 
 
 def test_a_live_subscription_is_independent_of_a_reading() -> None:

@@ -30,10 +30,12 @@ from meshbus.engine.replicas.records import (
     Diverged,
     Gap,
     Halted,
+    LeftBehind,
     Newcomer,
     Notice,
     Refusal,
     Refused,
+    Resumed,
     RoleChanged,
     SetAside,
     SkipTo,
@@ -50,6 +52,7 @@ from meshbus.node.driving.live import Live
 from meshbus.node.replicas.replicadisk import ReplicaDisk
 from meshbus.node.replicas.replicaonce import Writers
 from meshbus.policy.bound import Bound, By, forgotten
+from meshbus.wire.column import joined, nbytes_of
 from meshbus.wire.frames import columns_of
 from meshbus.wire.messages.append import Appended, Outcome
 from meshbus.wire.messages.redex import Role, chain_of
@@ -120,34 +123,34 @@ class Uncommitted:
     def add(self, first_seq: int, records: Sequence[bytes]) -> None:
         """Add records behind the others."""
         self._parts.append(_Stored(first_seq, records))
-        self._bytes += _size(records)
+        self._bytes += nbytes_of(records)
         while self._bytes > MAX_UNCOMMITTED_BYTES and len(self._parts) > 1:
             gone = self._parts.popleft()
-            self._bytes -= _size(gone.records)
+            self._bytes -= nbytes_of(gone.records)
             self._forget(len(gone.records))
 
     def cut(self, first_seq: int) -> None:
         """Remove the records from a sequence on."""
         while self._parts and self._parts[-1].first_seq + len(self._parts[-1].records) > first_seq:
             last = self._parts.pop()
-            self._bytes -= _size(last.records)
+            self._bytes -= nbytes_of(last.records)
             if kept := last.records[: max(first_seq - last.first_seq, 0)]:
                 self.add(last.first_seq, kept)
 
-    def take(self, tail: int) -> tuple[int, list[bytes]]:
+    def take(self, tail: int) -> tuple[int, Sequence[bytes]]:
         """Remove the records below a sequence, and return the sequence of the first of them, and them."""
-        first, records = tail, list[bytes]()
+        first, done = tail, list[Sequence[bytes]]()
         while self._parts and self._parts[0].first_seq < tail:
             part = self._parts.popleft()
-            self._bytes -= _size(part.records)
+            self._bytes -= nbytes_of(part.records)
             known = tail - part.first_seq
             if known < len(part.records):
                 rest = part.records[known:]
                 self._parts.appendleft(_Stored(tail, rest))
-                self._bytes += _size(rest)
+                self._bytes += nbytes_of(rest)
             first = min(first, part.first_seq)
-            records += part.records[:known]
-        return first, records
+            done.append(part.records[:known])
+        return first, joined(done)
 
 
 class ReplicaMember:
@@ -173,6 +176,8 @@ class ReplicaMember:
         """Appends that the engine does not have yet."""
         self._line_bytes = 0
         self._flushing = False
+        self._paced = False
+        """Whether appends wait until a follower that lacks too much has caught up."""
         self._tokens: dict[int, list[_Waiting]] = {}
         """Appends that the engine has, as it got them together."""
         self._token = 0
@@ -209,7 +214,7 @@ class ReplicaMember:
 
     def _append(self, records: Sequence[bytes], acks: Acks) -> asyncio.Future[Appended]:
         waiting = _Waiting(records, acks, asyncio.get_running_loop().create_future())
-        size = sum(map(len, records))
+        size = nbytes_of(records)
         if not self.leads:
             waiting.outcome.set_result(self._not_leader())
         elif self._line and self._line_bytes + size > MAX_LINE_BYTES:
@@ -221,7 +226,7 @@ class ReplicaMember:
         return waiting.outcome
 
     def _flush_soon(self) -> None:
-        if not self._flushing:
+        if self._line and not self._flushing and not self._paced:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -235,7 +240,7 @@ class ReplicaMember:
                 continue
             self._token += 1
             self._tokens[self._token] = group
-            records = [record for waiting in group for record in waiting.records]
+            records = joined([waiting.records for waiting in group])
             self._act("append", self._token, records, acks)
 
     def _not_leader(self) -> Appended:
@@ -255,6 +260,11 @@ class ReplicaMember:
         """Return the members by the config of the set; empty as long as there is none."""
         config = self.core.config
         return () if config is None else tuple(member.node for member in config.members)
+
+    def has_settled(self, node: int, *, is_member: bool) -> bool:
+        """Return whether this node leads, and a majority has stored a config in which another one is a member, or is none."""
+        lead = self.core.lead
+        return lead is not None and lead.config_stored and (node in self.nodes()) == is_member
 
     def reaches(self, node: int) -> bool:
         """Return whether a member is this node, or one with a session."""
@@ -295,9 +305,13 @@ class ReplicaMember:
             _resolve(group, Outcome.UNRESOLVED)
         self._tokens.clear()
         self._line.clear()
-        for change in self._changes.values():
+        self._end_changes(Refusal.NOT_LEADER)
+
+    def _end_changes(self, outcome: Refusal | None) -> None:
+        changes, self._changes = self._changes, {}
+        for change in changes.values():
             if not change.done():
-                change.set_result(Refusal.NOT_LEADER)
+                change.set_result(outcome)
 
     def _remember(self, write: Write) -> None:
         match write:
@@ -319,21 +333,35 @@ class ReplicaMember:
                 self._refuse(token, reason)
             case Unresolved(token=token):
                 _resolve(self._tokens.pop(token, ()), Outcome.UNRESOLVED)
+            case Resumed():
+                self._paced = False
+                self._flush_soon()
             case Committed(tail=tail):
                 self._commit(tail)
             case RoleChanged(role=role, tag=tag):
                 if role in {Role.CANDIDATE, Role.LEADER}:
                     self._live.engine.counters.add("replica", "led" if role == Role.LEADER else "elections")
+                self._paced = False
+                self._flush_soon()  # what waits here is refused, if this node leads no more
+                if role != Role.LEADER:
+                    self._end_changes(Refusal.NOT_LEADER)
                 self._tag(tag)
             case Newcomer(member=member):
                 self._restaffing[member.node] = member.incarnation
                 self._restaff()
             case ConfigChanged():
-                changes, self._changes = self._changes, {}
-                for change in changes.values():
-                    if not change.done():
-                        change.set_result(None)
+                self._end_changes(None)
                 self._restaff()
+            case _:
+                self._report(notice)
+
+    def _report(self, notice: Notice) -> None:
+        """Tell an operator what happened to this replica, or to another."""
+        match notice:
+            case LeftBehind(node=node):
+                text = "%s: %016x stores events too slowly and is not waited for any more; it catches up on its own"
+                _logger.warning(text, self.channel, node)
+                self._live.engine.counters.add("replica", "left_behind")
             case Diverged(first_seq=first, count=count, epoch=epoch):
                 text = "%s: %d events from sequence %d on, of epoch %d, were not acknowledged by a majority and are set aside"
                 _logger.warning(text, self.channel, count, first, epoch)
@@ -359,18 +387,20 @@ class ReplicaMember:
             if not waiting.outcome.done():
                 waiting.outcome.set_result(Appended(req=0, outcome=outcome, first_seq=first, count=count))
             first += count
-        if self._line:
-            self._flush_soon()
+        self._flush_soon()
 
     def _refuse(self, token: int, reason: Refusal) -> None:
         change = self._changes.pop(token, None)
         if change is not None and not change.done():
             change.set_result(reason)
         group = self._tokens.pop(token, [])
-        if reason is Refusal.BACKPRESSURE and self._tokens:
-            # There is room when something of what waits was acknowledged.
+        if reason is Refusal.BEHIND:
+            self._paced = True
+            self._live.engine.counters.add("replica", "paced")
+        if reason is Refusal.BEHIND or (reason is Refusal.BACKPRESSURE and self._tokens):
+            # There is room when something of what waits was acknowledged, or when a follower has caught up.
             self._line.extendleft(reversed(group))
-            self._line_bytes += sum(len(record) for waiting in group for record in waiting.records)
+            self._line_bytes += sum(nbytes_of(waiting.records) for waiting in group)
         else:
             _resolve(group, _OUTCOMES.get(reason, Outcome.NOT_LEADER), leader=self.core.leader or 0)
 
@@ -433,10 +463,6 @@ class ReplicaMember:
         """Return whether this node leads and has not heard from a majority lately."""
         lead = self.core.lead
         return lead is not None and lead.fenced(Driver.now())
-
-
-def _size(records: Sequence[bytes]) -> int:
-    return sum(map(len, records))
 
 
 def _resolve(group: Sequence[_Waiting], outcome: Outcome, *, leader: int = 0) -> None:
