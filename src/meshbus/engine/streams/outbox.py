@@ -98,6 +98,9 @@ class Outbox:
         self._streams: dict[int, deque[int]] = {}
         """Stream ids by priority; the first one has the next turn."""
 
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
