@@ -198,7 +198,7 @@ class Node:
         keep_memory()
         counters = Counters()
         logs = await open_logs(self.config, self.identity, counters)
-        book = await open_census(self.config, self.identity, counters)
+        book = await open_census(self.config, self.identity.node_id, counters)
         try:
             live = await self._make_live(counters)
         except BaseException:
@@ -211,6 +211,8 @@ class Node:
         if any(entry.replicas for entry in self.config.channels):
             self._parts.replicas = Replicas(live, self.config, logs, self._names)
             self._parts.reader.members = self._parts.replicas.members_of
+            if logs is not None:
+                logs.marks.members = self._parts.replicas.members_of
         try:
             if self.config.daemons_dir is not None:
                 await self._open_daemons(self._parts)
