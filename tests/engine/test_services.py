@@ -144,4 +144,4 @@ def test_the_core_names_no_subprotocol_and_no_service() -> None:
 
 def test_the_core_adds_only_the_verbs_of_its_driver() -> None:
     own = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert own == {"receive", "tick", "next_timer"}
+    assert own == {"receive", "receive_one", "tick", "next_timer"}

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _RELIABLE = int(Flags.RELIABLE)
+_U8, _U32, _U64, _I64 = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.int64)
+_ONE_EVENT = np.ones(1, _I64)
+"""The number of events in the packet of a single event; shared by all of them."""
+_ONE_EVENT.flags.writeable = False
 
 
 class Delivery(Service):
@@ -127,14 +131,14 @@ class Delivery(Service):
         """Pass one packet through its stream, and deliver what it releases."""
         size, stream_id = len(payload), header.stream_id
         reliable = bool(header.flags & _RELIABLE) and header.sequence >= FIRST_SEQUENCE
-        sequences, counts = np.array((header.sequence,), np.uint64), np.array((header.event_count,), np.int64)
-        stamps = np.array((_stamp_of(header),), np.uint32) if peer.link.stamped else None
+        sequences = np.array((header.sequence,), _U64)
+        stamps = np.array((header.fragment_id | header.fragment_offset << 16,), _U32) if peer.link.stamped else None
         framed = int.from_bytes(payload[:FRAME_PREFIX_BYTES], "little")
         channel = self.joined.channel_of(peer.node_id, stream_id)
         # The common case, one event of a plain subscription, becomes a batch without the steps of the general path.
         whole = header.event_count == 1 and 0 < framed <= size - FRAME_PREFIX_BYTES
         if reliable or channel is None or not whole or header.subprotocol_id != Subprotocol.EVENTS:
-            start, length = np.zeros(1, np.int64), np.array((size,), np.int64)
+            start, length, counts = np.zeros(1, _I64), np.array((size,), _I64), np.array((header.event_count,), _I64)
             payloads = Payloads(sequences, np.frombuffer(payload, np.uint8), start, length, counts, stamps=stamps)
             came = Ready(header.subprotocol_id, stream_id, header.origin_hash, [payloads], Stamp.of(header))
             self._take_stream(peer, came, size, reliable, now, out)
@@ -144,20 +148,20 @@ class Delivery(Service):
         received_ns = self._wall(now)
         out.events.append(
             EventBatch(
-                offsets=np.array((0, framed), np.int64),
-                data=np.frombuffer(payload, np.uint8, framed, FRAME_PREFIX_BYTES),
+                offsets=np.array((0, framed), _I64),
+                data=np.frombuffer(payload, _U8, framed, FRAME_PREFIX_BYTES),
                 publisher=peer.node_id,
                 session_id=header.session_id,
                 stream_id=stream_id,
                 channel=channel,
                 origin_hash=header.origin_hash,
                 packet_seqs=sequences,
-                packet_events=counts,
-                stamp=Stamp.of(header),
+                packet_events=_ONE_EVENT,
+                stamp=Stamp(header.flags, header.hop_ttl, header.hop_count, header.subnet_id),
                 received_ns=received_ns,
                 lost=lost,
                 packet_stamps=stamps,
-                publisher_clock_ns=_clock_of(peer, received_ns),
+                publisher_clock_ns=None if peer.clock is None else received_ns + peer.clock.offset_ns,
             )
         )
 
@@ -329,10 +333,6 @@ def _stamps_of(peer: Peer, rows: bytes | NDArray[np.uint8]) -> NDArray[np.uint32
 def _clock_of(peer: Peer, wall_ns: int) -> int | None:
     """Return a peer's clock at a time of ours; None if it was not measured yet."""
     return None if peer.clock is None else wall_ns + peer.clock.offset_ns
-
-
-def _stamp_of(header: Header) -> int:
-    return header.fragment_id | header.fragment_offset << 16
 
 
 def _messages(payloads: Payloads) -> Iterator[memoryview]:

@@ -308,8 +308,9 @@ class Traffic:
     def consumed(self, stream_id: int, packets: int, payload_bytes: int, now: float) -> None:
         """Count received packets of a plain stream, and schedule the grant for them."""
         stream = self.peer.rx_stream(stream_id)
+        before = stream.grant_due
         stream.consume(packets, payload_bytes, now)
-        if stream.grant_due is not None and not stream.held:
+        if stream.grant_due != before and stream.grant_due is not None and not stream.held:
             self._grants.set(stream_id, stream.grant_due)
 
     def hold(self, stream_id: int, now: float, *, held: bool) -> None:
@@ -349,6 +350,8 @@ class Traffic:
     def confirm(self, now: float, out: Output) -> None:
         """Send the acknowledgements and grants that are due."""
         self.reliable.confirm(now, out)
+        if not self._grants.due(now):
+            return
         due = [stream_id for stream_id in self._grants.over(now) if self._owes(stream_id)]
         for start in range(0, len(due), MAX_GRANTS):
             self._send_grants(due[start : start + MAX_GRANTS], out)
